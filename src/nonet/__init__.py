@@ -1,0 +1,1 @@
+"""Nonet: an async-first task system on Redis Streams."""

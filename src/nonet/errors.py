@@ -1,0 +1,159 @@
+"""Every error that Nonet raises on purpose.
+
+    NonetError
+    ├── ConfigurationError            a setting or the central configuration is wrong (exit 2)
+    ├── RegistrationError             a task class or lock type cannot be registered (exit 2)
+    ├── UnknownTaskError              no registered class has this name (exit 2)
+    ├── InvalidArgumentsError         the arguments do not fit the task's constructor (exit 2)
+    ├── MalformedMessageError         bytes that are no envelope of ours
+    ├── DependencyError               a parameter of ``execute`` cannot be provided
+    ├── ServerUnreachableError        Redis or SQL does not answer (exit 3)
+    ├── NotFoundError                 no such task, group or dead letter (exit 4)
+    ├── ConflictError                 the thing is in a state that forbids the request (exit 1)
+    ├── NotBoundError                 ``.schedule()`` outside ``async with Nonet…``
+    ├── UnableToAcquireLockError      a declared lock is held by somebody else
+    ├── LeaseLostError                this attempt no longer owns its delivery or locks
+    ├── StopRetrying                  raised by authors: fail now, ask no policy
+    ├── TaskRetryRequested            raised by authors: fail this attempt, ask the policy
+    └── ResultError                   raised by ``handle.result()``
+        ├── TaskFailed                the task ended ``dead``
+        ├── TaskCancelled             the task ended ``cancelled``
+        ├── TaskExpired               the task ended ``expired``
+        └── ResultUnavailable         the task is unknown, or its result is gone or unreadable
+
+A message names the thing, the reason and, where there is one, the next step.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three known names that look like ``name``, best first.
+
+    >>> nearest("RemoveFle", ["files:RemoveFile", "files:Audit"])
+    ['files:RemoveFile']
+    """
+    by_tail: dict[str, str] = {}
+    for full in known:
+        by_tail.setdefault(full.lower(), full)
+        by_tail.setdefault(full.rpartition(":")[2].lower(), full)
+    hits = difflib.get_close_matches(name.lower(), by_tail, n=6, cutoff=0.6)
+    tail_hits = difflib.get_close_matches(
+        name.rpartition(":")[2].lower(), by_tail, n=6, cutoff=0.6
+    )
+    return list(dict.fromkeys(by_tail[hit] for hit in [*hits, *tail_hits]))[:3]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """A sentence to append to an error: `` Did you mean …?``, or nothing."""
+    hits = nearest(name, known)
+    return f" Did you mean {' or '.join(hits)}?" if hits else ""
+
+
+class NonetError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigurationError(NonetError):
+    """A process setting or the central configuration is wrong."""
+
+
+class RegistrationError(NonetError):
+    """A task class or a lock type cannot be registered."""
+
+
+class UnknownTaskError(NonetError):
+    """No registered task class has this name."""
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        known = list(known)
+        hint = suggestion(name, known)
+        if not known:
+            hint = " No task is registered: install a package with tasks or pass --tasks MODULE."
+        super().__init__(f"unknown task {name!r}.{hint}")
+        self.name = name
+
+
+class InvalidArgumentsError(NonetError):
+    """The arguments do not fit the task's constructor, or cannot travel."""
+
+    def __init__(self, task: str, problems: list[str]) -> None:
+        super().__init__(f"{task}: " + "; ".join(problems))
+        self.task = task
+        self.problems = problems
+
+
+class MalformedMessageError(NonetError):
+    """These bytes are no envelope of ours, or exceed a limit."""
+
+
+class DependencyError(NonetError):
+    """A parameter of ``execute`` cannot be provided."""
+
+
+class ServerUnreachableError(NonetError):
+    """Redis or the SQL server does not answer."""
+
+
+class NotFoundError(NonetError):
+    """No such task, group or dead letter."""
+
+
+class ConflictError(NonetError):
+    """The thing is in a state that forbids the request."""
+
+
+class NotBoundError(NonetError):
+    """``.schedule()`` was called where no application is open."""
+
+
+class UnableToAcquireLockError(NonetError):
+    """A declared lock is held by somebody else.
+
+    Raised inside ``execute`` it hands the task back without using an attempt.
+    """
+
+
+class LeaseLostError(NonetError):
+    """This attempt no longer owns its delivery or one of its locks."""
+
+
+class StopRetrying(NonetError):
+    """Raise it in ``execute`` to fail for good, whatever the retry policy says."""
+
+
+class TaskRetryRequested(NonetError):
+    """Raise it in ``execute`` to fail this attempt and ask the retry policy."""
+
+
+class ResultError(NonetError):
+    """Base of what ``handle.result()`` raises when there is no result to return."""
+
+
+class TaskFailed(ResultError):
+    """The task ended ``dead``.
+
+    Attributes:
+        error_type: name of the exception class of the last attempt.
+        reason: why it is dead (``retries``, ``crash``, ``quarantined`` …).
+    """
+
+    def __init__(self, message: str, *, error_type: str = "", reason: str = "") -> None:
+        super().__init__(message)
+        self.error_type = error_type
+        self.reason = reason
+
+
+class TaskCancelled(ResultError):
+    """The task ended ``cancelled``."""
+
+
+class TaskExpired(ResultError):
+    """The task ended ``expired``."""
+
+
+class ResultUnavailable(ResultError):
+    """The task is unknown, or its result is gone or could not be stored."""

@@ -1,0 +1,71 @@
+"""Every Redis key, under one hash tag, and how parts of a key are escaped.
+
+All keys of a namespace share the tag ``{ns}``, so that every script is atomic on Redis Cluster
+too. Lua scripts get the prefix ``{ns}:`` and append the same literals; `SCHEMA` below is the
+list that a test compares with them.
+
+    tasks:PRIORITY:SIZE     STREAM  fields id, gen; consumer group ``workers``
+    woken:PRIORITY:SIZE     STREAM  same, read before the main stream of its priority
+    tasks:delayed           ZSET    id → due (µs); delayed, waiting and dying tasks
+    t:ID                    HASH    the record: small mutable fields
+    b:ID                    STRING  the envelope: immutable bytes
+    l:ID                    STRING  the locks, one line each (see locks.encode_locks)
+    e:ID                    STRING  error document of a dying task
+    r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone
+    done:ID                 LIST    one token per waiter of the result, with TTL
+    open:ID                 SET     groups that this task opened and has not sealed
+    g:GID                   HASH    a callback group
+    g:GID:pending           SET     children that have not ended
+    g:GID:results           HASH    child id → ``state|fence|body``
+    groups                  ZSET    group id → opened (µs)
+    lock:mutex:…            STRING  ``owner|expiry`` (µs)
+    lock:rw:…:w             STRING  ``owner|expiry`` of the writer
+    lock:rw:…:r             ZSET    owner → expiry of each reader
+    limiter:conc:…          ZSET    owner → expiry of each slot
+    limiter:rate:…          ZSET    ``owner|items`` → grant time
+    fence                   STRING  last fence handed out
+    idle:SIZE               ZSET    worker → since; the most recent is woken first
+    wake:WORKER             LIST    one token per wake-up
+    workers                 ZSET    worker incarnation → end of its registration
+    w:WORKER                HASH    what the worker says of itself
+    leader                  HASH    owner, term, expiry of the scheduler's lease
+    term                    STRING  last term handed out
+    promoted                STRING  last promotion (µs)
+    periodic                HASH    entry → ``last occurrence (µs)|task id``
+    quarantine              STREAM  bytes that are no task, with the reason
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+GROUP = "workers"
+
+
+def prefix(namespace: str) -> str:
+    """The start of every key of a namespace.
+
+    >>> prefix("nonet")
+    '{nonet}:'
+    """
+    return f"{{{namespace}}}:"
+
+
+def escape(part: object) -> str:
+    """One part of a composed key: ``:``, ``%``, ``|``, blanks and controls are percent-encoded.
+
+    Escaping keeps ``("a:b", "c")`` and ``("a", "b:c")`` apart, and lines of locks parsable.
+
+    >>> escape("CERN-DST"), escape("/lhcb/a b:c")
+    ('CERN-DST', '/lhcb/a%20b%3Ac')
+    """
+    return quote(str(part), safe="/-_.~@+=,", errors="surrogatepass")
+
+
+def stream(priority: str, size: str) -> str:
+    """Stream name without prefix.
+
+    >>> stream("normal", "small")
+    'tasks:normal:small'
+    """
+    return f"tasks:{priority}:{size}"

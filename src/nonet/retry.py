@@ -1,0 +1,77 @@
+"""Retry policies: when a failed attempt is tried again. Pure; no clock, no I/O."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class RetryPolicyBase(BaseModel):
+    """Base of retry policies; subclass it and override `schedule_retry`.
+
+    Fields of a subclass are validated by pydantic, so a policy can be written in configuration.
+
+    Example:
+        class OnlyTimeouts(RetryPolicyBase):
+            def schedule_retry(self, attempt, exception):
+                if isinstance(exception, TimeoutError):
+                    return datetime.now(UTC) + timedelta(seconds=5)
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
+        """The instant of the next attempt, or None to give up.
+
+        Args:
+            attempt: number of the attempt that just failed, counted from 1.
+            exception: the real exception object that ended it.
+
+        Returns:
+            An aware datetime (a naive one is read as UTC), or None.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define schedule_retry()")
+
+
+class NoRetry(RetryPolicyBase):
+    """Never retry: the first failure is final. The default."""
+
+    def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
+        return None
+
+
+class ExponentialBackoff(RetryPolicyBase):
+    """Retry after `base_delay_seconds`, then after twice as long each time.
+
+    Args:
+        base_delay_seconds: delay before the first retry, in seconds.
+        max_retries: retries, so a task runs at most ``max_retries + 1`` times.
+        cap: longest delay, in seconds; None for no cap.
+        jitter: share of the delay that is drawn at random, 0 … 1: with 0.2 a delay of 10 s
+            becomes 8 … 12 s.
+
+    Example:
+        >>> policy = ExponentialBackoff(base_delay_seconds=10, max_retries=3)
+        >>> [policy.delay(attempt).total_seconds() for attempt in (1, 2, 3)]
+        [10.0, 20.0, 40.0]
+    """
+
+    base_delay_seconds: float = Field(default=10, ge=0)
+    max_retries: int = Field(default=5, ge=0)
+    cap: float | None = Field(default=None, gt=0)
+    jitter: float = Field(default=0, ge=0, le=1)
+
+    def delay(self, attempt: int) -> timedelta:
+        """The pause after failed attempt number `attempt`, without jitter."""
+        # 2.0**1023 is the largest power a float holds; the cap below it keeps timedelta valid.
+        seconds = self.base_delay_seconds * 2.0 ** min(attempt - 1, 60)
+        longest = self.cap if self.cap is not None else timedelta(days=365).total_seconds()
+        return timedelta(seconds=min(seconds, longest))
+
+    def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
+        if attempt > self.max_retries:
+            return None
+        spread = 1 + self.jitter * random.uniform(-1, 1)
+        return datetime.now(UTC) + self.delay(attempt) * spread
