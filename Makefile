@@ -1,0 +1,55 @@
+# Everything a person types. `demo` and `test` do their own set-up, which costs nothing when
+# neither uv.lock nor pyproject.toml changed.
+#
+#   PYTHON=python3.13   the interpreter of a new .venv (default: python3)
+#   ARGS="…"            options for what runs, e.g. make test ARGS="-k redis -x"
+
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+DEMO := .venv/.synced-demo
+DEV := .venv/.synced-dev
+LOCKED := uv.lock pyproject.toml scripts/sync
+
+# The caller's environment may forbid bytecode or have another virtual environment active;
+# neither is meant for what runs here.
+unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
+
+.PHONY: help demo test check soak bench format clean servers
+
+help:             ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+
+demo: $(DEMO)     ## audit a directory tree for duplicate files, with real daemons
+	@$(BIN)/task-run demo $(ARGS)
+
+test: $(DEV) servers ## run the tests against a real redis-server and mariadbd
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(DEV)     ## ruff, mypy --strict and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+soak: $(DEV) servers ## the long tests, which `make test` leaves out
+	@$(BIN)/python -m pytest -m soak $(ARGS)
+
+bench: $(DEV) servers ## throughput and latency, next to a bare redis-py loop
+	@$(BIN)/python benchmarks/throughput.py $(ARGS)
+
+format: $(DEV)    ## let ruff fix and format the sources
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:            ## forget the virtual environment
+	rm -rf .venv
+
+servers:
+	@scripts/servers
+
+$(DEMO): $(LOCKED)
+	@scripts/sync demo '$(PYTHON)'
+
+$(DEV): $(LOCKED)
+	@scripts/sync dev '$(PYTHON)'

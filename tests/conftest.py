@@ -1,0 +1,79 @@
+"""Fixtures for every test: real servers, clean at the start of each test."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servers import MariaServer, RedisServer
+
+# Keys without a TTL that a namespace keeps for good; everything else must expire or be removed.
+_STRUCTURE = (
+    *("tasks:*", "woken:*", "fence", "term", "leader", "promoted", "periodic", "quarantine"),
+    *("workers", "w:*", "idle:*"),
+)
+
+_databases = itertools.count(1)
+
+
+def pytest_report_header() -> list[str]:
+    """Which servers the tests run against."""
+    return [RedisServer.version(), MariaServer.version()]
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One Redis for all tests: leave it running. To kill one, start a `RedisServer` of your own."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """An empty Redis."""
+    with redis_server.client() as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture
+def no_leaked_keys(redis_server: RedisServer, redis_url: str) -> Iterator[list[str]]:
+    """Fails the test if it leaves a key without TTL that no structure owns.
+
+    Gives a list of patterns without ``{namespace}:``, to which a test may add.
+    """
+    allowed = list(_STRUCTURE)
+    yield allowed
+    with redis_server.client() as client:
+        leaked = [
+            key
+            for key in client.scan_iter(count=1000)
+            if client.ttl(key) == -1
+            and not any(fnmatch.fnmatchcase(key.partition(":")[2], name) for name in allowed)
+        ]
+    assert not leaked, f"keys without TTL or owner are left: {sorted(leaked)}"
+
+
+@pytest.fixture(scope="session")
+def maria_server() -> Iterator[MariaServer]:
+    """One MariaDB for all tests that ask for it."""
+    with MariaServer() as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_url(maria_server: MariaServer) -> Iterator[str]:
+    """An empty MariaDB database, for SQLAlchemy with aiomysql."""
+    name = f"test_{next(_databases)}"
+    maria_server.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    yield maria_server.url(name)
+    maria_server.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """An empty SQLite database, for SQLAlchemy with aiosqlite."""
+    return f"sqlite+aiosqlite:///{tmp_path / 'nonet.db'}"

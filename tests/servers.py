@@ -1,0 +1,276 @@
+"""`RedisServer` and `MariaServer`: private real servers for tests, on loopback ports of their own.
+
+    with RedisServer() as server:       # a Redis that this test alone may kill
+        server.kill()
+        server.start()                  # same port, same data
+
+A server is gone when its test process is, also when that one was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import ClassVar, Self
+
+import pymysql
+import redis
+
+_START_TIMEOUT = 30
+_STOP_TIMEOUT = 20
+_PORT_TRIES = 5
+# Where distributions put servers that an ordinary user's PATH does not show.
+_PLACES = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin:/usr/sbin:/usr/libexec"])
+
+
+class Server:
+    """A server process: what the two kinds have in common."""
+
+    binary_name: ClassVar[str]
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._home = Path(tempfile.mkdtemp(prefix="nonet-test-"))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._home)
+
+    @classmethod
+    def find(cls) -> str | None:
+        """Path of the installed server."""
+        return shutil.which(cls.binary_name, path=_PLACES)
+
+    @classmethod
+    def version(cls) -> str:
+        """What the server calls itself, with its path: for the header of a test run."""
+        if not (binary := cls.find()):
+            return f"{cls.binary_name}: not installed (`make test` does, or says what to install)"
+        words = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+        return f"{binary}: {words.stdout.removeprefix(binary).strip()}"
+
+    @property
+    def pid(self) -> int:
+        """The running server's process."""
+        assert self._process is not None, "the server does not run"
+        return self._process.pid
+
+    @property
+    def data(self) -> Path:
+        """Where the server keeps its data."""
+        return self._home / "data"
+
+    def start(self) -> None:
+        """Start and wait until it answers; the port of the first start is kept."""
+        assert self._process is None, "the server runs already"
+        binary = self.find()
+        if not binary:
+            raise FileNotFoundError(f"{self.binary_name} is not installed: see `make test`")
+        if not self.data.exists():
+            self._make_data()
+        for _ in range(1 if self.port else _PORT_TRIES):
+            port = self.port or _free_port()
+            if self._try_start([binary, *self._options(port)], port):
+                self.port = port
+                return
+        raise RuntimeError(f"{binary} did not start:\n{self._log.read_text(errors='replace')}")
+
+    def stop(self) -> None:
+        """Ask the server to end, as an administrator would."""
+        if self._process:
+            self._process.terminate()
+            self._ended()
+
+    def kill(self) -> None:
+        """End the server as a crash would."""
+        if self._process:
+            self._process.kill()
+            self._ended()
+
+    def restart(self, *, keep_data: bool = True) -> None:
+        """Stop, and start on the same port, with the data or without."""
+        self.stop()
+        if not keep_data:
+            shutil.rmtree(self.data)
+        self.start()
+
+    @property
+    def _log(self) -> Path:
+        return self._home / "log"
+
+    def _try_start(self, command: list[str], port: int) -> bool:
+        """False if the server ended while it started: perhaps somebody else took the port."""
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        _reaper.watch(self._process.pid)
+        deadline = time.monotonic() + _START_TIMEOUT
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                self._ended()
+                return False
+            if self._answers(port):
+                return True
+            time.sleep(0.02)
+        self.kill()
+        return False
+
+    def _ended(self) -> None:
+        assert self._process
+        try:
+            self._process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        _reaper.forget(self._process.pid)
+        self._process = None
+
+    def _make_data(self) -> None:
+        self.data.mkdir()
+
+    def _options(self, port: int) -> list[str]:
+        raise NotImplementedError
+
+    def _answers(self, port: int) -> bool:
+        raise NotImplementedError
+
+
+class RedisServer(Server):
+    """A private redis-server; its data survives `stop` and `kill`, as with AOF in production."""
+
+    binary_name = "redis-server"
+
+    @property
+    def url(self) -> str:
+        """For redis-py."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def client(self) -> redis.Redis:
+        """A synchronous client, to look at the data; close it."""
+        return redis.Redis(port=self.port, decode_responses=True)
+
+    def _options(self, port: int) -> list[str]:
+        options = f"--port {port} --bind 127.0.0.1 --dir {self.data} --appendonly yes"
+        return [*options.split(), "--appendfsync", "no", "--save", ""]
+
+    def _answers(self, port: int) -> bool:
+        with redis.Redis(port=port, socket_timeout=1) as client:
+            try:
+                # Another server may have taken the port: ours runs in our directory.
+                return client.config_get("dir")["dir"] == os.path.realpath(self.data)
+            except redis.RedisError:
+                return False
+
+
+class MariaServer(Server):
+    """A private MariaDB server; user root without password."""
+
+    binary_name = "mariadbd"
+
+    def url(self, database: str) -> str:
+        """For SQLAlchemy, through aiomysql."""
+        return f"mysql+aiomysql://root@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: str) -> None:
+        """Run one statement as root."""
+        with contextlib.closing(self._connect(self.port)) as connection:
+            connection.cursor().execute(statement)
+
+    def _make_data(self) -> None:
+        installer = shutil.which("mariadb-install-db", path=_PLACES)
+        assert installer, "mariadb-install-db is not installed beside mariadbd"
+        subprocess.run(
+            [
+                *(installer, "--no-defaults", f"--datadir={self.data}", *self._as_user()),
+                *("--auth-root-authentication-method=normal", "--skip-test-db"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+
+    def _options(self, port: int) -> list[str]:
+        return [
+            *("--no-defaults", *self._as_user(), f"--datadir={self.data}"),
+            *(f"--port={port}", "--bind-address=127.0.0.1", f"--socket={self._home}/socket"),
+            *("--skip-name-resolve", "--innodb-flush-log-at-trx-commit=2"),
+            *("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M"),
+        ]
+
+    def _answers(self, port: int) -> bool:
+        try:
+            self._connect(port).close()
+        except (pymysql.Error, OSError):
+            return False
+        # Ours has made its socket by then; another server would not.
+        return (self._home / "socket").exists()
+
+    def _connect(self, port: int) -> pymysql.Connection[pymysql.cursors.Cursor]:
+        return pymysql.connect(host="127.0.0.1", port=port, user="root", connect_timeout=2)
+
+    @staticmethod
+    def _as_user() -> list[str]:
+        return ["--user=root"] if os.getuid() == 0 else []
+
+
+class _Reaper:
+    """Kills the watched processes when this process ends in any way.
+
+    A helper process reads their ids from a pipe, whose end tells it that this process is gone.
+    (The kernel's parent death signal would come when the *thread* that started a server ends.)
+    """
+
+    _SCRIPT = """
+import os, signal, sys
+watched = set()
+for line in sys.stdin:
+    pid = int(line)
+    watched.add(pid) if pid > 0 else watched.discard(-pid)
+for pid in watched:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+"""
+
+    def __init__(self) -> None:
+        self._helper: subprocess.Popen[str] | None = None
+
+    def watch(self, pid: int) -> None:
+        if self._helper is None:
+            self._helper = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", self._SCRIPT],
+                stdin=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # outlives Ctrl-C
+            )
+        self._tell(pid)
+
+    def forget(self, pid: int) -> None:
+        self._tell(-pid)
+
+    def _tell(self, number: int) -> None:
+        assert self._helper and self._helper.stdin
+        self._helper.stdin.write(f"{number}\n")
+        self._helper.stdin.flush()
+
+
+_reaper = _Reaper()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
