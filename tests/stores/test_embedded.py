@@ -22,18 +22,18 @@ from nonet.stores.embedded import find_server, open_embedded
 
 # A user in a process of its own: opens the server, says which one it got, stays until told to go.
 _USER = """
-import subprocess, sys
+import os, subprocess, sys
 from pathlib import Path
 from nonet.stores.embedded import open_embedded
 from redis import Redis
+if "on-command" in sys.argv:
+    print("loaded", flush=True)
+    sys.stdin.readline()
 server = open_embedded(Path(sys.argv[1]))
 with Redis.from_url(server.url) as client:
     print(client.info("server")["run_id"], flush=True)
 if "with-child" in sys.argv:
-    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    print(child.pid, flush=True)
-    sys.stdin.readline()
-    import os; os._exit(0)
+    print(subprocess.Popen(["sleep", "60"], close_fds=False).pid, flush=True)
 sys.stdin.readline()
 """
 
@@ -75,7 +75,13 @@ def test_processes_of_one_directory_share_one_server(state: Path, join: Join) ->
 
 def test_racing_starters_get_one_server(join: Join) -> None:
     """Eight processes that open a fresh directory at once start one server between them."""
-    users = [join() for _ in range(8)]
+    users = [join("on-command") for _ in range(8)]
+    for user in users:
+        assert user.stdout and user.stdout.readline() == "loaded\n"
+    for user in users:
+        assert user.stdin
+        user.stdin.write("\n")
+        user.stdin.flush()
     assert len({run_id(user) for user in users}) == 1
 
 
@@ -281,7 +287,10 @@ def run_id(user: User) -> str:
 
 def leave(user: User) -> None:
     """Let a user end by itself."""
-    user.communicate("\n", timeout=20)
+    assert user.stdin
+    user.stdin.write("\n")
+    user.stdin.flush()
+    user.wait(20)
 
 
 def parent(pid: int) -> int:
