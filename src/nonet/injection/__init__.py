@@ -1,0 +1,151 @@
+"""What fills the parameters of ``execute``: `Depends`, providers by class, and the `Injector`.
+
+    class RemoveFile(BaseTask):
+        async def execute(self, db: Annotated[FileDB, Depends(FileDB.session)]) -> int: ...
+
+A dependency is a function, a generator (it yields the value; what follows is the teardown), a
+class or a callable object, sync or async, and may have dependencies of its own. FastAPI's
+``Depends`` objects are understood too, without importing FastAPI, so that the same functions
+serve routes. Each is called once per attempt, or once per process with ``scope="process"``.
+
+Signatures are compiled once per function into a `Recipe`: the steps in the order in which they
+are opened, each naming the earlier steps that its arguments come from. All mistakes are found
+there, before anything is executed; opening an attempt is walking that list.
+
+    providers   what authors write: Depends, registered classes, entry points
+    recipes     signatures → steps and problems (executes nothing)
+    lifetimes   calling, teardown, threads, the process scope
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+
+from nonet.errors import DependencyError
+from nonet.injection.lifetimes import ProcessScope, make
+from nonet.injection.providers import (
+    REGISTRY,
+    Dependency,
+    DependencyRegistry,
+    Depends,
+    Provider,
+    Scope,
+    load_entry_points,
+    register_dependency,
+)
+from nonet.injection.recipes import Kind, Recipe, compile_recipe
+
+__all__ = [
+    "REGISTRY",
+    "Dependency",
+    "DependencyRegistry",
+    "Depends",
+    "Injector",
+    "Provider",
+    "Scope",
+    "load_entry_points",
+    "register_dependency",
+]
+
+
+class Injector:
+    """Opens and closes the dependencies of attempts, for the life of a process.
+
+    Parameters:
+        overrides: replacements, ``{dependency: other}``, honoured at any depth; the mapping is
+            live. The key may also be the class that a registered provider serves.
+        registry: providers by class.
+
+    Example:
+        async with Injector() as injector:
+            async with injector.open(task.execute, {Context: context}) as dependencies:
+                await task.execute(**dependencies)
+    """
+
+    def __init__(
+        self,
+        overrides: dict[Provider, Provider] | None = None,
+        registry: DependencyRegistry = REGISTRY,
+    ) -> None:
+        self.overrides = {} if overrides is None else overrides
+        self.registry = registry
+        self._process = ProcessScope()
+        self._recipes: dict[object, Recipe] = {}
+        self._compiled_for: tuple[int, dict[Provider, Provider]] = (-1, {})
+
+    async def __aenter__(self) -> Injector:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the process-scoped dependencies, the last opened first."""
+        await self._process.aclose()
+
+    def check(self, function: Provider, values: Collection[type] = ()) -> list[str]:
+        """All reasons why ``function`` cannot be provided for, as sentences; nothing is called.
+
+        Parameters:
+            function: an ``execute``, bound or not.
+            values: the types that `open` will be given values for.
+        """
+        return list(self._recipe(function, values).problems)
+
+    def open(
+        self, function: Provider, values: Mapping[type, object] | None = None
+    ) -> AbstractAsyncContextManager[dict[str, object]]:
+        """Provide the keyword arguments of ``function`` for one attempt.
+
+        An exception of the body, a cancellation included, is thrown into the generators, the
+        last opened first, and leaves the block even if one of them swallows it. Without one they
+        run on past their ``yield`` (commit); if that fails, the others get its exception.
+
+        Parameters:
+            values: what parameters annotated with exactly these types receive, at any depth.
+
+        Raises:
+            DependencyError: something cannot be provided; nothing has been opened.
+        """
+        recipe = self._recipe(function, values or ())
+        if recipe.problems:
+            raise DependencyError("; ".join(recipe.problems))
+        if not recipe.arguments:
+            return nullcontext({})
+        return self._open(recipe, values or {})
+
+    @asynccontextmanager
+    async def _open(
+        self, recipe: Recipe, values: Mapping[type, object]
+    ) -> AsyncIterator[dict[str, object]]:
+        async with AsyncExitStack() as stack:
+            made: list[object] = []
+            for step in recipe.steps:
+                arguments = {name: made[slot] for name, slot in step.arguments}
+                if step.kind is Kind.VALUE:
+                    made.append(values[step.call])
+                elif step.scope == "process":
+                    made.append(await self._process.get(step, arguments))
+                else:
+                    made.append(await make(step, arguments, stack))
+            yield {name: made[slot] for name, slot in recipe.arguments}
+
+    def _recipe(self, function: Provider, values: Iterable[type]) -> Recipe:
+        version, overrides = self._compiled_for
+        if version != self.registry.version or overrides != self.overrides:
+            self._recipes.clear()
+            self._compiled_for = (self.registry.version, dict(self.overrides))
+        # A bound method is kept by its function: the key must not hold the instance.
+        bound = getattr(function, "__func__", None)
+        key = (bound, bound or function, frozenset(values))
+        recipe = self._recipes.get(key)
+        if recipe is None:
+            recipe = compile_recipe(function, self.overrides, self.registry, tuple(values))
+            self._recipes[key] = recipe
+        return recipe
