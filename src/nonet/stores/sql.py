@@ -1,0 +1,322 @@
+"""How Nonet reaches its SQL database: engine, error translation, schema version.
+
+SQLAlchemy costs a sixth of a second to import and alembic more, so that callers import this
+module where they first need it, and alembic is imported only to look at or change the schema.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from nonet.errors import ConfigurationError, ServerUnreachableError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+VERSION_TABLE = "nonet_alembic_version"
+
+CONNECT_SECONDS = 5
+ANSWER_SECONDS = 10.0  # for one operation, connecting included
+MIGRATION_SECONDS = 120.0  # for an upgrade, waiting for another process that upgrades included
+
+_DRIVERS = {
+    "sqlite": "aiosqlite",
+    "mysql": "aiomysql",
+    "mariadb": "aiomysql",
+    "postgresql": "asyncpg",
+}
+_EXTRAS = {"mysql": "nonet[mysql]", "mariadb": "nonet[mysql]", "postgresql": "nonet[postgres]"}
+_CONNECT_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "aiosqlite": {"timeout": CONNECT_SECONDS},  # how long a writer waits for other writers
+    "aiomysql": {"connect_timeout": CONNECT_SECONDS, "charset": "utf8mb4"},
+    "asyncpg": {"timeout": CONNECT_SECONDS},
+}
+
+_Answer = TypeVar("_Answer")
+
+
+def open_engine(url: str) -> AsyncEngine:
+    """An engine for ``url``; nothing is connected yet.
+
+    A URL without a driver gets the asynchronous one. For SQLite the parent directory is created,
+    and connections write ahead (WAL) and wait for each other, so that several processes share
+    the file.
+
+    Raises:
+        ConfigurationError: no usable URL, or its driver is not installed.
+
+    >>> open_engine("mysql://nonet@localhost/nonet").url.drivername
+    'mysql+aiomysql'
+    """
+    parsed = _parse(url)
+    defaults = _CONNECT_ARGUMENTS.get(parsed.get_driver_name(), {})
+    try:
+        engine = create_async_engine(
+            parsed,
+            pool_pre_ping=True,
+            hide_parameters=True,  # task arguments do not belong into errors and logs
+            connect_args={k: v for k, v in defaults.items() if k not in parsed.query},
+        )
+    except ModuleNotFoundError as missing:
+        extra = _EXTRAS.get(parsed.get_backend_name(), "that package")
+        raise ConfigurationError(
+            f"database {masked(url)} needs the package {missing.name!r}: install {extra}"
+        ) from missing
+    except SQLAlchemyError as error:
+        raise ConfigurationError(f"database {masked(url)}: {_one_line(error)}") from error
+    if parsed.get_backend_name() == "sqlite":
+        _create_directory(url, _sqlite_file(parsed))
+        sa.event.listen(engine.sync_engine, "connect", _write_ahead)
+    return engine
+
+
+@asynccontextmanager
+async def answering(url: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[None]:
+    """Turn what a database or its driver raises inside the block into errors of Nonet.
+
+    Args:
+        url: the database; its password does not reach the message.
+        seconds: after which a silent server counts as unreachable.
+
+    Raises:
+        ServerUnreachableError: the server refused, broke off or did not answer in time.
+        ConfigurationError: tables or columns are missing.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except DBAPIError as error:
+        if _lacks_schema(error):
+            raise ConfigurationError(
+                f"database {masked(url)} lacks the tables of this version: "
+                "run 'task-run db upgrade'"
+            ) from error
+        raise ServerUnreachableError(_unreachable(url, _one_line(error.orig))) from error
+    except TimeoutError as error:
+        reason = _one_line(error) or f"silent for {seconds:g} s"
+        raise ServerUnreachableError(_unreachable(url, reason)) from error
+    except (OSError, SQLAlchemyError) as error:
+        raise ServerUnreachableError(_unreachable(url, _one_line(error))) from error
+
+
+def masked(url: str) -> str:
+    """The URL without its password, for messages.
+
+    >>> masked("mysql+aiomysql://nonet:s3:cr@t@db.example.org/nonet?passwd=x&ssl=1")
+    'mysql+aiomysql://nonet:***@db.example.org/nonet?passwd=***&ssl=1'
+    """
+    url = re.sub(r"(://[^:/?#]*:).*@", r"\1***@", url)
+    return re.sub(r"([?&][^=&]*pass[^=&]*=)[^&]*", r"\1***", url)
+
+
+# ---- schema -------------------------------------------------------------------------------------
+
+
+class Schema(StrEnum):
+    """How the tables in a database compare with those that this package needs."""
+
+    CURRENT = "current"
+    BEHIND = "behind"
+    AHEAD = "ahead"
+    ABSENT = "absent"
+
+
+async def upgrade(url: str) -> str:
+    """Create or migrate the tables; any number of processes may do so at the same time.
+
+    Returns:
+        The revision that the database has now.
+
+    Raises:
+        ConfigurationError: the database was migrated by a newer version of Nonet.
+        ServerUnreachableError: it does not answer.
+    """
+    return await asyncio.to_thread(_with_alembic, url, _upgrade, MIGRATION_SECONDS)
+
+
+async def check(url: str) -> Schema:
+    """Compare the tables in the database with those of this package; nothing is changed."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() == "sqlite" and not _sqlite_file(parsed).exists():
+        return Schema.ABSENT  # connecting would create the file
+    return await asyncio.to_thread(_with_alembic, url, _check, ANSWER_SECONDS)
+
+
+_alembic_in_use = threading.Lock()  # alembic keeps the migration that runs in module globals
+
+
+def _with_alembic(
+    url: str, step: Callable[[sa.Connection, Config], _Answer], seconds: float
+) -> _Answer:
+    """Run ``step`` in a transaction. Called in a thread: alembic would block the event loop."""
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", "nonet.stores:migrations")
+    config.attributes["version_table"] = VERSION_TABLE
+    config.attributes["url"] = masked(url)
+
+    async def run() -> _Answer:
+        engine = open_engine(url)
+        try:
+            async with answering(url, seconds), engine.begin() as connection:
+                return await connection.run_sync(step, config)
+        finally:
+            await engine.dispose()
+
+    with _alembic_in_use:
+        return asyncio.run(run())
+
+
+def _upgrade(connection: sa.Connection, config: Config) -> str:
+    from alembic import command
+
+    _hold_schema(connection)
+    if _schema(connection, config) is Schema.AHEAD:
+        raise ConfigurationError(
+            f"database {config.attributes['url']} was migrated by a newer version of Nonet: "
+            "upgrade this installation"
+        )
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    return str(_revision(connection))
+
+
+def _check(connection: sa.Connection, config: Config) -> Schema:
+    return _schema(connection, config)
+
+
+def _schema(connection: sa.Connection, config: Config) -> Schema:
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory.from_config(config)
+    revision = _revision(connection)
+    if revision is None:
+        return Schema.ABSENT
+    if revision == scripts.get_current_head():
+        return Schema.CURRENT
+    known = {script.revision for script in scripts.walk_revisions()}
+    return Schema.BEHIND if revision in known else Schema.AHEAD
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    from alembic.migration import MigrationContext
+
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    return context.get_current_revision()
+
+
+def _hold_schema(connection: sa.Connection) -> None:
+    """Keep other processes from migrating until this transaction, or connection, ends."""
+    match connection.dialect.name:
+        case "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        case "postgresql":
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('nonet_schema'))")
+        case _:
+            held = connection.exec_driver_sql("SELECT GET_LOCK('nonet_schema', 60)").scalar()
+            if held != 1:
+                raise TimeoutError("another process has been migrating it for 60 s")
+
+
+# ---- column types -------------------------------------------------------------------------------
+
+
+class UtcDateTime(sa.types.TypeDecorator[datetime]):
+    """An instant with microseconds: aware and in UTC when read, whatever the server's time zone."""
+
+    impl = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return value and _utc(value)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        return value and _utc(value)
+
+
+def _utc(value: datetime) -> datetime:
+    """A value without zone is in UTC, here and in the columns of MySQL and SQLite."""
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+# ---- helpers ------------------------------------------------------------------------------------
+
+
+def _parse(url: str) -> sa.URL:
+    try:
+        parsed = sa.make_url(url)
+    except (SQLAlchemyError, ValueError) as error:
+        raise ConfigurationError(
+            f"no database URL: {masked(url)!r}; "
+            "expected something like sqlite:///nonet.db or mysql://user:password@host/database"
+        ) from error
+    backend = parsed.get_backend_name()
+    if backend not in _DRIVERS:
+        raise ConfigurationError(
+            f"database {masked(url)}: {backend!r} is not supported; use {', '.join(_DRIVERS)}"
+        )
+    if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise ConfigurationError(
+            f"database {masked(url)}: a database in memory cannot be shared by processes; "
+            "name a file, as in sqlite:///nonet.db"
+        )
+    if parsed.drivername == backend:
+        parsed = parsed.set(drivername=f"{backend}+{_DRIVERS[backend]}")
+    return parsed
+
+
+def _sqlite_file(parsed: sa.URL) -> Path:
+    return Path(parsed.database or "")
+
+
+def _create_directory(url: str, file: Path) -> None:
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"database {masked(url)}: cannot create its directory: {error}"
+        ) from error
+
+
+def _write_ahead(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.close()
+
+
+# MySQL: no such table, unknown column; PostgreSQL: undefined_table, undefined_column.
+_SCHEMA_CODES = {1146, 1054, "42P01", "42703"}
+
+
+def _lacks_schema(error: DBAPIError) -> bool:
+    cause = error.orig
+    if cause is None:
+        return False
+    codes = {getattr(cause, "sqlstate", None), *cause.args[:1]}
+    return bool(codes & _SCHEMA_CODES) or str(cause).startswith(("no such table", "no such column"))
+
+
+def _unreachable(url: str, reason: str) -> str:
+    return f"database {masked(url)} cannot be used: {reason}"
+
+
+def _one_line(error: BaseException | None) -> str:
+    """The first line of what a driver says: MySQL's drivers put a number before it."""
+    if error is None:
+        return "no reason given"
+    text = str(error.args[1]) if len(error.args) == 2 else str(error)
+    return text.strip().partition("\n")[0][:300]
