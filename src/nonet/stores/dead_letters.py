@@ -1,0 +1,413 @@
+"""The table of dead letters: what failed for good, kept until somebody resubmits or discards it."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import hashlib
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from nonet.errors import ConflictError, NotFoundError
+from nonet.stores.sql import ANSWER_SECONDS, UtcDateTime, answering, open_engine, upgrade
+
+TEXT_BYTES = 65_535  # what a TEXT of MySQL holds
+TRACEBACK_BYTES = 256 * 1024
+DETAIL_BYTES = 4096  # of each text in the history and the labels
+HISTORY_ENTRIES = 100
+
+
+class Status(StrEnum):
+    """What became of a dead letter."""
+
+    PENDING = "PENDING"  #: nobody has acted on it
+    DISPATCHED = "DISPATCHED"  #: submitted again, as `DeadLetter.resubmitted_as`
+    FAILED = "FAILED"  #: submitted again, and that task died as well: it has a row of its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewDeadLetter:
+    """What a worker writes about a task that failed for good.
+
+    Attributes:
+        task_id: the task; with ``generation`` the identity of the letter.
+        generation: which requeue of the task this was.
+        task_class: full name, ``category:Class``.
+        task_args: the arguments as they travelled.
+        submitted_at: when the task was first submitted.
+        reason: ``retries``, ``crash``, ``worker-lost``, ``quarantined``, ``capacity`` …
+        retry_count: retries used.
+        max_retries: retries allowed; None if the policy knows no number.
+        last_attempted_at: start of the last attempt; None if there was none.
+        error_type: name of the last exception's class.
+        error_message: its text.
+        traceback: redacted text.
+        history: one mapping per attempt, oldest first; the last 100 are kept.
+        labels: as submitted.
+        parent_id: the task that submitted this one.
+        resubmitted_from: row of the letter that this task repeated.
+        vo: virtual organisation.
+
+    Texts are stored cut to what their column holds (the middle goes), with NUL and lone
+    surrogates escaped: an odd error must not keep its task from being recorded.
+    """
+
+    task_id: str
+    generation: int
+    task_class: str
+    task_args: bytes = field(repr=False)
+    submitted_at: datetime
+    reason: str
+    retry_count: int = 0
+    max_retries: int | None = None
+    last_attempted_at: datetime | None = None
+    error_type: str = ""
+    error_message: str = ""
+    traceback: str = field(default="", repr=False)
+    history: Sequence[Mapping[str, Any]] = ()
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    parent_id: str | None = None
+    resubmitted_from: int | None = None
+    vo: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeadLetter(NewDeadLetter):
+    """A row of the table. Lists come without arguments and traceback: both are empty there."""
+
+    id: int
+    status: Status
+    last_error: str
+    resubmitted_as: str | None
+    created_at: datetime
+
+
+class DeadLetters:
+    """The dead letters of one database.
+
+    A SQLite database is created and migrated when it is first used, others by
+    ``task-run db upgrade``. Every method raises `ServerUnreachableError` when the database does
+    not answer, and `ConfigurationError` when its tables are missing; the object works again as
+    soon as the database does.
+
+    Example:
+        >>> async def oldest(url: str) -> DeadLetter:
+        ...     letters = DeadLetters(url)
+        ...     try:
+        ...         return (await letters.list(status=Status.PENDING))[-1]
+        ...     finally:
+        ...         await letters.close()
+
+    Args:
+        url: SQLAlchemy URL; without a driver (``mysql://…``) the asynchronous one is chosen.
+        answer_seconds: after which a silent database counts as unreachable.
+
+    Raises:
+        ConfigurationError: the URL is wrong or its driver is not installed.
+    """
+
+    def __init__(self, url: str, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self._url = url
+        self._answer_seconds = answer_seconds
+        self._engine = open_engine(url)
+        self._migrated = self._engine.dialect.name != "sqlite"
+        self._migrating = asyncio.Lock()
+
+    async def add(self, letter: NewDeadLetter) -> int:
+        """Store ``letter`` and return its row id: the same id however often it is called."""
+        try:
+            async with self._transaction() as connection:
+                added = await connection.execute(sa.insert(dlq_tasks).values(_columns(letter)))
+                key: Any = added.inserted_primary_key
+                return int(key[0])
+        except _AlreadyStored:
+            async with self._transaction() as connection:
+                same = sa.and_(
+                    dlq_tasks.c.task_id == _identity(letter.task_id),
+                    dlq_tasks.c.generation == letter.generation,
+                )
+                found = await connection.execute(sa.select(dlq_tasks.c.id).where(same))
+                return int(found.scalar_one())
+
+    async def list(
+        self,
+        *,
+        status: str | None = None,
+        task_class: str | None = None,
+        reason: str | None = None,
+        limit: int = 100,
+    ) -> builtins.list[DeadLetter]:
+        """The newest ``limit`` letters that fit all filters, newest first."""
+        wanted = {"status": status, "task_class": task_class, "reason": reason}
+        query = sa.select(*(c for c in dlq_tasks.c if c.name not in ("task_args", "traceback")))
+        query = query.filter_by(**{k: v for k, v in wanted.items() if v is not None})
+        async with self._transaction() as connection:
+            rows = await connection.execute(query.order_by(dlq_tasks.c.id.desc()).limit(limit))
+            return [_letter(row, task_args=b"") for row in rows]
+
+    async def get(self, row_id: int) -> DeadLetter:
+        """The whole letter.
+
+        Raises:
+            NotFoundError: no such row.
+        """
+        async with self._transaction() as connection:
+            return await _read(connection, row_id)
+
+    async def claim(self, row_id: int, new_task_id: str) -> DeadLetter:
+        """Mark a pending letter as submitted again under ``new_task_id``, before doing so.
+
+        Of several callers one gets the letter. Calling again with the same id is safe.
+
+        Raises:
+            NotFoundError: no such row.
+            ConflictError: somebody else claimed it.
+        """
+        async with self._transaction() as connection:
+            # Compare-and-set: the row is locked by the update, so that the read sees who won.
+            await connection.execute(
+                _update(row_id, Status.PENDING).values(
+                    status=Status.DISPATCHED, resubmitted_as=_identity(new_task_id)
+                )
+            )
+            letter = await _read(connection, row_id)
+        if (letter.status, letter.resubmitted_as) != (Status.DISPATCHED, _identity(new_task_id)):
+            raise ConflictError(f"{_state(letter)}; only a PENDING one can be submitted again")
+        return letter
+
+    async def unclaim(self, row_id: int, new_task_id: str) -> None:
+        """Take back `claim`, because ``new_task_id`` could not be submitted.
+
+        Raises:
+            NotFoundError: no such row.
+            ConflictError: it is claimed for another task.
+        """
+        async with self._transaction() as connection:
+            await connection.execute(
+                _update(row_id, Status.DISPATCHED)
+                .where(dlq_tasks.c.resubmitted_as == _identity(new_task_id))
+                .values(status=Status.PENDING, resubmitted_as=None)
+            )
+            letter = await _read(connection, row_id)
+        if letter.status is not Status.PENDING:
+            raise ConflictError(f"{_state(letter)}; it is not claimed for task {new_task_id}")
+
+    async def mark_failed(self, row_id: int) -> None:
+        """Record that the task submitted for this letter died again, under a letter of its own.
+
+        Raises:
+            NotFoundError: no such row.
+            ConflictError: it was not submitted again.
+        """
+        async with self._transaction() as connection:
+            await connection.execute(
+                _update(row_id, Status.DISPATCHED).values(status=Status.FAILED)
+            )
+            letter = await _read(connection, row_id)
+        if letter.status is not Status.FAILED:
+            raise ConflictError(f"{_state(letter)}; only a DISPATCHED one can become FAILED")
+
+    async def discard(self, row_id: int) -> None:
+        """Delete a letter.
+
+        Raises:
+            NotFoundError: no such row.
+        """
+        async with self._transaction() as connection:
+            gone = await connection.execute(sa.delete(dlq_tasks).where(dlq_tasks.c.id == row_id))
+        if gone.rowcount == 0:
+            raise _no_such_row(row_id)
+
+    async def count(self) -> dict[Status, int]:
+        """How many letters there are in each status, zeros included."""
+        query = sa.select(dlq_tasks.c.status, sa.func.count()).group_by(dlq_tasks.c.status)
+        async with self._transaction() as connection:
+            found = {Status(status): n for status, n in await connection.execute(query)}
+        return {status: found.get(status, 0) for status in Status}
+
+    async def ping(self) -> None:
+        """Return if the database answers."""
+        async with self._answering(), self._engine.connect() as connection:
+            await connection.execute(sa.select(1))
+
+    async def close(self) -> None:
+        """Close all connections; do it before the event loop ends."""
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
+        await self._migrate_sqlite()
+        async with self._answering():
+            try:
+                async with self._engine.begin() as connection:
+                    yield connection
+            except IntegrityError as error:
+                raise _AlreadyStored from error
+
+    def _answering(self) -> AbstractAsyncContextManager[None]:
+        return answering(self._url, self._answer_seconds)
+
+    async def _migrate_sqlite(self) -> None:
+        async with self._migrating:
+            if not self._migrated:
+                await upgrade(self._url)
+                self._migrated = True
+
+
+class _AlreadyStored(Exception):
+    """The table has a row for this task and generation: the only constraint an insert can hit."""
+
+
+# ---- the table (created by migrations/versions; a test compares the two) ------------------------
+
+_MYSQL = ("mysql", "mariadb")
+
+dlq_tasks = sa.Table(
+    "dlq_tasks",
+    sa.MetaData(),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column("task_id", sa.String(128), nullable=False),
+    sa.Column("generation", sa.BigInteger(), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False, index=True),
+    sa.Column("task_class", sa.String(255), nullable=False),
+    sa.Column("reason", sa.String(64), nullable=False),
+    sa.Column("vo", sa.String(255)),
+    sa.Column("parent_id", sa.String(128)),
+    sa.Column("resubmitted_from", sa.BigInteger()),
+    sa.Column("resubmitted_as", sa.String(128)),
+    sa.Column("submitted_at", UtcDateTime(), nullable=False),
+    sa.Column("last_attempted_at", UtcDateTime()),
+    sa.Column("created_at", UtcDateTime(), nullable=False),
+    sa.Column("retry_count", sa.Integer(), nullable=False),
+    sa.Column("max_retries", sa.Integer()),
+    sa.Column("error_type", sa.String(255), nullable=False),
+    sa.Column("error_message", sa.Text(), nullable=False),
+    sa.Column("last_error", sa.Text(), nullable=False),
+    sa.Column("labels", sa.JSON(), nullable=False),
+    sa.Column("history", sa.JSON(), nullable=False),
+    # Large values last: SQLite reads through them to get at what follows.
+    sa.Column("traceback", sa.Text().with_variant(mysql.LONGTEXT(), *_MYSQL), nullable=False),
+    sa.Column(
+        "task_args", sa.LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL), nullable=False
+    ),
+    sa.UniqueConstraint("task_id", "generation", name="uq_dlq_tasks_task_generation"),
+)
+
+
+def _columns(letter: NewDeadLetter) -> dict[str, Any]:
+    error = f"{letter.error_type}: {letter.error_message}".strip(": ") or letter.reason
+    return {
+        "task_id": _identity(letter.task_id),
+        "generation": letter.generation,
+        "status": Status.PENDING,
+        "task_class": _chars(letter.task_class, 255),
+        "reason": _chars(letter.reason, 64),
+        "vo": None if letter.vo is None else _chars(letter.vo, 255),
+        "parent_id": None if letter.parent_id is None else _identity(letter.parent_id),
+        "resubmitted_from": letter.resubmitted_from,
+        "submitted_at": letter.submitted_at,
+        "last_attempted_at": letter.last_attempted_at,
+        "created_at": datetime.now(UTC),
+        "retry_count": letter.retry_count,
+        "max_retries": letter.max_retries,
+        "error_type": _chars(letter.error_type, 255),
+        "error_message": storable(letter.error_message, TEXT_BYTES),
+        "last_error": storable(error, TEXT_BYTES),
+        "labels": _storable_json(letter.labels),
+        "history": _storable_json(letter.history[-HISTORY_ENTRIES:]),
+        "traceback": storable(letter.traceback, TRACEBACK_BYTES),
+        "task_args": letter.task_args,
+    }
+
+
+def _letter(row: sa.Row[Any], **absent: Any) -> DeadLetter:
+    values = {**row._mapping, **absent}
+    return DeadLetter(**{**values, "status": Status(values["status"])})
+
+
+def _update(row_id: int, expected: Status) -> sa.Update:
+    return sa.update(dlq_tasks).where(dlq_tasks.c.id == row_id, dlq_tasks.c.status == expected)
+
+
+async def _read(connection: AsyncConnection, row_id: int) -> DeadLetter:
+    found = await connection.execute(sa.select(dlq_tasks).where(dlq_tasks.c.id == row_id))
+    row = found.one_or_none()
+    if row is None:
+        raise _no_such_row(row_id)
+    return _letter(row)
+
+
+def _no_such_row(row_id: int) -> NotFoundError:
+    return NotFoundError(f"no dead letter {row_id}; 'task-run dlq list' shows those that exist")
+
+
+def _state(letter: DeadLetter) -> str:
+    repeated = (
+        f" (submitted again as task {letter.resubmitted_as})" if letter.resubmitted_as else ""
+    )
+    return f"dead letter {letter.id} is {letter.status}{repeated}"
+
+
+# ---- texts that every database takes ------------------------------------------------------------
+
+
+def storable(text: str, limit: int) -> str:
+    r"""``text`` in at most ``limit`` bytes of UTF-8; the middle is cut, both ends say most.
+
+    NUL (PostgreSQL refuses it) and lone surrogates (which UTF-8 cannot carry) are escaped.
+
+    >>> storable("caf\xe9 \udce9\0", 100)
+    'café \\udce9\\x00'
+    >>> storable("a" * 50 + "z" * 50, 40)
+    'aaaaaa … cut from 100 bytes … zzzzzz'
+    """
+    data = text.encode("utf-8", "backslashreplace").replace(b"\0", b"\\x00")
+    if len(data) <= limit:
+        return data.decode()
+    mark = f" … cut from {len(data)} bytes … ".encode()
+    end = (limit - len(mark)) // 2
+    return b"".join((data[:end], mark, data[-end:])).decode(errors="ignore")
+
+
+def _chars(text: str, limit: int) -> str:
+    """For a short column, which counts characters: an ASCII one is one byte."""
+    return storable(text, 4 * limit)[:limit]
+
+
+def _identity(task_id: str) -> str:
+    """A task id that fits its column; those that do not keep their start and get a digest.
+
+    Cutting alone would make one id of two, and lose the second letter. MySQL ignores blanks at
+    the end when it compares.
+    """
+    if task_id == storable(task_id, 512)[:128].rstrip():
+        return task_id
+    digest = hashlib.sha256(task_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{storable(task_id, 512)[:63]}~{digest}"
+
+
+def _storable_json(value: Any) -> Any:
+    """A copy that JSON columns take: no NaN, no odd texts, no types that JSON lacks."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case str():
+            return storable(value, DETAIL_BYTES)
+        case Mapping():
+            return {storable(str(k), DETAIL_BYTES): _storable_json(v) for k, v in value.items()}
+        case list() | tuple():
+            return [_storable_json(item) for item in value]
+        case _:
+            return storable(str(value), DETAIL_BYTES)

@@ -1,0 +1,634 @@
+"""Dead letters on real databases: each test runs on SQLite and on MariaDB."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from nonet.errors import ConfigurationError, ConflictError, NotFoundError, ServerUnreachableError
+from nonet.stores import sql
+from nonet.stores.dead_letters import (
+    DeadLetters,
+    NewDeadLetter,
+    Status,
+    dlq_tasks,
+    storable,
+)
+
+SUBMITTED = datetime(2026, 3, 29, 2, 30, 0, 123456, tzinfo=UTC)
+
+
+@asynccontextmanager
+async def engine_of(url: str) -> AsyncIterator[AsyncEngine]:
+    engine = sql.open_engine(url)
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of its own without tables."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/made/on/demand/nonet.db"
+    url: str = request.getfixturevalue("mariadb_url")
+    return url
+
+
+@pytest.fixture
+async def url(empty_url: str) -> str:
+    """A database of its own with the tables."""
+    await sql.upgrade(empty_url)
+    return empty_url
+
+
+@pytest.fixture
+async def letters(url: str) -> AsyncIterator[DeadLetters]:
+    store = DeadLetters(url)
+    yield store
+    await store.close()
+
+
+def letter(task_id: str = "task-1", **changes: Any) -> NewDeadLetter:
+    values: dict[str, Any] = {
+        "task_id": task_id,
+        "generation": 1,
+        "task_class": "files:RemoveFile",
+        "task_args": b"\x93\x01\x02\x03",
+        "submitted_at": SUBMITTED,
+        "reason": "retries",
+    }
+    return NewDeadLetter(**values | changes)
+
+
+async def outcomes(calls: list[Awaitable[Any]]) -> tuple[list[Any], list[BaseException]]:
+    """What succeeded and what was raised, of calls made at the same time."""
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    raised = [each for each in done if isinstance(each, BaseException)]
+    return [each for each in done if not isinstance(each, BaseException)], raised
+
+
+# ---- writing and reading ------------------------------------------------------------------------
+
+
+async def test_everything_comes_back_as_written(letters: DeadLetters) -> None:
+    """Each field of a letter is read as it was written."""
+    new = letter(
+        retry_count=5,
+        max_retries=5,
+        last_attempted_at=SUBMITTED + timedelta(microseconds=1),
+        error_type="OSError",
+        error_message="[Errno 13] Permission denied",
+        traceback="Traceback …\nOSError: [Errno 13] Permission denied",
+        history=[{"attempt": 1, "error": "OSError", "at": "2026-03-29T02:30:00Z"}],
+        labels={"vo": "lhcb", "n": 1, "deep": {"list": [1, None, True, 0.5]}},
+        parent_id="task-0",
+        resubmitted_from=7,
+        vo="lhcb",
+    )
+    read = await letters.get(await letters.add(new))
+    for name in NewDeadLetter.__dataclass_fields__:
+        assert getattr(read, name) == getattr(new, name), name
+    assert read.status is Status.PENDING
+    assert read.last_error == "OSError: [Errno 13] Permission denied"
+    assert read.resubmitted_as is None
+    assert abs(datetime.now(UTC) - read.created_at) < timedelta(minutes=1)
+
+
+async def test_one_mebibyte_of_arguments_survives(letters: DeadLetters) -> None:
+    """Arguments far beyond a BLOB's 64 KiB, with every byte value, come back unchanged."""
+    args = bytes(range(256)) * 4096
+    assert (await letters.get(await letters.add(letter(task_args=args)))).task_args == args
+
+
+async def test_times_keep_microseconds_and_come_back_in_utc(letters: DeadLetters) -> None:
+    """A time in another zone is the same instant when read, to the microsecond, in UTC."""
+    paris = SUBMITTED.astimezone(timezone(timedelta(hours=2)))
+    read = await letters.get(await letters.add(letter(submitted_at=paris)))
+    assert read.submitted_at == SUBMITTED
+    assert read.submitted_at.tzinfo is UTC
+
+
+NASTY = "\U0001f4a3 NUL \0 surrogate \udc80 ❌"
+
+
+async def test_odd_texts_do_not_keep_a_letter_out(letters: DeadLetters) -> None:
+    """NUL and lone surrogates are stored escaped, emoji as they are, in every text column."""
+    row = await letters.add(
+        letter(
+            task_id=NASTY,
+            task_class=NASTY,
+            reason=NASTY,
+            error_type=NASTY,
+            error_message=NASTY,
+            traceback=NASTY,
+            history=[{NASTY: NASTY, "nan": float("nan"), "set": {1}}],
+            labels={NASTY: (NASTY,)},
+            parent_id=NASTY,
+            vo=NASTY,
+        )
+    )
+    read = await letters.get(row)
+    shown = "\U0001f4a3 NUL \\x00 surrogate \\udc80 ❌"
+    assert read.task_class == read.reason == read.error_type == read.error_message == shown
+    assert read.traceback == read.vo == shown
+    assert read.labels == {shown: [shown]}
+    assert read.history == [{shown: shown, "nan": "nan", "set": "{1}"}]
+    assert read.task_id.startswith(shown)
+
+
+async def test_default_character_set_does_not_matter(mariadb_url: str) -> None:
+    """Emoji survive in a database that was made for latin1."""
+    async with engine_of(mariadb_url) as engine, engine.begin() as connection:
+        await connection.exec_driver_sql("ALTER DATABASE CHARACTER SET latin1")
+    await sql.upgrade(mariadb_url)
+    letters = DeadLetters(mariadb_url)
+    assert (await letters.get(await letters.add(letter(vo="💣")))).vo == "💣"
+    await letters.close()
+
+
+async def test_texts_are_cut_to_what_the_column_holds(letters: DeadLetters) -> None:
+    """Endless errors keep their start and end; a long history keeps its end."""
+    endless = "début " + "é" * 1_000_000 + " fin"
+    row = await letters.add(
+        letter(
+            task_class=endless,
+            reason=endless,
+            error_type=endless,
+            error_message=endless,
+            traceback=endless,
+            history=[{"attempt": n, "error": endless} for n in range(1000)],
+            vo=endless,
+        )
+    )
+    read = await letters.get(row)
+    for text in (read.error_message, read.traceback, read.last_error, read.history[-1]["error"]):
+        assert text.startswith("début")
+        assert text.endswith("fin")
+    assert [len(read.task_class), len(read.reason), len(read.error_type)] == [255, 64, 255]
+    assert [entry["attempt"] for entry in read.history] == list(range(900, 1000))
+
+
+@given(st.text(st.characters(codec=None)), st.integers(min_value=60, max_value=200))
+def test_storable_text_fits_and_encodes(text: str, limit: int) -> None:
+    """Whatever the text, the stored one is valid UTF-8 without NUL within the limit."""
+    data = storable(text, limit).encode()
+    assert len(data) <= limit
+    assert b"\0" not in data
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50))
+def test_storable_text_leaves_good_text_alone(text: str) -> None:
+    """What every database takes is not touched."""
+    assert storable(text, 200) == text
+
+
+# ---- never doubled, never lost ------------------------------------------------------------------
+
+
+async def test_second_add_returns_the_first_row(letters: DeadLetters) -> None:
+    """A letter whose commit was not heard of is added again without a second row."""
+    first = await letters.add(letter(error_message="first"))
+    assert await letters.add(letter(error_message="second")) == first
+    assert [each.id for each in await letters.list()] == [first]
+
+
+async def test_twenty_adds_at_once_make_one_row(letters: DeadLetters) -> None:
+    """All callers of a race get the same row id."""
+    rows, raised = await outcomes([letters.add(letter()) for _ in range(20)])
+    assert raised == []
+    assert len(set(rows)) == 1
+    assert await letters.count() == {"PENDING": 1, "DISPATCHED": 0, "FAILED": 0}
+
+
+async def test_each_generation_has_its_own_row(letters: DeadLetters) -> None:
+    """The same task, dead again after a requeue, is a second letter."""
+    rows = {await letters.add(letter(generation=n)) for n in (1, 2, 2**53)}
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Task", "task"),
+        ("tâche", "tache"),
+        ("task", "task "),
+        ("x" * 128 + "a", "x" * 128 + "b"),
+        ("a\0", "a\\x00"),
+        ("a\udc80", "a\\udc80"),
+    ],
+)
+async def test_different_ids_stay_different(letters: DeadLetters, one: str, other: str) -> None:
+    """No collation, padding, cutting or escaping makes one letter of two tasks."""
+    assert await letters.add(letter(one)) != await letters.add(letter(other))
+
+
+# ---- lists --------------------------------------------------------------------------------------
+
+
+async def test_list_filters_newest_first(letters: DeadLetters) -> None:
+    """Filters combine, the newest comes first, the limit cuts the oldest."""
+    rows = [
+        await letters.add(letter(f"task-{n}", task_class=name, reason=reason))
+        for n, (name, reason) in enumerate(
+            [("a:A", "crash"), ("a:A", "retries"), ("b:B", "crash"), ("a:A", "crash")]
+        )
+    ]
+    await letters.claim(rows[1], "new")
+
+    async def found(**filters: Any) -> list[int]:
+        return [rows.index(each.id) for each in await letters.list(**filters)]
+
+    assert await found() == [3, 2, 1, 0]
+    assert await found(limit=2) == [3, 2]
+    assert await found(task_class="a:A") == [3, 1, 0]
+    assert await found(task_class="a:A", reason="crash") == [3, 0]
+    assert await found(status=Status.DISPATCHED) == [1]
+    assert await found(task_class="A:a") == []
+    assert await letters.count() == {"PENDING": 3, "DISPATCHED": 1, "FAILED": 0}
+
+
+async def test_list_is_without_arguments_and_traceback(letters: DeadLetters) -> None:
+    """A list reads no large columns, and no printed letter shows arguments."""
+    row = await letters.add(letter(task_args=b"hunter2", traceback="long"))
+    (listed,) = await letters.list()
+    assert (listed.task_args, listed.traceback) == (b"", "")
+    assert "hunter2" not in repr(await letters.get(row))
+
+
+# ---- resubmission -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operators", [2, 10])
+async def test_one_operator_wins_a_claim(letters: DeadLetters, operators: int) -> None:
+    """Of several operators one gets the letter; the others are told who did."""
+    row = await letters.add(letter(task_args=b"args"))
+    won, lost = await outcomes([letters.claim(row, f"new-{n}") for n in range(operators)])
+    assert len(won) == 1
+    assert (won[0].status, won[0].task_args) == (Status.DISPATCHED, b"args")
+    assert len(lost) == operators - 1
+    for error in lost:
+        assert isinstance(error, ConflictError)
+        assert f"dead letter {row} is DISPATCHED" in str(error)
+        assert won[0].resubmitted_as in str(error)
+
+
+async def test_claim_can_be_repeated_by_its_winner(letters: DeadLetters) -> None:
+    """An operator whose reply was lost claims again with the same id and gets the letter."""
+    row = await letters.add(letter())
+    assert await letters.claim(row, "new") == await letters.claim(row, "new")
+
+
+async def test_unclaim_makes_the_letter_pending_again(letters: DeadLetters) -> None:
+    """After a submit that failed, the letter can be claimed by the next; only by its claimer."""
+    row = await letters.add(letter())
+    await letters.claim(row, "first")
+    with pytest.raises(ConflictError, match="first"):
+        await letters.unclaim(row, "stranger")
+    await letters.unclaim(row, "first")
+    await letters.unclaim(row, "first")
+    read = await letters.get(row)
+    assert (read.status, read.resubmitted_as) == (Status.PENDING, None)
+    assert (await letters.claim(row, "second")).resubmitted_as == "second"
+
+
+async def test_failed_follows_dispatched_only(letters: DeadLetters) -> None:
+    """A letter is FAILED once its resubmission died, and stays so."""
+    row = await letters.add(letter())
+    with pytest.raises(ConflictError, match="PENDING"):
+        await letters.mark_failed(row)
+    await letters.claim(row, "new")
+    await letters.mark_failed(row)
+    await letters.mark_failed(row)
+    assert (await letters.get(row)).status is Status.FAILED
+    with pytest.raises(ConflictError, match=r"FAILED.*new"):
+        await letters.claim(row, "newer")
+
+
+async def test_discarded_row_is_gone_and_its_number_not_reused(letters: DeadLetters) -> None:
+    """What refers to a discarded letter never means another one."""
+    row = await letters.add(letter())
+    await letters.discard(row)
+    assert await letters.list() == []
+    assert await letters.add(letter()) > row
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda letters: letters.get(404),
+        lambda letters: letters.claim(404, "new"),
+        lambda letters: letters.unclaim(404, "new"),
+        lambda letters: letters.mark_failed(404),
+        lambda letters: letters.discard(404),
+    ],
+    ids=["get", "claim", "unclaim", "mark_failed", "discard"],
+)
+async def test_unknown_row_is_not_found(
+    letters: DeadLetters, call: Callable[[DeadLetters], Awaitable[Any]]
+) -> None:
+    """Every method that takes a row id says which one does not exist."""
+    with pytest.raises(NotFoundError, match="404"):
+        await call(letters)
+
+
+# ---- a server that goes away --------------------------------------------------------------------
+
+
+class Door:
+    """A TCP port in front of a server: open, closed (as if stopped) or silent (as if frozen)."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._streams: set[asyncio.StreamWriter] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+        self._answering = asyncio.Event()
+        self.port = 0
+
+    async def open(self) -> None:
+        self._answering.set()
+        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    def freeze(self) -> None:
+        self._answering.clear()
+
+    def thaw(self) -> None:
+        self._answering.set()
+
+    async def close(self) -> None:
+        assert self._listener is not None
+        self._listener.close()
+        for stream in list(self._streams):
+            stream.transport.abort()
+        for pump in list(self._pumps):
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def _connected(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        far, forth = await asyncio.open_connection(*self._target)
+        for reader, writer in ((near, forth), (far, back)):
+            self._streams.add(writer)
+            pump = asyncio.create_task(self._pump(reader, writer))
+            self._pumps.add(pump)
+            pump.add_done_callback(self._pumps.discard)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                await self._answering.wait()
+                writer.write(data)
+        except ConnectionError:
+            pass
+        finally:
+            self._streams.discard(writer)
+            writer.close()
+
+
+@pytest.fixture
+async def mariadb_behind_a_door(mariadb_url: str) -> AsyncIterator[tuple[Door, str]]:
+    server = sa.make_url(mariadb_url)
+    door = Door(server.host or "127.0.0.1", server.port or 3306)
+    await door.open()
+    through = server.set(host="127.0.0.1", port=door.port)
+    yield door, through.render_as_string(hide_password=False)
+    await door.close()
+
+
+async def test_stopped_server_is_reported_and_its_return_noticed(
+    mariadb_behind_a_door: tuple[Door, str],
+) -> None:
+    """A stopped server gives one readable error at once; the same object works afterwards."""
+    door, url = mariadb_behind_a_door
+    letters = DeadLetters(url)
+    await letters.ping()
+    await door.close()
+    started = time.monotonic()
+    with pytest.raises(ServerUnreachableError) as raised:
+        await letters.ping()
+    assert time.monotonic() - started < 5
+    assert f"127.0.0.1:{door.port}" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    await door.open()
+    await letters.ping()
+    await letters.close()
+
+
+async def test_restart_between_two_calls_is_not_noticed(
+    mariadb_behind_a_door: tuple[Door, str],
+) -> None:
+    """A connection that died while idle is replaced without an error."""
+    door, url = mariadb_behind_a_door
+    letters = DeadLetters(url)
+    await letters.ping()
+    await door.close()
+    await door.open()
+    await letters.ping()
+    await letters.close()
+
+
+async def test_silent_server_is_given_up(mariadb_behind_a_door: tuple[Door, str]) -> None:
+    """A frozen server costs a bounded time, on an old connection and on a new one."""
+    door, url = mariadb_behind_a_door
+    letters = DeadLetters(url, answer_seconds=0.5)
+    await letters.ping()
+    door.freeze()
+    for call in (letters.ping(), letters.count()):
+        with pytest.raises(ServerUnreachableError, match=r"silent for 0\.5 s"):
+            await call
+    door.thaw()
+    await letters.ping()
+    await letters.close()
+
+
+async def test_closed_store_can_be_used_again(letters: DeadLetters) -> None:
+    """Closing drops connections, not the object."""
+    row = await letters.add(letter())
+    await letters.close()
+    assert (await letters.get(row)).id == row
+
+
+# ---- schema -------------------------------------------------------------------------------------
+
+
+async def test_schema_is_absent_then_current(empty_url: str) -> None:
+    """An upgrade makes the tables, a second one changes nothing."""
+    assert await sql.check(empty_url) is sql.Schema.ABSENT
+    assert await sql.check(empty_url) is sql.Schema.ABSENT
+    revision = await sql.upgrade(empty_url)
+    assert await sql.check(empty_url) is sql.Schema.CURRENT
+    assert await sql.upgrade(empty_url) == revision
+
+
+async def test_four_processes_upgrade_at_once(empty_url: str) -> None:
+    """Processes that start together on an empty database all succeed."""
+    code = """if True:
+        import asyncio, sys
+        from nonet.stores.sql import upgrade
+
+        print(asyncio.run(upgrade(sys.argv[1])))
+    """
+    racers = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, empty_url,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+    answers = await asyncio.gather(*(racer.communicate() for racer in racers))
+    assert answers == [(answers[0][0], b"")] * 4
+    assert await sql.check(empty_url) is sql.Schema.CURRENT
+
+
+async def test_upgrades_at_once_in_one_process(tmp_path: Path) -> None:
+    """Alembic keeps its state in globals: databases that open together get their own tables."""
+    urls = [f"sqlite:///{tmp_path}/{n}.db" for n in range(8)]
+    assert len(set(await asyncio.gather(*map(sql.upgrade, urls)))) == 1
+    assert {await sql.check(url) for url in urls} == {sql.Schema.CURRENT}
+
+
+async def test_migrations_build_the_table_that_the_code_uses(url: str) -> None:
+    """The migrated schema and the table in the code do not differ."""
+
+    def differences(connection: sa.Connection) -> list[Any]:
+        ours = {"dlq_tasks", "ix_dlq_tasks_status", "uq_dlq_tasks_task_generation"}
+        options = {
+            "compare_type": True,
+            "include_name": lambda name, kind, _: kind not in ("table",) or name in ours,
+        }
+        context = MigrationContext.configure(connection, opts=options)
+        return list(compare_metadata(context, dlq_tasks.metadata))
+
+    async with engine_of(url) as engine, engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_upgrade_finishes_what_a_killed_one_began(url: str) -> None:
+    """A table without its index and version entry, as a kill leaves it on MySQL, is completed."""
+    async with engine_of(url) as engine, engine.begin() as connection:
+        drop = "DROP INDEX ix_dlq_tasks_status"
+        if engine.dialect.name != "sqlite":
+            drop += " ON dlq_tasks"
+        await connection.exec_driver_sql(drop)
+        await connection.exec_driver_sql(f"DELETE FROM {sql.VERSION_TABLE}")
+    assert await sql.check(url) is sql.Schema.ABSENT
+    await sql.upgrade(url)
+    await test_migrations_build_the_table_that_the_code_uses(url)
+
+
+async def test_newer_schema_is_not_touched(url: str) -> None:
+    """A database migrated by a newer Nonet is recognised, and an upgrade refused."""
+    async with engine_of(url) as engine, engine.begin() as connection:
+        await connection.exec_driver_sql(f"UPDATE {sql.VERSION_TABLE} SET version_num = '9999'")
+    assert await sql.check(url) is sql.Schema.AHEAD
+    with pytest.raises(ConfigurationError, match="newer version of Nonet"):
+        await sql.upgrade(url)
+
+
+async def test_missing_table_says_what_to_run(mariadb_url: str) -> None:
+    """A server database is not migrated behind its owner's back."""
+    letters = DeadLetters(mariadb_url)
+    with pytest.raises(ConfigurationError, match="task-run db upgrade"):
+        await letters.count()
+    await letters.close()
+
+
+async def test_sqlite_is_made_when_first_used(tmp_path: Path) -> None:
+    """SQLite needs no set-up, also when its first users are concurrent, and writes ahead."""
+    letters = DeadLetters(f"sqlite:///{tmp_path}/state/nonet.db")
+    await asyncio.gather(*(letters.add(letter(f"task-{n}")) for n in range(8)))
+    assert (await letters.count())[Status.PENDING] == 8
+    await letters.close()
+    plain = sqlite3.connect(tmp_path / "state" / "nonet.db")
+    assert plain.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    plain.close()
+
+
+async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
+    """Four processes that begin on no file at all store all their letters."""
+    url = f"sqlite:///{tmp_path}/nonet.db"
+    code = """if True:
+        import asyncio, sys
+        from datetime import UTC, datetime
+        from nonet.stores.dead_letters import DeadLetters, NewDeadLetter
+
+        async def main(url, name):
+            letters = DeadLetters(url)
+            for n in range(20):
+                await letters.add(NewDeadLetter(
+                    task_id=f"{name}-{n}", generation=1, task_class="a:A", task_args=b"",
+                    submitted_at=datetime.now(UTC), reason="retries"))
+            await letters.close()
+
+        asyncio.run(main(*sys.argv[1:]))
+    """
+    writers = [
+        await asyncio.create_subprocess_exec(sys.executable, "-c", code, url, str(n))
+        for n in range(4)
+    ]
+    assert [await writer.wait() for writer in writers] == [0] * 4
+    letters = DeadLetters(url)
+    assert (await letters.count())[Status.PENDING] == 80
+    await letters.close()
+
+
+# ---- URLs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("nonsense", "no database URL"),
+        ("mysql://nonet:secret@host:port/x", "no database URL"),
+        ("oracle://nonet:secret@host/x", "'oracle' is not supported"),
+        ("mysql+pymysql://nonet:secret@host/x", "async"),
+        ("mysql+nothing://nonet:secret@host/x", "nothing"),
+        ("sqlite://", "in memory"),
+        ("sqlite:///:memory:", "in memory"),
+        ("sqlite:////proc/nonet/nonet.db", "directory"),
+    ],
+)
+def test_unusable_url_is_refused(url: str, reason: str) -> None:
+    """A wrong URL is a configuration error of one line without the password."""
+    with pytest.raises(ConfigurationError, match=reason) as raised:
+        DeadLetters(url)
+    assert "secret" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its driver a database says what to install."""
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(ConfigurationError, match=r"install nonet\[postgres\]"):
+        DeadLetters("postgresql://nonet@host/x")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("mysql://u:p@ss:w/rd@h:1/d", "mysql://u:***@h:1/d"),
+        ("mysql://u@h/d", "mysql://u@h/d"),
+        ("postgresql://h/d?user=u&password=p&ssl=1", "postgresql://h/d?user=u&password=***&ssl=1"),
+        ("sqlite:////tmp/a@b.db", "sqlite:////tmp/a@b.db"),
+    ],
+)
+def test_masked_hides_passwords_only(url: str, shown: str) -> None:
+    """Whatever the password contains, nothing of it is shown."""
+    assert sql.masked(url) == shown
