@@ -561,6 +561,15 @@ async def test_sqlite_is_made_when_first_used(tmp_path: Path) -> None:
     plain.close()
 
 
+async def test_first_connections_to_a_sqlite_file_do_not_collide(tmp_path: Path) -> None:
+    """Switching a new file to write-ahead waits for others who do the same."""
+    for n in range(20):
+        stores = [DeadLetters(f"sqlite:///{tmp_path}/{n}.db") for _ in range(8)]
+        await asyncio.gather(*(store.ping() for store in stores))
+        for store in stores:
+            await store.close()
+
+
 async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
     """Four processes that begin on no file at all store all their letters."""
     url = f"sqlite:///{tmp_path}/nonet.db"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -79,7 +80,7 @@ def open_engine(url: str) -> AsyncEngine:
         raise ConfigurationError(f"database {masked(url)}: {_one_line(error)}") from error
     if parsed.get_backend_name() == "sqlite":
         _create_directory(url, _sqlite_file(parsed))
-        sa.event.listen(engine.sync_engine, "connect", _write_ahead)
+        sa.event.listen(engine.sync_engine, "connect", _on_connect)
     return engine
 
 
@@ -292,10 +293,21 @@ def _create_directory(url: str, file: Path) -> None:
         ) from error
 
 
-def _write_ahead(connection: Any, _record: object) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode = WAL")
-    cursor.close()
+def _on_connect(connection: Any, _record: object) -> None:
+    connection.run_async(_write_ahead)
+
+
+async def _write_ahead(connection: Any) -> None:
+    """Switch the file to WAL. SQLite does not let this wait for other processes: we retry."""
+    async with asyncio.timeout(CONNECT_SECONDS):
+        while True:
+            try:
+                await connection.execute_fetchall("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+            await asyncio.sleep(0.01)
 
 
 # MySQL: no such table, unknown column; PostgreSQL: undefined_table, undefined_column.
