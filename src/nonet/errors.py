@@ -17,8 +17,6 @@
     ├── TaskRetryRequested            raised by authors: fail this attempt, ask the policy
     └── ResultError                   raised by ``handle.result()``
         ├── TaskFailed                the task ended ``dead``
-        ├── TaskCancelled             the task ended ``cancelled``
-        ├── TaskExpired               the task ended ``expired``
         └── ResultUnavailable         the task is unknown, or its result is gone or unreadable
 
 A message names the thing, the reason and, where there is one, the next step.
@@ -27,6 +25,7 @@ A message names the thing, the reason and, where there is one, the next step.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -41,9 +40,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
         by_tail.setdefault(full.lower(), full)
         by_tail.setdefault(full.rpartition(":")[2].lower(), full)
     hits = difflib.get_close_matches(name.lower(), by_tail, n=6, cutoff=0.6)
-    tail_hits = difflib.get_close_matches(
-        name.rpartition(":")[2].lower(), by_tail, n=6, cutoff=0.6
-    )
+    tail_hits = difflib.get_close_matches(name.rpartition(":")[2].lower(), by_tail, n=6, cutoff=0.6)
     return list(dict.fromkeys(by_tail[hit] for hit in [*hits, *tail_hits]))[:3]
 
 
@@ -51,6 +48,15 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """A sentence to append to an error: `` Did you mean …?``, or nothing."""
     hits = nearest(name, known)
     return f" Did you mean {' or '.join(hits)}?" if hits else ""
+
+
+def masked(url: str) -> str:
+    """`url` without its password, fit for a message or a log line.
+
+    >>> masked("redis://:s3cret@db.example:6379/0")
+    'redis://:***@db.example:6379/0'
+    """
+    return re.sub(r"(://[^/@:]*:)[^/]*@", r"\1***@", url)
 
 
 class NonetError(Exception):
@@ -61,7 +67,7 @@ class ConfigurationError(NonetError):
     """A process setting or the central configuration is wrong."""
 
 
-class RegistrationError(NonetError):
+class RegistrationError(NonetError, ValueError):
     """A task class or a lock type cannot be registered."""
 
 
@@ -145,14 +151,6 @@ class TaskFailed(ResultError):
         super().__init__(message)
         self.error_type = error_type
         self.reason = reason
-
-
-class TaskCancelled(ResultError):
-    """The task ended ``cancelled``."""
-
-
-class TaskExpired(ResultError):
-    """The task ended ``expired``."""
 
 
 class ResultUnavailable(ResultError):

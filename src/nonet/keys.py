@@ -10,9 +10,10 @@ list that a test compares with them.
     t:ID                    HASH    the record: small mutable fields
     b:ID                    STRING  the envelope: immutable bytes
     l:ID                    STRING  the locks, one line each (see locks.encode_locks)
+    h:ID                    LIST    error documents of the last 20 failed attempts
     e:ID                    STRING  error document of a dying task
     r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone
-    done:ID                 LIST    one token per waiter of the result, with TTL
+    waiters:ID              SET     clients that wait for the result
     open:ID                 SET     groups that this task opened and has not sealed
     g:GID                   HASH    a callback group
     g:GID:pending           SET     children that have not ended
@@ -25,12 +26,12 @@ list that a test compares with them.
     limiter:rate:…          ZSET    ``owner|items`` → grant time
     fence                   STRING  last fence handed out
     idle:SIZE               ZSET    worker → since; the most recent is woken first
-    wake:WORKER             LIST    one token per wake-up
+    wake:WHO                LIST    wakes a worker, the promoter or a waiting client; with TTL
     workers                 ZSET    worker incarnation → end of its registration
     w:WORKER                HASH    what the worker says of itself
     leader                  HASH    owner, term, expiry of the scheduler's lease
     term                    STRING  last term handed out
-    promoted                STRING  last promotion (µs)
+    promoted                STRING  last promotion by a leader (µs)
     periodic                HASH    entry → ``last occurrence (µs)|task id``
     quarantine              STREAM  bytes that are no task, with the reason
 """

@@ -1,13 +1,14 @@
 """What a task declares about locks and limiters, and the lines in which that travels.
 
 Locks are declarations: they hold no connection and do no I/O. The scripts in `stores/scripts`
-take all locks of a task or none when the task is fetched, and the watchdog renews them.
+take all locks of a task or none when the task is fetched; the watchdog renews them.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import ClassVar
 
 from nonet.errors import RegistrationError, suggestion
 from nonet.keys import escape
@@ -15,35 +16,260 @@ from nonet.keys import escape
 DEFAULT_TTL_MS = 30_000
 
 
-class LockedObjectType(str):
+class _NamesTypes(type):
+    """Turns ``LockedObjectType.LNF`` into an error that names the registered types."""
+
+    def __getattr__(cls, name: str) -> LockedObjectType:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        known = ", ".join(sorted(item.upper() for item in LockedObjectType.registered()))
+        raise AttributeError(
+            f"locked object type {name} is not registered (known: {known}): "
+            f"call register_locked_object_type({name.lower()!r})"
+        )
+
+
+class LockedObjectType(str, metaclass=_NamesTypes):
     """The kind of thing that a lock protects, e.g. ``job`` or ``lfn``.
 
     Built in are ``TASK``, ``JOB`` and ``TRANSFORMATION``; `register_locked_object_type` adds
     more, which are then attributes of this class.
 
-    >>> LockedObjectType.TASK
-    'task'
+    Example:
+        >>> LockedObjectType.TASK
+        'task'
     """
 
     __slots__ = ()
-    _registered: ClassVar[dict[str, str]] = {}
-
-    TASK: ClassVar[LockedObjectType]
-    JOB: ClassVar[LockedObjectType]
-    TRANSFORMATION: ClassVar[LockedObjectType]
+    _places: ClassVar[dict[str, str]] = {}
 
     def __new__(cls, name: str) -> LockedObjectType:
-        if name not in cls._registered:
+        if name not in cls._places:
             raise RegistrationError(
-                f"locked object type {name!r} is not registered: "
-                f"call register_locked_object_type({name!r}) or add an entry point to "
-                f"nonet.lock_object_types.{suggestion(name, cls._registered)}"
+                f"locked object type {name!r} is not registered: call "
+                f"register_locked_object_type({name!r}).{suggestion(name, cls._places)}"
             )
         return str.__new__(cls, name)
 
+    @classmethod
+    def registered(cls) -> dict[str, str]:
+        """Every registered name and the place of its registration."""
+        return dict(cls._places)
 
-class _LockedObjectTypeMeta(type(str)):  # type: ignore[misc]  # never used: see __getattr__ below
-    """Placeholder removed at import."""
+
+def register_locked_object_type(name: str) -> LockedObjectType:
+    """Register a kind of object that locks may protect.
+
+    Args:
+        name: lower-case identifier, e.g. ``"lfn"``; becomes ``LockedObjectType.LFN``.
+
+    Raises:
+        RegistrationError: the name is no lower-case identifier, or is taken (both places are
+            named). It is a ``ValueError`` too.
+    """
+    frame = sys._getframe(1)
+    place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    if not name.isidentifier() or name != name.lower():
+        raise RegistrationError(f"locked object type {name!r} must be a lower-case identifier")
+    if name in LockedObjectType._places:
+        raise RegistrationError(
+            f"locked object type {name!r} is registered twice: at "
+            f"{LockedObjectType._places[name]} and at {place}"
+        )
+    LockedObjectType._places[name] = place
+    made = LockedObjectType(name)
+    setattr(LockedObjectType, name.upper(), made)
+    return made
 
 
-del _LockedObjectTypeMeta
+TASK = register_locked_object_type("task")
+JOB = register_locked_object_type("job")
+TRANSFORMATION = register_locked_object_type("transformation")
+
+
+class BaseLock:
+    """Base of locks and limiters: one named thing and how it is held.
+
+    Args:
+        obj: kind of the object, a registered `LockedObjectType` (or its name).
+        key: which object; any text or number.
+        extra_keys: further parts of the name, e.g. an action.
+        ttl_ms: how long the lock outlives a dead holder, in milliseconds. The default follows
+            the process setting ``NONET_LOCK_TTL``.
+    """
+
+    kind: ClassVar[str]
+    _prefix: ClassVar[str]
+
+    def __init__(
+        self,
+        obj: LockedObjectType | str,
+        key: object,
+        *extra_keys: object,
+        ttl_ms: int = DEFAULT_TTL_MS,
+    ) -> None:
+        if ttl_ms < 100:
+            raise ValueError(f"{type(self).__name__}: ttl_ms={ttl_ms} is below 100 ms")
+        self.obj = LockedObjectType(obj)
+        self.key = key
+        self.extra_keys = extra_keys
+        self.ttl_ms = ttl_ms
+
+    @property
+    def redis_key(self) -> str:
+        """Name of the lock in Redis, without the namespace; parts are percent-encoded."""
+        parts = (self.obj, self.key, *self.extra_keys)
+        return f"{self._prefix}:{':'.join(map(escape, parts))}"
+
+    def line(self) -> str | None:
+        """``kind|name|ttl|limit|window|items`` for the scripts, or None when switched off."""
+        return _line(self.kind, self.redis_key, self.ttl_ms, "", "", "")
+
+    def __repr__(self) -> str:
+        keys = ", ".join(map(repr, (self.key, *self.extra_keys)))
+        return f"{type(self).__name__}({str(self.obj)!r}, {keys})"
+
+
+class MutexLock(BaseLock):
+    """At most one holder. A mutex and a reader/writer lock on one object are different locks."""
+
+    kind = "M"
+    _prefix = "lock:mutex"
+
+
+class ExclusiveRWLock(BaseLock):
+    """The writer's side of a reader/writer lock: no other writer, no reader."""
+
+    kind = "W"
+    _prefix = "lock:rw"
+
+
+class SharedRWLock(BaseLock):
+    """The reader's side of a reader/writer lock: any number of readers, no writer."""
+
+    kind = "R"
+    _prefix = "lock:rw"
+
+
+class BaseLimiter(BaseLock):
+    """Base of limiters, which protect others from load and are skipped when interactive.
+
+    `limit` None (the default) switches a limiter off.
+    """
+
+    limit: int | None = None
+
+    def _checked_limit(self) -> int | None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"{self!r}: limit={self.limit} must be at least 1")
+        return self.limit
+
+
+class RateLimiter(BaseLimiter):
+    """At most `limit` items in any window of `window_seconds` (a true sliding window).
+
+    Args:
+        n_items: what one execution counts for.
+        limit, window_seconds: override the class attributes of the same name.
+
+    Example:
+        RateLimiter(LockedObjectType.STORAGE_ELEMENT, "CERN-DST", limit=10, window_seconds=60)
+    """
+
+    kind = "L"
+    _prefix = "limiter:rate"
+    window_seconds: float | None = None
+
+    def __init__(
+        self,
+        obj: LockedObjectType | str,
+        key: object,
+        *extra_keys: object,
+        ttl_ms: int = DEFAULT_TTL_MS,
+        n_items: int = 1,
+        limit: int | None = None,
+        window_seconds: float | None = None,
+    ) -> None:
+        super().__init__(obj, key, *extra_keys, ttl_ms=ttl_ms)
+        self.n_items = n_items
+        if limit is not None:
+            self.limit = limit
+        if window_seconds is not None:
+            self.window_seconds = window_seconds
+
+    def line(self) -> str | None:
+        limit = self._checked_limit()
+        if limit is None or self.window_seconds is None:
+            return None
+        if not 1 <= self.n_items <= limit:
+            raise ValueError(
+                f"{self!r}: n_items={self.n_items} can never fit a limit of {limit}; "
+                "it must be between 1 and the limit"
+            )
+        if self.window_seconds <= 0:
+            raise ValueError(f"{self!r}: window_seconds={self.window_seconds} must be positive")
+        window_ms = round(self.window_seconds * 1000)
+        return _line(self.kind, self.redis_key, self.ttl_ms, limit, window_ms, self.n_items)
+
+
+class ConcurrencyLimiter(BaseLimiter):
+    """At most `limit` executions at a time; a dead holder's slot returns after the TTL.
+
+    Args:
+        limit: overrides the class attribute of the same name.
+    """
+
+    kind = "C"
+    _prefix = "limiter:conc"
+
+    def __init__(
+        self,
+        obj: LockedObjectType | str,
+        key: object,
+        *extra_keys: object,
+        ttl_ms: int = DEFAULT_TTL_MS,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(obj, key, *extra_keys, ttl_ms=ttl_ms)
+        if limit is not None:
+            self.limit = limit
+
+    def line(self) -> str | None:
+        limit = self._checked_limit()
+        if limit is None:
+            return None
+        return _line(self.kind, self.redis_key, self.ttl_ms, limit, "", "")
+
+
+def encode_locks(locks: Iterable[BaseLock], *, interactive: bool = False) -> str:
+    """The lines that the scripts read: one per lock that is switched on, each name once.
+
+    The same lock twice counts once; shared and exclusive on one name is exclusive. Interactive
+    runs skip limiters (decision record, "Limiter vs Lock").
+
+    Example:
+        >>> encode_locks([MutexLock("job", 7), SharedRWLock("job", 7), ExclusiveRWLock("job", 7)])
+        'M|lock:mutex:job:7||||\\nW|lock:rw:job:7||||'
+    """
+    lines: dict[str, str] = {}
+    for lock in locks:
+        if interactive and isinstance(lock, BaseLimiter):
+            continue
+        line = lock.line()
+        if line is None:
+            continue
+        name = lock.redis_key
+        if name not in lines or (lock.kind == "W" and lines[name].startswith("R|")):
+            lines[name] = line
+    return "\n".join(lines.values())
+
+
+def shortest_ttl_ms(lines: str, default_ttl_ms: int) -> int:
+    """The shortest lease among encoded locks, in milliseconds; the default when there is none."""
+    ttls = [int(line.split("|")[2] or default_ttl_ms) for line in lines.split("\n") if line]
+    return min(ttls, default=default_ttl_ms)
+
+
+def _line(kind: str, name: str, ttl_ms: int, limit: object, window: object, items: object) -> str:
+    ttl = "" if ttl_ms == DEFAULT_TTL_MS else ttl_ms
+    return f"{kind}|{name}|{ttl}|{limit}|{window}|{items}"

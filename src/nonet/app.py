@@ -1,0 +1,213 @@
+"""The application: everything wired from settings, opened and closed as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from datetime import datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from nonet.client import CallbackSpawner, Client, Handle
+from nonet.errors import ConfigurationError, NotBoundError
+from nonet.injection import Injector, load_entry_points
+from nonet.registry import Registry
+from nonet.scheduler.scheduler import Scheduler
+from nonet.settings import Settings, load_settings
+from nonet.stores.broker import Broker
+from nonet.stores.leadership import Leadership
+from nonet.stores.results import TaskStatus
+from nonet.task import BaseTask, Size, TaskContext, bind_submitter, unbind_submitter
+from nonet.worker.settle import Settler
+from nonet.worker.worker import Worker, WorkerParts
+
+if TYPE_CHECKING:
+    from nonet.stores.dead_letters import DeadLetters
+
+EMBEDDED = "embedded://"
+
+
+class Nonet:
+    """One open application: registry, broker and client of a namespace.
+
+    Inside ``async with`` it binds ``.schedule()`` process-wide.
+
+    Attributes:
+        settings: the process settings.
+        registry: task classes by name.
+        dependency_overrides: ``{dependency: replacement}``, honoured at any depth.
+
+    Example:
+        async with Nonet.from_settings() as app:
+            handle = await RemoveFile("CERN-DST", "/lhcb/a").schedule()
+            print(await handle.result(timeout=30))
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.registry = load_registry(settings)
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._broker: Broker | None = None
+        self._client: Client | None = None
+        self._dead_letters: DeadLetters | None = None
+        self._closing = AsyncExitStack()
+
+    @classmethod
+    def from_settings(cls, **options: Any) -> Nonet:
+        """An application of the environment; keyword options win over it.
+
+        Args:
+            options: fields of `nonet.settings.Settings`, e.g. ``namespace="test"`` or
+                ``tasks=("mypackage.tasks",)``.
+
+        Raises:
+            ConfigurationError: a setting does not fit.
+            RegistrationError: a task class cannot be registered.
+        """
+        return cls(load_settings(**options))
+
+    async def __aenter__(self) -> Nonet:
+        settings = self.settings
+        url = settings.redis_url.get_secret_value()
+        if url.startswith(EMBEDDED):
+            url = await asyncio.to_thread(self._start_embedded)
+        self._broker = Broker(
+            url,
+            settings.namespace,
+            lock_ttl=settings.lock_ttl,
+            lease=settings.lease,
+            result_ttl=settings.result_ttl,
+            dedup_ttl=settings.dedup_ttl,
+        )
+        self._closing.push_async_callback(self._broker.aclose)
+        self._client = Client(
+            self._broker,
+            self.registry,
+            settings.namespace,
+            message_limit=settings.message_limit,
+        )
+        self._closing.push_async_callback(self._client.aclose)
+        bind_submitter(self._client)
+        self._closing.callback(unbind_submitter, self._client)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._dead_letters is not None:
+            await self._dead_letters.close()
+            self._dead_letters = None
+        self._broker = self._client = None
+        await self._closing.aclose()
+
+    @property
+    def client(self) -> Client:
+        """The open client. Raises `NotBoundError` outside ``async with``."""
+        if self._client is None:
+            raise NotBoundError("the application is not open: use `async with Nonet…`")
+        return self._client
+
+    @property
+    def broker(self) -> Broker:
+        """The open broker. Raises `NotBoundError` outside ``async with``."""
+        return self.client.broker
+
+    async def submit(
+        self,
+        task: BaseTask,
+        *,
+        at_time: datetime | None = None,
+        id: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+    ) -> Handle:
+        """Submit one task; see `BaseTask.schedule`."""
+        return await self.client.submit(task, at_time=at_time, id=id, labels=labels)
+
+    async def submit_many(
+        self,
+        tasks: Iterable[BaseTask],
+        *,
+        at_time: datetime | None = None,
+        labels: Mapping[str, Any] | None = None,
+    ) -> list[Handle]:
+        """Submit many tasks; see `Client.submit_many`."""
+        return await self.client.submit_many(tasks, at_time=at_time, labels=labels)
+
+    async def status(self, id: str) -> TaskStatus:
+        """One task; see `Client.status`."""
+        return await self.client.status(id)
+
+    async def result(self, id: str, *, timeout: float | None = None) -> Any:
+        """The result of a task; see `Handle.result`."""
+        return await self.client.result(id, timeout=timeout)
+
+    def live(
+        self, *, state: str | None = None, task: str | None = None
+    ) -> AsyncIterator[TaskStatus]:
+        """Live tasks; see `Client.live`."""
+        return self.client.live(state=state, task=task)
+
+    def injector(self) -> Injector:
+        """A new injector over `dependency_overrides`; close it when the process ends."""
+        return Injector(self.dependency_overrides)
+
+    def dependency_problems(self, injector: Injector) -> list[str]:
+        """What the registered tasks ask for and nobody provides, one sentence each."""
+        values = (TaskContext, CallbackSpawner)
+        return [
+            problem
+            for task_class in self.registry
+            for problem in injector.check(task_class.cls.execute, values)  # type: ignore[attr-defined]  # checked at registration
+        ]
+
+    def worker(self, size: Size, injector: Injector, *, concurrency: int | None = None) -> Worker:
+        """A worker of this application; call its ``run``."""
+        settler = Settler(
+            self.broker, self.registry, self.dead_letters, self.settings.message_limit
+        )
+        parts = WorkerParts(
+            self.settings,
+            self.broker,
+            self.client,
+            self.registry,
+            injector,
+            settler,
+            version("nonet"),
+        )
+        return Worker(parts, size, concurrency)
+
+    def scheduler(self) -> Scheduler:
+        """A scheduler of this application; call its ``run``."""
+        leadership = Leadership(self.broker.client, self.settings.namespace)
+        return Scheduler(self.settings, self.client, leadership)
+
+    async def dead_letters(self) -> DeadLetters:
+        """The SQL store of dead letters, opened on first use and closed with the application."""
+        if self._dead_letters is None:
+            from nonet.stores.dead_letters import DeadLetters  # SQL costs 170 ms to import
+
+            self._dead_letters = DeadLetters(self.settings.sql_url())
+        return self._dead_letters
+
+    def _start_embedded(self) -> str:
+        from nonet.stores.embedded import open_embedded
+
+        rest = self.settings.redis_url.get_secret_value().removeprefix(EMBEDDED)
+        if rest:
+            raise ConfigurationError(
+                f"NONET_REDIS_URL: embedded:// takes nothing after it, found {rest!r}; "
+                "the place of its data is NONET_STATE_DIR"
+            )
+        server = open_embedded(self.settings.state_dir)
+        self._closing.push_async_callback(asyncio.to_thread, server.close)
+        return server.url
+
+
+def load_registry(settings: Settings) -> Registry:
+    """All task classes of the entry points and of ``NONET_TASKS``, and what they depend on."""
+    prefixes = ("nonet", *settings.entry_points)
+    registry = Registry(settings.extensions)
+    registry.add_entry_points(prefixes)
+    for module in settings.tasks:
+        registry.add_module(module)
+    load_entry_points(prefixes)
+    return registry

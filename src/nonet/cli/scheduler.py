@@ -1,0 +1,53 @@
+"""``task-scheduler``: run one scheduler; one of any number leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nonet.app import Nonet
+from nonet.cli.common import (
+    Debug,
+    Namespace,
+    StateDir,
+    Tasks,
+    run,
+    set_up_logging,
+    settings_options,
+)
+from nonet.service import stop_on_signals
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def schedule(
+    config: Annotated[
+        Path | None, typer.Option(help="File or directory of the central configuration.")
+    ] = None,
+    tasks: Tasks = None,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Promote delayed tasks and submit periodic ones until SIGTERM.
+
+    Settings come from NONET_… variables; Redis from NONET_REDIS_URL. Exit codes: 0 stopped,
+    2 configuration, 3 Redis unreachable.
+    """
+    set_up_logging(debug)
+    options = settings_options(tasks, namespace, state_dir)
+
+    async def command() -> int:
+        application = Nonet.from_settings(**options, config=config)
+        async with application, stop_on_signals() as stop:
+            return await application.scheduler().run(stop)
+
+    run(debug, command)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,396 @@
+"""What applications hold: submit tasks, look at them, wait for results, open groups."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from nonet.errors import (
+    InvalidArgumentsError,
+    NotBoundError,
+    NotFoundError,
+    ResultUnavailable,
+    TaskFailed,
+)
+from nonet.locks import encode_locks
+from nonet.message import VERSION, Envelope, encode, pack
+from nonet.registry import Registry, TaskClass
+from nonet.stores.broker import Broker, Submission
+from nonet.stores.groups import Groups, child_id
+from nonet.stores.results import Ended, Results, TaskStatus
+from nonet.task import (
+    BaseTask,
+    Priority,
+    Size,
+    current_submitter,
+    declared_locks,
+    running_context,
+)
+
+Policy = Literal["all_success", "all_done"]
+
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class Handle(str):
+    """The id of a submitted task, able to ask for its status and result.
+
+    Attributes:
+        created: False if the id was known: this submission is the same task.
+    """
+
+    created: bool
+    _client: Client
+
+    def __new__(cls, id: str, client: Client, created: bool = True) -> Handle:
+        self = super().__new__(cls, id)
+        self._client = client
+        self.created = created
+        return self
+
+    async def status(self) -> TaskStatus:
+        """Where the task is. Raises `NotFoundError` when it is unknown."""
+        return await self._client.status(self)
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """What ``execute`` returned; waits for the end.
+
+        Args:
+            timeout: seconds; None waits as long as it takes.
+
+        Raises:
+            TaskFailed: the task ended dead.
+            ResultUnavailable: unknown task, or no result is kept.
+            TimeoutError: it has not ended in time.
+        """
+        return await self._client.result(self, timeout=timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildResult:
+    """How one child of a group ended.
+
+    Attributes:
+        state: terminal state.
+        value: its result if it is ``done``.
+        error: one line about the failure, else empty.
+    """
+
+    id: str
+    state: str
+    value: Any = None
+    error: str = ""
+
+
+class Client:
+    """Submits to one namespace and reads from it.
+
+    Args:
+        broker: the open broker.
+        registry: task names and classes of this process.
+        message_limit: longest envelope, in bytes.
+    """
+
+    def __init__(
+        self, broker: Broker, registry: Registry, namespace: str, *, message_limit: int
+    ) -> None:
+        self.broker = broker
+        self.registry = registry
+        self.groups = Groups(broker.client, namespace)
+        self.results = Results(broker.client, broker.batched, broker.url, namespace)
+        self._message_limit = message_limit
+
+    async def aclose(self) -> None:
+        """Close what this client opened itself."""
+        await self.results.aclose()
+
+    async def submit(
+        self,
+        task: BaseTask,
+        *,
+        at_time: datetime | None = None,
+        id: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+    ) -> Handle:
+        """Submit one task; see `BaseTask.schedule`."""
+        submission = self.prepare(task, at_time=at_time, id=id, labels=labels)
+        (created,) = await self.broker.submit([submission])
+        return Handle(submission.id, self, created)
+
+    async def submit_many(
+        self,
+        tasks: Iterable[BaseTask],
+        *,
+        at_time: datetime | None = None,
+        labels: Mapping[str, Any] | None = None,
+    ) -> list[Handle]:
+        """Submit many tasks in few round trips; handles in the same order.
+
+        All tasks are checked before the first one is submitted.
+        """
+        prepared = [self.prepare(task, at_time=at_time, labels=labels) for task in tasks]
+        created = await self.broker.submit(prepared)
+        return [Handle(item.id, self, new) for item, new in zip(prepared, created, strict=True)]
+
+    async def status(self, id: str) -> TaskStatus:
+        """One task.
+
+        Raises:
+            NotFoundError: unknown id.
+        """
+        found = await self.results.status(id)
+        if found is None:
+            raise NotFoundError(_unknown(id))
+        return found
+
+    async def result(self, id: str, *, timeout: float | None = None) -> Any:
+        """See `Handle.result`."""
+        ended = await self.results.wait(id, timeout)
+        if ended is None:
+            raise ResultUnavailable(_unknown(id))
+        return self._value(id, ended)
+
+    def live(
+        self, *, state: str | None = None, task: str | None = None
+    ) -> AsyncIterator[TaskStatus]:
+        """Live tasks, optionally of one state or one task name."""
+        return self.results.live(state=state, task=task)
+
+    async def spawn_with_callback(
+        self,
+        children: Sequence[BaseTask],
+        callback: BaseTask,
+        *,
+        on_failure: BaseTask | None = None,
+        policy: Policy = "all_success",
+        ttl_seconds: float = 86400,
+    ) -> str:
+        """Submit children and, once all have ended, exactly one of callback and `on_failure`.
+
+        A parent that is executed again finds its group and its children; nothing is doubled.
+
+        Args:
+            children: any number; none fires the callback at once.
+            callback: submitted if every child is done (``all_success``) or has ended
+                (``all_done``). Reads ``context().group_results()``.
+            on_failure: submitted instead if a child failed; without it the group shows as
+                failed.
+            ttl_seconds: how long results are kept after the group fired.
+
+        Returns:
+            The group's id.
+        """
+        running = running_context()
+        parent = running.id if running else ""
+        group = uuid.uuid4().hex
+        if running:
+            # Made of the parent's id, so that a re-run of the parent means the same group.
+            name = f"{running.id}/{running.next_spawn()}"
+            group = hashlib.sha256(name.encode()).hexdigest()[:32]
+        prepared = [
+            self.prepare(child, id=child_id(group, index), child_of=group)
+            for index, child in enumerate(children)
+        ]
+        state = await self.groups.open(
+            group,
+            parent,
+            policy=policy,
+            ttl_seconds=ttl_seconds,
+            total=len(prepared),
+            callback=self.prepare(callback, id=f"{group}.callback", callback_of=group),
+            on_failure=(
+                self.prepare(on_failure, id=f"{group}.failure", callback_of=group)
+                if on_failure is not None
+                else None
+            ),
+        )
+        if state == "building":
+            await self.broker.submit(prepared)
+            await self.groups.seal(group, parent)
+        return group
+
+    async def group_results(self, group: str) -> list[ChildResult]:
+        """How the children of a group ended, in the order of spawning."""
+        found = []
+        for id, ended in await self.groups.results(group):
+            if ended is None:
+                found.append(ChildResult(id, "unknown", error="no result is kept"))
+            elif ended.state == "done" and ended.document and not ended.document.note:
+                found.append(ChildResult(id, "done", self._typed(ended)))
+            else:
+                found.append(ChildResult(id, ended.state, error=_failure(ended)))
+        return found
+
+    def prepare(
+        self,
+        task: BaseTask,
+        *,
+        at_time: datetime | None = None,
+        id: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+        child_of: str = "",
+        callback_of: str = "",
+    ) -> Submission:
+        """Everything about a submission that can be checked before Redis is asked.
+
+        Raises:
+            RegistrationError: the class is not registered.
+            InvalidArgumentsError: arguments, labels, locks or id do not fit.
+        """
+        task_class = self.registry.of(task)
+        id = _checked_id(task_class, id) if id is not None else uuid.uuid4().hex
+        labels = labels or {}
+        running = running_context()
+        envelope = encode(
+            Envelope(
+                version=VERSION,
+                id=id,
+                name=task_class.name,
+                args=task_class.arguments.pack(task),
+                labels=_packed_labels(task_class, labels),
+                submitted=time.time(),
+                parent=running.id if running else "",
+                group=callback_of,
+            )
+        )
+        if len(envelope) > self._message_limit:
+            problem = (
+                f"the message has {len(envelope)} bytes, the limit is {self._message_limit} "
+                "(NONET_MESSAGE_LIMIT); pass a reference to large data instead"
+            )
+            raise InvalidArgumentsError(task_class.name, [problem])
+        return Submission(
+            id=id,
+            name=task_class.name,
+            stream=_stream(task_class, labels),
+            envelope=envelope,
+            locks=_locks(task_class, task),
+            due_us=_microseconds(at_time) if at_time else 0,
+            group=child_of,
+        )
+
+    def _value(self, id: str, ended: Ended) -> Any:
+        document = ended.document
+        if ended.state == "dead":
+            reason = document.reason if document else ""
+            error_type = document.error_type if document else ""
+            raise TaskFailed(
+                f"task {id} is dead ({reason or 'no reason kept'}): {_failure(ended)}",
+                error_type=error_type,
+                reason=reason,
+            )
+        if document is None:
+            raise ResultUnavailable(
+                f"task {id} is {ended.state}, but its result is not kept (NONET_RESULT_TTL=0)"
+            )
+        if document.note:
+            raise ResultUnavailable(f"task {id} is {ended.state}, but {document.note}")
+        return self._typed(ended)
+
+    def _typed(self, ended: Ended) -> Any:
+        assert ended.document is not None
+        task_class = self.registry.find(ended.document.name)
+        value = ended.document.value
+        return task_class.typed_result(value) if task_class else value
+
+
+class CallbackSpawner:
+    """`spawn_with_callback` as a parameter of ``execute``: annotate one with this class."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def __call__(
+        self,
+        children: Sequence[BaseTask],
+        callback: BaseTask,
+        *,
+        on_failure: BaseTask | None = None,
+        policy: Policy = "all_success",
+        ttl_seconds: float = 86400,
+    ) -> str:
+        """See `Client.spawn_with_callback`."""
+        return await self._client.spawn_with_callback(
+            children, callback, on_failure=on_failure, policy=policy, ttl_seconds=ttl_seconds
+        )
+
+
+async def spawn_with_callback(
+    children: Sequence[BaseTask],
+    callback: BaseTask,
+    *,
+    on_failure: BaseTask | None = None,
+    policy: Policy = "all_success",
+    ttl_seconds: float = 86400,
+) -> str:
+    """`Client.spawn_with_callback` of the open application.
+
+    Example:
+        await spawn_with_callback([Hash(part) for part in parts], Report())
+    """
+    client = current_submitter()
+    if not isinstance(client, Client):
+        raise NotBoundError("the open application cannot spawn groups")
+    return await client.spawn_with_callback(
+        children, callback, on_failure=on_failure, policy=policy, ttl_seconds=ttl_seconds
+    )
+
+
+def _checked_id(task_class: TaskClass, id: str) -> str:
+    if not _ID.fullmatch(id):
+        problem = f"id {id!r:.200} must be 1 to 128 printable ASCII characters without blanks"
+        raise InvalidArgumentsError(task_class.name, [problem])
+    return str(id)
+
+
+def _stream(task_class: TaskClass, labels: Mapping[str, Any]) -> str:
+    try:
+        priority = Priority(labels.get("priority", task_class.cls.priority))
+        size = Size(labels.get("size", task_class.cls.size))
+    except ValueError as error:
+        raise InvalidArgumentsError(task_class.name, [f"label: {error}"]) from None
+    return f"{priority}:{size}"
+
+
+def _packed_labels(task_class: TaskClass, labels: Mapping[str, Any]) -> dict[str, Any]:
+    if not all(isinstance(name, str) for name in labels):
+        raise InvalidArgumentsError(task_class.name, ["labels: names must be strings"])
+    try:
+        return {name: pack(value) for name, value in labels.items()}
+    except TypeError as error:
+        raise InvalidArgumentsError(task_class.name, [f"labels: {error}"]) from None
+
+
+def _locks(task_class: TaskClass, task: BaseTask) -> str:
+    try:
+        return encode_locks(declared_locks(task))
+    except ValueError as error:
+        raise InvalidArgumentsError(task_class.name, [f"execution_locks: {error}"]) from None
+
+
+def _microseconds(instant: datetime) -> int:
+    if instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return round(instant.timestamp() * 1_000_000)
+
+
+def _failure(ended: Ended) -> str:
+    document = ended.document
+    if document is None:
+        return "no error kept"
+    if document.note:
+        return document.note
+    return f"{document.error_type}: {document.error}" if document.error_type else document.error
+
+
+def _unknown(id: str) -> str:
+    return (
+        f"task {id} is unknown: never submitted here, its result has expired "
+        "(NONET_RESULT_TTL), or Redis has lost it"
+    )

@@ -1,0 +1,308 @@
+"""The envelope: the immutable bytes of a task, and the codec for its values.
+
+Only data travels: msgpack with a closed list of extension types, no pickle, no import by name.
+Lua never decodes an envelope; what scripts need travels beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+import re
+import uuid
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path, PurePath
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec.msgpack import Ext
+from pydantic import BaseModel, SecretBytes, SecretStr
+
+from nonet.errors import MalformedMessageError
+
+VERSION = 1
+HARD_LIMIT_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 64
+
+
+class Envelope(msgspec.Struct, array_like=True, frozen=True):
+    """What is submitted, in the order in which it is encoded; append only.
+
+    Attributes:
+        version: of this layout; a worker hands on what it does not know.
+        id: the task's id, for life.
+        name: full task name, ``category:Class``.
+        args: keyword arguments of the constructor, packed by `pack`.
+        labels: the caller's labels.
+        submitted: first submission by the client's clock, Unix seconds (for people only).
+        parent: id of the task that submitted this one, or empty.
+        group: id of the callback group whose callback this is, or empty.
+    """
+
+    version: int
+    id: str
+    name: str
+    args: dict[str, Any]
+    labels: dict[str, Any]
+    submitted: float
+    parent: str = ""
+    group: str = ""
+
+
+class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
+    """What is kept of a task that ended; append only.
+
+    Attributes:
+        name: full task name.
+        attempt: number of attempts that were used.
+        finished: end by the worker's clock, Unix seconds (for people only).
+        value: the packed result of a task that is done.
+        error_type, error: exception class and text of the last failure.
+        reason: why the task is dead, see `nonet.outcomes.Reason`.
+        note: why there is no value although the task is done, or empty.
+    """
+
+    name: str
+    attempt: int
+    finished: float
+    value: Any = None
+    error_type: str = ""
+    error: str = ""
+    reason: str = ""
+    note: str = ""
+
+
+class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
+    """What a dying task takes to SQL; append only.
+
+    Attributes:
+        reason: see `nonet.outcomes.Reason`.
+        error_type, error, traceback: of the last failure; the traceback holds no values.
+        attempt: number of attempts that were used.
+        at: when it failed, Unix seconds by the worker's clock.
+    """
+
+    reason: str
+    error_type: str
+    error: str
+    traceback: str
+    attempt: int
+    at: float
+
+
+class _Codes:
+    """Extension codes of `pack`; part of the wire format, never renumbered."""
+
+    BIG_INT: ClassVar[int] = 1
+    TEXT: ClassVar[int] = 2  # with lone surrogates: not valid UTF-8
+    DATETIME: ClassVar[int] = 3
+    DATE: ClassVar[int] = 4
+    TIME: ClassVar[int] = 5
+    TIMEDELTA: ClassVar[int] = 6
+    DECIMAL: ClassVar[int] = 7
+    UUID: ClassVar[int] = 8
+    PATH: ClassVar[int] = 9
+    PATTERN: ClassVar[int] = 10
+
+
+def pack(value: Any) -> Any:
+    """`value` made of what msgpack carries, losing neither type nor precision.
+
+    Beside plain data: datetime (with its offset), date, time, timedelta, Decimal, UUID, Path
+    (any bytes), compiled patterns, enums (their value), integers of any length, text with lone
+    surrogates, sets and tuples (as lists), dataclasses and pydantic models (as mappings).
+
+    Raises:
+        TypeError: a value of another type; the message names where it is.
+
+    Example:
+        >>> pack({"at": Decimal("1.10"), "n": 3})["n"]
+        3
+    """
+    return _pack(value, "value", 0)
+
+
+def encode(value: Any) -> bytes:
+    """Bytes of a packed value, or of one of the documents of this module."""
+    return _ENCODER.encode(value)
+
+
+def decode(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Any:
+    """The value in `data`.
+
+    Raises:
+        MalformedMessageError: too long, not msgpack, or an unknown extension.
+    """
+    return _decode(_VALUE_DECODER, data, limit_bytes)
+
+
+def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Envelope:
+    """The envelope in `data`.
+
+    Raises:
+        MalformedMessageError: too long, not an envelope, or of another shape.
+    """
+    envelope: Envelope = _decode(_ENVELOPE_DECODER, data, limit_bytes)
+    return envelope
+
+
+def decode_result(data: bytes) -> ResultDocument:
+    """The result document in `data`.
+
+    Raises:
+        MalformedMessageError: it is none.
+    """
+    document: ResultDocument = _decode(_RESULT_DECODER, data, HARD_LIMIT_BYTES)
+    return document
+
+
+def decode_error(data: bytes) -> ErrorDocument:
+    """The error document in `data`.
+
+    Raises:
+        MalformedMessageError: it is none.
+    """
+    document: ErrorDocument = _decode(_ERROR_DECODER, data, HARD_LIMIT_BYTES)
+    return document
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int) -> Any:
+    if len(data) > limit_bytes:
+        raise MalformedMessageError(f"message of {len(data)} bytes exceeds {limit_bytes}")
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, ArithmeticError) as error:
+        raise MalformedMessageError(f"message of {len(data)} bytes: {error}") from None
+
+
+def _pack(value: Any, where: str, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise TypeError(f"{where} is nested deeper than {MAX_DEPTH} levels")
+    packer = _PACKERS.get(type(value)) or _inherited_packer(value)
+    if packer is None:
+        raise TypeError(f"{where} is a {type(value).__qualname__}, which cannot travel")
+    return packer(value, where, depth)
+
+
+def _inherited_packer(value: Any) -> Callable[[Any, str, int], Any] | None:
+    if isinstance(value, enum.Enum):
+        return lambda v, where, depth: _pack(v.value, where, depth)
+    if isinstance(value, BaseModel):
+        return lambda v, where, depth: _pack(dict(v), where, depth)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _pack_dataclass
+    return next((_PACKERS[base] for base in type(value).__mro__ if base in _PACKERS), None)
+
+
+def _pack_dataclass(value: Any, where: str, depth: int) -> Any:
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return _pack(fields, where, depth)
+
+
+def _pack_items(value: Any, where: str, depth: int) -> Any:
+    return [_pack(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+
+
+def _pack_mapping(value: Any, where: str, depth: int) -> Any:
+    return {
+        _pack(key, f"key of {where}", depth + 1): _pack(item, f"{where}[{key!r}]", depth + 1)
+        for key, item in value.items()
+    }
+
+
+def _pack_int(value: int, where: str, depth: int) -> Any:
+    if -(2**63) <= value < 2**64:
+        return int(value)
+    return Ext(_Codes.BIG_INT, str(value).encode())
+
+
+def _pack_text(value: str, where: str, depth: int) -> Any:
+    if value.isascii():
+        return str(value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return Ext(_Codes.TEXT, value.encode("utf-8", "surrogatepass"))
+    return str(value)
+
+
+def _as(code: int, to_text: Callable[[Any], str]) -> Callable[[Any, str, int], Any]:
+    return lambda value, where, depth: Ext(code, to_text(value).encode("utf-8", "surrogatepass"))
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:
+    return value
+
+
+def _seconds(value: timedelta) -> str:
+    return f"{value.days},{value.seconds},{value.microseconds}"
+
+
+def _pattern(value: re.Pattern[Any]) -> str:
+    kind = "b" if isinstance(value.pattern, bytes) else "s"
+    text = value.pattern.decode("latin-1") if kind == "b" else value.pattern
+    return f"{kind}{value.flags}:{text}"
+
+
+def _unpattern(text: str) -> re.Pattern[Any]:
+    head, _, pattern = text.partition(":")
+    flags = int(head[1:])
+    if head[0] == "b":
+        return re.compile(pattern.encode("latin-1"), flags)
+    return re.compile(pattern, flags)
+
+
+_PACKERS: dict[type, Callable[[Any, str, int], Any]] = {
+    type(None): _plain,
+    bool: _plain,
+    float: _plain,
+    bytes: _plain,
+    bytearray: lambda value, where, depth: bytes(value),
+    int: _pack_int,
+    str: _pack_text,
+    list: _pack_items,
+    tuple: _pack_items,
+    set: _pack_items,
+    frozenset: _pack_items,
+    dict: _pack_mapping,
+    datetime: _as(_Codes.DATETIME, datetime.isoformat),
+    date: _as(_Codes.DATE, date.isoformat),
+    time: _as(_Codes.TIME, time.isoformat),
+    timedelta: _as(_Codes.TIMEDELTA, _seconds),
+    Decimal: _as(_Codes.DECIMAL, str),
+    uuid.UUID: _as(_Codes.UUID, str),
+    PurePath: lambda value, where, depth: Ext(_Codes.PATH, os.fsencode(value)),
+    re.Pattern: _as(_Codes.PATTERN, _pattern),
+    SecretStr: lambda value, where, depth: _pack(value.get_secret_value(), where, depth),
+    SecretBytes: lambda value, where, depth: value.get_secret_value(),
+}
+
+_UNPACKERS: dict[int, Callable[[str], Any]] = {
+    _Codes.BIG_INT: int,
+    _Codes.TEXT: str,
+    _Codes.DATETIME: datetime.fromisoformat,
+    _Codes.DATE: date.fromisoformat,
+    _Codes.TIME: time.fromisoformat,
+    _Codes.TIMEDELTA: lambda text: timedelta(*map(int, text.split(","))),
+    _Codes.DECIMAL: Decimal,
+    _Codes.UUID: uuid.UUID,
+    _Codes.PATTERN: _unpattern,
+}
+
+
+def _unpack(code: int, data: memoryview) -> Any:
+    if code == _Codes.PATH:
+        return Path(os.fsdecode(bytes(data)))
+    if code not in _UNPACKERS:
+        raise ValueError(f"unknown extension type {code}")
+    return _UNPACKERS[code](bytes(data).decode("utf-8", "surrogatepass"))
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_VALUE_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_unpack)
+_ENVELOPE_DECODER = msgspec.msgpack.Decoder(Envelope, ext_hook=_unpack)
+_RESULT_DECODER = msgspec.msgpack.Decoder(ResultDocument, ext_hook=_unpack)
+_ERROR_DECODER = msgspec.msgpack.Decoder(ErrorDocument, ext_hook=_unpack)

@@ -1,0 +1,166 @@
+"""How an attempt ended, and what follows from it: one pure table."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from nonet.errors import StopRetrying, UnableToAcquireLockError
+from nonet.retry import NoRetry, RetryPolicyBase
+
+
+class Reason(StrEnum):
+    """Why a task is dead."""
+
+    RETRIES = "retries"  # the retry policy gave up
+    STOPPED = "stopped"  # the author raised StopRetrying
+    ARGUMENTS = "arguments"  # the constructor refuses the stored arguments
+    QUARANTINED = "quarantined"  # the envelope cannot be decoded
+    WORKER_LOST = "worker-lost"  # its workers died, again and again
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """``execute`` returned and all dependencies closed without an error."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt raised `error`; `reason` is preset where no policy is to be asked."""
+
+    error: BaseException
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """The attempt did not take place, or was cut off by a stop: no attempt is used.
+
+    Attributes:
+        reason: shown as the task's blocker.
+        delay: before the next delivery.
+        started: False if ``execute`` was never called, so that rate tokens come back.
+    """
+
+    reason: str
+    delay: timedelta = timedelta(0)
+    started: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease is gone: nothing may be settled."""
+
+    reason: str
+
+
+Outcome = Succeeded | Failed | HandedBack | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """What is kept of an exception.
+
+    Attributes:
+        type: name of the class.
+        text: ``str()`` of the exception, or why that failed.
+        traceback: frames without values, innermost last; for SQL only.
+    """
+
+    type: str = ""
+    text: str = ""
+    traceback: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What the settle script is told.
+
+    Attributes:
+        outcome: ``done``, ``retry``, ``back`` or ``dead``.
+        value: the result of a task that is done.
+        delay: before the next delivery of ``retry`` and ``back``.
+        reason: why it is dead, or what it waits for.
+        error: of ``retry`` and ``dead``.
+        keep: the dead task gets a row in SQL.
+        started: whether ``execute`` was called.
+    """
+
+    outcome: str
+    value: Any = None
+    delay: timedelta = timedelta(0)
+    reason: str = ""
+    error: ErrorSummary = ErrorSummary()
+    keep: bool = False
+    started: bool = True
+
+
+def decide(
+    outcome: Succeeded | Failed | HandedBack,
+    policy: RetryPolicyBase,
+    attempt: int,
+    now: datetime,
+    *,
+    dlq_eligible: bool,
+) -> Settlement:
+    """What follows from an outcome.
+
+    Args:
+        outcome: how the attempt ended.
+        policy: the class's retry policy; an error inside of it counts as `NoRetry`.
+        attempt: number of the attempt that ended, from 1.
+        now: aware.
+        dlq_eligible: whether a dead task of this class is kept in SQL.
+
+    Example:
+        >>> now = datetime(2026, 1, 1, tzinfo=UTC)
+        >>> decide(Failed(ValueError("no")), NoRetry(), 1, now, dlq_eligible=False).outcome
+        'dead'
+    """
+    if isinstance(outcome, Succeeded):
+        return Settlement("done", value=outcome.value)
+    if isinstance(outcome, HandedBack):
+        return Settlement(
+            "back", delay=outcome.delay, reason=outcome.reason, started=outcome.started
+        )
+    error = summarize(outcome.error)
+    if isinstance(outcome.error, UnableToAcquireLockError):
+        return Settlement("back", delay=timedelta(seconds=1), reason=error.text, error=error)
+    reason = outcome.reason
+    if reason is None and isinstance(outcome.error, StopRetrying):
+        reason = Reason.STOPPED
+    if reason is None:
+        at, error = _ask(policy, attempt, outcome.error, error)
+        if at is not None:
+            return Settlement("retry", delay=max(timedelta(0), at - now), error=error)
+        reason = Reason.RETRIES
+    return Settlement("dead", reason=reason, error=error, keep=dlq_eligible)
+
+
+def summarize(error: BaseException) -> ErrorSummary:
+    """An exception as text; never raises, whatever its ``__str__`` does."""
+    try:
+        text = str(error)
+    except BaseException as broken:  # the error's own code: no attempt may end by it
+        text = f"(its text could not be made: {type(broken).__name__})"
+    frames = traceback.format_tb(error.__traceback__, limit=-50)
+    return ErrorSummary(type(error).__qualname__, text[:10_000], "".join(frames)[:60_000])
+
+
+def _ask(
+    policy: RetryPolicyBase, attempt: int, raised: BaseException, error: ErrorSummary
+) -> tuple[datetime | None, ErrorSummary]:
+    try:
+        at = policy.schedule_retry(attempt, raised)
+        if at is not None and at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        return at, error
+    except Exception as broken:
+        note = f"{error.text} (retry policy {type(policy).__name__} failed: {broken!r:.200})"
+        at = NoRetry().schedule_retry(attempt, raised)
+        return at, ErrorSummary(error.type, note, error.traceback)

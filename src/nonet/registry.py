@@ -1,0 +1,241 @@
+"""From task names to classes: entry points, modules, duplicates and what a class must offer."""
+
+from __future__ import annotations
+
+import dis
+import importlib
+import importlib.metadata
+import inspect
+import logging
+import typing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from nonet.arguments import Arguments
+from nonet.errors import RegistrationError, UnknownTaskError
+from nonet.locks import LockedObjectType
+from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
+
+logger = logging.getLogger(__name__)
+
+_ABSTRACT = (BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask)
+
+
+@dataclass(frozen=True)
+class TaskClass:
+    """One registered class.
+
+    Attributes:
+        name: full name, ``category:Class``.
+        cls: the class.
+        package: the distribution or module that brought it.
+        arguments: its constructor.
+    """
+
+    name: str
+    cls: type[BaseTask]
+    package: str
+    arguments: Arguments
+
+    @property
+    def place(self) -> str:
+        """Where the class is defined."""
+        return f"{self.cls.__module__}.{self.cls.__qualname__}"
+
+    @cached_property
+    def _result(self) -> TypeAdapter[Any] | None:
+        try:
+            hint = typing.get_type_hints(self.cls.execute).get("return", Any)  # type: ignore[attr-defined]  # checked at registration
+            return TypeAdapter(hint)
+        except (NameError, TypeError, PydanticUserError):
+            return None
+
+    def typed_result(self, value: Any) -> Any:
+        """A stored result as the type that ``execute`` is annotated to return, if it fits."""
+        if self._result is None:
+            return value
+        try:
+            return self._result.validate_python(value, by_alias=True, by_name=True)
+        except ValidationError:
+            return value
+
+
+class Registry:
+    """The task classes of one process.
+
+    Args:
+        extensions: distributions in order of rank; the first wins where two define one name.
+    """
+
+    def __init__(self, extensions: Iterable[str] = ()) -> None:
+        self._classes: dict[str, TaskClass] = {}
+        self._names: dict[type, str] = {}
+        self._rank = {_normal(name): rank for rank, name in enumerate(extensions)}
+
+    def __iter__(self) -> Iterator[TaskClass]:
+        return iter(sorted(self._classes.values(), key=lambda item: item.name))
+
+    def add(self, cls: type[BaseTask], category: str, package: str = "") -> TaskClass:
+        """Register a class as ``category:Class``.
+
+        Raises:
+            RegistrationError: it cannot be executed or serialised, uses an unregistered lock
+                type, or its name is taken by another class that no rank decides about.
+        """
+        name = f"{category}:{cls.__name__}"
+        known = self._classes.get(name)
+        if known is not None and known.cls is cls:
+            return known
+        _check(cls)
+        added = TaskClass(name, cls, package or cls.__module__, Arguments(cls))
+        self._names[cls] = name
+        if known is None or self._prefers(added, known):
+            self._classes[name] = added
+        return self._classes[name]
+
+    def add_module(self, module_name: str) -> None:
+        """Register every task class that a module defines; its last part is the category.
+
+        Raises:
+            RegistrationError: the module cannot be imported or defines no task.
+        """
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise RegistrationError(f"tasks module {module_name!r}: {error}") from error
+        category = module_name.rpartition(".")[2]
+        found = [
+            item
+            for item in vars(module).values()
+            if inspect.isclass(item)
+            and issubclass(item, BaseTask)
+            and item.__module__ == module.__name__
+            and hasattr(item, "execute")
+        ]
+        if not found:
+            raise RegistrationError(
+                f"tasks module {module_name!r} defines no task (a BaseTask with execute())"
+            )
+        for cls in found:
+            self.add(cls, category)
+
+    def add_entry_points(self, prefixes: Iterable[str]) -> None:
+        """Register what installed packages offer in groups ``<prefix>.tasks.<category>``.
+
+        Groups ``<prefix>.lock_object_types`` are imported first: they register lock types.
+        """
+        prefixes = list(dict.fromkeys(prefixes))
+        found = importlib.metadata.entry_points()
+        for prefix in prefixes:
+            for entry in found.select(group=f"{prefix}.lock_object_types"):
+                _load(entry)
+        for prefix in prefixes:
+            for group in sorted(found.groups):
+                category = group.removeprefix(f"{prefix}.tasks.")
+                if category == group:
+                    continue
+                for entry in found.select(group=group):
+                    cls = _load(entry)
+                    if not (inspect.isclass(cls) and issubclass(cls, BaseTask)):
+                        raise RegistrationError(f"entry point {entry.value!r} is no task class")
+                    self.add(cls, category, entry.dist.name if entry.dist else "")
+
+    def get(self, name: str) -> TaskClass:
+        """The class of a full name, or of a bare class name that is unique.
+
+        Raises:
+            UnknownTaskError: there is none; the nearest names are given.
+        """
+        if name in self._classes:
+            return self._classes[name]
+        bare = [full for full in self._classes if full.rpartition(":")[2] == name]
+        if len(bare) == 1:
+            return self._classes[bare[0]]
+        raise UnknownTaskError(name, bare or self._classes)
+
+    def find(self, name: str) -> TaskClass | None:
+        """`get` by full name, or None."""
+        return self._classes.get(name)
+
+    def of(self, task: BaseTask) -> TaskClass:
+        """The registration of a task's class.
+
+        Raises:
+            RegistrationError: the class is not registered in this process.
+        """
+        name = self._names.get(type(task))
+        if name is None:
+            cls = type(task)
+            raise RegistrationError(
+                f"task class {cls.__module__}.{cls.__qualname__} is not registered: add its "
+                f"module to NONET_TASKS ({cls.__module__}) or give it an entry point"
+            )
+        return self._classes[name]
+
+    def _prefers(self, added: TaskClass, known: TaskClass) -> bool:
+        ranks = [self._rank.get(_normal(item.package)) for item in (added, known)]
+        if ranks == [None, None] or ranks[0] == ranks[1]:
+            raise RegistrationError(
+                f"task {added.name!r} is defined twice: {known.place} ({known.package}) and "
+                f"{added.place} ({added.package}); rename one, or rank the packages with "
+                "NONET_EXTENSIONS=first,second"
+            )
+        worst = len(self._rank)
+        first, second = (worst if rank is None else rank for rank in ranks)
+        return first < second
+
+
+def vos_from_entry_points(prefixes: Iterable[str]) -> list[str]:
+    """VO names from groups ``<prefix>.vos``: each entry is a list of names or returns one."""
+    names: list[str] = []
+    for prefix in dict.fromkeys(prefixes):
+        for entry in importlib.metadata.entry_points(group=f"{prefix}.vos"):
+            loaded = _load(entry)
+            names.extend(loaded() if callable(loaded) else loaded)
+    return list(dict.fromkeys(map(str, names)))
+
+
+def _load(entry: importlib.metadata.EntryPoint) -> Any:
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise RegistrationError(
+            f"entry point {entry.group}: {entry.value!r} cannot be loaded: {error}"
+        ) from error
+
+
+def _normal(package: str) -> str:
+    return package.lower().replace("_", "-")
+
+
+def _check(cls: type[BaseTask]) -> None:
+    place = f"{cls.__module__}.{cls.__qualname__}"
+    if cls in _ABSTRACT or not callable(getattr(cls, "execute", None)):
+        raise RegistrationError(f"{place} has no execute() method")
+    declared = inspect.getattr_static(cls, "execution_locks")
+    _check_lock_types(place, declared.fget if isinstance(declared, property) else declared)
+
+
+def _check_lock_types(place: str, function: Any) -> None:
+    """Refuse ``LockedObjectType.X`` in the locks of a class when X is not registered.
+
+    Found in the byte code, because the locks themselves need an instance.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return
+    previous = None
+    for step in dis.get_instructions(code):
+        if previous == "LockedObjectType" and step.opname == "LOAD_ATTR":
+            known = LockedObjectType.registered()
+            if str(step.argval).lower() not in known and str(step.argval).isupper():
+                raise RegistrationError(
+                    f"{place} locks LockedObjectType.{step.argval}, which is not registered: call "
+                    f"register_locked_object_type({str(step.argval).lower()!r}) before; known are "
+                    + ", ".join(f"{name.upper()} ({where})" for name, where in known.items())
+                )
+        previous = step.argval if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") else None

@@ -1,0 +1,220 @@
+"""The scheduler daemon: one leader among any number, and what it does while it leads.
+
+Four loops: the leader's lease, delayed promotion, periodic entries, the configuration. Every
+write carries the leader's term and is refused by the script once somebody else leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+
+from nonet.client import Client
+from nonet.config import Config, load_config
+from nonet.errors import ConfigurationError, InvalidArgumentsError
+from nonet.registry import vos_from_entry_points
+from nonet.scheduler.plan import Entry, due, entries
+from nonet.service import ExitCode, Stop, every
+from nonet.settings import Settings
+from nonet.stores.leadership import Leadership
+from nonet.task import BaseTask, PeriodicBaseTask
+
+logger = logging.getLogger(__name__)
+
+_STANDBY_SECONDS = 1.0
+_LONGEST_PAUSE = 1.0
+_CONFIG_SECONDS = 1.0
+_BATCH = 500
+
+
+class Scheduler:
+    """One scheduler process; leads when it holds the lease, else stands by."""
+
+    def __init__(self, settings: Settings, client: Client, leadership: Leadership) -> None:
+        self._settings = settings
+        self._client = client
+        self._broker = client.broker
+        self._leadership = leadership
+        self.name = f"{os.getpid()}@{socket.getfqdn()}"
+        self._owner = f"{self.name}/{secrets.token_hex(4)}"
+        self._term: str | None = None
+        self._leads_until = 0.0
+        self._entries: list[Entry] = []
+        self._planned_for: str | None = None
+        self._fingerprint: str | None = None
+        self._config_problem = ""
+        self._wake: asyncio.Task[None] | None = None
+
+    async def run(self, stop: Stop) -> ExitCode:
+        """Schedule until a stop is requested, then hand the lease over.
+
+        Raises:
+            ConfigurationError: the configuration is bad at the start.
+            ServerUnreachableError: Redis does not answer at the start.
+        """
+        await self._broker.ping()
+        self._adopt(self._read_config())
+        logger.info("scheduler %s ready: %d periodic entries", self.name, len(self._entries))
+        try:
+            async with asyncio.TaskGroup() as loops:
+                for name, tick in (
+                    ("leader lease", self._lead),
+                    ("delayed promotion", self._promote),
+                    ("periodic entries", self._fire_due),
+                    ("configuration", self._watch_config),
+                ):
+                    loops.create_task(every(stop, name, tick), name=name)
+        finally:
+            if self._wake is not None:
+                self._wake.cancel()
+            if self._term is not None:
+                await self._leadership.resign(self._owner, self._term)
+        return ExitCode.OK
+
+    @property
+    def term(self) -> str | None:
+        """The term while this process leads by its own clock, else None."""
+        return self._term if time.monotonic() < self._leads_until else None
+
+    async def _lead(self) -> float:
+        ttl = self._settings.leader_ttl
+        asked = time.monotonic()
+        info = json.dumps({"name": self.name, "entries": len(self._entries)})
+        term = await self._leadership.lead(self._owner, ttl, info)
+        if term != self._term:
+            logger.info("leading in term %s" if term else "standing by%s", term or "")
+        self._term = term
+        self._leads_until = asked + ttl
+        return ttl / 3 if term else min(_STANDBY_SECONDS, ttl / 3)
+
+    async def _promote(self) -> float:
+        term = self.term
+        if term is None:
+            return 0.2
+        promoted = await self._broker.promote(term, _BATCH)
+        if not promoted.allowed:
+            self._depose()
+            return 0.2
+        if promoted.next_in == 0:
+            return 0.0
+        pause = min(_LONGEST_PAUSE, promoted.next_in or _LONGEST_PAUSE)
+        # A blocking pop wakes us for an earlier task, but its own time-out is too coarse.
+        if self._wake is None or self._wake.done():
+            self._wake = asyncio.create_task(
+                self._broker.wait_for_wake("promoter"), name="promoter wake"
+            )
+        await asyncio.wait({self._wake}, timeout=pause)
+        if self._wake.done():
+            self._wake.result()
+        return 0.0
+
+    async def _fire_due(self) -> float:
+        """Submit what is due of every entry; one that fails does not hold up the others."""
+        term = self.term
+        if term is None:
+            return 0.2
+        now = await self._broker.now()
+        last = await self._base_instants(term, now)
+        pause = _LONGEST_PAUSE
+        for entry in self._entries:
+            try:
+                next_instant = await self._fire(term, entry, last[entry.key], now)
+            except (ConfigurationError, InvalidArgumentsError, ValueError, TypeError) as error:
+                logger.error("periodic entry %s: %s", entry.key, error)
+                continue
+            if next_instant is not None:
+                pause = min(pause, (next_instant - now).total_seconds())
+        return max(0.0, pause)
+
+    async def _fire(
+        self, term: str, entry: Entry, last: datetime, now: datetime
+    ) -> datetime | None:
+        planned = due(entry.schedule, last, now, timedelta(seconds=self._settings.misfire_grace))
+        if planned.collapsed:
+            logger.warning("%s: %d occurrences not made up for", entry.key, planned.collapsed)
+        for occurrence in planned.fire:
+            submission = self._client.prepare(
+                self._task(entry), id=occurrence_id(entry.key, occurrence)
+            )
+            answer = await self._leadership.fire(term, entry.key, occurrence, submission)
+            if answer == "DEPOSED":
+                self._depose()
+                return None
+            if answer == "WAITING":
+                # One occurrence waits at a time: this one's turn comes with a later tick.
+                return now + timedelta(seconds=_LONGEST_PAUSE)
+            logger.info("%s: occurrence %s %s", entry.key, occurrence.isoformat(), answer)
+        return planned.next
+
+    async def _base_instants(self, term: str, now: datetime) -> dict[str, datetime]:
+        """When each entry fired last, or was planned first; entries planned no more are dropped."""
+        keys = [entry.key for entry in self._entries]
+        last = await self._leadership.last_fired()
+        new = [key for key in keys if key not in last]
+        if new:
+            await self._leadership.plan(new, now)
+            last = await self._leadership.last_fired()
+        if self._planned_for != term:
+            await self._leadership.forget(sorted(last.keys() - set(keys)))
+            self._planned_for = term
+        return last
+
+    async def _watch_config(self) -> float:
+        try:
+            config = self._read_config()
+            if config.fingerprint() != self._fingerprint:
+                self._adopt(config)
+                logger.info("configuration applied: %d periodic entries", len(self._entries))
+            self._config_problem = ""
+        except ConfigurationError as error:
+            if str(error) != self._config_problem:
+                logger.error("configuration not applied, the last good one stays: %s", error)
+            self._config_problem = str(error)
+        return _CONFIG_SECONDS
+
+    def _read_config(self) -> Config:
+        path = self._settings.config
+        return load_config(path) if path is not None else Config()
+
+    def _adopt(self, config: Config) -> None:
+        """Plan from a configuration; raises before anything has changed if it does not fit."""
+        classes = {
+            item.name: item.cls
+            for item in self._client.registry
+            if issubclass(item.cls, PeriodicBaseTask)
+        }
+        vos = vos_from_entry_points(("nonet", *self._settings.entry_points))
+        planned = entries(config, classes, vos)
+        for entry in planned:
+            try:
+                self._client.prepare(self._task(entry), id="check")
+            except (InvalidArgumentsError, TypeError, ValueError) as error:
+                raise ConfigurationError(f"periodic entry {entry.key}: {error}") from error
+        self._entries = planned
+        self._fingerprint = config.fingerprint()
+        self._planned_for = None
+
+    def _task(self, entry: Entry) -> BaseTask:
+        task_class = self._client.registry.get(entry.task_name)
+        arguments = dict(entry.args)
+        if entry.vo:
+            arguments["vo"] = entry.vo
+        task: BaseTask = task_class.arguments.build(arguments)
+        return task
+
+    def _depose(self) -> None:
+        logger.warning("deposed: somebody else leads")
+        self._term = None
+
+
+def occurrence_id(entry: str, occurrence: datetime) -> str:
+    """The task id of one firing: the same whoever fires it, whenever."""
+    text = f"{entry}@{occurrence.astimezone(UTC).isoformat()}"
+    return "p-" + hashlib.sha256(text.encode()).hexdigest()[:32]

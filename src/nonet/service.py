@@ -1,0 +1,96 @@
+"""The life of a daemon: ticks, stop signals and what its exit code says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from enum import IntEnum
+
+logger = logging.getLogger(__name__)
+
+
+class ExitCode(IntEnum):
+    """What every command and daemon tells its caller."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    NOT_FOUND = 4
+    SECOND_SIGNAL = 143
+
+
+class Stop:
+    """A stop request: the first signal drains, the second one ends at once.
+
+    Attributes:
+        requested: set by the first signal.
+        forced: set by the second one.
+    """
+
+    def __init__(self) -> None:
+        self.requested = asyncio.Event()
+        self.forced = asyncio.Event()
+
+    def request(self) -> None:
+        """What a signal does."""
+        if self.requested.is_set():
+            self.forced.set()
+        self.requested.set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep, but not longer than until a stop is requested."""
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self.requested.wait()
+        except TimeoutError:
+            pass
+
+
+@asynccontextmanager
+async def stop_on_signals() -> AsyncIterator[Stop]:
+    """SIGTERM and SIGINT request a stop inside this block."""
+    stop = Stop()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stop.request)
+    try:
+        yield stop
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+async def every(stop: Stop, name: str, tick: Callable[[], Awaitable[float]]) -> None:
+    """Call `tick` until a stop is requested; it returns the seconds until its next call.
+
+    An exception of a tick is logged and the loop goes on, a little later with each failure.
+    """
+    failures = 0
+    while not stop.requested.is_set():
+        try:
+            pause = await tick()
+            failures = 0
+        except Exception as error:
+            failures += 1
+            pause = min(5.0, 0.1 * 2**failures) * random.uniform(0.75, 1.25)
+            log_tick_failure(name, error, pause)
+        await stop.sleep(pause)
+
+
+def log_tick_failure(name: str, error: Exception, pause: float) -> None:
+    """One line for what is expected to happen (a server is away), a traceback for the rest."""
+    expected = type(error).__module__.startswith("nonet.")
+    logger.log(
+        logging.WARNING if expected else logging.ERROR,
+        "%s failed, next try in %.1f s: %s",
+        name,
+        pause,
+        error,
+        exc_info=None if expected else error,
+    )

@@ -1,0 +1,136 @@
+"""Process settings: the environment, ``.env`` and options of the same name, prefix ``NONET_``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from nonet.errors import ConfigurationError, suggestion
+
+_PREFIX = "NONET_"
+Names = Annotated[tuple[str, ...], NoDecode]
+
+
+def _state_dir() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "nonet"
+
+
+class Settings(BaseSettings):
+    """Settings of one process; durations in seconds.
+
+    Every field ``x`` is the environment variable ``NONET_X``.
+
+    Attributes:
+        redis_url: ``redis://``, ``rediss://``, ``unix://`` or ``embedded://`` (a private server
+            under `state_dir`). ``NONET_REDIS_URL_FILE`` names a file that holds it.
+        db_url: SQLAlchemy URL for dead letters; empty: SQLite under `state_dir`.
+            ``NONET_DB_URL_FILE`` names a file that holds it.
+        namespace: prefix of all keys; one Redis may hold several.
+        config: file or directory of the central configuration; read by the scheduler.
+        tasks: modules with tasks, beside those from entry points.
+        entry_points: prefixes of entry point groups, beside ``nonet``.
+        extensions: distributions, first wins, where two define the same task.
+        state_dir: where embedded servers and SQLite keep their data.
+        concurrency: tasks at a time in one worker; unset: 100 for small, 1 for the others.
+        lease: after this time without renewal another worker takes a delivery.
+        lock_ttl: how long locks outlive a dead holder.
+        leader_ttl: how long the scheduler's lease outlives a dead leader.
+        worker_ttl: how long a dead worker stays registered.
+        grace: how long running tasks may go on after SIGTERM.
+        result_ttl: how long results are kept; 0: not at all.
+        dedup_ttl: how long the id of an ended task is remembered.
+        misfire_grace: missed occurrences younger than this are all made up for.
+        message_limit: longest envelope or result, in bytes.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", frozen=True
+    )
+
+    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
+    db_url: SecretStr = SecretStr("")
+    namespace: str = Field(default="nonet", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    config: Path | None = None
+    tasks: Names = ()
+    entry_points: Names = ()
+    extensions: Names = ()
+    state_dir: Path = Field(default_factory=_state_dir)
+    concurrency: int | None = Field(default=None, ge=1, le=10_000)
+    lease: float = Field(default=45, gt=0)
+    lock_ttl: float = Field(default=30, ge=0.1)
+    leader_ttl: float = Field(default=30, ge=0.1)
+    worker_ttl: float = Field(default=30, ge=0.1)
+    grace: float = Field(default=25, ge=0)
+    result_ttl: float = Field(default=3600, ge=0)
+    dedup_ttl: float = Field(default=60, gt=20)
+    misfire_grace: float = Field(default=60, ge=0)
+    message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
+
+    @field_validator("tasks", "entry_points", "extensions", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_files(cls, values: Any) -> Any:
+        for name in ("redis_url", "db_url"):
+            path = os.environ.get(f"{_PREFIX}{name.upper()}_FILE")
+            if path and name not in values:
+                values[name] = Path(path).read_text(encoding="utf-8").strip()
+        return values
+
+    @model_validator(mode="after")
+    def _relations(self) -> Settings:
+        if self.lock_ttl >= self.lease:
+            raise ValueError(
+                f"lock_ttl ({self.lock_ttl:g} s) must be shorter than lease ({self.lease:g} s), "
+                "so that a dead worker's locks are gone before its tasks run again"
+            )
+        return self
+
+    @property
+    def renew_interval(self) -> float:
+        """Seconds between two beats of the watchdog: a third of the shortest lease."""
+        return min(self.lease, self.lock_ttl, self.worker_ttl) / 3
+
+    def sql_url(self) -> str:
+        """Where dead letters go: `db_url`, else SQLite under the state directory."""
+        return self.db_url.get_secret_value() or f"sqlite+aiosqlite:///{self.state_dir}/nonet.db"
+
+
+def load_settings(**options: Any) -> Settings:
+    """Settings of this process; options that are not None win over the environment.
+
+    Raises:
+        ConfigurationError: a value does not fit; all of them are named. A misspelt ``NONET_``
+            variable is refused too.
+    """
+    _refuse_unknown_variables()
+    try:
+        return Settings(**{name: value for name, value in options.items() if value is not None})
+    except OSError as error:
+        raise ConfigurationError(f"settings: {error}") from None
+    except ValidationError as error:
+        problems = [
+            f"{_PREFIX}{'.'.join(map(str, item['loc'])).upper()}: {item['msg']}"
+            if item["loc"]
+            else item["msg"].removeprefix("Value error, ")
+            for item in error.errors(include_url=False, include_input=False)
+        ]
+        raise ConfigurationError("settings: " + "; ".join(problems)) from None
+
+
+def _refuse_unknown_variables() -> None:
+    known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    known |= {f"{_PREFIX}REDIS_URL_FILE", f"{_PREFIX}DB_URL_FILE"}
+    for name in os.environ:
+        if name.startswith(_PREFIX) and name not in known:
+            raise ConfigurationError(f"setting {name} is not known.{suggestion(name, known)}")

@@ -1,0 +1,306 @@
+"""The life of a task in Redis: submit, fetch, admit, settle, promote, reclaim.
+
+One typed method for each script; the scripts hold the rules and the races.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nonet.keys import prefix
+from nonet.stores.redis import (
+    BatchedScripts,
+    Scripts,
+    blocking_pop,
+    connect,
+    connect_blocking,
+    ping,
+    server_errors,
+)
+
+PRIORITIES = ("realtime", "normal", "background")
+SIZES = ("small", "medium", "large")
+
+# One submit script handles at most so many tasks, so that Redis is never held up for long.
+_CHUNK = 500
+_LOOKS = 200
+_FIRST_WAIT = timedelta(milliseconds=100)
+_LONGEST_WAIT = timedelta(seconds=2)
+_WORKERS_PROMOTE_AFTER = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What the submit script needs of a task.
+
+    Attributes:
+        stream: ``priority:size``.
+        due_us: Unix microseconds, 0 for now.
+        group: id of the group whose child this is, or empty.
+        envelope: opaque bytes.
+        locks: lines of `nonet.locks.encode_locks`.
+    """
+
+    id: str
+    name: str
+    stream: str
+    envelope: bytes
+    locks: str = ""
+    due_us: int = 0
+    group: str = ""
+
+    def spec(self) -> tuple[Any, ...]:
+        """The fields by which a script submits it later: a callback, an occurrence."""
+        return (self.id, self.name, self.stream, self.envelope, self.locks)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One hand-over of a task to a worker.
+
+    Attributes:
+        state: ``running``, or ``dying`` for a task that only has to reach SQL.
+        used: attempts used before this delivery.
+        deaths: workers that died with it.
+        error, reason, died: of a dying task: its error document, reason, generation.
+    """
+
+    id: str
+    gen: str
+    fence: str
+    state: str
+    used: int
+    deaths: int
+    stream_key: str
+    entry: str
+    envelope: bytes
+    locks: str
+    error: bytes
+    reason: str
+    died: str
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt that this delivery is, from 1."""
+        return self.used + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """Result of one promotion.
+
+    Attributes:
+        moved: tasks that went into a stream.
+        next_in: seconds until the next one is due; 0: more are due now; None: there is none.
+        allowed: False if the caller does not lead (any more) or need not help.
+    """
+
+    moved: int
+    next_in: float | None
+    allowed: bool
+
+
+class Broker:
+    """The broker of one namespace.
+
+    Args:
+        url: Redis URL.
+        namespace: all keys start with ``{namespace}:``.
+        lock_ttl, lease, result_ttl, dedup_ttl: seconds, see `nonet.settings.Settings`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        namespace: str,
+        *,
+        lock_ttl: float,
+        lease: float,
+        result_ttl: float,
+        dedup_ttl: float,
+    ) -> None:
+        self.url = url
+        self.prefix = prefix(namespace)
+        self.client = connect(url)
+        self.scripts = Scripts(self.client, self.prefix)
+        self.batched = BatchedScripts(self.scripts)
+        self._blocking = connect_blocking(url)
+        self._lock_ttl_ms = round(lock_ttl * 1000)
+        self._lease_ms = round(lease * 1000)
+        self._result_ms = round(result_ttl * 1000)
+        self._dedup_ms = round(dedup_ttl * 1000)
+
+    async def ping(self) -> None:
+        """Raise `ServerUnreachableError` unless Redis answers."""
+        await ping(self.client)
+
+    async def now(self) -> datetime:
+        """The server's time; the only clock that leases and due times know."""
+        async with server_errors(self.client):
+            seconds, microseconds = await self.client.time()
+        return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self.batched.aclose()
+        await self._blocking.aclose()
+        await self.client.aclose()
+
+    async def submit(self, submissions: Sequence[Submission]) -> list[bool]:
+        """Create tasks; False for each id that is known already. Safe to repeat."""
+        made: list[bool] = []
+        for start in range(0, len(submissions), _CHUNK):
+            args: list[Any] = []
+            for item in submissions[start : start + _CHUNK]:
+                args += (item.id, item.name, item.stream, item.due_us)
+                args += (item.group, item.envelope, item.locks)
+            made += [new == 1 for new in await self.batched.run("submit", *args)]
+        return made
+
+    async def fetch(self, worker: str, size: str, free: int) -> tuple[list[Delivery], bool]:
+        """At most `free` tasks, in strict priority, with all their locks taken.
+
+        The flag says that there may be more: many entries had to wait for their locks. With
+        fewer than `free` and no flag the worker now stands on the stack of idle workers.
+        """
+        more, *rows = await self.scripts.run(
+            "fetch",
+            worker,
+            size,
+            free,
+            free + _LOOKS,
+            self._lock_ttl_ms,
+            _microseconds(_FIRST_WAIT),
+            _microseconds(_LONGEST_WAIT),
+        )
+        return [_delivery(row) for row in rows], more == 1
+
+    async def admit(self, delivery: Delivery, locks: str) -> str | None:
+        """Replace the locks of a delivery; None if taken, else the lock that refused.
+
+        A delivery that is no longer ours counts as refused: its settle will be stale.
+        """
+        answer = await self.scripts.run(
+            "admit", delivery.id, delivery.gen, delivery.fence, locks, self._lock_ttl_ms
+        )
+        if answer[0] == b"OK":
+            return None
+        return answer[1].decode() if len(answer) > 1 else "the lease was lost"
+
+    async def settle(
+        self,
+        delivery: Delivery,
+        outcome: str,
+        document: bytes = b"",
+        *,
+        text: str = "",
+        delay: timedelta = timedelta(0),
+        started: bool = True,
+    ) -> str:
+        """End a delivery, once: ``OK``, ``STALE`` or ``LOST``. Safe to repeat.
+
+        Args:
+            outcome: ``done``, ``dead``, ``retry``, ``back`` or ``dying``.
+            document: result (``done``, ``dead``) or error (``retry``, ``dying``).
+            text: one line about the error or the wait; its first 60 bytes are kept.
+            delay: before the next delivery.
+            started: False gives rate tokens back.
+        """
+        answer = await self.batched.run(
+            "settle",
+            delivery.id,
+            delivery.gen,
+            delivery.fence,
+            delivery.stream_key,
+            delivery.entry,
+            outcome,
+            document,
+            text,
+            _microseconds(delay),
+            int(started),
+            self._result_ms,
+            self._dedup_ms,
+            self._lock_ttl_ms,
+        )
+        return str(answer.decode())
+
+    async def history(self, id: str) -> list[bytes]:
+        """Error documents of the failed attempts of a live task, oldest first."""
+        async with server_errors(self.client):
+            return list(await self.client.lrange(f"{self.prefix}h:{id}", 0, -1))
+
+    async def promote(self, term: str = "", batch: int = 500) -> Promoted:
+        """Move due tasks to their streams, for a leader of `term` or a worker that helps."""
+        moved, next_us, allowed = await self.scripts.run(
+            "promote", term, batch, _microseconds(_WORKERS_PROMOTE_AFTER)
+        )
+        return Promoted(moved, None if next_us < 0 else next_us / 1e6, allowed == 1)
+
+    async def reclaim(
+        self, worker: str, size: str, death_limit: int, cursors: Sequence[bytes]
+    ) -> tuple[int, list[bytes]]:
+        """Queue again what dead workers held; returns the count and the cursors to carry on."""
+        answer = await self.scripts.run(
+            "reclaim", worker, size, self._lease_ms, 100, death_limit, *cursors
+        )
+        return answer[0], answer[1:]
+
+    async def wait_for_wake(self, worker: str) -> None:
+        """Sleep until something wakes `worker` (or ``promoter``), at most `BLOCK_SECONDS`."""
+        await blocking_pop(self._blocking, f"{self.prefix}wake:{worker}")
+
+    async def leave(self, worker: str, size: str) -> None:
+        """Take a stopping worker off every list."""
+        await self.scripts.run("leave", worker, size)
+
+    async def hold(self, id: str, locks: str) -> tuple[str, str]:
+        """Take locks for code that is no task: ``("OK", fence)`` or ``("REFUSED", lock)``."""
+        answer = await self.scripts.run("hold", id, locks, self._lock_ttl_ms)
+        return answer[0].decode(), answer[1].decode()
+
+    async def unhold(self, id: str, fence: str) -> None:
+        """Release what `hold` took."""
+        await self.scripts.run("unhold", id, fence, self._lock_ttl_ms)
+
+    async def quarantine(self, reason: str, task_id: str, data: bytes) -> None:
+        """Keep bytes that are no task, with the reason."""
+        async with server_errors(self.client):
+            await self.client.xadd(
+                f"{self.prefix}quarantine",
+                {"reason": reason, "task": task_id, "bytes": data},
+                maxlen=10_000,
+                approximate=True,
+            )
+
+
+def new_cursors() -> list[bytes]:
+    """Cursors for the first `Broker.reclaim`."""
+    return [b"0-0"] * (2 * len(PRIORITIES))
+
+
+def _delivery(row: Sequence[bytes]) -> Delivery:
+    id, gen, fence, state, used, deaths, stream_key, entry, envelope, locks, error, reason, died = (
+        row
+    )
+    return Delivery(
+        id=id.decode(),
+        gen=gen.decode(),
+        fence=fence.decode(),
+        state=state.decode(),
+        used=int(used),
+        deaths=int(deaths),
+        stream_key=stream_key.decode(),
+        entry=entry.decode(),
+        envelope=envelope,
+        locks=locks.decode(),
+        error=error,
+        reason=reason.decode(),
+        died=died.decode(),
+    )
+
+
+def _microseconds(delta: timedelta) -> int:
+    return delta // timedelta(microseconds=1)

@@ -1,0 +1,132 @@
+"""Callback groups: open, seal, look at, and read the children's results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from nonet.errors import NotFoundError
+from nonet.keys import prefix
+from nonet.stores.broker import Submission
+from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.results import Ended, parse_ended
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """A group as operators see it.
+
+    Attributes:
+        state: ``building``, ``sealed`` or ``fired``.
+        outcome: of a fired group: ``done`` (the callback was submitted) or ``failed``.
+        total, pending, failed: children in all, not yet ended, ended otherwise than done.
+        callback: task name of the callback.
+    """
+
+    id: str
+    state: str
+    outcome: str
+    total: int
+    pending: int
+    failed: int
+    policy: str
+    callback: str
+    parent: str
+    opened: datetime
+    error: str
+
+
+class Groups:
+    """The groups of one namespace, over a broker's connection."""
+
+    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+        self._client = client
+        self._prefix = prefix(namespace)
+        self._scripts = Scripts(client, self._prefix)
+
+    async def open(
+        self,
+        group: str,
+        parent: str,
+        *,
+        policy: str,
+        ttl_seconds: float,
+        total: int,
+        callback: Submission,
+        on_failure: Submission | None,
+    ) -> str:
+        """Begin a group, or find the one that an earlier run of the parent began: its state."""
+        failure = on_failure.spec() if on_failure else ("", "", "", b"", "")
+        state = await self._scripts.run(
+            "group_open",
+            group,
+            parent,
+            policy,
+            round(ttl_seconds * 1000),
+            total,
+            *callback.spec(),
+            *failure,
+        )
+        return str(state.decode())
+
+    async def seal(self, group: str, parent: str) -> str:
+        """Say that all children are submitted; fires at once if none is pending."""
+        return str((await self._scripts.run("group_seal", group, parent)).decode())
+
+    async def results(self, group: str) -> list[tuple[str, Ended | None]]:
+        """Child ids in the order of spawning, with how each ended (None: no result)."""
+        key = f"{self._prefix}g:{group}"
+        async with server_errors(self._client):
+            total = await self._client.hget(key, "total")
+            values = await self._client.hgetall(f"{key}:results")
+        if total is None:
+            raise NotFoundError(f"group {group!r} is unknown, or its results have expired")
+        ended = {id.decode(): parse_ended(value) for id, value in values.items()}
+        ids = [child_id(group, index) for index in range(int(total))]
+        return [(id, ended.get(id)) for id in ids]
+
+    async def status(self, group: str) -> GroupStatus:
+        """One group.
+
+        Raises:
+            NotFoundError: there is none of this id (any more).
+        """
+        key = f"{self._prefix}g:{group}"
+        async with server_errors(self._client):
+            found = await self._client.hgetall(key)
+            pending = await self._client.scard(f"{key}:pending")
+        if b"state" not in found:
+            raise NotFoundError(f"group {group!r} is unknown, or has expired")
+        text = {name.decode(): value.decode() for name, value in found.items()}
+        total = int(text["total"])
+        return GroupStatus(
+            id=group,
+            state=text["state"],
+            outcome=text.get("outcome", ""),
+            total=total,
+            pending=pending,
+            failed=int(text["failed"]),
+            policy=text["policy"],
+            callback=text["name"],
+            parent=text["parent"],
+            opened=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(text["opened"])),
+            error=text.get("error", ""),
+        )
+
+    async def list(self, limit: int) -> Sequence[GroupStatus]:
+        """The groups opened last, newest first."""
+        async with server_errors(self._client):
+            ids = await self._client.zrevrange(f"{self._prefix}groups", 0, limit - 1)
+        found = []
+        for id in ids:
+            try:
+                found.append(await self.status(id.decode()))
+            except NotFoundError:
+                continue
+        return found
+
+
+def child_id(group: str, index: int) -> str:
+    """Id of a child: the same in a re-run of the parent, so that nothing is spawned twice."""
+    return f"{group}.{index}"

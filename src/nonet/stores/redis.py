@@ -1,0 +1,233 @@
+"""Connections to Redis and the loader of the Lua scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import redis
+import redis.asyncio as aioredis
+from redis import exceptions
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError, masked
+
+# Every script is safe to repeat, so a lost reply may be retried. Total: below DEDUP_TTL.
+_TIMEOUT_SECONDS = 5.0
+_RETRIES = 3
+# The longest blocking pop; its connection waits longer than that for the answer.
+BLOCK_SECONDS = 2.0
+# Calls in one round trip: below it Redis serves others in between.
+_BATCH = 200
+
+# redis-py types every reply as `str | bytes | …`; here they are always bytes, and Any says less
+# wrong than a cast at each call would.
+AsyncRedis = Any
+SyncRedis = Any
+_UNREACHABLE = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
+_RETRIED = (exceptions.ConnectionError, exceptions.TimeoutError)
+
+
+def connect(url: str) -> AsyncRedis:
+    """A client for commands and scripts; connects when first used.
+
+    Raises:
+        ConfigurationError: the URL is no Redis URL.
+    """
+    retry = AsyncRetry(ExponentialBackoff(cap=1.0, base=0.05), _RETRIES, _RETRIED)
+    with _url_errors(url):
+        return aioredis.Redis.from_url(
+            url, protocol=2, socket_timeout=_TIMEOUT_SECONDS, retry=retry
+        )
+
+
+def connect_blocking(url: str) -> AsyncRedis:
+    """A client for blocking pops: it waits longer than they do and never repeats one itself."""
+    with _url_errors(url):
+        return aioredis.Redis.from_url(
+            url,
+            protocol=2,
+            socket_connect_timeout=_TIMEOUT_SECONDS,
+            socket_timeout=BLOCK_SECONDS + _TIMEOUT_SECONDS,
+            retry=AsyncRetry(ExponentialBackoff(), 0),
+        )
+
+
+def connect_sync(url: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> SyncRedis:
+    """A client for a thread of its own. It does not retry: its caller beats again anyway."""
+    with _url_errors(url):
+        return redis.Redis.from_url(
+            url,
+            protocol=2,
+            socket_timeout=timeout_seconds,
+            retry=Retry(ExponentialBackoff(), 0),
+        )
+
+
+class Scripts:
+    """The Lua scripts of one namespace, run through one asyncio client."""
+
+    def __init__(self, client: AsyncRedis, prefix: str) -> None:
+        self.client = client
+        self.prefix = prefix
+
+    async def run(self, name: str, *args: Any) -> Any:
+        """Run a script; loads it into the server when that does not know it yet.
+
+        Raises:
+            ServerUnreachableError: no answer, also after the retries.
+        """
+        source, digest = script(name)
+        async with server_errors(self.client):
+            try:
+                return await self.client.evalsha(digest, 1, self.prefix, *args)
+            except exceptions.NoScriptError:
+                return await self.client.eval(source, 1, self.prefix, *args)
+
+
+class BatchedScripts:
+    """Scripts whose calls share round trips.
+
+    Calls that are made while a round trip is under way go together in the next one: nothing
+    waits for a timer, and one connection serves any number of callers.
+    """
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+        self._waiting: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]] = []
+        self._sender: asyncio.Task[None] | None = None
+
+    async def run(self, name: str, *args: Any) -> Any:
+        """`Scripts.run`, together with others. A cancelled caller does not undo the call."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((name, args, answer))
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send(), name="batched scripts")
+        return await answer
+
+    async def aclose(self) -> None:
+        """Wait for what is under way."""
+        if self._sender is not None:
+            await asyncio.wait({self._sender})
+
+    async def _send(self) -> None:
+        while self._waiting:
+            batch = self._waiting[:_BATCH]
+            del self._waiting[:_BATCH]
+            try:
+                answers = await self._round_trip(batch)
+            except BaseException as error:
+                for _, _, waiting in batch:
+                    _resolve(waiting, error)
+                if not isinstance(error, Exception):
+                    raise
+            else:
+                for (_, _, waiting), answer in zip(batch, answers, strict=True):
+                    _resolve(waiting, answer)
+
+    async def _round_trip(
+        self, batch: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]]
+    ) -> list[Any]:
+        if len(batch) == 1:
+            name, args, _ = batch[0]
+            return [await self._scripts.run(name, *args)]
+        client, prefix = self._scripts.client, self._scripts.prefix
+        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+            for name, args, _ in batch:
+                pipe.evalsha(script(name)[1], 1, prefix, *args)
+            answers: list[Any] = await pipe.execute(raise_on_error=False)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, exceptions.RedisError):
+                # One by one: the script was not loaded, or this call alone is wrong.
+                name, args, _ = batch[index]
+                try:
+                    answers[index] = await self._scripts.run(name, *args)
+                except Exception as error:
+                    answers[index] = error
+        return answers
+
+
+def _resolve(waiting: asyncio.Future[Any], answer: Any) -> None:
+    if waiting.done():
+        return
+    if isinstance(answer, BaseException):
+        waiting.set_exception(answer)
+    else:
+        waiting.set_result(answer)
+
+
+def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
+    """`Scripts.run` for a synchronous client."""
+    source, digest = script(name)
+    try:
+        return client.evalsha(digest, 1, prefix, *args)
+    except exceptions.NoScriptError:
+        return client.eval(source, 1, prefix, *args)
+
+
+@cache
+def script(name: str) -> tuple[str, str]:
+    """Source and SHA-1 of a script, its ``@include`` line replaced by the named parts."""
+    folder = files(__package__) / "scripts"
+    text = (folder / f"{name}.lua").read_text()
+
+    def parts(match: re.Match[str]) -> str:
+        return "\n".join((folder / "lib" / f"{part}.lua").read_text() for part in match[1].split())
+
+    source = re.sub(r"^-- @include (.+)$", parts, text, flags=re.MULTILINE)
+    return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+
+@asynccontextmanager
+async def server_errors(client: AsyncRedis) -> AsyncIterator[None]:
+    """Translate what Redis says into errors of ours, once, at this edge."""
+    try:
+        yield
+    except _UNREACHABLE as error:
+        raise ServerUnreachableError(
+            f"Redis at {masked(_address(client))} does not answer: {_first_line(error)}"
+        ) from error
+    except exceptions.OutOfMemoryError as error:
+        raise NonetError(
+            f"Redis at {masked(_address(client))} is out of memory: nothing was submitted"
+        ) from error
+
+
+async def blocking_pop(client: AsyncRedis, key: str) -> bytes | None:
+    """Wait at most `BLOCK_SECONDS` for the next element of a list; None if there was none."""
+    async with server_errors(client):
+        popped = await client.blpop([key], timeout=BLOCK_SECONDS)
+    return popped[1] if popped else None
+
+
+async def ping(client: AsyncRedis) -> None:
+    """Raise `ServerUnreachableError` unless the server answers."""
+    async with server_errors(client), asyncio.timeout(_TIMEOUT_SECONDS * (_RETRIES + 1)):
+        await client.ping()
+
+
+@contextmanager
+def _url_errors(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, AttributeError) as error:
+        raise ConfigurationError(f"NONET_REDIS_URL {masked(url)!r}: {error}") from None
+
+
+def _address(client: AsyncRedis) -> str:
+    options = client.connection_pool.connection_kwargs
+    if "path" in options:
+        return f"unix://{options['path']}"
+    return f"redis://{options.get('host', '?')}:{options.get('port', '?')}/{options.get('db', 0)}"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).split("\n")[0] or type(error).__name__

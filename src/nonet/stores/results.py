@@ -1,0 +1,303 @@
+"""What is known of a task, live or ended: status, result, lists and queue figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nonet.errors import MalformedMessageError, ServerUnreachableError
+from nonet.keys import prefix, stream
+from nonet.message import ResultDocument, decode_result
+from nonet.stores.broker import PRIORITIES, SIZES
+from nonet.stores.redis import (
+    AsyncRedis,
+    BatchedScripts,
+    blocking_pop,
+    connect_blocking,
+    server_errors,
+)
+
+# A waiting client asks again after so long: its registration may have gone with Redis' data.
+_RECHECK_SECONDS = 5.0
+_LISTEN_PAUSE = 0.5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A terminal state. `document` is None when results are not kept or are unreadable."""
+
+    state: str
+    document: ResultDocument | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """A task as authors and operators see it; arguments are not part of it.
+
+    Attributes:
+        state: ``queued``, ``delayed``, ``waiting``, ``running``, ``dying``, ``done``, ``dead``.
+        attempt: attempts used, plus the running one.
+        due: when a delayed task will be queued.
+        blocker: what a waiting task waited for last.
+        error: of the last failed attempt.
+        worker: who runs it.
+    """
+
+    id: str
+    name: str
+    state: str
+    stream: str = ""
+    attempt: int = 0
+    submitted: datetime | None = None
+    due: datetime | None = None
+    finished: datetime | None = None
+    worker: str = ""
+    worker_deaths: int = 0
+    blocker: str = ""
+    reason: str = ""
+    error: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One of the nine streams (with its woken tasks).
+
+    Attributes:
+        depth: queued and running tasks.
+        running: of these, how many a worker holds.
+        oldest_seconds: age of the oldest entry, None if empty.
+    """
+
+    priority: str
+    size: str
+    depth: int
+    running: int
+    oldest_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A registered worker.
+
+    Attributes:
+        worker: incarnation id.
+        name: ``pid@host``.
+        beat_seconds: since its last beat.
+        alive: False if it has not unregistered and its registration ran out.
+    """
+
+    worker: str
+    name: str
+    size: str
+    concurrency: int
+    version: str
+    beat_seconds: float
+    alive: bool
+
+
+class Results:
+    """Reads one namespace, over a broker's connections (and one of its own to wait)."""
+
+    def __init__(
+        self, client: AsyncRedis, batched: BatchedScripts, url: str, namespace: str
+    ) -> None:
+        self._client = client
+        self._prefix = prefix(namespace)
+        self._batched = batched
+        self._blocking = connect_blocking(url)
+        self._me = f"client-{secrets.token_hex(8)}"
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._listener: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
+        """Stop listening and close the connection."""
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.wait({self._listener})
+        await self._blocking.aclose()
+
+    async def wait(self, id: str, timeout_seconds: float | None) -> Ended | None:
+        """How a task ended; waits for the end.
+
+        Returns:
+            None if the task is unknown (or vanished with Redis while we waited).
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            told = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(id, set()).add(told)
+            try:
+                answer = await self._batched.run("wait", id, self._me)
+                if answer[0] == b"ended":
+                    return parse_ended(answer[1])
+                if answer[0] == b"unknown":
+                    return None
+                left = math.inf if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"task {id} has not ended after {timeout_seconds:g} s")
+                self._listen()
+                await asyncio.wait({told}, timeout=min(left, _RECHECK_SECONDS))
+            finally:
+                self._waiting[id].discard(told)
+                if not self._waiting[id]:
+                    del self._waiting[id]
+
+    async def status(self, id: str) -> TaskStatus | None:
+        """One task, or None if it is unknown."""
+        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+            pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
+            record, due, value = await pipe.get(f"{self._prefix}r:{id}").execute()
+        if record:
+            return _live_status(id, record, due)
+        return _ended_status(id, parse_ended(value)) if value else None
+
+    async def live(
+        self, *, state: str | None = None, task: str | None = None
+    ) -> AsyncIterator[TaskStatus]:
+        """Every live task, in no order; a scan that never blocks Redis."""
+        async with server_errors(self._client):
+            pattern = f"{_literal(self._prefix)}t:*"
+            async for key in self._client.scan_iter(match=pattern, count=1000, _type="HASH"):
+                id = key.decode().removeprefix(f"{self._prefix}t:")
+                record = await self._client.hgetall(key)
+                if not record:
+                    continue
+                due = await self._client.zscore(f"{self._prefix}tasks:delayed", id)
+                found = _live_status(id, record, due)
+                named = task is None or task in (found.name, found.name.rpartition(":")[2])
+                if named and state in (None, found.state):
+                    yield found
+
+    async def queues(self) -> list[QueueStatus]:
+        """The nine streams, in the order in which workers read them."""
+        return [await self._queue(priority, size) for size in SIZES for priority in PRIORITIES]
+
+    async def delayed(self) -> int:
+        """Number of tasks in the delayed set: delayed, waiting for a lock, or dying."""
+        async with server_errors(self._client):
+            return int(await self._client.zcard(f"{self._prefix}tasks:delayed"))
+
+    async def workers(self) -> list[WorkerStatus]:
+        """The registered workers, by name."""
+        async with server_errors(self._client):
+            seconds, micros = await self._client.time()
+            rows = await self._client.zrange(f"{self._prefix}workers", 0, -1, withscores=True)
+            found = []
+            now = seconds * 1_000_000 + micros
+            for worker, expiry in rows:
+                record = await self._client.hgetall(f"{self._prefix}w:{worker.decode()}")
+                if record:
+                    found.append(_worker_status(worker.decode(), record, now, expiry > now))
+        return sorted(found, key=lambda item: (item.size, item.name))
+
+    def _listen(self) -> None:
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(self._pass_on_ends(), name="result listener")
+
+    async def _pass_on_ends(self) -> None:
+        """Tell those who wait here which tasks have ended, as long as anybody waits.
+
+        One list and one connection serve all of them.
+        """
+        while self._waiting:
+            try:
+                id = await blocking_pop(self._blocking, f"{self._prefix}wake:{self._me}")
+            except ServerUnreachableError:
+                await asyncio.sleep(_LISTEN_PAUSE)  # those who wait ask again, and hear why
+                continue
+            for told in self._waiting.get(id.decode() if id else "", ()):
+                if not told.done():
+                    told.set_result(None)
+
+    async def _queue(self, priority: str, size: str) -> QueueStatus:
+        depth = running = 0
+        oldest: float | None = None
+        name = stream(priority, size)
+        async with server_errors(self._client):
+            seconds, _ = await self._client.time()
+            for key in (self._prefix + name, self._prefix + name.replace("tasks:", "woken:")):
+                depth += await self._client.xlen(key)
+                if await self._client.exists(key):
+                    groups = await self._client.xinfo_groups(key)
+                    running += sum(group["pending"] for group in groups)
+                for entry, _fields in await self._client.xrange(key, count=1):
+                    age = max(0.0, seconds - int(entry.partition(b"-")[0]) / 1000)
+                    oldest = age if oldest is None else max(oldest, age)
+        return QueueStatus(priority, size, depth, running, oldest)
+
+
+def parse_ended(value: bytes) -> Ended:
+    """A stored ``state|fence|document``."""
+    state, _, rest = value.partition(b"|")
+    document = rest.partition(b"|")[2]
+    try:
+        return Ended(state.decode(), decode_result(document) if document else None)
+    except MalformedMessageError:
+        return Ended(state.decode(), None)
+
+
+def _live_status(id: str, record: dict[bytes, bytes], due: float | None) -> TaskStatus:
+    text = {key.decode(): value.decode(errors="replace") for key, value in record.items()}
+    state = text["state"]
+    running = state == "running"
+    return TaskStatus(
+        id=id,
+        name=text["name"],
+        state=state,
+        stream=text["stream"],
+        attempt=int(text["attempt"]) + running,
+        submitted=_EPOCH + timedelta(microseconds=int(text["ticket"])),
+        due=_EPOCH + timedelta(microseconds=int(due)) if due is not None else None,
+        worker=text.get("owner", "") if state in ("running", "dying") else "",
+        worker_deaths=int(text.get("deaths", 0)),
+        blocker=text.get("blocker", "") if state == "waiting" else "",
+        reason=text.get("reason", ""),
+        error=text.get("error", ""),
+        group=text.get("group", ""),
+    )
+
+
+def _ended_status(id: str, ended: Ended) -> TaskStatus:
+    document = ended.document
+    if document is None:
+        return TaskStatus(id=id, name="", state=ended.state)
+    error = f"{document.error_type}: {document.error}" if document.error_type else ""
+    return TaskStatus(
+        id=id,
+        name=document.name,
+        state=ended.state,
+        attempt=document.attempt,
+        finished=_EPOCH + timedelta(seconds=document.finished),
+        reason=document.reason,
+        error=error,
+    )
+
+
+def _worker_status(worker: str, record: dict[bytes, bytes], now: int, alive: bool) -> WorkerStatus:
+    info: dict[str, Any] = json.loads(record.get(b"info", b"{}"))
+    return WorkerStatus(
+        worker=worker,
+        name=info.get("name", ""),
+        size=info.get("size", worker.partition("-")[0]),
+        concurrency=info.get("concurrency", 0),
+        version=info.get("version", ""),
+        beat_seconds=(now - int(record[b"beat"])) / 1e6,
+        alive=alive,
+    )
+
+
+def _literal(text: str) -> str:
+    """`text` with the wildcards of a Redis pattern escaped."""
+    return "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in text)

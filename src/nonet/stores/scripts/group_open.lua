@@ -1,0 +1,39 @@
+#!lua
+-- group_open: begin a callback group; children follow by submit, then group_seal.
+-- KEYS  prefix
+-- ARGV  group, parent id or '', policy, ttl ms, number of children,
+--       callback (id, name, stream, envelope, locks), on_failure (the same, id '' for none)
+-- returns the state: building, or what an earlier run of the parent reached
+-- @include base
+local key = P .. 'g:' .. ARGV[1]
+local state = redis.call('HGET', key, 'state')
+if state then
+  return state
+end
+local function keep(suffix, first)
+  redis.call('HSET', key .. suffix, 'id', ARGV[first], 'name', ARGV[first + 1],
+    'stream', ARGV[first + 2], 'envelope', ARGV[first + 3], 'locks', ARGV[first + 4])
+end
+keep(':callback', 6)
+if ARGV[11] ~= '' then
+  keep(':on_failure', 11)
+end
+redis.call('HSET', key, 'state', 'building', 'parent', ARGV[2], 'policy', ARGV[3],
+  'ttl', ARGV[4], 'total', ARGV[5], 'failed', 0, 'opened', digits(now), 'name', ARGV[7])
+if redis.call('EXISTS', P .. 't:' .. ARGV[2]) == 1 then
+  redis.call('SADD', P .. 'open:' .. ARGV[2], ARGV[1])
+  redis.call('HSET', P .. 't:' .. ARGV[2], 'opens', 1)
+else
+  -- Nobody can tell that a program which is no task has died: it has one ttl to seal.
+  for _, suffix in ipairs({'', ':callback', ':on_failure'}) do
+    redis.call('PEXPIRE', key .. suffix, ARGV[4])
+  end
+end
+-- The index forgets groups whose keys are gone.
+for _, old in ipairs(redis.call('ZRANGE', P .. 'groups', 0, 9)) do
+  if redis.call('EXISTS', P .. 'g:' .. old) == 0 then
+    redis.call('ZREM', P .. 'groups', old)
+  end
+end
+redis.call('ZADD', P .. 'groups', digits(now), ARGV[1])
+return 'building'

@@ -1,0 +1,29 @@
+#!lua flags=allow-oom
+-- leave: a worker that stops takes its name off every list.
+-- KEYS  prefix
+-- ARGV  worker, size
+-- @include base
+local worker, size = ARGV[1], ARGV[2]
+local clean = true
+for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+  for _, kind in ipairs({'woken', 'tasks'}) do
+    local key = P .. kind .. ':' .. priority .. ':' .. size
+    local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 1, worker)
+    if type(pending) == 'table' and not pending.err then
+      if #pending == 0 then
+        redis.call('XGROUP', 'DELCONSUMER', key, 'workers', worker)
+      else
+        -- Deleting the consumer would delete its pending entries; reclaim comes for those.
+        clean = false
+      end
+    end
+  end
+end
+redis.call('ZREM', P .. 'idle:' .. size, worker)
+redis.call('DEL', P .. 'w:' .. worker, P .. 'wake:' .. worker)
+if clean then
+  redis.call('ZREM', P .. 'workers', worker)
+else
+  redis.call('ZADD', P .. 'workers', 'XX', digits(now), worker)
+end
+return 'OK'

@@ -1,0 +1,10 @@
+-- lib/base: what every script starts with. KEYS[1] is the prefix "{ns}:" (it routes on a
+-- cluster, and every other key is made of it), now is the server's time in microseconds.
+local P = KEYS[1]
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+
+-- Plain tostring() writes large numbers as 1.8e+15 and loses digits.
+local function digits(number)
+  return string.format('%.0f', number)
+end

@@ -1,0 +1,60 @@
+-- lib/group: needs base, wake, record. A group fires exactly once, in the script that ends its
+-- last child or seals it.  g:GID: state building | sealed | fired, failed, policy, ttl, parent.
+
+-- Submit callback or on_failure, and let the group's keys expire.
+local function fire_group(gid)
+  local key = P .. 'g:' .. gid
+  local group = redis.call('HMGET', key, 'failed', 'policy', 'ttl')
+  local good = tonumber(group[1] or '0') == 0 or group[2] == 'all_done'
+  local spec_key = key .. (good and ':callback' or ':on_failure')
+  local spec = redis.call('HMGET', spec_key, 'id', 'name', 'stream', 'envelope', 'locks')
+  redis.call('HSET', key, 'state', 'fired', 'outcome', good and 'done' or 'failed',
+    'fired', digits(now))
+  if spec[1] then
+    submit_one(spec[1], spec[2], spec[3], 0, '', spec[4], spec[5])
+    wake(size_of(spec[3]), 1)
+  end
+  for _, suffix in ipairs({'', ':results', ':callback', ':on_failure'}) do
+    redis.call('PEXPIRE', key .. suffix, group[3])
+  end
+end
+
+local function fire_if_complete(gid)
+  local key = P .. 'g:' .. gid
+  if redis.call('HGET', key, 'state') == 'sealed'
+    and redis.call('SCARD', key .. ':pending') == 0 then
+    fire_group(gid)
+  end
+end
+
+-- A child reached a terminal state; a second report of the same child changes nothing.
+local function end_child(gid, id, state, value)
+  local key = P .. 'g:' .. gid
+  if redis.call('EXISTS', key) == 0 then
+    redis.call('DEL', key .. ':pending')
+    return
+  end
+  redis.call('HSET', key .. ':results', id, value)
+  if redis.call('SREM', key .. ':pending', id) == 1 then
+    if state ~= 'done' then
+      redis.call('HINCRBY', key, 'failed', 1)
+    end
+    fire_if_complete(gid)
+  end
+end
+
+-- A parent ended: the groups that it opened and did not seal have failed.
+local function fail_unsealed(parent)
+  for _, gid in ipairs(redis.call('SMEMBERS', P .. 'open:' .. parent)) do
+    local key = P .. 'g:' .. gid
+    if redis.call('HGET', key, 'state') == 'building' then
+      redis.call('HINCRBY', key, 'failed', 1)
+      -- A spawn that was cut off must not count as complete, whatever the policy.
+      redis.call('HSET', key, 'state', 'sealed', 'policy', 'all_success',
+        'error', 'the parent ended before it had spawned all children')
+      redis.call('PERSIST', key)
+      fire_if_complete(gid)
+    end
+  end
+  redis.call('DEL', P .. 'open:' .. parent)
+end

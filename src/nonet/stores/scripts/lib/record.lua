@@ -1,0 +1,63 @@
+-- lib/record: needs base, wake. Makes records and moves them between their places.
+-- A record is in one place at a time: a stream (queued), the delayed set (delayed, waiting,
+-- dying) or a worker (running, dying). Each requeue raises gen, which voids older pointers.
+
+local function size_of(stream)
+  return string.match(stream, '[^:]*$')
+end
+
+-- Put a record into a stream: kind is 'tasks' or 'woken' (read before tasks). Returns nothing.
+local function enqueue(kind, id, stream, gen)
+  return redis.call('XADD', P .. kind .. ':' .. stream, '*', 'id', id, 'gen', gen)
+end
+
+local function delay(id, due)
+  redis.call('ZADD', P .. 'tasks:delayed', digits(due), id)
+  wake_promoter(id)
+end
+
+local submitted = 0
+
+-- Create a task unless its id is known: as a record, as a remembered result, or as an ended
+-- child of its group. due is in microseconds, 0 for now. Returns 1 if made.
+local function submit_one(id, name, stream, due, group, envelope, locks)
+  if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then
+    return 0
+  end
+  if group ~= '' and redis.call('HEXISTS', P .. 'g:' .. group .. ':results', id) == 1 then
+    return 0
+  end
+  local gen = digits(now)
+  local ticket = digits(now + submitted)
+  submitted = submitted + 1
+  local later = due > now
+  redis.call('SET', P .. 'b:' .. id, envelope)
+  if locks ~= '' then
+    redis.call('SET', P .. 'l:' .. id, locks)
+  end
+  if group ~= '' then
+    redis.call('SADD', P .. 'g:' .. group .. ':pending', id)
+  end
+  redis.call('HSET', P .. 't:' .. id, 'state', later and 'delayed' or 'queued', 'gen', gen,
+    'name', name, 'stream', stream, 'attempt', 0, 'ticket', ticket, 'group', group)
+  if later then
+    delay(id, due)
+  else
+    enqueue('tasks', id, stream, gen)
+  end
+  return 1
+end
+
+-- Put a record that a worker held back into a queue, now or at due, with a new generation.
+local function requeue(id, state, stream, gen, due)
+  gen = digits(gen + 1)
+  if due > now then
+    redis.call('HSET', P .. 't:' .. id, 'state', state, 'gen', gen, 'owner', '')
+    delay(id, due)
+  else
+    redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
+      'gen', gen, 'owner', '')
+    enqueue('woken', id, stream, gen)
+    wake(size_of(stream), 1)
+  end
+end

@@ -1,0 +1,28 @@
+-- lib/wake: needs base. Wakes idle workers, the most recent first, through a list of their own.
+
+-- Wake up to `count` idle workers of a size; the dead ones met on the way are dropped.
+local function wake(size, count)
+  local tries = count + 8
+  while count > 0 and tries > 0 do
+    tries = tries - 1
+    local worker = redis.call('ZPOPMAX', P .. 'idle:' .. size)[1]
+    if not worker then
+      return
+    end
+    local alive = redis.call('ZSCORE', P .. 'workers', worker)
+    if alive and tonumber(alive) > now then
+      redis.call('LPUSH', P .. 'wake:' .. worker, '1')
+      redis.call('PEXPIRE', P .. 'wake:' .. worker, 10000)
+      count = count - 1
+    end
+  end
+end
+
+-- Tell whoever promotes that `id` came to the head of the delayed set.
+local function wake_promoter(id)
+  if redis.call('ZRANGE', P .. 'tasks:delayed', 0, 0)[1] == id then
+    redis.call('DEL', P .. 'wake:promoter')
+    redis.call('LPUSH', P .. 'wake:promoter', '1')
+    redis.call('PEXPIRE', P .. 'wake:promoter', 10000)
+  end
+end

@@ -1,0 +1,53 @@
+#!lua flags=allow-oom
+-- settle: end a delivery, once. Repeating a settle (a lost reply) answers as the first time;
+-- one by a worker that no longer owns the delivery changes nothing.
+-- KEYS  prefix
+-- ARGV  id, gen, fence, stream key, entry, outcome, document, text, delay µs, started (1|0),
+--       result ttl ms, dedup ttl ms, lock ttl ms
+--       outcome: done | dead   end the task with the document as its result
+--                retry         one attempt used: keep document and text as its error
+--                back          no attempt used: keep text as what it waits for
+--                dying         never execute again: keep the document until it is in SQL
+-- returns OK | STALE (not the owner) | LOST (a lock ran out: nothing was changed)
+-- @include base wake record locks group finish
+local id, gen, fence, stream_key, entry = ARGV[1], ARGV[2], ARGV[3], P .. ARGV[4], ARGV[5]
+local outcome, document, text = ARGV[6], ARGV[7], string.sub(ARGV[8], 1, 60)
+local due, started = now + tonumber(ARGV[9]), ARGV[10] == '1'
+local key = P .. 't:' .. id
+
+local record = redis.call('HMGET', key, 'gen', 'fence', 'settled', 'stream', 'state', 'attempt')
+if record[1] ~= gen or record[2] ~= fence then
+  local ended = redis.call('GETRANGE', P .. 'r:' .. id, 0, 63)
+  local repeated = record[3] == fence or string.match(ended, '^%a+|(%d+)|') == fence
+  return repeated and 'OK' or 'STALE'
+end
+
+local locks = parse_locks(redis.call('GET', P .. 'l:' .. id) or '', tonumber(ARGV[13]))
+local owner = id .. '/' .. gen .. '/' .. fence
+if outcome == 'done' and lost_lock(locks, owner) then
+  return 'LOST'
+end
+release_locks(locks, owner, started)
+
+if outcome == 'dying' then
+  -- The worker keeps the delivery while it writes to SQL.
+  redis.call('SET', P .. 'e:' .. id, document)
+  redis.call('HSET', key, 'state', 'dying', 'died', gen)
+  return 'OK'
+elseif outcome == 'retry' or outcome == 'back' then
+  if outcome == 'retry' then
+    redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record[6]) + 1, 'refusals', 0,
+      'error', text)
+    redis.call('RPUSH', P .. 'h:' .. id, document)
+    redis.call('LTRIM', P .. 'h:' .. id, -20, -1)
+  else
+    redis.call('HSET', key, 'settled', fence, 'blocker', text)
+  end
+  local state = record[5] == 'dying' and 'dying' or outcome == 'retry' and 'delayed' or 'waiting'
+  requeue(id, state, record[4], tonumber(gen), due)
+else
+  finish(id, outcome, fence, document, tonumber(ARGV[11]), tonumber(ARGV[12]))
+end
+redis.call('XACK', stream_key, 'workers', entry)
+redis.call('XDEL', stream_key, entry)
+return 'OK'

@@ -1,0 +1,20 @@
+#!lua
+-- submit: create tasks whose ids are not known yet. Fails loudly when memory is full.
+-- KEYS  prefix
+-- ARGV  n × (id, name, stream, due µs or 0, group or '', envelope, locks)
+-- returns n × (1 made | 0 known)
+-- @include base wake record
+local made, woken = {}, {}
+for i = 1, #ARGV, 7 do
+  local stream, due = ARGV[i + 2], tonumber(ARGV[i + 3])
+  local new = submit_one(ARGV[i], ARGV[i + 1], stream, due, ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])
+  made[#made + 1] = new
+  if new == 1 and due <= now then
+    local size = size_of(stream)
+    woken[size] = (woken[size] or 0) + 1
+  end
+end
+for size, count in pairs(woken) do
+  wake(size, count)
+end
+return made

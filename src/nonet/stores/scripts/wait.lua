@@ -1,0 +1,16 @@
+#!lua flags=allow-oom
+-- wait: the result of a task, or a promise to be told when it ends.
+-- KEYS  prefix
+-- ARGV  id, client (told through its wake list)
+-- returns {'ended', value} | {'live'} | {'unknown'}
+-- @include base
+local value = redis.call('GET', P .. 'r:' .. ARGV[1])
+if value then
+  return {'ended', value}
+end
+if redis.call('EXISTS', P .. 't:' .. ARGV[1]) == 0 then
+  return {'unknown'}
+end
+redis.call('SADD', P .. 'waiters:' .. ARGV[1], ARGV[2])
+redis.call('HSET', P .. 't:' .. ARGV[1], 'waited', 1)
+return {'live'}

@@ -1,0 +1,277 @@
+"""The classes that authors subclass, and what one execution knows of itself."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+
+from nonet.arguments import Constructible
+from nonet.errors import LeaseLostError, NotBoundError
+from nonet.locks import TASK, BaseLock, ConcurrencyLimiter, MutexLock, RateLimiter
+from nonet.retry import NoRetry, RetryPolicyBase
+from nonet.schedules import TaskScheduleBase
+
+
+class Priority(StrEnum):
+    """Which stream is read first. Strict: no background task starts while a normal one waits."""
+
+    REALTIME = "realtime"
+    NORMAL = "normal"
+    BACKGROUND = "background"
+
+
+class Size(StrEnum):
+    """Which pool of workers runs a task."""
+
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+
+class Submitter(Protocol):
+    """What ``.schedule()`` needs of an open application."""
+
+    async def submit(
+        self,
+        task: BaseTask,
+        *,
+        at_time: datetime | None = None,
+        id: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Submit one task and return its handle."""
+        ...
+
+
+class BaseTask(Constructible):
+    """Base of all tasks: a plain class with arguments and an ``execute`` method.
+
+    Class attributes:
+        priority: `Priority`, NORMAL by default.
+        size: `Size`, MEDIUM by default.
+        retry_policy: what happens after a failed attempt; `NoRetry` by default.
+        dlq_eligible: keep the task in SQL when it has failed for good.
+
+    ``execute`` may be ``async def`` or ``def`` (then it runs in a thread); its parameters are
+    injected, see `nonet.Depends`. What it returns is the task's result.
+
+    Example:
+        @dataclass
+        class Add(BaseTask):
+            a: int
+            b: int
+            size = Size.SMALL
+
+            async def execute(self) -> int:
+                return self.a + self.b
+
+        handle = await Add(1, 2).schedule()
+        assert await handle.result(timeout=10) == 3
+    """
+
+    priority: ClassVar[Priority] = Priority.NORMAL
+    size: ClassVar[Size] = Size.MEDIUM
+    retry_policy: ClassVar[RetryPolicyBase] = NoRetry()
+    dlq_eligible: ClassVar[bool] = False
+
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        """The locks that this task needs while it runs; a property or a method.
+
+        The default is a rate and a concurrency limiter on the class, both without a limit.
+        """
+        name = type(self).__name__
+        return [RateLimiter(TASK, name), ConcurrencyLimiter(TASK, name)]
+
+    async def schedule(
+        self,
+        *,
+        at_time: datetime | None = None,
+        id: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Submit this task through the open application.
+
+        Args:
+            at_time: when to run it at the earliest; aware, or naive in UTC. None: now.
+            id: your own id, at most 128 characters. Submitting an id again is the same task.
+            labels: free data that travels along; ``priority`` and ``size`` among them override
+                the class for this submission.
+
+        Returns:
+            `nonet.Handle`, a ``str`` (the id) with ``status()`` and ``result()``.
+
+        Raises:
+            NotBoundError: no application is open in this process.
+            InvalidArgumentsError: an argument does not fit; nothing was submitted.
+        """
+        return await current_submitter().submit(self, at_time=at_time, id=id, labels=labels)
+
+
+@dataclass
+class PeriodicBaseTask(BaseTask):
+    """Base of tasks that the scheduler submits, once per installation.
+
+    Class attributes:
+        _schedule (alias ``default_schedule``): when; configuration may override it.
+        _enabled: False keeps it from being planned unless configured.
+    """
+
+    _schedule: ClassVar[TaskScheduleBase | None] = None
+    default_schedule: ClassVar[TaskScheduleBase | None] = None
+    _enabled: ClassVar[bool] = True
+
+    @staticmethod
+    def validate_config(config: list[Any]) -> None:
+        """Check the configured entries of this class together.
+
+        Args:
+            config: the `nonet.config.TaskConfig` entries of one VO or of the installation.
+
+        Raises:
+            ValueError: they make no sense; the message is shown to the administrator.
+        """
+
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        """A mutex on the class: sweeps of one kind never overlap."""
+        return [MutexLock(TASK, type(self).__name__)]
+
+
+@dataclass(init=False)
+class PeriodicVoAwareBaseTask(PeriodicBaseTask):
+    """Base of periodic tasks that run once per VO, as ``cls(vo=vo, **args)``."""
+
+    vo: str
+
+    def __init__(self, vo: str, **attributes: Any) -> None:
+        self.vo = vo
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        """A mutex on the class and the VO."""
+        return [MutexLock(TASK, type(self).__name__, self.vo)]
+
+
+# The bases' own constructors do not make a subclass one "with an own __init__".
+PeriodicVoAwareBaseTask._body_has_init = False
+
+
+def declared_locks(task: BaseTask) -> list[BaseLock]:
+    """The locks a task declares, whether `execution_locks` is a property or a method."""
+    declared: Any = task.execution_locks
+    return list(declared() if inspect.ismethod(declared) else declared)
+
+
+_submitters: list[Submitter] = []
+
+
+def bind_submitter(submitter: Submitter) -> None:
+    """Make ``.schedule()`` use `submitter`, process-wide, until `unbind_submitter`."""
+    _submitters.append(submitter)
+
+
+def unbind_submitter(submitter: Submitter) -> None:
+    """Undo `bind_submitter`."""
+    _submitters.remove(submitter)
+
+
+def current_submitter() -> Submitter:
+    """The submitter bound last.
+
+    Raises:
+        NotBoundError: none is bound.
+    """
+    if not _submitters:
+        raise NotBoundError(
+            "no application is open: schedule tasks inside `async with Nonet.from_settings():`"
+        )
+    return _submitters[-1]
+
+
+GroupReader = Callable[[str], Awaitable[Sequence[Any]]]
+"""Reads the children's outcomes of a group, in the order in which they were spawned."""
+
+
+@dataclass(slots=True, eq=False)
+class TaskContext:
+    """What one execution knows of itself; `context()` returns it inside ``execute``.
+
+    Attributes:
+        id: the task's id, the same in every attempt.
+        name: full task name.
+        attempt: number of this attempt, from 1.
+        fence: grows with every admission of any task; store it to refuse older writers.
+        labels: the labels of the submission.
+        group: id of the group whose callback this is, or empty.
+    """
+
+    id: str
+    name: str
+    attempt: int
+    fence: int
+    labels: Mapping[str, Any]
+    group: str = ""
+    _lost: str | None = field(default=None, init=False, repr=False)
+    _spawned: int = field(default=0, init=False, repr=False)
+    _read_group: GroupReader | None = field(default=None, init=False, repr=False)
+
+    def ensure_lease(self) -> None:
+        """Return if this attempt still owns its delivery and locks.
+
+        Raises:
+            LeaseLostError: it does not; nothing that it writes from now on will be settled.
+        """
+        if self._lost is not None:
+            raise LeaseLostError(f"task {self.id} (attempt {self.attempt}): {self._lost}")
+
+    def lose_lease(self, reason: str) -> None:
+        """Called by the framework when the lease is gone: `ensure_lease` raises from now on."""
+        self._lost = self._lost or reason
+
+    async def group_results(self) -> Sequence[Any]:
+        """In a callback: one `nonet.ChildResult` per child, in the order of spawning."""
+        if not self.group or self._read_group is None:
+            raise LookupError(f"task {self.id} is no callback of a group")
+        return await self._read_group(self.group)
+
+    def read_group_with(self, reader: GroupReader) -> None:
+        """Called by the framework: how `group_results` reads."""
+        self._read_group = reader
+
+    def next_spawn(self) -> int:
+        """Ordinal of the next group of this attempt; the same in a re-run."""
+        self._spawned += 1
+        return self._spawned
+
+
+_context: ContextVar[TaskContext] = ContextVar("nonet_task_context")
+
+
+def context() -> TaskContext:
+    """The context of the running task.
+
+    Raises:
+        LookupError: called outside ``execute``.
+    """
+    try:
+        return _context.get()
+    except LookupError:
+        raise LookupError("context() works only inside a running task") from None
+
+
+def running_context() -> TaskContext | None:
+    """The context of the running task, or None outside of one."""
+    return _context.get(None)
+
+
+def enter_context(value: TaskContext) -> None:
+    """Called by the framework at the start of an attempt, in the attempt's own context."""
+    _context.set(value)

@@ -1,0 +1,116 @@
+"""One attempt: from an envelope to an outcome. Whatever a task raises ends here.
+
+The order of effects (design, promise 8): locks → running → dependencies opened → execute →
+lease checked → dependencies closed → settle → locks released. Locks are taken before and
+released after this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from nonet.client import CallbackSpawner, Client
+from nonet.errors import InvalidArgumentsError, LeaseLostError, MalformedMessageError
+from nonet.injection import Injector
+from nonet.locks import encode_locks
+from nonet.message import VERSION, Envelope, decode_envelope
+from nonet.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
+from nonet.registry import Registry, TaskClass
+from nonet.task import BaseTask, TaskContext, declared_locks, enter_context
+from nonet.worker.attempt import Attempt
+
+# How long a task that this worker does not know waits before the next worker may look at it.
+_HAND_ON_DELAY = timedelta(seconds=5)
+_REFUSED_DELAY = timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What executing needs beside the delivery."""
+
+    client: Client
+    registry: Registry
+    injector: Injector
+    threads: Executor
+    message_limit: int
+
+
+async def execute(attempt: Attempt, tools: Tools) -> tuple[TaskClass | None, Outcome]:
+    """Run one attempt; the class is None if it is unknown here. Raises nothing of the task's."""
+    try:
+        envelope = decode_envelope(attempt.delivery.envelope, limit_bytes=tools.message_limit)
+    except MalformedMessageError as error:
+        return None, Failed(error, Reason.QUARANTINED)
+    attempt.describe(envelope.name, envelope.labels, envelope.group)
+    task_class = tools.registry.find(envelope.name)
+    if envelope.version > VERSION:
+        return task_class, HandedBack(f"envelope version {envelope.version}", _HAND_ON_DELAY)
+    if task_class is None:
+        return None, HandedBack(f"no worker knows {envelope.name}", _HAND_ON_DELAY)
+    return task_class, await _guarded(attempt, task_class, envelope, tools)
+
+
+async def _guarded(
+    attempt: Attempt, task_class: TaskClass, envelope: Envelope, tools: Tools
+) -> Outcome:
+    attempt.enter()
+    try:
+        task = task_class.arguments.build(envelope.args)
+        refused = await _admit(attempt, task, tools)
+        if refused is not None:
+            return HandedBack(refused, _REFUSED_DELAY)
+        return Succeeded(await _call(attempt, task, tools))
+    except InvalidArgumentsError as error:
+        # Raised by execute() it is the task's own failure, and its policy is asked.
+        return Failed(error, None if attempt.started else Reason.ARGUMENTS)
+    except LeaseLostError as error:
+        return Lost(attempt.lost) if attempt.lost else Failed(error)
+    except asyncio.CancelledError as error:
+        return _cut_off(attempt, error)
+    except BaseException as error:  # SystemExit in a task must not end the worker
+        return Lost(attempt.lost) if attempt.lost else Failed(error)
+    finally:
+        attempt.leave()
+        current = asyncio.current_task()
+        while current is not None and current.cancelling():
+            current.uncancel()
+
+
+async def _admit(attempt: Attempt, task: BaseTask, tools: Tools) -> str | None:
+    """Locks were taken as the submitter computed them; mend that if this code sees others."""
+    lines = encode_locks(declared_locks(task))
+    if lines == attempt.delivery.locks:
+        return None
+    return await tools.client.broker.admit(attempt.delivery, lines)
+
+
+async def _call(attempt: Attempt, task: BaseTask, tools: Tools) -> Any:
+    context = attempt.context
+    context.read_group_with(tools.client.group_results)
+    enter_context(context)
+    function: Any = task.execute  # type: ignore[attr-defined]  # checked at registration
+    values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
+    async with tools.injector.open(function, values=values) as arguments:
+        attempt.started = True
+        if inspect.iscoroutinefunction(function):
+            result = await function(**arguments)
+        else:
+            run = partial(contextvars.copy_context().run, partial(function, **arguments))
+            result = await asyncio.get_running_loop().run_in_executor(tools.threads, run)
+        context.ensure_lease()
+    return result
+
+
+def _cut_off(attempt: Attempt, error: asyncio.CancelledError) -> Outcome:
+    if attempt.lost is not None:
+        return Lost(attempt.lost)
+    if attempt.cut_off is not None:
+        return HandedBack(attempt.cut_off, started=attempt.started)
+    return Failed(error)

@@ -1,0 +1,312 @@
+"""From an outcome to a settled delivery: the script, and SQL before it for dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from nonet.errors import (
+    ConflictError,
+    MalformedMessageError,
+    NonetError,
+    NotFoundError,
+    ServerUnreachableError,
+)
+from nonet.message import (
+    VERSION,
+    Envelope,
+    ErrorDocument,
+    ResultDocument,
+    decode_envelope,
+    decode_error,
+    encode,
+    pack,
+)
+from nonet.outcomes import (
+    ErrorSummary,
+    Failed,
+    HandedBack,
+    Lost,
+    Outcome,
+    Reason,
+    Settlement,
+    decide,
+)
+from nonet.registry import Registry, TaskClass
+from nonet.retry import NoRetry
+from nonet.stores.broker import Broker, Delivery
+from nonet.task import BaseTask
+from nonet.worker.attempt import Attempt
+
+if TYPE_CHECKING:
+    from nonet.stores.dead_letters import DeadLetters, NewDeadLetter
+
+logger = logging.getLogger(__name__)
+
+_SQL_RETRY_DELAY = timedelta(seconds=5)
+_RESETTLE_PAUSE = 0.5
+
+# Ids of resubmitted dead letters, see `resubmission_id`.
+_REPEATED = re.compile(r"dlq-(\d+)")
+
+
+@dataclass(frozen=True)
+class Settler:
+    """Ends deliveries.
+
+    Attributes:
+        dead_letters: opens the SQL store on first use, so that workers without dead letters
+            need no database.
+        message_limit: longest result, in bytes.
+    """
+
+    broker: Broker
+    registry: Registry
+    dead_letters: Callable[[], Awaitable[DeadLetters]]
+    message_limit: int
+
+    async def settle(
+        self, attempt: Attempt, task_class: TaskClass | None, outcome: Outcome
+    ) -> None:
+        """Settle one attempt as its outcome and its class's policy say."""
+        if isinstance(outcome, Lost):
+            logger.warning("task %s: attempt voided: %s", attempt.delivery.id, outcome.reason)
+            return
+        settlement = decide(
+            outcome,
+            task_class.cls.retry_policy if task_class else NoRetry(),
+            attempt.delivery.attempt,
+            datetime.now(UTC),
+            dlq_eligible=bool(task_class and task_class.cls.dlq_eligible),
+        )
+        if isinstance(outcome, Failed):
+            self._log_failure(attempt, settlement)
+        if settlement.reason == Reason.QUARANTINED:
+            await self.broker.quarantine(
+                settlement.error.text, attempt.delivery.id, attempt.delivery.envelope
+            )
+        await self._apply(attempt, settlement)
+
+    async def bury(self, attempt: Attempt) -> None:
+        """Go on with a task that was dying when its last delivery ended: SQL, then settle."""
+        delivery = attempt.delivery
+        document = _last_words(delivery)
+        try:
+            name = decode_envelope(delivery.envelope).name
+        except MalformedMessageError:
+            name = ""
+        task_class = self.registry.find(name)
+        if name and task_class is None:
+            back = HandedBack(f"no worker knows {name}", _SQL_RETRY_DELAY)
+            await self.settle(attempt, None, back)
+            return
+        attempt.context.name = name
+        error = ErrorSummary(document.error_type, document.error, document.traceback)
+        dead = Settlement("dead", reason=document.reason, error=error)
+        if task_class is not None and task_class.cls.dlq_eligible:
+            await self._to_sql_then_dead(attempt, dead, document)
+        else:
+            await self._script(attempt, dead, encode(self._result(attempt, dead)))
+
+    async def _apply(self, attempt: Attempt, settlement: Settlement) -> None:
+        if settlement.outcome == "dead" and settlement.keep:
+            document = _error_document(attempt, settlement)
+            # Marked first: after a crash between SQL and Redis nobody executes it again.
+            dying = dataclasses.replace(settlement, outcome="dying")
+            marked = await self._script(attempt, dying, encode(document))
+            if marked == "OK":
+                await self._to_sql_then_dead(attempt, settlement, document)
+        elif settlement.outcome == "retry":
+            document = _error_document(attempt, settlement)
+            await self._script(attempt, settlement, encode(document))
+        elif settlement.outcome == "back":
+            await self._script(attempt, settlement, b"")
+        else:
+            answer = await self._script(
+                attempt, settlement, encode(self._result(attempt, settlement))
+            )
+            if answer == "LOST":
+                # A lock ran out before the settle: whatever was done may have been overtaken.
+                back = Settlement("back", reason="a lock was lost before the settle")
+                await self._script(attempt, back, b"")
+
+    async def _to_sql_then_dead(
+        self, attempt: Attempt, settlement: Settlement, document: ErrorDocument
+    ) -> None:
+        try:
+            store = await self.dead_letters()
+            history = await self.broker.history(attempt.delivery.id)
+            letter = _letter(attempt.delivery, document, history, self.registry)
+            row = await store.add(letter)
+            if letter.resubmitted_from is not None:
+                # Gone or acted on meanwhile: the new row tells the story.
+                with suppress(NotFoundError, ConflictError):
+                    await store.mark_failed(letter.resubmitted_from)
+        except (NonetError, OSError) as error:
+            logger.error("dead letter of task %s waits: %s", attempt.delivery.id, error)
+            back = Settlement("back", delay=_SQL_RETRY_DELAY, reason=f"SQL: {error}")
+            await self._script(attempt, back, b"")
+            return
+        logger.error("task %s is dead letter %s", attempt.delivery.id, row)
+        await self._script(attempt, settlement, encode(self._result(attempt, settlement)))
+
+    async def _script(self, attempt: Attempt, settlement: Settlement, document: bytes) -> str:
+        """Run the settle script, again and again while Redis is away and the lease is ours."""
+        while True:
+            try:
+                answer = await self.broker.settle(
+                    attempt.delivery,
+                    settlement.outcome,
+                    document,
+                    text=_line(settlement),
+                    delay=settlement.delay,
+                    started=settlement.started,
+                )
+            except ServerUnreachableError as error:
+                if attempt.lost is not None:
+                    logger.error("task %s: not settled: %s", attempt.delivery.id, error)
+                    return "STALE"
+                await asyncio.sleep(_RESETTLE_PAUSE)
+                continue
+            if answer != "OK":
+                logger.warning(
+                    "task %s: settle as %s refused: %s",
+                    attempt.delivery.id,
+                    settlement.outcome,
+                    answer,
+                )
+            return answer
+
+    def _result(self, attempt: Attempt, settlement: Settlement) -> ResultDocument:
+        """What is kept of the end; a result that cannot travel is left out, with a note."""
+        document = ResultDocument(
+            name=attempt.context.name,
+            attempt=attempt.delivery.attempt,
+            finished=time.time(),
+            error_type=settlement.error.type,
+            error=settlement.error.text,
+            reason=str(settlement.reason),
+        )
+        if settlement.outcome != "done":
+            return document
+        try:
+            full = replace(document, value=pack(settlement.value))
+            size = len(encode(full))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            return replace(document, note=f"its result cannot be stored: {error}")
+        if size > self.message_limit:
+            note = (
+                f"its result of {size} bytes exceeds the limit of {self.message_limit} "
+                "(NONET_MESSAGE_LIMIT)"
+            )
+            return replace(document, note=note)
+        return full
+
+    def _log_failure(self, attempt: Attempt, settlement: Settlement) -> None:
+        logger.warning(
+            "task %s (%s) failed in attempt %d, %s: %s",
+            attempt.delivery.id,
+            attempt.context.name,
+            attempt.delivery.attempt,
+            settlement.outcome,
+            _line(settlement),
+        )
+
+
+def resubmission_id(row: int) -> str:
+    """Id of the task that repeats a dead letter: one per row, so that it runs once.
+
+    >>> resubmission_id(7)
+    'dlq-7'
+    """
+    return f"dlq-{row}"
+
+
+def _letter(
+    delivery: Delivery,
+    document: ErrorDocument,
+    history: list[bytes],
+    registry: Registry,
+) -> NewDeadLetter:
+    from nonet.stores.dead_letters import NewDeadLetter  # SQL costs 170 ms to import
+
+    try:
+        envelope = decode_envelope(delivery.envelope)
+    except MalformedMessageError:
+        envelope = Envelope(VERSION, delivery.id, "", {}, {}, 0.0)
+    task_class = registry.find(envelope.name)
+    task = task_class and _task(task_class, envelope)
+    policy = task_class.cls.retry_policy if task_class else None
+    repeated = _REPEATED.fullmatch(delivery.id)
+    return NewDeadLetter(
+        task_id=delivery.id,
+        generation=int(delivery.died or delivery.gen),
+        task_class=envelope.name,
+        task_args=encode(pack(envelope.args)) if envelope.name else delivery.envelope,
+        submitted_at=datetime.fromtimestamp(envelope.submitted, UTC),
+        reason=document.reason,
+        retry_count=max(0, document.attempt - 1),
+        max_retries=getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None),
+        last_attempted_at=datetime.fromtimestamp(document.at, UTC) if document.at else None,
+        error_type=document.error_type,
+        error_message=document.error,
+        traceback=document.traceback,
+        history=[
+            {"attempt": item.attempt, "at": item.at, "error": f"{item.error_type}: {item.error}"}
+            for item in [*map(decode_error, history), document]
+        ],
+        labels=envelope.labels,
+        parent_id=envelope.parent or None,
+        resubmitted_from=int(repeated[1]) if repeated else None,
+        vo=getattr(task, "vo", None) or envelope.labels.get("vo"),
+    )
+
+
+def _task(task_class: TaskClass, envelope: Envelope) -> BaseTask | None:
+    try:
+        built: BaseTask = task_class.arguments.build(envelope.args)
+    except Exception:  # the author's constructor may raise anything; the letter matters more
+        return None
+    return built
+
+
+def _last_words(delivery: Delivery) -> ErrorDocument:
+    """The error document of a dying task; composed where its workers died without a word."""
+    if delivery.error:
+        return decode_error(delivery.error)
+    return ErrorDocument(
+        reason=delivery.reason or Reason.WORKER_LOST,
+        error_type="WorkerLost",
+        error=f"its worker died {delivery.deaths} times while it ran",
+        traceback="",
+        attempt=delivery.used,
+        at=0.0,
+    )
+
+
+def _error_document(attempt: Attempt, settlement: Settlement) -> ErrorDocument:
+    return ErrorDocument(
+        reason=str(settlement.reason),
+        error_type=settlement.error.type,
+        error=settlement.error.text,
+        traceback=settlement.error.traceback,
+        attempt=attempt.delivery.attempt,
+        at=time.time(),
+    )
+
+
+def _line(settlement: Settlement) -> str:
+    """One line about the error, or what the task waits for."""
+    error = settlement.error
+    text = f"{error.type}: {error.text}" if error.type else str(settlement.reason)
+    return text.encode("utf-8", "backslashreplace").decode().split("\n")[0]

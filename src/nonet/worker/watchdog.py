@@ -1,0 +1,130 @@
+"""The watchdog: a thread that keeps a worker's leases alive and notices when one is lost.
+
+A thread with a connection of its own, so that a blocked event loop loses nothing. What it
+cannot renew in time it declares lost by the local monotonic clock, before the server's lease
+ends and somebody else may start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nonet.stores.leases import Lease, Leases
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    lease: Lease
+    deadline: float
+    on_lost: Callable[[str], None]
+
+
+class Watchdog:
+    """Renews all leases of one process in one script a beat.
+
+    Args:
+        leases: the store; used by the watchdog's thread only.
+        interval: seconds between two beats; shorter while a short lease is held.
+    """
+
+    def __init__(self, leases: Leases, interval: float) -> None:
+        self._leases = leases
+        self._interval = interval
+        self._held: dict[str, _Held] = {}
+        self._changed = threading.Event()
+        self._stopping = False
+        self._last_beat = 0.0
+        self._next_beat = 0.0
+        self._thread = threading.Thread(target=self._run, name="nonet-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Beat once, so that the worker is registered, then go on in the thread.
+
+        Raises:
+            Exception: of the first beat.
+        """
+        self._beat()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and close its connection."""
+        self._stopping = True
+        self._changed.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._leases.close()
+
+    def hold(self, lease: Lease, since: float, on_lost: Callable[[str], None]) -> None:
+        """Keep a lease alive.
+
+        Args:
+            since: monotonic time before the lease was asked for.
+            on_lost: called once, in the watchdog's thread, with the reason.
+        """
+        self._held[lease.key] = _Held(lease, since + _safe(lease.ttl), on_lost)
+        if time.monotonic() + lease.ttl / 3 < self._next_beat:
+            self._changed.set()
+
+    def drop(self, lease: Lease) -> None:
+        """Forget a lease that was settled or released."""
+        self._held.pop(lease.key, None)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._changed.wait(max(0.0, self._next_wake() - time.monotonic()))
+            self._changed.clear()
+            if self._stopping:
+                return
+            if time.monotonic() >= self._next_beat_time():
+                self._try_beat()
+            self._enforce_deadlines()
+
+    def _next_beat_time(self) -> float:
+        shortest = min((h.lease.ttl / 3 for h in list(self._held.values())), default=self._interval)
+        return min(self._next_beat, self._last_beat + shortest)
+
+    def _next_wake(self) -> float:
+        deadline = min((h.deadline for h in list(self._held.values())), default=float("inf"))
+        return min(self._next_beat_time(), deadline)
+
+    def _try_beat(self) -> None:
+        try:
+            self._beat()
+        except Exception as error:
+            # Leases run out by themselves; the thread must live to say so.
+            logger.warning("watchdog beat failed: %s", error)
+            self._next_beat = time.monotonic() + min(1.0, self._interval)
+
+    def _beat(self) -> None:
+        sent = self._last_beat = time.monotonic()
+        self._next_beat = sent + self._interval
+        held = list(self._held.values())
+        lost = self._leases.renew([item.lease for item in held])
+        for item in held:
+            if item.lease.key in lost:
+                self._lose(item, "the lease or a lock was taken away")
+            else:
+                item.deadline = sent + _safe(item.lease.ttl)
+
+    def _enforce_deadlines(self) -> None:
+        now = time.monotonic()
+        for item in list(self._held.values()):
+            if now >= item.deadline:
+                self._lose(item, "the lease could not be renewed in time")
+
+    def _lose(self, item: _Held, reason: str) -> None:
+        # A settle may have dropped it meanwhile; then nothing was lost.
+        if self._held.pop(item.lease.key, None) is not None:
+            logger.warning("task %s: %s", item.lease.id, reason)
+            item.on_lost(reason)
+
+
+def _safe(ttl: float) -> float:
+    """How long a lease of `ttl` seconds may be trusted: less a margin for clocks and cancelling."""
+    return ttl - min(2.0, ttl / 10)

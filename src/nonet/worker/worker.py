@@ -1,0 +1,245 @@
+"""The worker daemon: free slots are filled by fetching, each delivery is executed and settled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import logging
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from nonet.client import Client
+from nonet.injection import Injector
+from nonet.locks import shortest_ttl_ms
+from nonet.registry import Registry
+from nonet.service import ExitCode, Stop, every, log_tick_failure
+from nonet.settings import Settings
+from nonet.stores.broker import Broker, Delivery, new_cursors
+from nonet.stores.leases import Lease, Leases
+from nonet.task import Size
+from nonet.worker.attempt import Attempt
+from nonet.worker.execute import Tools, execute
+from nonet.worker.settle import Settler
+from nonet.worker.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+
+# Small tasks share the loop; the others take the whole worker.
+DEFAULT_CONCURRENCY = {Size.SMALL: 100, Size.MEDIUM: 1, Size.LARGE: 1}
+_WORKER_DEATH_LIMIT = 10
+_HELP_PROMOTE_SECONDS = 1.0
+# How long cancelled tasks may take to end before the process goes without them.
+_CANCEL_SECONDS = 2.0
+_STOPPED = "the worker stopped"
+
+
+@dataclass(frozen=True)
+class WorkerParts:
+    """What an open application gives a worker."""
+
+    settings: Settings
+    broker: Broker
+    client: Client
+    registry: Registry
+    injector: Injector
+    settler: Settler
+    version: str
+
+
+class Worker:
+    """One worker process of one size.
+
+    Attributes:
+        id: incarnation, never used again: ``size-nonce``.
+        name: ``pid@host``, for people.
+    """
+
+    def __init__(self, parts: WorkerParts, size: Size, concurrency: int | None = None) -> None:
+        self._parts = parts
+        self._broker = parts.broker
+        self._size = size
+        self._concurrency = concurrency or parts.settings.concurrency or DEFAULT_CONCURRENCY[size]
+        self.id = f"{size}-{secrets.token_hex(6)}"
+        self.name = f"{os.getpid()}@{socket.getfqdn()}"
+        self._running: dict[Attempt, asyncio.Task[None]] = {}
+        self._slot_freed = asyncio.Event()
+        self._cursors = new_cursors()
+        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="nonet-task")
+        self._tools = Tools(
+            parts.client,
+            parts.registry,
+            parts.injector,
+            self._threads,
+            parts.settings.message_limit,
+        )
+        self._watchdog = self._make_watchdog()
+
+    async def run(self, stop: Stop) -> ExitCode:
+        """Work until a stop is requested, then drain.
+
+        Returns:
+            OK when everything that ran has ended, FAILED when the grace cut tasks off,
+            SECOND_SIGNAL when a second signal did.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer at the start. Later losses are waited
+                out.
+        """
+        await self._broker.ping()
+        await asyncio.to_thread(self._watchdog.start)
+        logger.info("worker %s (%s) ready: %d slots", self.id, self.name, self._concurrency)
+        try:
+            async with asyncio.TaskGroup() as loops:
+                loops.create_task(every(stop, "sweep", self._sweep), name="sweep")
+                loops.create_task(every(stop, "help to promote", self._help_promote))
+                loops.create_task(self._read(stop), name="reader")
+                await stop.requested.wait()
+            return await self._drain(stop)
+        finally:
+            await asyncio.to_thread(self._watchdog.stop)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _read(self, stop: Stop) -> None:
+        """Fetch for the free slots; wait for a free slot, a wake-up or the stop."""
+        stopping = asyncio.create_task(stop.requested.wait())
+        while not stop.requested.is_set():
+            try:
+                await self._fill_slots(stopping)
+            except Exception as error:  # Redis away or restarted: wait and read on
+                pause = random.uniform(0.2, 1.0)
+                log_tick_failure("fetch", error, pause)
+                await stop.sleep(pause)
+        stopping.cancel()
+
+    async def _fill_slots(self, stopping: asyncio.Task[Any]) -> None:
+        free = self._concurrency - len(self._running)
+        if free == 0:
+            self._slot_freed.clear()
+            await _first(stopping, self._slot_freed.wait())
+            return
+        since = time.monotonic()
+        deliveries, more = await self._broker.fetch(self.id, self._size, free)
+        for delivery in deliveries:
+            self._start(delivery, since)
+        if len(deliveries) < free and not more:
+            await _first(stopping, self._broker.wait_for_wake(self.id))
+
+    def _start(self, delivery: Delivery, since: float) -> None:
+        attempt = Attempt(delivery, self._lease(delivery))
+        self._watchdog.hold(attempt.lease, since, attempt.lose)
+        # A context of its own, so that one attempt never sees another one's variables.
+        task = asyncio.create_task(
+            self._run_attempt(attempt), name=delivery.id, context=contextvars.Context()
+        )
+        self._running[attempt] = task
+
+    async def _run_attempt(self, attempt: Attempt) -> None:
+        try:
+            if attempt.delivery.state == "dying":
+                await self._parts.settler.bury(attempt)
+            else:
+                task_class, outcome = await execute(attempt, self._tools)
+                await self._parts.settler.settle(attempt, task_class, outcome)
+        except Exception:
+            # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
+            logger.exception("task %s: its settlement failed", attempt.delivery.id)
+        finally:
+            self._watchdog.drop(attempt.lease)
+            del self._running[attempt]
+            self._slot_freed.set()
+
+    async def _sweep(self) -> float:
+        """Reclaim what dead workers held; at a quarter of the lease, spread by jitter."""
+        taken, self._cursors = await self._broker.reclaim(
+            self.id, self._size, _WORKER_DEATH_LIMIT, self._cursors
+        )
+        if taken:
+            logger.warning("reclaimed %d tasks of lost workers", taken)
+        if any(cursor != b"0-0" for cursor in self._cursors):
+            return 0.0
+        return self._parts.settings.lease / 4 * random.uniform(0.75, 1.25)
+
+    async def _help_promote(self) -> float:
+        """Delays must not depend on a living scheduler."""
+        promoted = await self._broker.promote()
+        if promoted.next_in is None:
+            return _HELP_PROMOTE_SECONDS
+        return min(_HELP_PROMOTE_SECONDS, promoted.next_in)
+
+    async def _drain(self, stop: Stop) -> ExitCode:
+        """Let running tasks finish within the grace; cut the others off and hand them back."""
+        logger.info("draining %d tasks", len(self._running))
+        forced = asyncio.create_task(stop.forced.wait())
+        await self._wait_for_running(self._parts.settings.grace, forced)
+        code = ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
+        forced.cancel()
+        if self._running:
+            code = code or ExitCode.FAILED
+            for attempt in list(self._running):
+                attempt.cut(_STOPPED)
+            await self._wait_for_running(_CANCEL_SECONDS)
+        if self._running:
+            logger.error("%d tasks did not end when cancelled", len(self._running))
+        await self._broker.leave(self.id, self._size)
+        return code
+
+    async def _wait_for_running(
+        self, seconds: float, forced: asyncio.Task[Any] | None = None
+    ) -> None:
+        deadline = time.monotonic() + seconds
+        while self._running and not (forced and forced.done()):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            watched = {*self._running.values(), *([forced] if forced else [])}
+            await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    def _lease(self, delivery: Delivery) -> Lease:
+        settings = self._parts.settings
+        lock_ttl = shortest_ttl_ms(delivery.locks, round(settings.lock_ttl * 1000)) / 1000
+        return Lease(
+            id=delivery.id,
+            gen=delivery.gen,
+            fence=delivery.fence,
+            ttl=min(settings.lease, lock_ttl) if delivery.locks else settings.lease,
+            stream_key=delivery.stream_key,
+            entry=delivery.entry,
+        )
+
+    def _make_watchdog(self) -> Watchdog:
+        settings = self._parts.settings
+        info = {
+            "name": self.name,
+            "size": self._size,
+            "concurrency": self._concurrency,
+            "version": self._parts.version,
+        }
+        leases = Leases(
+            self._broker.url,
+            settings.namespace,
+            self.id,
+            json.dumps(info),
+            worker_ttl=settings.worker_ttl,
+            lock_ttl=settings.lock_ttl,
+            timeout_seconds=min(5.0, settings.renew_interval),
+        )
+        return Watchdog(leases, settings.renew_interval)
+
+
+async def _first(stopping: asyncio.Task[Any], waiting: Coroutine[Any, Any, object]) -> None:
+    """Wait for `waiting`, but not beyond a stop; raises what it raised."""
+    task = asyncio.create_task(waiting)
+    await asyncio.wait({stopping, task}, return_when=asyncio.FIRST_COMPLETED)
+    if task.done():
+        task.result()
+    else:
+        task.cancel()
+        await asyncio.wait({task})
