@@ -55,8 +55,11 @@ def masked(url: str) -> str:
 
     >>> masked("redis://:s3cret@db.example:6379/0")
     'redis://:***@db.example:6379/0'
+    >>> masked("mysql+aiomysql://nonet:s3:cr@t@db.example.org/nonet?passwd=x&ssl=1")
+    'mysql+aiomysql://nonet:***@db.example.org/nonet?passwd=***&ssl=1'
     """
-    return re.sub(r"(://[^/@:]*:)[^/]*@", r"\1***@", url)
+    url = re.sub(r"(://[^:/?#]*:).*@", r"\1***@", url)
+    return re.sub(r"([?&][^=&]*pass[^=&]*=)[^&]*", r"\1***", url)
 
 
 class NonetError(Exception):

@@ -456,17 +456,7 @@ def _cron_fields(expression: object) -> str:
             raise ConfigurationError(
                 f"cron expression {expression!r}: a step is longer than the {name} goes"
             )
-    # croniter takes a week written out (0-6) for `*`, which would leave only the day of month.
-    if not fields[4].startswith("*") and _is_whole_week(fields):
-        fields[2] = "*"
     return " ".join(fields)
-
-
-def _is_whole_week(fields: list[str]) -> bool:
-    try:
-        return croniter.expand(" ".join(["0", "0", "*", "*", fields[4]]))[0][4] == ["*"]
-    except CroniterError:
-        return False  # reported when the whole expression is read
 
 
 _UNITS = {

@@ -7,7 +7,6 @@ module where they first need it, and alembic is imported only to look at or chan
 from __future__ import annotations
 
 import asyncio
-import re
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +21,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from nonet.errors import ConfigurationError, ServerUnreachableError
+from nonet.errors import ConfigurationError, ServerUnreachableError, masked
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -111,16 +110,6 @@ async def answering(url: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[
         raise ServerUnreachableError(_unreachable(url, reason)) from error
     except (OSError, SQLAlchemyError) as error:
         raise ServerUnreachableError(_unreachable(url, _one_line(error))) from error
-
-
-def masked(url: str) -> str:
-    """The URL without its password, for messages.
-
-    >>> masked("mysql+aiomysql://nonet:s3:cr@t@db.example.org/nonet?passwd=x&ssl=1")
-    'mysql+aiomysql://nonet:***@db.example.org/nonet?passwd=***&ssl=1'
-    """
-    url = re.sub(r"(://[^:/?#]*:).*@", r"\1***@", url)
-    return re.sub(r"([?&][^=&]*pass[^=&]*=)[^&]*", r"\1***", url)
 
 
 # ---- schema -------------------------------------------------------------------------------------
