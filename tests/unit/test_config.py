@@ -1,0 +1,212 @@
+"""The central configuration: what it accepts, and that it reports every mistake at once."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from nonet.config import load_config, parse_config
+from nonet.errors import ConfigurationError
+from nonet.schedules import CronSchedule, IntervalSeconds, RRuleSchedule
+
+ROOT = Path(__file__).parents[2]
+ENTRY = "common: {periodic-tasks: {Sweep: [%s]}}"
+SCHEDULE = ENTRY % "{schedule: {%s}}"
+AT = "common.periodic-tasks.Sweep"
+
+
+def refusal(text: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as refused:
+        parse_config(text, "c.yaml")
+    return str(refused.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("vo: []", "vo: unknown key 'vo', known are vos, common, vo-overrides. Did you mean vos?"),
+        ("vos: lhcb", "vos: Input should be a valid list"),
+        ("vos: [1]", "vos[0]: Input should be a valid string"),
+        ("vos: ['']", "vos[0]: String should have at least 1 character"),
+        ("vos: [a, b, a]", "vos: listed twice: a"),
+        ("common: ", "common: Input should be a valid dictionary or instance of SectionConfig"),
+        ("limits: {}", "limits: this version does not know the section 'limits' yet: remove it"),
+        ("admission: {}", "admission: this version does not know the section 'admission' yet"),
+        ("common: {limits: {}}", "common.limits: this version does not know the section 'limits'"),
+        (
+            "vo-overrides: {lhcb: {tasks: {}}}",
+            "vo-overrides.lhcb.tasks: this version does not know the section 'tasks' yet",
+        ),
+        (
+            "vo-overrides: {lhcb: {periodic_tasks: {}}}",
+            "vo-overrides.lhcb.periodic_tasks: unknown key 'periodic_tasks', known are"
+            " periodic-tasks. Did you mean periodic-tasks?",
+        ),
+        ("common: {periodic-tasks: {Sweep: {}}}", f"{AT}: Input should be a valid list"),
+        ("common: {periodic-tasks: {7: []}}", "common.periodic-tasks[7]: as a key: Input"),
+        (ENTRY % "{ce_regex: x}", f"{AT}[0].ce_regex: unknown key 'ce_regex', known are name"),
+        (ENTRY % "{enabled: 'no'}", f"{AT}[0].enabled: Input should be a valid boolean"),
+        (ENTRY % "{name: 5}", f"{AT}[0].name: Input should be a valid string"),
+        (ENTRY % "{args: [1]}", f"{AT}[0].args: Input should be a valid dictionary"),
+        (ENTRY % "{name: a}, {}", f"{AT}: entry 1 needs a name, because there are several"),
+        (ENTRY % "{name: a}, {name: a}", f"{AT}: several entries have the same name: a"),
+        (
+            SCHEDULE % "class: CronShedule, arg: '@daily'",
+            f"{AT}[0].schedule.class: unknown schedule class 'CronShedule', known are"
+            " IntervalSecondsSchedule, IntervalSeconds, CronSchedule, RRuleSchedule."
+            " Did you mean CronSchedule",
+        ),
+        (SCHEDULE % "class: CronSchedule", f"{AT}[0].schedule.arg: Field required"),
+        (
+            SCHEDULE % "class: CronSchedule, arg: '0 25 * * *'",
+            f"{AT}[0].schedule.arg: cron expression '0 25 * * *': ",
+        ),
+        (
+            SCHEDULE % "class: CronSchedule, arg: '@daily', timezone: Europe/Zurick",
+            f"{AT}[0].schedule.timezone: unknown time zone 'Europe/Zurick'. Did you mean"
+            " Europe/Zurich",
+        ),
+        (
+            SCHEDULE % "class: RRuleSchedule, arg: 'FREQ=DAILY;COUNT=2'",
+            f"{AT}[0].schedule.arg: recurrence rule 'FREQ=DAILY;COUNT=2': COUNT needs",
+        ),
+        (
+            SCHEDULE % "class: IntervalSeconds, arg: [5]",
+            f"{AT}[0].schedule.arg: an interval is a number of seconds, not [5]",
+        ),
+        (
+            SCHEDULE % "class: IntervalSeconds, arg: 5, tz: UTC",
+            f"{AT}[0].schedule.tz: unknown key 'tz', known are class, timezone, arg.",
+        ),
+        ("vos: [a]\nvos: [b]", "line 2: the key 'vos' is written twice"),
+        ("a: {b: [}", "line 1: expected the node content"),
+        ("- vos", "must be a mapping"),
+        ("vos: &a [*a]", "is no usable YAML: Circular reference"),
+        ("vos: !!python/object:os.system x", "line 1: could not determine a constructor"),
+        ("{}\n---\n{}", "line 2: but found another document"),
+        ("vos: [\x00]", "is no usable YAML: "),
+    ],
+)
+def test_a_mistake_is_reported_with_file_path_and_reason(text: str, line: str) -> None:
+    """Each mistake gives one line that says where it is, what is wrong and what is near."""
+    lines = refusal(text)
+    assert lines[0].startswith(f"c.yaml: {line}")
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    """One error lists every problem of the document."""
+    text = """
+vos: [a, a]
+limit: {}
+common:
+  periodic-tasks:
+    Sweep:
+      - {schedule: {class: CronSchedule, arg: "x"}, nome: y}
+vo-overrides:
+  lhcb: {periodic-tasks: {Sweep: [{schedule: {class: Nope, arg: 1, timezone: Mars}}]}}
+"""
+    paths = [re.split(r": ", line)[1] for line in refusal(text)]
+    assert sorted(paths) == [
+        "common.periodic-tasks.Sweep[0].nome",
+        "common.periodic-tasks.Sweep[0].schedule.arg",
+        "limit",
+        "vo-overrides.lhcb.periodic-tasks.Sweep[0].schedule.class",
+        "vo-overrides.lhcb.periodic-tasks.Sweep[0].schedule.timezone",
+        "vos",
+    ]
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    """Names, schedules, arguments and enabled arrive; what is missing stays open."""
+    config = parse_config(
+        """
+common:
+  periodic-tasks:
+    Sweep:
+      - &first {name: a, schedule: {class: IntervalSeconds, arg: 0.5}, args: {n: 1, deep: [{}]}}
+      - {<<: *first, name: b, enabled: false}
+    files:Other: []
+""",
+        "c.yaml",
+    )
+    first, second = config.common.periodic_tasks["Sweep"]
+    assert first.schedule is not None and first.schedule.build() == IntervalSeconds(0.5)
+    assert (first.name, first.args, first.enabled) == ("a", {"n": 1, "deep": [{}]}, None)
+    assert (second.name, second.args, second.enabled) == ("b", first.args, False)
+    assert config.common.periodic_tasks["files:Other"] == []
+    assert config.source == "c.yaml"
+
+
+def test_an_empty_document_is_the_default() -> None:
+    """Nothing written means no VO and no override."""
+    assert parse_config("# nothing yet\n", "c.yaml").vos == []
+
+
+def test_the_shipped_example_loads() -> None:
+    """config.example.yaml has an RRULE and a cron entry for lhcb and one for everybody."""
+    config = load_config(ROOT / "config.example.yaml")
+    assert config.vos == ["lhcb", "gridpp"]
+    (everybody,) = config.common.periodic_tasks["SubmitPilots"]
+    assert everybody.schedule is None and everybody.enabled is True
+    cern, ral, others = config.vo_overrides["lhcb"].periodic_tasks["SubmitPilots"]
+    assert cern.schedule and cern.schedule.build() == RRuleSchedule("FREQ=HOURLY;INTERVAL=2")
+    assert ral.schedule and ral.schedule.build() == CronSchedule("0 */6 * * *")
+    patterns = [re.compile(entry.args["ce_regex"]) for entry in (cern, ral, others)]
+    for element, expected in [("ce1.cern.ch", 0), ("ce.ral.ac.uk", 1), ("ce.nikhef.nl", 2)]:
+        assert [bool(p.fullmatch(element)) for p in patterns].index(True) == expected
+        assert sum(bool(p.fullmatch(element)) for p in patterns) == 1
+
+
+def test_the_fingerprint_follows_the_meaning() -> None:
+    """Comments and order do not change it; a changed argument, of any YAML type, does."""
+    one = parse_config("vos: [a]\ncommon: {periodic-tasks: {T: [{args: {x: 1, y: 2}}]}}", "one")
+    same = parse_config("common: {periodic-tasks: {T: [{args: {y: 2, x: 1}}]}}\nvos: [a] #", "two")
+    assert one.fingerprint() == same.fingerprint()
+    others = {
+        parse_config(ENTRY % f"{{args: {{x: {value}}}}}", "c").fingerprint()
+        for value in ("1", "'1'", "2025-01-01", "!!binary /w==", "[1]", "{1: 2}", ".nan")
+    }
+    assert len(others) == 7
+
+
+def test_a_directory_is_merged_in_the_order_of_names(tmp_path: Path) -> None:
+    """Files of a directory, links included, form one document; hidden ones are left out."""
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "..data" / "b.yml").write_text("vo-overrides: {lhcb: {}}\n")
+    (tmp_path / "b.yml").symlink_to(tmp_path / "..data" / "b.yml")
+    (tmp_path / "a.yaml").write_text("vos: [x]\ncommon: {periodic-tasks: {A: []}}\n")
+    (tmp_path / "c.yaml").write_text("common: {periodic-tasks: {C: []}}\n")
+    (tmp_path / ".hidden.yaml").write_text("nonsense: 1\n")
+    (tmp_path / "README").write_text("nonsense")
+    config = load_config(tmp_path)
+    assert config.vos == ["x"] and list(config.vo_overrides) == ["lhcb"]
+    assert list(config.common.periodic_tasks) == ["A", "C"]
+
+
+def test_problems_of_a_directory_name_the_right_file(tmp_path: Path) -> None:
+    """Each problem names the file it is in, and a key defined twice names both."""
+    (tmp_path / "a.yaml").write_text("vos: [x]\ncommon: {periodic-tasks: {A: [{nome: x}]}}\n")
+    (tmp_path / "b.yaml").write_text("vos: [y]\ncommon: {periodic-tasks: {B: [{enabled: 3}]}}\n")
+    (tmp_path / "c.yaml").write_text("{")
+    with pytest.raises(ConfigurationError) as refused:
+        load_config(tmp_path)
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 4
+    assert f"{tmp_path}/b.yaml: vos: is also defined in {tmp_path}/a.yaml" in lines
+    for start in ("a.yaml: common.periodic-tasks.A[0].nome", "b.yaml: common.", "c.yaml: line 1"):
+        assert any(line.startswith(f"{tmp_path}/{start}") for line in lines)
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """A missing file, a file that is not UTF-8 and a directory without YAML are one line each."""
+    (tmp_path / "latin.yaml").write_bytes(b"vos: [\xe9]")
+    (tmp_path / "empty").mkdir()
+    for name, reason in [
+        ("none.yaml", "cannot be read: No such file"),
+        ("latin.yaml", "is not UTF-8"),
+        ("empty", "has no"),
+    ]:
+        with pytest.raises(ConfigurationError, match=reason):
+            load_config(tmp_path / name)
