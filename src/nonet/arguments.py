@@ -26,7 +26,6 @@ class Constructible:
     """Mixin of the task bases: remembers how an instance was made."""
 
     _body_has_init: ClassVar[bool] = False
-    _call: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -33,6 +33,7 @@ list that a test compares with them.
     term                    STRING  last term handed out
     promoted                STRING  last promotion by a leader (µs)
     periodic                HASH    entry → ``last occurrence (µs)|task id``
+    periodic:next           HASH    entry → next occurrence (µs) of a schedule asked only once
     quarantine              STREAM  bytes that are no task, with the reason
 """
 

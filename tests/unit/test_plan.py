@@ -81,10 +81,10 @@ def refusal(text: str) -> list[str]:
 def test_without_configuration_the_defaults_of_the_classes_are_planned() -> None:
     """A class with a schedule has one entry, per VO if VO-aware; a disabled or bare one none."""
     plan = planned("vos: [a]\nvo-overrides: {b: {}}", "c", "a")
-    assert set(plan) == {"files%3ASweep||default"} | {
-        f"wms%3ASubmitPilots|{vo}|default" for vo in "abc"
+    assert set(plan) == {"files:Sweep||default"} | {
+        f"wms:SubmitPilots|{vo}|default" for vo in "abc"
     }
-    entry = plan["wms%3ASubmitPilots|b|default"]
+    entry = plan["wms:SubmitPilots|b|default"]
     assert (entry.schedule, entry.args) == (CronSchedule("@daily"), {"vo": "b"})
     assert SubmitPilots(**entry.args).vo == "b"
 
@@ -104,16 +104,16 @@ common:
 """
     )
     assert {key: (entry.schedule, entry.args) for key, entry in plan.items()} == {
-        "files%3ASweep||a%7Cb": (HOURLY, {"depth": 2}),
-        "files%3ASweep||c": (IntervalSeconds(5), {}),
-        "files%3ASleeping||default": (HOURLY, {}),
-        "files%3ABare||default": (CronSchedule("@hourly", "Europe/Zurich"), {}),
+        "files:Sweep||a%7Cb": (HOURLY, {"depth": 2}),
+        "files:Sweep||c": (IntervalSeconds(5), {}),
+        "files:Sleeping||default": (HOURLY, {}),
+        "files:Bare||default": (CronSchedule("@hourly", "Europe/Zurich"), {}),
     }
 
 
 def test_an_entry_that_does_not_say_leaves_enabled_to_the_class() -> None:
     """`_enabled = False` holds until an entry says `enabled: true`."""
-    assert "files%3ASleeping||default" not in planned("common: {periodic-tasks: {Sleeping: [{}]}}")
+    assert "files:Sleeping||default" not in planned("common: {periodic-tasks: {Sleeping: [{}]}}")
 
 
 def test_a_class_named_for_a_vo_replaces_its_common_entries_there() -> None:

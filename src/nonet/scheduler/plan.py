@@ -33,7 +33,7 @@ class Entry:
     """One periodic entry: a class, for one VO or for the installation, with one schedule.
 
     Attributes:
-        key: identity, ``full_name|vo|name`` with escaped parts; independent of order.
+        key: identity, ``full_name|vo|name`` with VO and name escaped; independent of order.
         task_name: full name ``category:Class``.
         vo: None for a class that is not VO-aware.
         name: of the entry in the configuration, ``default`` when it has none.
@@ -253,7 +253,7 @@ class _Planner:
                 continue
             name = task_config.name or "default"
             yield Entry(
-                key="|".join(keys.escape(part) for part in (task_name, vo or "", name)),
+                key=f"{task_name}|{keys.escape(vo or '')}|{keys.escape(name)}",
                 task_name=task_name,
                 vo=vo,
                 name=name,

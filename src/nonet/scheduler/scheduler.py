@@ -21,6 +21,7 @@ from nonet.config import Config, load_config
 from nonet.errors import ConfigurationError, InvalidArgumentsError
 from nonet.registry import vos_from_entry_points
 from nonet.scheduler.plan import Entry, due, entries
+from nonet.schedules import takes_after
 from nonet.service import ExitCode, Stop, every
 from nonet.settings import Settings
 from nonet.stores.leadership import Leadership
@@ -136,10 +137,15 @@ class Scheduler:
     async def _fire(
         self, term: str, entry: Entry, last: datetime, now: datetime
     ) -> datetime | None:
-        planned = due(entry.schedule, last, now, timedelta(seconds=self._settings.misfire_grace))
-        if planned.collapsed:
-            logger.warning("%s: %d occurrences not made up for", entry.key, planned.collapsed)
-        for occurrence in planned.fire:
+        """Submit what is due of one entry; when to look again."""
+        # A schedule that knows only the present was asked once; its answer is kept.
+        asked_once = not takes_after(entry.schedule)
+        stored = await self._leadership.next_of(entry.key) if asked_once else None
+        grace = timedelta(seconds=self._settings.misfire_grace)
+        decision = due(entry.schedule, last, now, grace, stored)
+        if decision.collapsed:
+            logger.warning("%s: %d occurrences not made up for", entry.key, decision.collapsed)
+        for occurrence in decision.fire:
             submission = self._client.prepare(
                 self._task(entry), id=occurrence_id(entry.key, occurrence)
             )
@@ -151,7 +157,9 @@ class Scheduler:
                 # One occurrence waits at a time: this one's turn comes with a later tick.
                 return now + timedelta(seconds=_LONGEST_PAUSE)
             logger.info("%s: occurrence %s %s", entry.key, occurrence.isoformat(), answer)
-        return planned.next
+        if asked_once and decision.next is not None and decision.next != stored:
+            await self._leadership.store_next(entry.key, decision.next)
+        return decision.next
 
     async def _base_instants(self, term: str, now: datetime) -> dict[str, datetime]:
         """When each entry fired last, or was planned first; entries planned no more are dropped."""
@@ -196,17 +204,16 @@ class Scheduler:
             try:
                 self._client.prepare(self._task(entry), id="check")
             except (InvalidArgumentsError, TypeError, ValueError) as error:
-                raise ConfigurationError(f"periodic entry {entry.key}: {error}") from error
+                raise ConfigurationError(
+                    f"periodic entry {entry.key} ({entry.origin}): {error}"
+                ) from error
         self._entries = planned
         self._fingerprint = config.fingerprint()
         self._planned_for = None
 
     def _task(self, entry: Entry) -> BaseTask:
         task_class = self._client.registry.get(entry.task_name)
-        arguments = dict(entry.args)
-        if entry.vo:
-            arguments["vo"] = entry.vo
-        task: BaseTask = task_class.arguments.build(arguments)
+        task: BaseTask = task_class.arguments.build(entry.args)
         return task
 
     def _depose(self) -> None:

@@ -84,6 +84,20 @@ class Leadership:
         if entries:
             async with server_errors(self._client):
                 await self._client.hdel(f"{self._prefix}periodic", *entries)
+                await self._client.hdel(f"{self._prefix}periodic:next", *entries)
+
+    async def next_of(self, entry: str) -> datetime | None:
+        """The stored next occurrence of an entry whose schedule is asked only once."""
+        async with server_errors(self._client):
+            found = await self._client.hget(f"{self._prefix}periodic:next", entry)
+        return _instant(found.decode()) if found else None
+
+    async def store_next(self, entry: str, occurrence: datetime) -> None:
+        """Keep what such a schedule answered."""
+        async with server_errors(self._client):
+            await self._client.hset(
+                f"{self._prefix}periodic:next", entry, _microseconds(occurrence)
+            )
 
 
 def _instant(microseconds: str) -> datetime:
