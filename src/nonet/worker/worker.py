@@ -25,10 +25,10 @@ from nonet.settings import Settings
 from nonet.stores.broker import Broker, Delivery, new_cursors
 from nonet.stores.leases import Lease, Leases
 from nonet.task import Size
+from nonet.watchdog import Watchdog
 from nonet.worker.attempt import Attempt
 from nonet.worker.execute import Tools, execute
 from nonet.worker.settle import Settler
-from nonet.worker.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 

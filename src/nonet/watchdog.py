@@ -1,4 +1,4 @@
-"""The watchdog: a thread that keeps a worker's leases alive and notices when one is lost.
+"""The watchdog: a thread that keeps leases alive and notices when one is lost.
 
 A thread with a connection of its own, so that a blocked event loop loses nothing. What it
 cannot renew in time it declares lost by the local monotonic clock, before the server's lease
