@@ -1,0 +1,369 @@
+"""The life of a task in Redis, script by script, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from nonet.errors import NonetError
+from nonet.stores.broker import Broker, Delivery, Submission, new_cursors
+from nonet.stores.leases import Lease, Leases
+from nonet.stores.results import Results
+
+LEASE = 0.3
+LOCK_TTL = 0.2
+
+
+def make_broker(url: str, **changes: Any) -> Broker:
+    options = {"lock_ttl": LOCK_TTL, "lease": LEASE, "result_ttl": 60, "dedup_ttl": 60}
+    return Broker(url, "test", **{**options, **changes})
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = make_broker(redis_url)
+    yield opened
+    await opened.aclose()
+
+
+def task(id: str, stream: str = "normal:small", locks: str = "", **fields: Any) -> Submission:
+    return Submission(id, "probe:Task", stream, b"envelope", locks, **fields)
+
+
+async def fetch(broker: Broker, free: int = 10, worker: str = "small-a") -> list[Delivery]:
+    deliveries, _ = await broker.fetch(worker, "small", free)
+    return deliveries
+
+
+async def fetch_one(broker: Broker, worker: str = "small-a") -> Delivery:
+    (delivery,) = await fetch(broker, 1, worker)
+    return delivery
+
+
+async def record(broker: Broker, id: str) -> dict[str, str]:
+    found = await broker.client.hgetall(f"{broker.prefix}t:{id}")
+    return {name.decode(): value.decode() for name, value in found.items()}
+
+
+async def until_due(broker: Broker, id: str) -> None:
+    """Make a delayed or waiting task due now and promote it."""
+    await broker.client.zadd(f"{broker.prefix}tasks:delayed", {id: 0})
+    assert (await broker.promote()).moved >= 1
+
+
+async def lapse(broker: Broker, delivery: Delivery) -> None:
+    """Let the lease of a delivery run out, as if nobody had renewed it for a minute."""
+    await broker.client.xclaim(
+        broker.prefix + delivery.stream_key,
+        "workers",
+        "small-a",
+        0,
+        [delivery.entry],
+        idle=60_000,
+        justid=True,
+    )
+
+
+class TestSubmit:
+    async def test_same_id_is_the_same_task(self, broker: Broker) -> None:
+        """A second submit of an id makes nothing, also in the same call."""
+        assert await broker.submit([task("a"), task("a")]) == [True, False]
+        assert await broker.submit([task("a")]) == [False]
+        assert len(await fetch(broker)) == 1
+
+    async def test_id_is_remembered_after_the_end(self, redis_url: str) -> None:
+        """An ended id is not executed again, even where no results are kept."""
+        broker = make_broker(redis_url, result_ttl=0)
+        await broker.submit([task("a")])
+        await broker.settle(await fetch_one(broker), "done", b"result")
+        assert await broker.submit([task("a")]) == [False]
+        assert await broker.client.get("{test}:r:a") != b""
+        assert b"result" not in await broker.client.get("{test}:r:a")
+        await broker.aclose()
+
+    async def test_concurrent_submits_of_one_id_make_one_task(self, broker: Broker) -> None:
+        """Fifty parallel submits of one id make one task."""
+        made = await asyncio.gather(*(broker.submit([task("a")]) for _ in range(50)))
+        assert sorted(made) == [[False]] * 49 + [[True]]
+
+    async def test_full_memory_refuses_submits_but_not_settles(self, broker: Broker) -> None:
+        """At maxmemory a submit fails loudly and what runs can still be settled."""
+        await broker.submit([task("a")])
+        delivery = await fetch_one(broker)
+        await broker.client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(NonetError, match="out of memory"):
+                await broker.submit([task("b")])
+            assert await broker.settle(delivery, "done", b"result") == "OK"
+        finally:
+            await broker.client.config_set("maxmemory", 0)
+        assert await broker.submit([task("b")]) == [True]
+
+
+class TestFetch:
+    async def test_strict_priority_and_only_free_slots(self, broker: Broker) -> None:
+        """Realtime comes before normal before background, never more than asked for."""
+        for priority in ("background", "normal", "realtime"):
+            await broker.submit([task(f"{priority}-{i}", f"{priority}:small") for i in range(3)])
+        got = [delivery.id for _ in range(3) for delivery in await fetch(broker, 4)]
+        assert [name.partition("-")[0] for name in got] == (
+            ["realtime"] * 3 + ["normal"] * 3 + ["background"] * 3
+        )
+
+    async def test_sizes_are_separate(self, broker: Broker) -> None:
+        """A worker of one size never sees a task of another."""
+        await broker.submit([task("a", "realtime:large")])
+        assert await fetch(broker) == []
+
+    async def test_what_was_queued_before_the_group_is_not_skipped(self, broker: Broker) -> None:
+        """Groups start at id 0, so a task older than its group is delivered."""
+        await broker.submit([task("old")])
+        assert (await fetch_one(broker)).id == "old"
+
+    async def test_flush_between_two_fetches(self, broker: Broker) -> None:
+        """After a flush the groups are made again by the fetch itself."""
+        await fetch(broker)
+        await broker.client.flushall()
+        await broker.submit([task("a")])
+        assert (await fetch_one(broker)).id == "a"
+
+    async def test_depth_counts_queued_and_running(self, broker: Broker, redis_url: str) -> None:
+        """A settled task leaves its stream; queued and running ones are its length."""
+        await broker.submit([task("a"), task("b"), task("c")])
+        results = Results(broker.client, broker.batched, redis_url, "test")
+        delivery = await fetch_one(broker)
+        queue = next(
+            q for q in await results.queues() if (q.priority, q.size) == ("normal", "small")
+        )
+        assert (queue.depth, queue.running) == (3, 1)
+        await broker.settle(delivery, "done", b"")
+        queue = next(
+            q for q in await results.queues() if (q.priority, q.size) == ("normal", "small")
+        )
+        assert (queue.depth, queue.running) == (2, 0)
+        await results.aclose()
+
+    async def test_garbage_is_quarantined_with_its_bytes(self, broker: Broker) -> None:
+        """An entry that is no task pointer goes to quarantine, and the next task is delivered."""
+        await broker.client.xadd("{test}:tasks:normal:small", {b"data": b"\x80\x04pickle"})
+        await broker.submit([task("good")])
+        assert (await fetch_one(broker)).id == "good"
+        ((_, fields),) = await broker.client.xrange("{test}:quarantine")
+        assert b"\x80\x04pickle" in fields[b"bytes"]
+
+    async def test_old_pointers_are_void(self, broker: Broker) -> None:
+        """An entry of an earlier generation is dropped, whoever finds it."""
+        await broker.submit([task("a")])
+        gen = (await record(broker, "a"))["gen"]
+        await broker.client.xadd("{test}:tasks:normal:small", {"id": "a", "gen": int(gen) - 1})
+        await broker.client.xadd("{test}:tasks:normal:small", {"id": "b", "gen": gen})
+        assert [delivery.id for delivery in await fetch(broker)] == ["a"]
+        assert await broker.client.xlen("{test}:tasks:normal:small") == 1
+
+    async def test_fences_grow(self, broker: Broker) -> None:
+        """Every admission has a larger fence than all before, also after a flush."""
+        fences = []
+        for round in range(3):
+            await broker.submit([task(f"{round}-{i}") for i in range(5)])
+            fences += [int(delivery.fence) for delivery in await fetch(broker)]
+            await broker.client.flushall()
+        assert fences == sorted(set(fences))
+
+
+class TestWake:
+    async def wakes(self, broker: Broker, worker: str) -> int:
+        return int(await broker.client.llen(f"{broker.prefix}wake:{worker}"))
+
+    async def register(self, broker: Broker, url: str, *workers: str) -> None:
+        for worker in workers:
+            leases = Leases(url, "test", worker, "{}", worker_ttl=30, lock_ttl=1, timeout_seconds=1)
+            leases.renew([])
+            leases.close()
+            assert await fetch(broker, worker=worker) == []
+
+    async def test_one_submit_wakes_the_worker_that_was_idle_last(
+        self, broker: Broker, redis_url: str
+    ) -> None:
+        """One task wakes one worker, the most recent; the others sleep on."""
+        await self.register(broker, redis_url, "small-a", "small-b", "small-c")
+        await broker.submit([task("1")])
+        assert [await self.wakes(broker, f"small-{w}") for w in "abc"] == [0, 0, 1]
+        await broker.submit([task("2")])
+        assert [await self.wakes(broker, f"small-{w}") for w in "abc"] == [0, 1, 1]
+
+    async def test_dead_workers_do_not_swallow_a_wake_up(
+        self, broker: Broker, redis_url: str
+    ) -> None:
+        """A worker whose registration ran out is passed over."""
+        await self.register(broker, redis_url, "small-a", "small-b")
+        await broker.client.zadd("{test}:workers", {"small-b": 1})
+        await broker.submit([task("1")])
+        assert await self.wakes(broker, "small-a") == 1
+
+    async def test_a_full_worker_is_not_idle(self, broker: Broker, redis_url: str) -> None:
+        """A worker that got all that it asked for is not woken."""
+        await self.register(broker, redis_url, "small-a")
+        await broker.submit([task("1"), task("2")])
+        await fetch(broker, 1)
+        await broker.client.delete("{test}:wake:small-a")
+        await broker.submit([task("3")])
+        assert await self.wakes(broker, "small-a") == 0
+
+
+class TestSettle:
+    async def test_repeating_a_settle_changes_nothing(self, broker: Broker) -> None:
+        """A settle whose reply was lost may be repeated and answers OK, whatever its outcome."""
+        for id, outcome in (("a", "done"), ("b", "dead"), ("c", "retry"), ("d", "back")):
+            await broker.submit([task(id)])
+            delivery = await fetch_one(broker)
+            delay = timedelta(hours=1)
+            assert await broker.settle(delivery, outcome, b"x", delay=delay) == "OK"
+            before = await record(broker, id)
+            assert await broker.settle(delivery, outcome, b"x", delay=delay) == "OK"
+            assert await record(broker, id) == before
+
+    async def test_a_stale_worker_changes_nothing(self, broker: Broker) -> None:
+        """After a reclaim the first worker's settle is refused; the second one's counts."""
+        await broker.submit([task("a")])
+        first = await fetch_one(broker)
+        await lapse(broker, first)
+        assert (await broker.reclaim("small-b", "small", 10, new_cursors()))[0] == 1
+        second = await fetch_one(broker, "small-b")
+        assert await broker.settle(first, "done", b"first") == "STALE"
+        assert await broker.settle(second, "done", b"second") == "OK"
+        assert await broker.settle(first, "done", b"first") == "STALE"
+        assert (await broker.client.get("{test}:r:a")).endswith(b"|second")
+
+    async def test_retry_keeps_the_id_and_raises_the_attempt(self, broker: Broker) -> None:
+        """A retry is the same id with the next attempt; a hand-back uses none."""
+        await broker.submit([task("a")])
+        attempts = []
+        for outcome in ("retry", "back", "retry", "done"):
+            delivery = await fetch_one(broker)
+            attempts.append((delivery.id, delivery.attempt))
+            await broker.settle(delivery, outcome, b"x")
+        assert attempts == [("a", 1), ("a", 2), ("a", 2), ("a", 3)]
+
+    async def test_nothing_is_left_of_a_settled_task(self, broker: Broker) -> None:
+        """After the end only the result remains, and it has a TTL."""
+        await broker.submit([task("a", locks="M|lock:mutex:job:1||||")])
+        await broker.settle(await fetch_one(broker), "retry", b"error")
+        await broker.settle(await fetch_one(broker), "done", b"result")
+        keys = {key.decode() async for key in broker.client.scan_iter("{test}:*:a")}
+        assert keys == {"{test}:r:a"}
+        assert await broker.client.ttl("{test}:r:a") > 0
+        assert await broker.client.exists("{test}:lock:mutex:job:1") == 0
+
+
+class TestDelayed:
+    async def test_none_early_all_promoted(self, broker: Broker) -> None:
+        """A delayed task is not delivered before it is due, and is afterwards."""
+        due = await broker.now() + timedelta(milliseconds=150)
+        await broker.submit([task("a", due_us=round(due.timestamp() * 1e6))])
+        while not (await broker.promote()).moved:
+            assert await fetch(broker) == []
+        assert await broker.now() >= due
+        assert (await fetch_one(broker)).id == "a"
+
+    async def test_promotion_wakes_for_an_earlier_task(self, broker: Broker) -> None:
+        """Whoever promotes is woken when a task becomes the next one due, only then."""
+        now = (await broker.now()).timestamp() * 1e6
+        for id, seconds, woken in (("a", 100, 1), ("b", 200, 0), ("c", 50, 1)):
+            await broker.client.delete("{test}:wake:promoter")
+            await broker.submit([task(id, due_us=round(now + seconds * 1e6))])
+            assert await broker.client.llen("{test}:wake:promoter") == woken
+
+    async def test_a_broken_stream_loses_nothing_and_holds_up_nobody(self, broker: Broker) -> None:
+        """A task whose stream is of the wrong type stays delayed; the others are promoted."""
+        await broker.client.set("{test}:tasks:normal:large", "not a stream")
+        due = round((await broker.now()).timestamp() * 1e6) + 10_000
+        await broker.submit([task("bad", "normal:large", due_us=due), task("ok", due_us=due)])
+        while not (await broker.promote()).moved:
+            pass
+        assert (await fetch_one(broker)).id == "ok"
+        assert await broker.client.zscore("{test}:tasks:delayed", "bad") is not None
+        await broker.client.delete("{test}:tasks:normal:large")
+        await until_due(broker, "bad")
+        assert (await record(broker, "bad"))["state"] == "queued"
+
+    async def test_a_leaders_promotion_keeps_workers_out(self, broker: Broker) -> None:
+        """Workers promote only while no leader does, and a deposed leader never."""
+        assert (await broker.promote()).allowed
+        assert not (await broker.promote(term="7")).allowed
+        term = await broker.scripts.run("lead", "me", 10_000, "{}")
+        assert (await broker.promote(term=term.decode())).allowed
+        assert not (await broker.promote()).allowed
+
+
+class TestReclaim:
+    async def test_live_leases_are_left_alone(self, broker: Broker, redis_url: str) -> None:
+        """A delivery whose lease is renewed is never taken, and renewing counts no delivery."""
+        await broker.submit([task("a")])
+        delivery = await fetch_one(broker)
+        await lapse(broker, delivery)
+        leases = Leases(
+            redis_url, "test", "small-a", "{}", worker_ttl=30, lock_ttl=1, timeout_seconds=1
+        )
+        lease = Lease(
+            delivery.id, delivery.gen, delivery.fence, 1.0, delivery.stream_key, delivery.entry
+        )
+        assert leases.renew([lease]) == set()
+        leases.close()
+        assert (await broker.reclaim("small-b", "small", 10, new_cursors()))[0] == 0
+        (pending,) = await broker.client.xpending_range(
+            "{test}:tasks:normal:small", "workers", "-", "+", 1
+        )
+        assert pending["times_delivered"] == 1
+
+    async def test_worker_deaths_are_counted_and_bounded(self, broker: Broker) -> None:
+        """A death uses no attempt; at the limit the task is dying and not executed again."""
+        await broker.submit([task("a")])
+        for deaths in range(3):
+            delivery = await fetch_one(broker)
+            assert (delivery.state, delivery.deaths, delivery.used) == ("running", deaths, 0)
+            await lapse(broker, delivery)
+            await broker.reclaim("small-b", "small", 3, new_cursors())
+        dying = await fetch_one(broker)
+        assert (dying.state, dying.reason) == ("dying", "worker-lost")
+
+    async def test_a_dead_entry_behind_many_live_ones_is_found(self, broker: Broker) -> None:
+        """The cursor is carried on, so a sweep sees every entry in the end."""
+        await broker.submit([task(f"live-{i}") for i in range(1500)])
+        deliveries = await fetch(broker, 1500)
+        await lapse(broker, deliveries[-1])
+        cursors, reclaimed, rounds = new_cursors(), 0, 0
+        while not reclaimed:
+            reclaimed, cursors = await broker.reclaim("small-b", "small", 10, cursors)
+            rounds += 1
+            assert rounds < 10
+        assert (await fetch_one(broker, "small-b")).id == "live-1499"
+
+    async def test_dead_consumers_disappear(self, broker: Broker, redis_url: str) -> None:
+        """Once its deliveries are reclaimed nothing names a dead worker any more."""
+        await TestWake().register(broker, redis_url, "small-dead")
+        await broker.submit([task("a")])
+        delivery = await fetch_one(broker, "small-dead")
+        await lapse(broker, delivery)
+        await broker.client.zadd("{test}:workers", {"small-dead": 1})
+        await broker.reclaim("small-b", "small", 10, new_cursors())
+        await broker.reclaim("small-b", "small", 10, new_cursors())
+        assert [key async for key in broker.client.scan_iter("*small-dead*")] == []
+        for stream in ("tasks:normal:small", "woken:normal:small"):
+            consumers = await broker.client.xinfo_consumers(f"{{test}}:{stream}", "workers")
+            assert "small-dead" not in str(consumers)
+        assert await broker.client.zscore("{test}:workers", "small-dead") is None
+
+    async def test_leaving_takes_the_worker_off_every_list(
+        self, broker: Broker, redis_url: str
+    ) -> None:
+        """A worker that stops cleanly leaves nothing behind."""
+        await TestWake().register(broker, redis_url, "small-a")
+        await broker.leave("small-a", "small")
+        keys = [key async for key in broker.client.scan_iter("*small-a*")]
+        assert keys == []
+        assert await broker.client.zcard("{test}:workers") == 0
+        assert await broker.client.zcard("{test}:idle:small") == 0

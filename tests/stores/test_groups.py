@@ -1,0 +1,205 @@
+"""Callback groups as the scripts keep them, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nonet.errors import NotFoundError
+from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.groups import Groups, child_id
+
+
+def make_broker(url: str) -> Broker:
+    return Broker(url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = make_broker(redis_url)
+    yield opened
+    await opened.aclose()
+
+
+def task(id: str, group: str = "") -> Submission:
+    return Submission(id, "p:T", "normal:small", b"e", group=group)
+
+
+CALLBACK = Submission("g.callback", "p:Callback", "realtime:small", b"callback")
+FAILURE = Submission("g.failure", "p:Failure", "realtime:small", b"failure")
+
+
+async def open_group(
+    broker: Broker,
+    total: int,
+    *,
+    parent: str = "",
+    policy: str = "all_success",
+    on_failure: Submission | None = FAILURE,
+) -> Groups:
+    groups = Groups(broker.client, "test")
+    await groups.open(
+        "g",
+        parent,
+        policy=policy,
+        ttl_seconds=60,
+        total=total,
+        callback=CALLBACK,
+        on_failure=on_failure,
+    )
+    await broker.submit([task(child_id("g", i), "g") for i in range(total)])
+    return groups
+
+
+async def fetch(broker: Broker) -> dict[str, Delivery]:
+    deliveries, _ = await broker.fetch("small-a", "small", 100)
+    return {delivery.id: delivery for delivery in deliveries}
+
+
+async def fired(broker: Broker) -> list[str]:
+    """Ids among callback and failure that were submitted."""
+    return [
+        id for id in ("g.callback", "g.failure") if await broker.client.exists(f"{{test}}:t:{id}")
+    ]
+
+
+async def test_no_children_fire_at_once(broker: Broker) -> None:
+    """An empty group fires when it is sealed."""
+    groups = await open_group(broker, 0)
+    assert await fired(broker) == []
+    assert await groups.seal("g", "") == "fired"
+    assert await fired(broker) == ["g.callback"]
+
+
+async def test_fires_only_after_the_last_child_and_the_seal(broker: Broker) -> None:
+    """Neither ended children alone nor the seal alone submit the callback."""
+    groups = await open_group(broker, 2)
+    deliveries = await fetch(broker)
+    await broker.settle(deliveries["g.0"], "done", b"")
+    assert await groups.seal("g", "") == "sealed"
+    assert await fired(broker) == []
+    await broker.settle(deliveries["g.1"], "done", b"")
+    assert await fired(broker) == ["g.callback"]
+
+
+async def test_retries_and_waits_do_not_count(broker: Broker) -> None:
+    """A child that is retried or handed back has not ended."""
+    groups = await open_group(broker, 1)
+    await groups.seal("g", "")
+    for outcome in ("retry", "back"):
+        await broker.settle((await fetch(broker))["g.0"], outcome)
+        assert await fired(broker) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "on_failure", "submitted", "outcome"),
+    [
+        ("all_success", FAILURE, ["g.failure"], "failed"),
+        ("all_success", None, [], "failed"),
+        ("all_done", FAILURE, ["g.callback"], "done"),
+    ],
+)
+async def test_a_failed_child(
+    broker: Broker,
+    policy: str,
+    on_failure: Submission | None,
+    submitted: list[str],
+    outcome: str,
+) -> None:
+    """A failed child decides which of the two is submitted; without on_failure it shows."""
+    groups = await open_group(broker, 2, policy=policy, on_failure=on_failure)
+    await groups.seal("g", "")
+    for (_, delivery), end in zip((await fetch(broker)).items(), ("done", "dead"), strict=True):
+        await broker.settle(delivery, end, b"")
+    assert await fired(broker) == submitted
+    status = await groups.status("g")
+    assert (status.state, status.outcome, status.failed, status.pending) == ("fired", outcome, 1, 0)
+
+
+async def test_results_come_in_the_order_of_spawning(broker: Broker) -> None:
+    """Results are read by child, not by the order in which children ended."""
+    groups = await open_group(broker, 5)
+    await groups.seal("g", "")
+    deliveries = await fetch(broker)
+    for index in (3, 0, 4, 1, 2):
+        await broker.settle(deliveries[child_id("g", index)], "done", b"")
+    assert [id for id, _ in await groups.results("g")] == [child_id("g", i) for i in range(5)]
+    with pytest.raises(NotFoundError, match="group 'other'"):
+        await groups.results("other")
+
+
+async def test_a_parent_that_is_run_again_finds_its_group(broker: Broker) -> None:
+    """Opening and spawning again doubles nothing, also after children have been forgotten."""
+    await broker.submit([task("parent")])
+    groups = await open_group(broker, 2, parent="parent")
+    deliveries = await fetch(broker)
+    await broker.settle(deliveries["g.0"], "done", b"")
+    await broker.client.delete("{test}:r:g.0")
+    await open_group(broker, 2, parent="parent")
+    await groups.seal("g", "parent")
+    await broker.settle(deliveries["g.1"], "done", b"")
+    assert await fired(broker) == ["g.callback"]
+    await open_group(broker, 2, parent="parent")
+    assert await groups.seal("g", "parent") == "fired"
+    assert list(await fetch(broker)) == ["g.callback"]
+
+
+async def test_a_parent_that_ends_before_sealing_fails_the_group(broker: Broker) -> None:
+    """Children go on, the callback is never submitted, on_failure is, whatever the policy."""
+    await broker.submit([task("parent")])
+    parent = (await fetch(broker))["parent"]
+    groups = await open_group(broker, 1, parent="parent", policy="all_done")
+    await broker.settle(parent, "dead", b"")
+    assert await fired(broker) == []
+    await broker.settle((await fetch(broker))["g.0"], "done", b"")
+    assert await fired(broker) == ["g.failure"]
+    assert "parent" in (await groups.status("g")).error
+    assert await broker.client.exists("{test}:open:parent") == 0
+
+
+async def test_a_fired_group_expires_and_leaves_the_list(broker: Broker) -> None:
+    """After firing every key of the group has a TTL; the index forgets what is gone."""
+    groups = await open_group(broker, 1)
+    await groups.seal("g", "")
+    await broker.settle((await fetch(broker))["g.0"], "done", b"")
+    for key in [key async for key in broker.client.scan_iter("{test}:g:g*")]:
+        assert await broker.client.ttl(key) > 0, key
+        await broker.client.delete(key)
+    assert await groups.list(10) == []
+    await groups.open(
+        "h", "", policy="all_done", ttl_seconds=60, total=0, callback=CALLBACK, on_failure=None
+    )
+    assert await broker.client.zrange("{test}:groups", 0, -1) == [b"h"]
+
+
+@given(data=st.data(), total=st.integers(0, 6))
+@settings(max_examples=60, deadline=None)
+def test_fires_exactly_once_in_any_order(redis_server: Any, data: Any, total: int) -> None:
+    """Children end in any order, settles are repeated, the seal comes anywhere: one firing."""
+    ends = [data.draw(st.sampled_from(["done", "dead"])) for _ in range(total)]
+    order = data.draw(st.permutations([*range(total), "seal"]))
+    doubled = data.draw(st.booleans())
+
+    async def play() -> None:
+        with redis_server.client() as client:
+            client.flushall()
+        broker = make_broker(redis_server.url)
+        groups = await open_group(broker, total)
+        deliveries = await fetch(broker)
+        submitted: list[str] = []
+        for step in order:
+            for _ in range(1 + doubled):
+                if step == "seal":
+                    await groups.seal("g", "")
+                else:
+                    await broker.settle(deliveries[child_id("g", step)], ends[step], b"")
+            submitted += await fetch(broker)
+        assert submitted == ["g.failure" if "dead" in ends else "g.callback"]
+        await broker.aclose()
+
+    asyncio.run(play())

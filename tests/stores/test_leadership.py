@@ -1,0 +1,101 @@
+"""The scheduler's lease and the firing of occurrences, on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nonet.stores.broker import Broker, Submission
+from nonet.stores.leadership import Leadership
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def leadership(broker: Broker) -> Leadership:
+    return Leadership(broker.client, "test")
+
+
+def occurrence(number: int) -> Submission:
+    return Submission(f"p-{number}", "p:Sweep", "normal:small", b"e")
+
+
+async def test_one_leads_and_terms_grow(leadership: Leadership) -> None:
+    """While a lease lasts nobody else gets it; each change of leader raises the term."""
+    first = await leadership.lead("a", 30, "{}")
+    assert await leadership.lead("b", 30, "{}") is None
+    assert await leadership.lead("a", 0.05, "{}") == first
+    second = None
+    while second is None:
+        second = await leadership.lead("b", 30, "{}")
+    assert int(second) > int(first or 0)
+    leader = await leadership.leader()
+    assert leader and (leader.owner, leader.term) == ("b", second)
+
+
+async def test_resigning_needs_the_own_term(leadership: Leadership) -> None:
+    """A clean stop frees the lease at once; a deposed leader cannot free its successor's."""
+    term = await leadership.lead("a", 30, "{}") or ""
+    await leadership.resign("a", str(int(term) - 1))
+    assert await leadership.lead("b", 30, "{}") is None
+    await leadership.resign("a", term)
+    assert await leadership.lead("b", 30, "{}") is not None
+
+
+async def test_terms_grow_over_a_loss_of_all_data(broker: Broker, leadership: Leadership) -> None:
+    """After a flush the next term is larger than every one before."""
+    before = await leadership.lead("a", 30, "{}") or ""
+    await broker.client.flushall()
+    assert int(await leadership.lead("b", 30, "{}") or 0) > int(before)
+
+
+async def test_an_occurrence_is_fired_once(broker: Broker, leadership: Leadership) -> None:
+    """Firing an occurrence again, or an older one, does nothing, whoever leads."""
+    term = await leadership.lead("a", 30, "{}") or ""
+    assert await leadership.fire(term, "e", NOON, occurrence(1)) == "FIRED"
+    assert await leadership.fire(term, "e", NOON, occurrence(1)) == "KNOWN"
+    earlier = NOON - timedelta(seconds=1)
+    assert await leadership.fire(term, "e", earlier, occurrence(0)) == "KNOWN"
+    assert await broker.client.xlen("{test}:tasks:normal:small") == 1
+    assert (await leadership.last_fired())["e"] == NOON
+
+
+async def test_a_deposed_leader_fires_nothing(broker: Broker, leadership: Leadership) -> None:
+    """The script refuses a term that is not, or no longer, the leader's."""
+    term = await leadership.lead("a", 30, "{}") or ""
+    await leadership.resign("a", term)
+    assert await leadership.fire(term, "e", NOON, occurrence(1)) == "DEPOSED"
+    await leadership.lead("b", 30, "{}")
+    assert await leadership.fire(term, "e", NOON, occurrence(1)) == "DEPOSED"
+    assert await broker.client.exists("{test}:t:p-1") == 0
+
+
+async def test_one_occurrence_waits_at_a_time(broker: Broker, leadership: Leadership) -> None:
+    """The next occurrence is held back until the one before has started."""
+    term = await leadership.lead("a", 30, "{}") or ""
+    later = NOON + timedelta(seconds=1)
+    await leadership.fire(term, "e", NOON, occurrence(1))
+    assert await leadership.fire(term, "e", later, occurrence(2)) == "WAITING"
+    await broker.fetch("small-a", "small", 1)
+    assert await leadership.fire(term, "e", later, occurrence(2)) == "FIRED"
+
+
+async def test_planning_is_remembered_and_never_overwritten(leadership: Leadership) -> None:
+    """An entry's start is kept over restarts, and a later plan does not move it."""
+    await leadership.plan(["e"], NOON)
+    await leadership.plan(["e"], NOON + timedelta(hours=1))
+    assert await leadership.last_fired() == {"e": NOON}
+    await leadership.store_next("e", NOON + timedelta(hours=2))
+    assert await leadership.next_of("e") == NOON + timedelta(hours=2)
+    await leadership.forget(["e"])
+    assert await leadership.last_fired() == {}
+    assert await leadership.next_of("e") is None

@@ -1,0 +1,290 @@
+"""Locks and limiters as the scripts take, renew and release them, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nonet.locks import (
+    BaseLock,
+    ConcurrencyLimiter,
+    ExclusiveRWLock,
+    MutexLock,
+    RateLimiter,
+    SharedRWLock,
+    encode_locks,
+)
+from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.leases import Lease, Leases
+
+MUTEX = MutexLock("job", 1)
+WRITER = ExclusiveRWLock("job", 1)
+READER = SharedRWLock("job", 1)
+
+
+def make_broker(url: str, lock_ttl: float = 30) -> Broker:
+    return Broker(url, "test", lock_ttl=lock_ttl, lease=45, result_ttl=60, dedup_ttl=60)
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = make_broker(redis_url)
+    yield opened
+    await opened.aclose()
+
+
+async def hold(broker: Broker, id: str, *locks: BaseLock) -> str | None:
+    """Fence of the hold, or None if a lock refused."""
+    answer, detail = await broker.hold(id, encode_locks(locks))
+    return detail if answer == "OK" else None
+
+
+async def submit_and_fetch(broker: Broker, id: str, *locks: BaseLock) -> list[Delivery]:
+    await broker.submit([Submission(id, "p:T", "normal:small", b"e", encode_locks(locks))])
+    return (await broker.fetch("small-a", "small", 10))[0]
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "free"),
+    [
+        (MUTEX, MUTEX, False),
+        (WRITER, WRITER, False),
+        (WRITER, READER, False),
+        (READER, WRITER, False),
+        (READER, READER, True),
+        # A mutex and a reader/writer lock on one object are different locks.
+        (MUTEX, WRITER, True),
+        (MUTEX, READER, True),
+        (MUTEX, MutexLock("job", 2), True),
+        (MUTEX, MutexLock("task", 1), True),
+        (MutexLock("job", "a:b", "c"), MutexLock("job", "a", "b:c"), True),
+    ],
+)
+async def test_who_excludes_whom(
+    broker: Broker, held: BaseLock, wanted: BaseLock, free: bool
+) -> None:
+    """A lock is refused exactly while an incompatible one on the same name is held."""
+    fence = await hold(broker, "first", held)
+    assert fence is not None
+    assert (await hold(broker, "second", wanted) is not None) == free
+    await broker.unhold("first", fence)
+    assert await hold(broker, "third", held) is not None or free
+
+
+async def test_all_or_nothing(broker: Broker) -> None:
+    """A task that is refused one lock takes none of its others, whatever their order."""
+    await hold(broker, "holder", MUTEX)
+    limiter = ConcurrencyLimiter("task", "x", limit=1)
+    rate = RateLimiter("task", "x", limit=1, window_seconds=60)
+    other = MutexLock("job", 2)
+    assert await submit_and_fetch(broker, "a", other, limiter, rate, READER, MUTEX) == []
+    assert await hold(broker, "b", other, limiter, rate, WRITER) is not None
+
+
+async def test_a_refused_task_waits_without_a_slot_and_runs_later(broker: Broker) -> None:
+    """Refusal costs neither slot nor attempt; the blocker can be read; it runs after release."""
+    fence = await hold(broker, "holder", MUTEX)
+    assert fence is not None
+    assert await submit_and_fetch(broker, "a", MUTEX) == []
+    record = await broker.client.hgetall("{test}:t:a")
+    assert (record[b"state"], record[b"blocker"]) == (b"waiting", b"lock:mutex:job:1")
+    assert await broker.client.xlen("{test}:tasks:normal:small") == 0
+    await broker.unhold("holder", fence)
+    while not (deliveries := (await broker.fetch("small-a", "small", 1))[0]):
+        await broker.promote()
+    assert (deliveries[0].id, deliveries[0].attempt) == ("a", 1)
+
+
+async def test_waiting_delays_grow(broker: Broker) -> None:
+    """Each refusal in a row lets the task wait longer, up to a cap."""
+    await hold(broker, "holder", MUTEX)
+    await submit_and_fetch(broker, "a", MUTEX)
+    waits = []
+    for _ in range(8):
+        now = (await broker.now()).timestamp()
+        due = await broker.client.zscore("{test}:tasks:delayed", "a")
+        waits.append(due / 1e6 - now)
+        await broker.client.zadd("{test}:tasks:delayed", {"a": 0})
+        await broker.promote()
+        await broker.fetch("small-a", "small", 1)
+    assert waits[0] < 0.2 < waits[4] < max(waits) <= 3.1
+
+
+async def test_lock_ends_at_its_ttl_and_the_late_settle_is_refused(redis_url: str) -> None:
+    """A holder that stops renewing loses its lock after the TTL; then its settle is LOST."""
+    broker = make_broker(redis_url, lock_ttl=0.2)
+    (late,) = await submit_and_fetch(broker, "late", MUTEX, READER)
+    while (await hold(broker, "next", MUTEX, WRITER)) is None:
+        pass
+    assert await broker.settle(late, "done", b"") == "LOST"
+    assert await broker.client.hget("{test}:t:late", "state") == b"running"
+    assert await broker.settle(late, "back") == "OK"
+    assert await hold(broker, "third", MUTEX) is None
+    await broker.aclose()
+
+
+@pytest.mark.parametrize("lock", [MUTEX, WRITER, READER, ConcurrencyLimiter("job", 1, limit=1)])
+async def test_renewing_keeps_every_kind_of_lock(redis_url: str, lock: BaseLock) -> None:
+    """A renewed lock outlives its TTL many times; a lost one is reported, not revived."""
+    broker = make_broker(redis_url, lock_ttl=0.2)
+    (delivery,) = await submit_and_fetch(broker, "a", lock)
+    leases = Leases(
+        redis_url, "test", "small-a", "{}", worker_ttl=9, lock_ttl=0.2, timeout_seconds=1
+    )
+    lease = Lease("a", delivery.gen, delivery.fence, 0.2, delivery.stream_key, delivery.entry)
+    key = f"{{test}}:{lock.redis_key}" + {"W": ":w", "R": ":r"}.get(lock.kind, "")
+    rival: BaseLock = WRITER if lock.kind in "RW" else lock
+    start = await broker.now()
+    while (await broker.now() - start).total_seconds() < 1:
+        assert leases.renew([lease]) == set()
+        assert await hold(broker, "rival", rival) is None
+    await broker.client.delete(key)
+    assert leases.renew([lease]) == {lease.key}
+    assert await broker.client.exists(key) == 0
+    leases.close()
+    await broker.aclose()
+
+
+async def test_release_and_renewal_check_the_owner(broker: Broker, redis_url: str) -> None:
+    """Releasing or renewing with somebody else's fence changes nothing."""
+    fence = await hold(broker, "a", MUTEX)
+    assert fence is not None
+    leases = Leases(redis_url, "test", "", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1)
+    assert leases.renew([Lease("a", "0", str(int(fence) + 1), 30)]) == {"a/0"}
+    leases.close()
+    await broker.unhold("a", str(int(fence) + 1))
+    assert await hold(broker, "b", MUTEX) is None
+
+
+async def test_changed_locks_are_readmitted_all_or_none(broker: Broker) -> None:
+    """A worker that computes other locks than the submitter gets exactly those, or none."""
+    (delivery,) = await submit_and_fetch(broker, "a", MUTEX)
+    assert await broker.admit(delivery, encode_locks([WRITER])) is None
+    assert await hold(broker, "b", MUTEX) is not None
+    assert await hold(broker, "c", READER) is None
+    assert await broker.admit(delivery, encode_locks([READER, MUTEX])) == "lock:mutex:job:1"
+    assert await hold(broker, "d", WRITER) is not None
+
+
+async def test_rate_is_never_exceeded_in_any_window(broker: Broker) -> None:
+    """Over many windows no window of the limiter's length sees more grants than its limit."""
+    rate = RateLimiter("task", "x", limit=3, window_seconds=0.2)
+    grants: list[float] = []
+    start = (await broker.now()).timestamp()
+    count = 0
+    while (now := (await broker.now()).timestamp()) < start + 1.2:
+        count += 1
+        if await hold(broker, f"r{count}", rate) is not None:
+            scores = await broker.client.zrange(
+                "{test}:limiter:rate:task:x", -1, -1, withscores=True
+            )
+            grants.append(scores[0][1] / 1e6)
+    assert now and len(grants) >= 12
+    for first, fourth in zip(grants, grants[3:], strict=False):
+        assert fourth - first >= 0.2
+
+
+async def test_rate_tokens_come_back_when_the_attempt_never_started(broker: Broker) -> None:
+    """A hand-back before the start returns the token; a started attempt has used it."""
+    rate = RateLimiter("task", "x", limit=1, window_seconds=60)
+    (delivery,) = await submit_and_fetch(broker, "a", rate)
+    await broker.settle(delivery, "back", started=False)
+    ((again,), _) = await broker.fetch("small-a", "small", 1)
+    await broker.settle(again, "done", b"")
+    assert await submit_and_fetch(broker, "b", rate) == []
+
+
+async def test_items_count(broker: Broker) -> None:
+    """An execution may count for several items of a rate limit."""
+
+    def rate(n: int) -> RateLimiter:
+        return RateLimiter("task", "x", limit=5, window_seconds=60, n_items=n)
+
+    assert await hold(broker, "a", rate(3)) is not None
+    assert await hold(broker, "b", rate(3)) is None
+    assert await hold(broker, "c", rate(2)) is not None
+    assert await hold(broker, "d", rate(1)) is None
+
+
+async def test_no_lock_key_outlives_its_use(broker: Broker) -> None:
+    """Every lock key carries a TTL of its own, whatever happens to its holder."""
+    kinds: list[BaseLock] = [MUTEX, WRITER, SharedRWLock("job", 3)]
+    kinds += [
+        ConcurrencyLimiter("job", 1, limit=9),
+        RateLimiter("job", 1, limit=9, window_seconds=1),
+    ]
+    await hold(broker, "a", *kinds)
+    keys = [key async for key in broker.client.scan_iter("{test}:l*")]
+    assert len(keys) == len(kinds) + 1
+    for key in keys:
+        assert 0 < await broker.client.pttl(key) <= 61_000
+
+
+NAMES = st.integers(0, 2)
+LOCKS = st.one_of(
+    NAMES.map(lambda n: MutexLock("job", n)),
+    NAMES.map(lambda n: ExclusiveRWLock("job", n)),
+    NAMES.map(lambda n: SharedRWLock("job", n)),
+    NAMES.map(lambda n: ConcurrencyLimiter("job", n, limit=2)),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.lists(LOCKS, min_size=1, max_size=3)),
+        st.tuples(st.just("release"), st.integers(0, 50)),
+    ),
+    max_size=40,
+)
+
+
+class Model:
+    """Who holds what, in the plainest form."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, dict[str, str]] = {}  # owner → name → kind
+
+    def grants(self, wanted: dict[str, str]) -> bool:
+        return all(self._free(name, kind) for name, kind in wanted.items())
+
+    def _free(self, name: str, kind: str) -> bool:
+        holders = [locks[name] for locks in self.held.values() if name in locks]
+        if kind == "C":
+            return len(holders) < 2
+        if kind == "R":
+            return "W" not in holders
+        return not holders
+
+
+@given(steps=STEPS)
+@settings(max_examples=60, deadline=None)
+def test_any_sequence_agrees_with_the_model(redis_server: Any, steps: list[Any]) -> None:
+    """Whatever is taken and released in whatever order, Redis grants what the model grants."""
+
+    async def play() -> None:
+        with redis_server.client() as client:
+            client.flushall()
+        broker = make_broker(redis_server.url)
+        model, fences = Model(), dict[str, str]()
+        for number, (what, value) in enumerate(steps):
+            if what == "take":
+                lines = encode_locks(value).split("\n")
+                wanted = {line.split("|")[1]: line.split("|")[0] for line in lines}
+                fence = await hold(broker, f"o{number}", *value)
+                assert (fence is not None) == model.grants(wanted)
+                if fence is not None:
+                    model.held[f"o{number}"] = wanted
+                    fences[f"o{number}"] = fence
+            elif model.held:
+                owner = sorted(model.held)[value % len(model.held)]
+                await broker.unhold(owner, fences[owner])
+                del model.held[owner]
+        for owner in model.held:
+            await broker.unhold(owner, fences[owner])
+        assert [key async for key in broker.client.scan_iter("{test}:l*")] == []
+        await broker.aclose()
+
+    asyncio.run(play())
