@@ -20,6 +20,8 @@ from nonet.errors import InvalidArgumentsError, RegistrationError
 from nonet.message import pack
 
 _UNTRAVELLED = {"callable", "is-instance", "is-subclass", "generator"}
+# A Path is_instance(Path) only to Python code that is strict: what travels takes the other branch.
+_NOT_FOR_TRAVEL = {"metadata", "serialization", "python_schema", "strict_schema"}
 
 
 class Constructible:
@@ -264,14 +266,15 @@ def _refuse_untravelled(cls: type, adapter: TypeAdapter[Any]) -> None:
             kind = node.get("type")
             if kind in _UNTRAVELLED:
                 return str(kind)
-            return next((hit for child in node.values() if (hit := search(child))), None)
+            travelling = (child for key, child in node.items() if key not in _NOT_FOR_TRAVEL)
+            return next((hit for child in travelling if (hit := search(child))), None)
         if isinstance(node, list | tuple):
             return next((hit for child in node if (hit := search(child))), None)
         return None
 
     schema: Mapping[str, Any] = adapter.core_schema
     for name, field in _fields(schema).items():
-        if hit := search({key: value for key, value in field.items() if key != "metadata"}):
+        if hit := search(field):
             raise RegistrationError(
                 f"{_place(cls)}: argument {name} cannot be serialised ({hit} schema); "
                 "use plain data, a dataclass or a pydantic model"
