@@ -159,10 +159,10 @@ class TestFetch:
         """An entry of an earlier generation is dropped, whoever finds it."""
         await broker.submit([task("a")])
         gen = (await record(broker, "a"))["gen"]
-        await broker.client.xadd("{test}:tasks:normal:small", {"id": "a", "gen": int(gen) - 1})
-        await broker.client.xadd("{test}:tasks:normal:small", {"id": "b", "gen": gen})
-        assert [delivery.id for delivery in await fetch(broker)] == ["a"]
-        assert await broker.client.xlen("{test}:tasks:normal:small") == 1
+        await broker.client.xadd("{test}:woken:normal:small", {"id": "a", "gen": int(gen) - 1})
+        await broker.client.xadd("{test}:woken:normal:small", {"id": "b", "gen": gen})
+        assert [(d.id, d.gen) for d in await fetch(broker)] == [("a", gen)]
+        assert await broker.client.xlen("{test}:woken:normal:small") == 0
 
     async def test_fences_grow(self, broker: Broker) -> None:
         """Every admission has a larger fence than all before, also after a flush."""
@@ -172,6 +172,16 @@ class TestFetch:
             fences += [int(delivery.fence) for delivery in await fetch(broker)]
             await broker.client.flushall()
         assert fences == sorted(set(fences))
+
+    async def test_fences_grow_when_the_clock_steps_back(self, broker: Broker) -> None:
+        """A fence handed out by a clock that was ahead is not handed out again."""
+        ahead = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+        await broker.client.set("{test}:fence", ahead)
+        fences = []
+        for id in "abc":
+            await broker.submit([task(id)])
+            fences.append(int((await fetch_one(broker)).fence))
+        assert ahead < fences[0] < fences[1] < fences[2]
 
 
 class TestWake:
@@ -205,12 +215,12 @@ class TestWake:
         assert await self.wakes(broker, "small-a") == 1
 
     async def test_a_full_worker_is_not_idle(self, broker: Broker, redis_url: str) -> None:
-        """A worker that got all that it asked for is not woken."""
-        await self.register(broker, redis_url, "small-a")
-        await broker.submit([task("1"), task("2")])
-        await fetch(broker, 1)
-        await broker.client.delete("{test}:wake:small-a")
-        await broker.submit([task("3")])
+        """A worker that got all that it asked for is not woken, though it was idle before."""
+        await self.register(broker, redis_url, "small-a", "small-b")
+        await broker.submit([task("1")])
+        assert await self.wakes(broker, "small-b") == 1
+        assert len(await fetch(broker, 1, "small-a")) == 1
+        await broker.submit([task("2")])
         assert await self.wakes(broker, "small-a") == 0
 
 

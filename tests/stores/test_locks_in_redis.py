@@ -128,6 +128,25 @@ async def test_lock_ends_at_its_ttl_and_the_late_settle_is_refused(redis_url: st
     await broker.aclose()
 
 
+async def test_an_expired_lease_excludes_nobody_even_if_its_key_is_still_there(
+    broker: Broker, redis_url: str
+) -> None:
+    """Expiry is a comparison of times; the TTL of a key only collects garbage."""
+    slot = ConcurrencyLimiter("job", 1, limit=1)
+    await broker.client.set("{test}:lock:mutex:job:1", "dead/1/1|1000")
+    await broker.client.set("{test}:lock:rw:job:1:w", "dead/1/1|1000")
+    await broker.client.zadd("{test}:lock:rw:job:1:r", {"dead/1/1": 1000})
+    await broker.client.zadd("{test}:limiter:conc:job:1", {"dead/1/1": 1000})
+    assert await hold(broker, "a", MUTEX, WRITER, slot) is not None
+    fence = await hold(broker, "b", SharedRWLock("job", 2))
+    leases = Leases(redis_url, "test", "", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1)
+    lease = Lease("b", "0", fence or "", 30)
+    assert leases.renew([lease]) == set()
+    await broker.client.zadd("{test}:lock:rw:job:2:r", {f"b/0/{fence}": 1000})
+    assert leases.renew([lease]) == {"b/0"}
+    leases.close()
+
+
 @pytest.mark.parametrize("lock", [MUTEX, WRITER, READER, ConcurrencyLimiter("job", 1, limit=1)])
 async def test_renewing_keeps_every_kind_of_lock(redis_url: str, lock: BaseLock) -> None:
     """A renewed lock outlives its TTL many times; a lost one is reported, not revived."""
