@@ -277,6 +277,7 @@ class TestDelayed:
         while not (await broker.promote()).moved:
             assert await fetch(broker) == []
         assert await broker.now() >= due
+        assert await broker.client.zcard("{test}:tasks:delayed") == 0
         assert (await fetch_one(broker)).id == "a"
 
     async def test_promotion_wakes_for_an_earlier_task(self, broker: Broker) -> None:
@@ -351,6 +352,19 @@ class TestReclaim:
             rounds += 1
             assert rounds < 10
         assert (await fetch_one(broker, "small-b")).id == "live-1499"
+
+    async def test_an_old_pointer_reclaims_nothing(self, broker: Broker) -> None:
+        """A forgotten pending entry of an earlier generation does not touch the running task."""
+        await broker.submit([task("a")])
+        delivery = await fetch_one(broker)
+        old = {"id": "a", "gen": int(delivery.gen) - 1}
+        stream = "{test}:tasks:normal:small"
+        entry = await broker.client.xadd(stream, old)
+        await broker.client.xreadgroup("workers", "small-a", {stream: ">"})
+        await broker.client.xclaim(stream, "workers", "small-a", 0, [entry], idle=60_000)
+        assert (await broker.reclaim("small-b", "small", 10, new_cursors()))[0] == 0
+        assert await broker.settle(delivery, "done", b"") == "OK"
+        assert await broker.client.xlen(stream) == 0
 
     async def test_dead_consumers_disappear(self, broker: Broker, redis_url: str) -> None:
         """Once its deliveries are reclaimed nothing names a dead worker any more."""

@@ -87,6 +87,19 @@ async def test_fires_only_after_the_last_child_and_the_seal(broker: Broker) -> N
     assert await fired(broker) == ["g.callback"]
 
 
+async def test_a_part_of_the_children_is_not_the_group(broker: Broker) -> None:
+    """While children are still being spawned, the end of those that exist fires nothing."""
+    groups = await open_group(broker, 0)
+    await broker.submit([task("g.0", "g")])
+    await broker.settle((await fetch(broker))["g.0"], "done", b"")
+    assert await fired(broker) == []
+    await broker.submit([task("g.1", "g")])
+    await groups.seal("g", "")
+    assert await fired(broker) == []
+    await broker.settle((await fetch(broker))["g.1"], "done", b"")
+    assert await fired(broker) == ["g.callback"]
+
+
 async def test_retries_and_waits_do_not_count(broker: Broker) -> None:
     """A child that is retried or handed back has not ended."""
     groups = await open_group(broker, 1)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 from nonet.client import Client
 from nonet.config import Config, load_config
-from nonet.errors import ConfigurationError, InvalidArgumentsError
+from nonet.errors import ConfigurationError, ServerUnreachableError
 from nonet.registry import vos_from_entry_points
 from nonet.scheduler.plan import Entry, due, entries
 from nonet.schedules import takes_after
@@ -127,7 +127,9 @@ class Scheduler:
         for entry in self._entries:
             try:
                 next_instant = await self._fire(term, entry, last[entry.key], now)
-            except (ConfigurationError, InvalidArgumentsError, ValueError, TypeError) as error:
+            except ServerUnreachableError:
+                raise
+            except Exception as error:  # an author's schedule or constructor
                 logger.error("periodic entry %s: %s", entry.key, error)
                 continue
             if next_instant is not None:
@@ -199,17 +201,27 @@ class Scheduler:
             if issubclass(item.cls, PeriodicBaseTask)
         }
         vos = vos_from_entry_points(("nonet", *self._settings.entry_points))
-        planned = entries(config, classes, vos)
-        for entry in planned:
-            try:
-                self._client.prepare(self._task(entry), id="check")
-            except (InvalidArgumentsError, TypeError, ValueError) as error:
-                raise ConfigurationError(
-                    f"periodic entry {entry.key} ({entry.origin}): {error}"
-                ) from error
-        self._entries = planned
+        self._entries = [
+            entry for entry in entries(config, classes, vos) if self._can_be_made(entry)
+        ]
         self._fingerprint = config.fingerprint()
         self._planned_for = None
+
+    def _can_be_made(self, entry: Entry) -> bool:
+        """Whether the entry's task can be constructed.
+
+        A configured one that cannot makes the configuration bad; a class that cannot be made
+        without configuration is left out, so that it does not stop all others.
+        """
+        try:
+            self._client.prepare(self._task(entry), id="check")
+        except Exception as error:  # the author's constructor may raise anything
+            message = f"periodic entry {entry.key} ({entry.origin}): {error}"
+            if entry.origin != "class":
+                raise ConfigurationError(message) from error
+            logger.error("%s; it is not planned until it is configured", message)
+            return False
+        return True
 
     def _task(self, entry: Entry) -> BaseTask:
         task_class = self._client.registry.get(entry.task_name)
