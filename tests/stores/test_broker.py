@@ -387,7 +387,7 @@ class TestReclaim:
         """A worker that stops cleanly leaves nothing behind."""
         await TestWake().register(broker, redis_url, "small-a")
         await broker.leave("small-a", "small")
-        keys = [key async for key in broker.client.scan_iter("*small-a*")]
-        assert keys == []
+        assert [key async for key in broker.client.scan_iter("*small-a*")] == []
+        assert await broker.client.xinfo_consumers("{test}:tasks:normal:small", "workers") == []
         assert await broker.client.zcard("{test}:workers") == 0
         assert await broker.client.zcard("{test}:idle:small") == 0
