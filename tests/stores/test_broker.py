@@ -164,6 +164,18 @@ class TestFetch:
         assert [(d.id, d.gen) for d in await fetch(broker)] == [("a", gen)]
         assert await broker.client.xlen("{test}:woken:normal:small") == 0
 
+    async def test_a_lost_reply_is_given_back(self, broker: Broker) -> None:
+        """What a worker was handed without knowing is free again at once, locks included."""
+        locks = "M|lock:mutex:job:1||||"
+        await broker.submit([task("known"), task("unknown", locks=locks)])
+        known, unknown = await fetch(broker)
+        assert await broker.disown("small-a", "small", [known]) == 1
+        again = await fetch_one(broker, "small-b")
+        assert (again.id, again.attempt, again.deaths) == ("unknown", 1, 0)
+        assert await broker.settle(unknown, "done", b"") == "STALE"
+        assert await broker.settle(known, "done", b"") == "OK"
+        assert await broker.disown("small-a", "small", []) == 0
+
     async def test_fences_grow(self, broker: Broker) -> None:
         """Every admission has a larger fence than all before, also after a flush."""
         fences = []

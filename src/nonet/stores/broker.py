@@ -5,7 +5,7 @@ One typed method for each script; the scripts hold the rules and the races.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -128,6 +128,7 @@ class Broker:
         self.scripts = Scripts(self.client, self.prefix)
         self.batched = BatchedScripts(self.scripts)
         self._blocking = connect_blocking(url)
+        self._once = Scripts(self._blocking, self.prefix)
         self._lock_ttl_ms = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
         self._result_ms = round(result_ttl * 1000)
@@ -166,7 +167,7 @@ class Broker:
         The flag says that there may be more: many entries had to wait for their locks. With
         fewer than `free` and no flag the worker now stands on the stack of idle workers.
         """
-        more, *rows = await self.scripts.run(
+        more, *rows = await self._once.run(
             "fetch",
             worker,
             size,
@@ -177,6 +178,11 @@ class Broker:
             _microseconds(_LONGEST_WAIT),
         )
         return [_delivery(row) for row in rows], more == 1
+
+    async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
+        """Queue again what a lost reply of `fetch` handed to `worker`, all but `held`."""
+        known = [f"{self.prefix}{item.stream_key} {item.entry}" for item in held]
+        return int(await self.scripts.run("disown", worker, size, self._lock_ttl_ms, *known))
 
     async def admit(self, delivery: Delivery, locks: str) -> str | None:
         """Replace the locks of a delivery; None if taken, else the lock that refused.

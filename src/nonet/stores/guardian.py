@@ -96,7 +96,7 @@ def _spawn(binary: str, address: str, lock_fd: int) -> subprocess.Popen[bytes]:
         "logfile": "",
     }
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-    return subprocess.Popen([binary, *arguments], pass_fds=[lock_fd], preexec_fn=_die_with_me())
+    return subprocess.Popen([binary, *arguments], pass_fds=[lock_fd], preexec_fn=die_with_me())
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], address: str, timeout_seconds: float) -> str:
@@ -119,18 +119,19 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
         server.wait()
 
 
-def _die_with_me() -> Callable[[], None] | None:
-    """What a child runs before exec so that the kernel kills it when the guardian is killed.
+def die_with_me() -> Callable[[], None] | None:
+    """A ``preexec_fn`` by which the kernel kills a child as soon as this process ends.
 
-    Only Linux can; elsewhere a killed guardian leaves its server to the next `kill`.
+    More exactly: when the thread ends that starts the child. Only Linux can; elsewhere a killed
+    guardian leaves its server to the next `kill`.
     """
     if sys.platform != "linux":
         return None
-    prctl, guardian = ctypes.CDLL(None).prctl, os.getpid()
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def arm() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guardian:  # killed between fork and prctl
+        if os.getppid() != parent:  # killed between fork and prctl
             os._exit(1)
 
     return arm

@@ -71,6 +71,8 @@ class Worker:
         self.name = f"{os.getpid()}@{socket.getfqdn()}"
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._slot_freed = asyncio.Event()
+        # Set while a fetch may have handed over tasks of which we know nothing.
+        self._unsure = False
         self._cursors = new_cursors()
         self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="nonet-task")
         self._tools = Tools(
@@ -114,6 +116,7 @@ class Worker:
             try:
                 await self._fill_slots(stopping)
             except Exception as error:  # Redis away or restarted: wait and read on
+                self._unsure = True
                 pause = random.uniform(0.2, 1.0)
                 log_tick_failure("fetch", error, pause)
                 await stop.sleep(pause)
@@ -125,6 +128,11 @@ class Worker:
             self._slot_freed.clear()
             await _first(stopping, self._slot_freed.wait())
             return
+        if self._unsure:
+            held = [attempt.delivery for attempt in self._running]
+            if given := await self._broker.disown(self.id, self._size, held):
+                logger.warning("gave back %d tasks of a lost reply", given)
+            self._unsure = False
         since = time.monotonic()
         deliveries, more = await self._broker.fetch(self.id, self._size, free)
         for delivery in deliveries:

@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+-- disown: after a fetch whose reply was lost, give back at once what this worker holds without
+-- knowing it. Otherwise it would hold more than its slots, and those tasks wait for a lease.
+-- KEYS  prefix
+-- ARGV  worker, size, lock ttl ms, n × (key and entry, with a blank between) that the worker knows
+-- returns the number of tasks that were queued again
+-- @include base wake record locks
+local worker, size, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local known, given = {}, 0
+for i = 4, #ARGV do
+  known[ARGV[i]] = true
+end
+
+local function give_back(id, gen)
+  local record = redis.call('HMGET', P .. 't:' .. id, 'gen', 'owner', 'state', 'stream', 'fence')
+  if record[1] ~= gen or record[2] ~= worker then
+    return
+  end
+  local locks = parse_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl)
+  release_locks(locks, id .. '/' .. gen .. '/' .. record[5], false)
+  requeue(id, record[3] == 'dying' and 'dying' or 'queued', record[4], tonumber(gen), now)
+  given = given + 1
+end
+
+for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+  for _, kind in ipairs({'woken', 'tasks'}) do
+    local key = P .. kind .. ':' .. priority .. ':' .. size
+    local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 10000, worker)
+    for _, item in ipairs(type(pending) == 'table' and not pending.err and pending or {}) do
+      local entry = item[1]
+      if not known[key .. ' ' .. entry] then
+        local found = redis.call('XRANGE', key, entry, entry)[1]
+        if found then
+          give_back(found[2][2], found[2][4])
+        end
+        redis.call('XACK', key, 'workers', entry)
+        redis.call('XDEL', key, entry)
+      end
+    end
+  end
+end
+return given
