@@ -166,6 +166,8 @@ class Broker:
 
         The flag says that there may be more: many entries had to wait for their locks. With
         fewer than `free` and no flag the worker now stands on the stack of idle workers.
+
+        Not repeated when the reply is lost: then call `disown` before the next fetch.
         """
         more, *rows = await self._once.run(
             "fetch",
