@@ -8,9 +8,11 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -24,6 +26,11 @@ from nonet.errors import (
     UnknownTaskError,
 )
 from nonet.service import ExitCode
+
+# Start of the names of all threads that may run user code.
+_THREADS = "nonet-task"
+# How long threads and coroutines may take to end when all else has.
+_END_SECONDS = 0.5
 
 _CODES: dict[type[NonetError], ExitCode] = {
     ConfigurationError: ExitCode.USAGE,
@@ -51,7 +58,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Debug log lines, and trace
 def run(debug: bool, command: Callable[[], Coroutine[Any, Any, int]]) -> None:
     """Run a command to its exit code; an error of ours becomes one line on stderr."""
     try:
-        code = asyncio.run(command())
+        code = asyncio.run(_to_the_end(command))
     except NonetError as error:
         if debug:
             raise
@@ -61,14 +68,43 @@ def run(debug: bool, command: Callable[[], Coroutine[Any, Any, int]]) -> None:
     exit_with(code)
 
 
+async def _to_the_end(command: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """The exit code; neither a thread nor a coroutine of a task can hold the exit.
+
+    `asyncio.run` would wait for both, perhaps for ever: user code may swallow cancellations.
+    """
+    loop = asyncio.get_running_loop()
+    threads = ThreadPoolExecutor(thread_name_prefix=_THREADS)
+    loop.set_default_executor(threads)
+    try:
+        code = await command()
+    finally:
+        threads.shutdown(wait=False)
+        loop.set_default_executor(ThreadPoolExecutor())
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left and (await asyncio.wait(left, timeout=_END_SECONDS))[1]:
+        _leave(code)
+    return code
+
+
 def exit_with(code: int) -> None:
     """End the process, also when a task's thread cannot be stopped."""
+    deadline = time.monotonic() + _END_SECONDS
+    for thread in threading.enumerate():
+        if thread.name.startswith(_THREADS):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                _leave(code)
+    raise typer.Exit(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Skip the interpreter's shutdown, which waits for threads that run user code."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if any(thread.name.startswith("nonet-task") for thread in threading.enumerate()):
-        # Interpreter shutdown would wait for threads that run user code, perhaps for ever.
-        os._exit(code)
-    raise typer.Exit(code)
+    os._exit(code)
 
 
 def fail(message: str, code: ExitCode) -> None:
