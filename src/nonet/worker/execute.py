@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -102,15 +103,28 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools) -> Any:
         if inspect.iscoroutinefunction(function):
             result = await function(**arguments)
         else:
-            run = partial(contextvars.copy_context().run, partial(function, **arguments))
-            result = await asyncio.get_running_loop().run_in_executor(tools.threads, run)
+            run = partial(contextvars.copy_context().run, _outcome, partial(function, **arguments))
+            threaded = asyncio.get_running_loop().run_in_executor(tools.threads, run)
+            result, error = await threaded
+            if error is not None:
+                raise error
         context.ensure_lease()
     return result
+
+
+def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Result or exception as values: no future can carry StopIteration or GeneratorExit."""
+    try:
+        return function(), None
+    except BaseException as error:  # raised again by the caller
+        return None, error
 
 
 def _cut_off(attempt: Attempt, error: asyncio.CancelledError) -> Outcome:
     if attempt.lost is not None:
         return Lost(attempt.lost)
     if attempt.cut_off is not None:
+        # A thread of the task may go on: it must not believe that it still holds anything.
+        attempt.context.lose_lease(attempt.cut_off)
         return HandedBack(attempt.cut_off, started=attempt.started)
     return Failed(error)
