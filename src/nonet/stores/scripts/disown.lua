@@ -13,11 +13,13 @@ end
 
 local function give_back(id, gen)
   local record = redis.call('HMGET', P .. 't:' .. id, 'gen', 'owner', 'state', 'stream', 'fence')
-  if record[1] ~= gen or record[2] ~= worker then
+  if record[1] ~= gen or (record[2] ~= worker and record[3] ~= 'queued') then
     return
   end
-  local locks = parse_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl)
-  release_locks(locks, id .. '/' .. gen .. '/' .. record[5], false)
+  if record[3] ~= 'queued' then  -- else the fetch was cut short before it took the locks
+    local locks = parse_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl)
+    release_locks(locks, id .. '/' .. gen .. '/' .. record[5], false)
+  end
   requeue(id, record[3] == 'dying' and 'dying' or 'queued', record[4], tonumber(gen), now)
   given = given + 1
 end

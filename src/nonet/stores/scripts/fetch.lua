@@ -35,8 +35,9 @@ local function drop(key, entry)
   redis.call('XDEL', key, entry)
 end
 
-local function quarantine(key, entry, fields)
-  redis.call('XADD', P .. 'quarantine', 'MAXLEN', '~', 10000, '*', 'reason', 'not a task pointer',
+local function quarantine(key, entry, fields, problem)
+  local reason = type(problem) == 'table' and problem.err or tostring(problem)
+  redis.call('XADD', P .. 'quarantine', 'MAXLEN', '~', 10000, '*', 'reason', reason,
     'stream', key, 'entry', entry, 'bytes', cmsgpack.pack(fields))
   drop(key, entry)
 end
@@ -83,13 +84,16 @@ end
 local function examine(key, entry, fields)
   looks = looks - 1
   if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
-    return quarantine(key, entry, fields)
+    return quarantine(key, entry, fields, 'not a task pointer')
   end
   local id, gen = fields[2], fields[4]
   local record = redis.call('HMGET', P .. 't:' .. id, 'state', 'gen', 'attempt', 'deaths',
     'ticket', 'refusals', 'reason', 'died')
   if record[2] ~= gen or (record[1] ~= 'queued' and record[1] ~= 'dying') then
     return drop(key, entry)
+  end
+  if not record[3] then
+    return quarantine(key, entry, fields, 'its record lacks fields')
   end
   deliver(key, entry, id, gen, record)
 end
@@ -101,7 +105,11 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
       local wanted = math.min(free, looks)
       local entries = read(key, wanted)
       for _, item in ipairs(entries) do
-        examine(key, item[1], item[2])
+        -- One broken record must not take along those that were read with it.
+        local fine, problem = pcall(examine, key, item[1], item[2])
+        if not fine then
+          quarantine(key, item[1], item[2], problem)
+        end
       end
       if #entries < wanted then
         break

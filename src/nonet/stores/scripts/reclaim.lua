@@ -12,10 +12,18 @@ local answer, reclaimed = {0}, 0
 
 local function take_back(id, gen)
   local record = redis.call('HMGET', P .. 't:' .. id, 'gen', 'state', 'stream', 'deaths')
-  if record[1] ~= gen or (record[2] ~= 'running' and record[2] ~= 'dying') then
+  if record[1] ~= gen then
     return
   end
   local key, state = P .. 't:' .. id, record[2]
+  if state == 'queued' then
+    -- A fetch was cut short after it had read the entry: nobody has executed it.
+    requeue(id, state, record[3], tonumber(gen), now)
+    reclaimed = reclaimed + 1
+    return
+  elseif state ~= 'running' and state ~= 'dying' then
+    return
+  end
   local deaths = tonumber(record[4] or '0') + 1
   if state == 'running' and deaths >= limit then
     state = 'dying'
