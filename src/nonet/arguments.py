@@ -9,19 +9,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, ClassVar, NotRequired, cast
+from typing import Any, ClassVar, NotRequired
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from nonet.errors import InvalidArgumentsError, RegistrationError
-from nonet.message import pack
-
-_UNTRAVELLED = {"callable", "is-instance", "is-subclass", "generator"}
-# A Path is_instance(Path) only to Python code that is strict: what travels takes the other branch.
-_NOT_FOR_TRAVEL = {"metadata", "serialization", "python_schema", "strict_schema"}
+from nonet.message import decode, encode, pack, travels
 
 
 class Constructible:
@@ -31,8 +27,13 @@ class Constructible:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Looked at before any decorator runs: a generated __init__ is not an own one.
-        cls._body_has_init = "__init__" in cls.__dict__
+        # Looked at before any decorator runs: a generated __init__ is not an own one. (A dataclass
+        # with slots is made twice; the first time counts.)
+        if "_body_has_init" not in cls.__dict__:
+            cls._body_has_init = "__init__" in cls.__dict__
+        for base in cls.__bases__:  # their decorators have run
+            if issubclass(base, Constructible):
+                prepare(base)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         prepare(cls)
@@ -44,16 +45,21 @@ class Constructible:
     def serialize(self) -> tuple[Any, ...]:
         """The positional arguments that make an equal task; override it to travel differently."""
         values = _values(self)
-        return tuple(values[name] for name in Arguments(type(self)).names if name in values)
+        parameters = _parameters(type(self))
+        return tuple(values.get(name, parameters[name].default) for name in parameters)
 
 
 def prepare(cls: type) -> None:
-    """Make an annotated but undecorated class, and such bases of it, a dataclass."""
-    if _form(cls) is not _Form.UNDECORATED:
-        return
-    for base in reversed(cls.__mro__):
-        if _is_undecorated(base):
-            dataclasses.dataclass(base)
+    """Make an annotated but undecorated class a dataclass; its bases have been prepared.
+
+    Raises:
+        RegistrationError: it cannot be one: a mutable default, an argument after an optional one.
+    """
+    if _form(cls) is _Form.UNDECORATED:
+        try:
+            dataclasses.dataclass(cls)
+        except (TypeError, ValueError) as error:
+            raise RegistrationError(f"{_place(cls)}: {error}") from None
 
 
 class Arguments:
@@ -68,10 +74,8 @@ class Arguments:
         self.cls = cls
         self.is_model = issubclass(cls, BaseModel)
         self._signature = _signature(cls)
-        self.names = [name for name, p in self._signature.parameters.items() if _is_named(p)]
-        self._by_position = any(
-            p.kind is p.POSITIONAL_ONLY for p in self._signature.parameters.values()
-        )
+        self._parameters = _parameters(cls)
+        self._by_position = any(p.kind is p.POSITIONAL_ONLY for p in self._parameters.values())
         self._adapter: TypeAdapter[Any] = _adapter(cls, self._signature)
         _refuse_untravelled(cls, self._adapter)
 
@@ -81,13 +85,16 @@ class Arguments:
         Raises:
             InvalidArgumentsError: a value does not fit its annotation or cannot travel.
         """
-        values = self._serialized(task)
-        validated = values if self.is_model else self._validate(values)
-        try:
-            return cast(dict[str, Any], pack(validated))
-        except TypeError as error:
-            reason = str(error).removeprefix("value")
-            raise InvalidArgumentsError(self.cls.__name__, [reason]) from None
+        packed: dict[str, Any] = {}
+        problems: list[str] = []
+        for name, value in dict(self._validate(self._serialized(task))).items():
+            try:
+                packed[name] = pack(value)
+            except TypeError as error:
+                problems.append(name + str(error).removeprefix("value"))
+        if problems:
+            raise InvalidArgumentsError(self.cls.__name__, problems)
+        return packed
 
     def build(self, values: Mapping[str, Any]) -> Any:
         """The task made of arguments by name.
@@ -101,7 +108,9 @@ class Arguments:
         if not self._by_position:
             return self.cls(**validated)
         bound = self._signature.bind_partial()
-        bound.arguments.update({name: validated[name] for name in self.names if name in validated})
+        bound.arguments.update(
+            {name: validated[name] for name in self._parameters if name in validated}
+        )
         return self.cls(*bound.args, **bound.kwargs)
 
     def bind(self, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -110,11 +119,7 @@ class Arguments:
         Raises:
             InvalidArgumentsError: too many, unknown, missing or wrong arguments.
         """
-        positional = [
-            name
-            for name in self.names
-            if self._signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
-        ]
+        positional = [name for name, p in self._parameters.items() if p.kind is not p.KEYWORD_ONLY]
         if len(args) > len(positional):
             problem = f"takes {len(positional)} positional arguments, {len(args)} given"
             raise InvalidArgumentsError(self.cls.__name__, [problem])
@@ -128,10 +133,13 @@ class Arguments:
     def _serialized(self, task: Any) -> dict[str, Any]:
         if type(task).serialize is Constructible.serialize:
             return _values(task)
-        try:
-            return dict(self._signature.bind(*task.serialize()).arguments)
-        except TypeError as error:
-            raise InvalidArgumentsError(self.cls.__name__, [f"serialize(): {error}"]) from None
+        values = task.serialize()
+        if len(values) > len(self._parameters):
+            problem = (
+                f"serialize() gives {len(values)} values for {len(self._parameters)} arguments"
+            )
+            raise InvalidArgumentsError(self.cls.__name__, [problem])
+        return dict(zip(self._parameters, values, strict=False))
 
     def _validate(self, values: Mapping[str, Any]) -> Any:
         try:
@@ -148,7 +156,7 @@ def _values(task: Any) -> dict[str, Any]:
     """The constructor arguments of an instance, by name."""
     form = _form(type(task))
     if form is _Form.MODEL:
-        return {name: getattr(task, name) for name in type(task).model_fields}
+        return dict(task)
     if form is _Form.DATACLASS:
         return {f.name: getattr(task, f.name) for f in dataclasses.fields(task) if f.init}
     args, kwargs = task._call
@@ -195,8 +203,16 @@ def _is_undecorated(cls: type) -> bool:
     return any("ClassVar" not in str(annotation) for annotation in annotations.values())
 
 
-def _is_named(parameter: inspect.Parameter) -> bool:
-    return parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """The arguments that have a name, in their order; those of a model are its fields."""
+    if issubclass(cls, BaseModel):
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return {name: inspect.Parameter(name, kind) for name in cls.model_fields}
+    return {
+        name: parameter
+        for name, parameter in _signature(cls).parameters.items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
 
 
 def _signature(cls: type) -> inspect.Signature:
@@ -214,71 +230,114 @@ def _adapter(cls: type, signature: inspect.Signature) -> TypeAdapter[Any]:
     A typed dict, because fields of a model may not be called ``json`` or ``copy``.
     """
     if issubclass(cls, BaseModel):
-        return TypeAdapter(cls)
+        return _type_adapter(cls, cls)
+    _refuse_nameless(cls, signature)
     hints = _hints(cls)
     fields: dict[str, Any] = {}
-    extra: typing.Literal["allow", "forbid"] = "forbid"
+    extra: dict[str, Any] = {}
     for name, parameter in signature.parameters.items():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            raise RegistrationError(
-                f"{_place(cls)}: *{name} of __init__ cannot be stored by name; "
-                "declare the arguments one by one"
-            )
-        if parameter.kind is parameter.VAR_KEYWORD:
-            extra = "allow"
-            continue
         hint = hints.get(name, Any)
         if isinstance(hint, dataclasses.InitVar):
             raise RegistrationError(
                 f"{_place(cls)}: field {name} is an InitVar, whose value is gone after "
                 "construction; give the class an own __init__"
             )
-        fields[name] = hint if parameter.default is parameter.empty else NotRequired[hint]
+        if parameter.kind is parameter.VAR_KEYWORD:
+            extra = {"extra_items": hint}
+        else:
+            fields[name] = hint if parameter.default is parameter.empty else NotRequired[hint]
     make: Any = TypedDict
-    shape = make(cls.__name__, fields)
-    shape.__pydantic_config__ = ConfigDict(extra=extra)
+    shape = make(cls.__name__, fields, **extra)
+    if not extra:
+        shape.__pydantic_config__ = ConfigDict(extra="forbid")
+    return _type_adapter(cls, shape)
+
+
+def _type_adapter(cls: type, shape: Any) -> TypeAdapter[Any]:
     try:
-        return TypeAdapter(shape)
-    except PydanticUserError as error:
+        adapter = TypeAdapter(shape)
+        adapter.rebuild()  # of a model with a name that cannot be resolved
+        return adapter
+    except (PydanticUserError, NameError) as error:
         reason = str(error).split("\n")[0]
         raise RegistrationError(
             f"{_place(cls)}: its arguments cannot be serialised: {reason}"
         ) from None
 
 
+def _refuse_nameless(cls: type, signature: inspect.Signature) -> None:
+    """Refuse a constructor whose arguments cannot all be told apart by name."""
+    kinds = {parameter.kind: name for name, parameter in signature.parameters.items()}
+    if name := kinds.get(inspect.Parameter.VAR_POSITIONAL):
+        raise RegistrationError(
+            f"{_place(cls)}: *{name} of __init__ cannot be stored by name; "
+            "declare the arguments one by one"
+        )
+    name = kinds.get(inspect.Parameter.POSITIONAL_ONLY)
+    if name and inspect.Parameter.VAR_KEYWORD in kinds:
+        raise RegistrationError(
+            f"{_place(cls)}: positional-only {name} of __init__ may clash with a name in its "
+            "keyword arguments; drop the / or the **"
+        )
+
+
 def _hints(cls: type) -> dict[str, Any]:
     constructor: Any = cls
+    if constructor.__init__ is object.__init__:
+        return {}
     source = cls if _form(cls) is _Form.DATACLASS else constructor.__init__
     try:
         return typing.get_type_hints(source, include_extras=True)
-    except NameError as error:
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise RegistrationError(
             f"{_place(cls)}: an annotation cannot be resolved: {error}; "
             "import the name outside `if TYPE_CHECKING`"
         ) from None
-    except TypeError:
-        return {}
 
 
 def _refuse_untravelled(cls: type, adapter: TypeAdapter[Any]) -> None:
-    def search(node: Any) -> str | None:
-        if isinstance(node, Mapping):
-            kind = node.get("type")
-            if kind in _UNTRAVELLED:
-                return str(kind)
-            travelling = (child for key, child in node.items() if key not in _NOT_FOR_TRAVEL)
-            return next((hit for child in travelling if (hit := search(child))), None)
-        if isinstance(node, list | tuple):
-            return next((hit for child in node if (hit := search(child))), None)
-        return None
-
-    schema: Mapping[str, Any] = adapter.core_schema
-    for name, field in _fields(schema).items():
-        if hit := search(field):
+    """Refuse a class with an argument that `pack` would not bring back as it is."""
+    for name, field in _fields(adapter.core_schema).items():
+        if reason := _untravelled(field):
             raise RegistrationError(
-                f"{_place(cls)}: argument {name} cannot be serialised ({hit} schema); "
+                f"{_place(cls)}: argument {name} cannot be serialised ({reason}); "
                 "use plain data, a dataclass or a pydantic model"
             )
+
+
+def _untravelled(node: Any) -> str | None:
+    """Why a part of a pydantic core schema cannot travel, or None."""
+    if isinstance(node, list | tuple):
+        return next((reason for child in node if (reason := _untravelled(child))), None)
+    if not isinstance(node, Mapping):
+        return None
+    kind = node.get("type")
+    if kind in ("callable", "is-subclass", "generator"):
+        return f"{kind} schema"
+    if kind == "is-instance" and not _keeps_class(node["cls"]):
+        return f"instance of {node['cls'].__qualname__}"
+    if kind == "enum":
+        return _untravelled_member(node["members"])
+    if kind == "dataclass-field" and node.get("init_only"):
+        return f"InitVar {node['name']}"
+    children = (child for key, child in node.items() if key not in ("metadata", "serialization"))
+    return next((reason for child in children if (reason := _untravelled(child))), None)
+
+
+def _keeps_class(cls: Any) -> bool:
+    # An abstract collection, e.g. Sequence, is what lists arrive as.
+    return travels(cls) if inspect.isclass(cls) else issubclass(list, cls)
+
+
+def _untravelled_member(members: Sequence[Enum]) -> str | None:
+    for member in members:
+        try:
+            if decode(encode(pack(member))) == member.value:
+                continue
+        except TypeError:
+            pass
+        return f"value of {member!s} is a {type(member.value).__qualname__}"
+    return None
 
 
 def _fields(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import os
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePath
@@ -19,13 +20,15 @@ from typing import Any, ClassVar
 
 import msgspec
 from msgspec.msgpack import Ext
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import BaseModel, RootModel, SecretBytes, SecretStr
 
 from nonet.errors import MalformedMessageError
 
 VERSION = 1
 HARD_LIMIT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
+# A document and its mapping of arguments are levels of their own.
+_MAX_DECODED_DEPTH = MAX_DEPTH + 2
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
@@ -173,9 +176,35 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int
     if len(data) > limit_bytes:
         raise MalformedMessageError(f"message of {len(data)} bytes exceeds {limit_bytes}")
     try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, ArithmeticError) as error:
+        document = decoder.decode(data)
+    # The extension types bring errors of many kinds (a pattern: re.error); none may get out.
+    except Exception as error:
         raise MalformedMessageError(f"message of {len(data)} bytes: {error}") from None
+    if _is_deep(document):
+        raise MalformedMessageError(f"message of {len(data)} bytes is nested too deeply")
+    return document
+
+
+def _is_deep(document: Any) -> bool:
+    """Whether decoded data is nested deeper than `pack` makes it: even its ``repr()`` may fail."""
+    is_struct = isinstance(document, msgspec.Struct)
+    level: list[Any] = list(msgspec.structs.astuple(document)) if is_struct else [document]
+    for _ in range(_MAX_DECODED_DEPTH):
+        level = [child for item in level for child in _children(item)]
+        if not level:
+            return False
+    return True
+
+
+def _children(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return itertools.chain(item.keys(), item.values())
+    return item if isinstance(item, list | tuple) else ()
+
+
+def travels(cls: type) -> bool:
+    """Whether what `pack` makes of an instance of a class comes back as an instance of it."""
+    return cls in _PACKERS or issubclass(cls, PurePath | dict)
 
 
 def _pack(value: Any, where: str, depth: int) -> Any:
@@ -190,6 +219,8 @@ def _pack(value: Any, where: str, depth: int) -> Any:
 def _inherited_packer(value: Any) -> Callable[[Any, str, int], Any] | None:
     if isinstance(value, enum.Enum):
         return lambda v, where, depth: _pack(v.value, where, depth)
+    if isinstance(value, RootModel):
+        return lambda v, where, depth: _pack(v.root, where, depth)
     if isinstance(value, BaseModel):
         return lambda v, where, depth: _pack(dict(v), where, depth)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -198,7 +229,7 @@ def _inherited_packer(value: Any) -> Callable[[Any, str, int], Any] | None:
 
 
 def _pack_dataclass(value: Any, where: str, depth: int) -> Any:
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
     return _pack(fields, where, depth)
 
 
@@ -208,15 +239,40 @@ def _pack_items(value: Any, where: str, depth: int) -> Any:
 
 def _pack_mapping(value: Any, where: str, depth: int) -> Any:
     return {
-        _pack(key, f"key of {where}", depth + 1): _pack(item, f"{where}[{key!r}]", depth + 1)
+        _pack_key(key, f"key of {where}", depth + 1): _pack(item, f"{where}[{key!r}]", depth + 1)
         for key, item in value.items()
     }
+
+
+class _Key:
+    """An `Ext` that can be the key of a mapping; the encoder writes it as one."""
+
+    __slots__ = ("ext",)
+
+    def __init__(self, ext: Ext) -> None:
+        self.ext = ext
+
+
+def _pack_key(key: Any, where: str, depth: int) -> Any:
+    packed = _hashable(_pack(key, where, depth))
+    if isinstance(packed, dict):
+        raise TypeError(f"{where} is a {type(key).__qualname__}, which cannot travel as a key")
+    return packed
+
+
+def _hashable(packed: Any) -> Any:
+    """A packed tuple or frozen set as a tuple, at every level; what else a key is, stays."""
+    if isinstance(packed, Ext):
+        return _Key(packed)
+    return tuple(map(_hashable, packed)) if isinstance(packed, list) else packed
 
 
 def _pack_int(value: int, where: str, depth: int) -> Any:
     if -(2**63) <= value < 2**64:
         return int(value)
-    return Ext(_Codes.BIG_INT, str(value).encode())
+    # Not as decimal digits: Python refuses to write more than 4,300 of those.
+    size = value.bit_length() // 8 + 1
+    return Ext(_Codes.BIG_INT, value.to_bytes(size, "big", signed=True))
 
 
 def _pack_text(value: str, where: str, depth: int) -> Any:
@@ -227,6 +283,13 @@ def _pack_text(value: str, where: str, depth: int) -> Any:
     except UnicodeEncodeError:
         return Ext(_Codes.TEXT, value.encode("utf-8", "surrogatepass"))
     return str(value)
+
+
+def _pack_path(value: PurePath, where: str, depth: int) -> Any:
+    try:
+        return Ext(_Codes.PATH, os.fsencode(value))
+    except UnicodeEncodeError:
+        raise TypeError(f"{where} is a path that no file can have, which cannot travel") from None
 
 
 def _as(code: int, to_text: Callable[[Any], str]) -> Callable[[Any, str, int], Any]:
@@ -249,7 +312,7 @@ def _pattern(value: re.Pattern[Any]) -> str:
 
 def _unpattern(text: str) -> re.Pattern[Any]:
     head, _, pattern = text.partition(":")
-    flags = int(head[1:])
+    flags = int(head[1:]) & ~re.DEBUG  # which would print
     if head[0] == "b":
         return re.compile(pattern.encode("latin-1"), flags)
     return re.compile(pattern, flags)
@@ -274,14 +337,13 @@ _PACKERS: dict[type, Callable[[Any, str, int], Any]] = {
     timedelta: _as(_Codes.TIMEDELTA, _seconds),
     Decimal: _as(_Codes.DECIMAL, str),
     uuid.UUID: _as(_Codes.UUID, str),
-    PurePath: lambda value, where, depth: Ext(_Codes.PATH, os.fsencode(value)),
+    PurePath: _pack_path,
     re.Pattern: _as(_Codes.PATTERN, _pattern),
     SecretStr: lambda value, where, depth: _pack(value.get_secret_value(), where, depth),
     SecretBytes: lambda value, where, depth: value.get_secret_value(),
 }
 
 _UNPACKERS: dict[int, Callable[[str], Any]] = {
-    _Codes.BIG_INT: int,
     _Codes.TEXT: str,
     _Codes.DATETIME: datetime.fromisoformat,
     _Codes.DATE: date.fromisoformat,
@@ -294,6 +356,8 @@ _UNPACKERS: dict[int, Callable[[str], Any]] = {
 
 
 def _unpack(code: int, data: memoryview) -> Any:
+    if code == _Codes.BIG_INT:
+        return int.from_bytes(data, "big", signed=True)
     if code == _Codes.PATH:
         return Path(os.fsdecode(bytes(data)))
     if code not in _UNPACKERS:
@@ -301,7 +365,11 @@ def _unpack(code: int, data: memoryview) -> Any:
     return _UNPACKERS[code](bytes(data).decode("utf-8", "surrogatepass"))
 
 
-_ENCODER = msgspec.msgpack.Encoder()
+def _ext_of(key: _Key) -> Ext:
+    return key.ext
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_ext_of)
 _VALUE_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_unpack)
 _ENVELOPE_DECODER = msgspec.msgpack.Decoder(Envelope, ext_hook=_unpack)
 _RESULT_DECODER = msgspec.msgpack.Decoder(ResultDocument, ext_hook=_unpack)

@@ -10,6 +10,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
+from pydantic import BaseModel
+
 from nonet.arguments import Constructible
 from nonet.errors import LeaseLostError, NotBoundError
 from nonet.locks import TASK, BaseLock, ConcurrencyLimiter, MutexLock, RateLimiter
@@ -113,7 +115,6 @@ class BaseTask(Constructible):
         return await current_submitter().submit(self, at_time=at_time, id=id, labels=labels)
 
 
-@dataclass
 class PeriodicBaseTask(BaseTask):
     """Base of tasks that the scheduler submits, once per installation.
 
@@ -143,13 +144,16 @@ class PeriodicBaseTask(BaseTask):
         return [MutexLock(TASK, type(self).__name__)]
 
 
-@dataclass(init=False)
+@dataclass(init=False, repr=False, eq=False)  # those of a pydantic model count
 class PeriodicVoAwareBaseTask(PeriodicBaseTask):
     """Base of periodic tasks that run once per VO, as ``cls(vo=vo, **args)``."""
 
     vo: str
 
     def __init__(self, vo: str, **attributes: Any) -> None:
+        if isinstance(self, BaseModel):
+            BaseModel.__init__(self, vo=vo, **attributes)
+            return
         self.vo = vo
         for name, value in attributes.items():
             setattr(self, name, value)

@@ -1,0 +1,177 @@
+"""The wire format: what it carries, its limits, and that no bytes get past them."""
+
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec.msgpack import Ext
+
+from nonet.errors import MalformedMessageError
+from nonet.message import (
+    HARD_LIMIT_BYTES,
+    MAX_DEPTH,
+    VERSION,
+    Envelope,
+    ErrorDocument,
+    ResultDocument,
+    decode,
+    decode_envelope,
+    decode_error,
+    decode_result,
+    encode,
+    pack,
+)
+
+DECODERS = [decode, decode_envelope, decode_result, decode_error]
+ENVELOPE = Envelope(VERSION, "id", "files:Audit", {"n": 1}, {"vo": "lhcb"}, 1.5, "p", "g")
+RESULT = ResultDocument("files:Audit", 2, 3.5, [1], "ValueError", "no", "retries", "note")
+ERROR = ErrorDocument("retries", "ValueError", "no", "  File …", 3, 1.5)
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("document", "read"),
+    [(ENVELOPE, decode_envelope), (RESULT, decode_result), (ERROR, decode_error)],
+)
+def test_documents_arrive_as_they_were(document: msgspec.Struct, read: object) -> None:
+    """Each document is read back equal."""
+    assert callable(read)
+    assert read(encode(document)) == document
+
+
+def test_an_older_document_gets_the_defaults() -> None:
+    """Fields that were appended later may be missing."""
+    old = msgspec.msgpack.encode([1, "id", "files:Audit", {}, {}, 0.0])
+    assert decode_envelope(old) == Envelope(1, "id", "files:Audit", {}, {}, 0.0)
+
+
+def test_a_newer_document_is_readable() -> None:
+    """A field that a later version appended is ignored, so that the task can be handed on."""
+    new = msgspec.msgpack.encode([2, "id", "files:Audit", {}, {}, 0.0, "", "", "more"])
+    assert decode_envelope(new).version == 2
+
+
+def test_the_wire_format_does_not_change() -> None:
+    """Bytes that are in Redis during an upgrade mean the same afterwards."""
+    assert encode(ENVELOPE).hex() == (
+        "9801a26964ab66696c65733a417564697481a16e0181a2766fa46c686362cb3ff8000000000000a170a167"
+    )
+    assert encode(pack(2**64)).hex() == "c70901010000000000000000"
+    assert encode(pack(-(2**63) - 1)).hex() == "c70901ff7fffffffffffffff"
+
+
+@pytest.mark.parametrize(
+    ("number", "plain"),
+    [(2**64 - 1, True), (2**64, False), (-(2**63), True), (-(2**63) - 1, False)],
+)
+def test_only_integers_beyond_64_bits_need_an_extension(number: int, plain: bool) -> None:
+    """What msgpack can hold is left to it, and the border is exact."""
+    assert isinstance(pack(number), int) is plain
+    assert decode(encode(pack(number))) == number
+
+
+def test_the_size_is_checked_before_decoding() -> None:
+    """Bytes beyond the limit are refused whatever they hold; those at the limit are read."""
+    data = encode(b"x" * 100)
+    assert decode(data, limit_bytes=len(data)) == b"x" * 100
+    with pytest.raises(MalformedMessageError, match=rf"{len(data)} bytes exceeds {len(data) - 1}"):
+        decode(data, limit_bytes=len(data) - 1)
+    for read in DECODERS:
+        with pytest.raises(MalformedMessageError, match="exceeds"):
+            read(b"\xc1" * (HARD_LIMIT_BYTES + 1))
+
+
+def test_the_depth_limit_is_exact_when_packing() -> None:
+    """As deep as allowed arrives; one level more is refused."""
+    assert decode(encode(pack(nested(MAX_DEPTH)))) == nested(MAX_DEPTH)
+    with pytest.raises(TypeError, match=f"nested deeper than {MAX_DEPTH}"):
+        pack(nested(MAX_DEPTH + 1))
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 3, 500, 1000, 100_000])
+@pytest.mark.parametrize("level", [b"\x91", b"\x81\x01", b"\x81\x91"], ids=["list", "map", "key"])
+def test_bytes_nested_too_deeply_are_refused(depth: int, level: bytes) -> None:
+    """No nesting reaches code that recurses, such as the repr of a log line."""
+    with pytest.raises(MalformedMessageError):
+        decode(level * depth + b"\xc0" * (depth + 1 if level == b"\x81\x91" else 1))
+
+
+def test_an_envelope_as_deep_as_packing_allows_is_read() -> None:
+    """The envelope's own levels do not count against its arguments."""
+    envelope = Envelope(VERSION, "id", "files:Audit", {"a": pack(nested(MAX_DEPTH))}, {}, 0.0)
+    assert decode_envelope(encode(envelope)) == envelope
+
+
+@pytest.mark.parametrize("read", DECODERS)
+@given(st.binary(max_size=300))
+@example(b"")
+@example(b"\xc1")
+def test_garbage_is_malformed_and_nothing_else(read: object, data: bytes) -> None:
+    """Random bytes are either data or a MalformedMessageError."""
+    assert callable(read)
+    try:
+        read(data)
+    except MalformedMessageError as error:
+        assert f"{len(data)} bytes" in str(error)
+
+
+@given(st.integers(-128, 127), st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
+@example(10, b"s0:(")  # re.error
+@example(10, b"s0:[[a]")  # FutureWarning
+@example(10, b"s99999999999999999999:a")  # OverflowError
+@example(10, b"s128:a")  # re.DEBUG prints
+@example(10, b"")
+@example(5, b"24:00")
+@example(6, b"1,2")
+@example(6, b"9999999999999,1,1")
+@example(7, b"x")
+@example(8, b"x")
+@example(2, b"\xff")
+@example(99, b"")
+def test_a_broken_extension_is_malformed_and_nothing_else(code: int, data: bytes) -> None:
+    """Whatever an extension's decoder thinks of its bytes, it is one error."""
+    with suppress(MalformedMessageError):
+        decode(msgspec.msgpack.encode(Ext(code, data)))
+
+
+@given(st.data())
+def test_a_damaged_envelope_is_malformed_and_nothing_else(data: st.DataObject) -> None:
+    """Cut off, or with one byte changed, it is another envelope or a MalformedMessageError."""
+    whole = encode(ENVELOPE)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    for damaged in (
+        whole[:at],
+        whole[:at] + bytes([data.draw(st.integers(0, 255))]) + whole[at + 1 :],
+    ):
+        with suppress(MalformedMessageError):
+            assert isinstance(decode_envelope(damaged), Envelope)
+
+
+def test_a_pattern_cannot_print(capsys: pytest.CaptureFixture[str]) -> None:
+    """The debug flag of a stored pattern is dropped."""
+    decode(msgspec.msgpack.encode(Ext(10, b"s128:abc")))
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        (object(), "value is a object"),
+        ({"a": [1, object()]}, r"value\['a'\]\[1\] is a object"),
+        ({object(): 1}, "key of value is a object"),
+        (len, "value is a builtin_function_or_method"),
+        ({1: 1j}, r"value\[1\] is a complex"),
+    ],
+)
+def test_what_cannot_travel_is_named_with_its_place(value: object, place: str) -> None:
+    """The error says what it is and where."""
+    with pytest.raises(TypeError, match=place):
+        pack(value)
