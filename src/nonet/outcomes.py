@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from nonet.errors import StopRetrying, UnableToAcquireLockError
-from nonet.retry import NoRetry, RetryPolicyBase
+from nonet.retry import RetryPolicyBase
 
 
 class Reason(StrEnum):
@@ -112,7 +112,7 @@ def decide(
 
     Args:
         outcome: how the attempt ended.
-        policy: the class's retry policy; an error inside of it counts as `NoRetry`.
+        policy: the class's retry policy; an error inside of it means no retry.
         attempt: number of the attempt that ended, from 1.
         now: aware.
         dlq_eligible: whether a dead task of this class is kept in SQL.
@@ -135,32 +135,46 @@ def decide(
     if reason is None and isinstance(outcome.error, StopRetrying):
         reason = Reason.STOPPED
     if reason is None:
-        at, error = _ask(policy, attempt, outcome.error, error)
-        if at is not None:
-            return Settlement("retry", delay=max(timedelta(0), at - now), error=error)
+        delay, error = _ask(policy, attempt, outcome.error, now, error)
+        if delay is not None:
+            return Settlement("retry", delay=delay, error=error)
         reason = Reason.RETRIES
     return Settlement("dead", reason=reason, error=error, keep=dlq_eligible)
 
 
 def summarize(error: BaseException) -> ErrorSummary:
-    """An exception as text; never raises, whatever its ``__str__`` does."""
+    """An exception as text that can be stored; never raises, whatever its ``__str__`` does."""
     try:
         text = str(error)
     except BaseException as broken:  # the error's own code: no attempt may end by it
         text = f"(its text could not be made: {type(broken).__name__})"
     frames = traceback.format_tb(error.__traceback__, limit=-50)
-    return ErrorSummary(type(error).__qualname__, text[:10_000], "".join(frames)[:60_000])
+    return ErrorSummary(
+        type(error).__qualname__, _storable(text)[:10_000], _storable("".join(frames))[:60_000]
+    )
+
+
+def _storable(text: str) -> str:
+    # Names of files that are not UTF-8 come as lone surrogates, which no database takes.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _ask(
-    policy: RetryPolicyBase, attempt: int, raised: BaseException, error: ErrorSummary
-) -> tuple[datetime | None, ErrorSummary]:
+    policy: RetryPolicyBase,
+    attempt: int,
+    raised: BaseException,
+    now: datetime,
+    error: ErrorSummary,
+) -> tuple[timedelta | None, ErrorSummary]:
+    """How long the policy wants to wait, or None; a broken policy does not retry."""
     try:
         at = policy.schedule_retry(attempt, raised)
-        if at is not None and at.tzinfo is None:
+        if at is None:
+            return None, error
+        if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
-        return at, error
-    except Exception as broken:
-        note = f"{error.text} (retry policy {type(policy).__name__} failed: {broken!r:.200})"
-        at = NoRetry().schedule_retry(attempt, raised)
-        return at, ErrorSummary(error.type, note, error.traceback)
+        return max(timedelta(0), at - now), error
+    except BaseException as broken:  # the policy's own code: no attempt may end by it
+        why = summarize(broken)
+        note = f"{error.text} (retry policy {type(policy).__name__} failed: {why.type}: {why.text})"
+        return None, ErrorSummary(error.type, note[:10_000], error.traceback)

@@ -1,0 +1,183 @@
+"""`decide`: what follows from each outcome of an attempt, as one table."""
+
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+import pytest
+
+from nonet.errors import (
+    LeaseLostError,
+    StopRetrying,
+    TaskRetryRequested,
+    UnableToAcquireLockError,
+)
+from nonet.outcomes import (
+    ErrorSummary,
+    Failed,
+    HandedBack,
+    Reason,
+    Settlement,
+    Succeeded,
+    decide,
+    summarize,
+)
+from nonet.retry import NoRetry, RetryPolicyBase
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+class At(RetryPolicyBase):
+    """Returns, or raises, what it was given."""
+
+    answer: Any
+
+    def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        answer: datetime | None = self.answer
+        return answer
+
+
+class Nowhere(tzinfo):
+    """A broken time zone."""
+
+    def utcoffset(self, instant: datetime | None) -> None:
+        return None
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    __repr__ = __str__
+
+
+FAILED = Failed(ValueError("no"))
+IN_A_MINUTE = At(answer=NOW + 60 * SECOND)
+
+TABLE = [
+    # outcome, policy, dlq_eligible → outcome, delay, reason, kept, started
+    (Succeeded(7), NoRetry(), True, ("done", 0, "", False, True)),
+    (Succeeded(None), IN_A_MINUTE, True, ("done", 0, "", False, True)),
+    (FAILED, NoRetry(), False, ("dead", 0, "retries", False, True)),
+    (FAILED, NoRetry(), True, ("dead", 0, "retries", True, True)),
+    (FAILED, IN_A_MINUTE, True, ("retry", 60, "", False, True)),
+    (FAILED, At(answer=NOW), True, ("retry", 0, "", False, True)),
+    (FAILED, At(answer=NOW - 60 * SECOND), True, ("retry", 0, "", False, True)),
+    (FAILED, At(answer=datetime(2026, 1, 1, 12, 1)), True, ("retry", 60, "", False, True)),
+    (
+        FAILED,
+        At(answer=datetime(2026, 1, 1, 14, 1, tzinfo=timezone(timedelta(hours=2)))),
+        True,
+        ("retry", 60, "", False, True),
+    ),
+    (FAILED, At(answer=datetime.min), True, ("retry", 0, "", False, True)),
+    (Failed(TaskRetryRequested("later")), IN_A_MINUTE, True, ("retry", 60, "", False, True)),
+    (Failed(TaskRetryRequested("later")), NoRetry(), True, ("dead", 0, "retries", True, True)),
+    (Failed(StopRetrying("enough")), IN_A_MINUTE, True, ("dead", 0, "stopped", True, True)),
+    (Failed(StopRetrying("enough")), IN_A_MINUTE, False, ("dead", 0, "stopped", False, True)),
+    (Failed(LeaseLostError("mine")), IN_A_MINUTE, True, ("retry", 60, "", False, True)),
+    (Failed(SystemExit(3)), IN_A_MINUTE, True, ("retry", 60, "", False, True)),
+    (
+        Failed(ValueError("x"), Reason.ARGUMENTS),
+        IN_A_MINUTE,
+        True,
+        ("dead", 0, "arguments", True, True),
+    ),
+    (
+        Failed(ValueError("x"), Reason.QUARANTINED),
+        IN_A_MINUTE,
+        False,
+        ("dead", 0, "quarantined", False, True),
+    ),
+    (Failed(UnableToAcquireLockError("busy")), IN_A_MINUTE, True, ("back", 1, "busy", False, True)),
+    (HandedBack("stopped"), IN_A_MINUTE, True, ("back", 0, "stopped", False, False)),
+    (HandedBack("unknown", 5 * SECOND), NoRetry(), True, ("back", 5, "unknown", False, False)),
+    (HandedBack("stopped", started=True), NoRetry(), True, ("back", 0, "stopped", False, True)),
+    # Policies that are broken do not retry.
+    (FAILED, RetryPolicyBase(), True, ("dead", 0, "retries", True, True)),
+    (FAILED, At(answer=RuntimeError("bug")), True, ("dead", 0, "retries", True, True)),
+    (FAILED, At(answer=SystemExit(1)), True, ("dead", 0, "retries", True, True)),
+    (FAILED, At(answer=Unspeakable()), True, ("dead", 0, "retries", True, True)),
+    (FAILED, At(answer=60), True, ("dead", 0, "retries", True, True)),
+    (FAILED, At(answer="soon"), True, ("dead", 0, "retries", True, True)),
+    (
+        FAILED,
+        At(answer=datetime(2026, 1, 1, tzinfo=Nowhere())),
+        True,
+        ("dead", 0, "retries", True, True),
+    ),
+]
+
+
+@pytest.mark.parametrize(("outcome", "policy", "eligible", "expected"), TABLE)
+def test_decide(
+    outcome: Any,
+    policy: RetryPolicyBase,
+    eligible: bool,
+    expected: tuple[str, int, str, bool, bool],
+) -> None:
+    """Each outcome has exactly one consequence."""
+    found = decide(outcome, policy, 1, NOW, dlq_eligible=eligible)
+    seconds = found.delay.total_seconds()
+    assert (found.outcome, seconds, str(found.reason), found.keep, found.started) == expected
+
+
+def test_the_value_of_a_success_is_kept() -> None:
+    """What ``execute`` returned is what is settled."""
+    assert decide(Succeeded([1]), NoRetry(), 1, NOW, dlq_eligible=True) == Settlement(
+        "done", value=[1]
+    )
+
+
+def test_the_policy_gets_the_attempt_and_the_exception_itself() -> None:
+    """The very exception object, and the number of the attempt that failed."""
+    seen: list[tuple[int, BaseException]] = []
+
+    class Curious(RetryPolicyBase):
+        def schedule_retry(self, attempt: int, exception: BaseException) -> None:
+            seen.append((attempt, exception))
+
+    error = KeyError("x")
+    decide(Failed(error), Curious(), 3, NOW, dlq_eligible=False)
+    assert seen == [(3, error)]
+    assert seen[0][1] is error
+
+
+def test_a_broken_policy_is_named_in_the_error() -> None:
+    """The error that is kept says that the policy failed, beside what the task said."""
+    error = decide(FAILED, At(answer=RuntimeError("bug")), 1, NOW, dlq_eligible=True).error
+    assert error.type == "ValueError"
+    assert error.text == "no (retry policy At failed: RuntimeError: bug)"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("no"), ErrorSummary("ValueError", "no")),
+        (Unspeakable(), ErrorSummary("Unspeakable", "(its text could not be made: RuntimeError)")),
+        (ValueError("caf\udce9"), ErrorSummary("ValueError", "caf\\udce9")),
+        (ValueError("x" * 20_000), ErrorSummary("ValueError", "x" * 10_000)),
+    ],
+)
+def test_any_exception_can_be_summarized(error: Exception, expected: ErrorSummary) -> None:
+    """Its text is bounded and can be stored, whatever ``__str__`` does."""
+    assert summarize(error) == expected
+
+
+def test_a_traceback_shows_frames_without_values() -> None:
+    """The last frames are kept, within a bound, and no local variable."""
+
+    def fall(secret: str, depth: int) -> None:
+        if depth == 0:
+            raise ValueError("bottom")
+        fall(secret, depth - 1)
+
+    try:
+        fall("hunter2", 200)
+    except ValueError as error:
+        found = summarize(error).traceback
+    assert 'raise ValueError("bottom")' in found
+    assert "hunter2" not in found
+    assert len(found) <= 60_000
