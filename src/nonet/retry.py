@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from pydantic import BaseModel, ConfigDict, Field
 
+_YEAR = timedelta(days=365).total_seconds()
+
 
 class RetryPolicyBase(BaseModel):
     """Base of retry policies; subclass it and override `schedule_retry`.
@@ -48,7 +50,7 @@ class ExponentialBackoff(RetryPolicyBase):
     Args:
         base_delay_seconds: delay before the first retry, in seconds.
         max_retries: retries, so a task runs at most ``max_retries + 1`` times.
-        cap: longest delay, in seconds; None for no cap.
+        cap: longest delay, in seconds; a year at most, also when it is None.
         jitter: share of the delay that is drawn at random, 0 … 1: with 0.2 a delay of 10 s
             becomes 8 … 12 s.
 
@@ -65,9 +67,9 @@ class ExponentialBackoff(RetryPolicyBase):
 
     def delay(self, attempt: int) -> timedelta:
         """The pause after failed attempt number `attempt`, without jitter."""
-        # 2.0**1023 is the largest power a float holds; the cap below it keeps timedelta valid.
+        # 2.0**1023 is the largest power a float holds; a year keeps dates valid.
         seconds = self.base_delay_seconds * 2.0 ** min(attempt - 1, 60)
-        longest = self.cap if self.cap is not None else timedelta(days=365).total_seconds()
+        longest = min(self.cap or _YEAR, _YEAR)
         return timedelta(seconds=min(seconds, longest))
 
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:

@@ -1,0 +1,105 @@
+"""Retry policies: how often and after which pause."""
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from nonet.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
+
+ERROR = ValueError("no")
+
+
+def waits(policy: RetryPolicyBase, attempts: int) -> list[float | None]:
+    """Seconds until the next attempt after each failed one, to a tenth; None: given up."""
+    found: list[float | None] = []
+    for attempt in range(1, attempts + 1):
+        before = datetime.now(UTC)
+        at = policy.schedule_retry(attempt, ERROR)
+        found.append(None if at is None else round((at - before).total_seconds(), 1))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (NoRetry(), [None, None]),
+        (ExponentialBackoff(), [10, 20, 40, 80, 160, None]),
+        (ExponentialBackoff(base_delay_seconds=10, max_retries=3), [10, 20, 40, None]),
+        (ExponentialBackoff(max_retries=1), [10, None]),
+        (ExponentialBackoff(max_retries=0), [None]),
+        (ExponentialBackoff(base_delay_seconds=0, max_retries=2), [0, 0, None]),
+        (ExponentialBackoff(base_delay_seconds=0.5, max_retries=2), [0.5, 1, None]),
+        (ExponentialBackoff(base_delay_seconds=10, max_retries=4, cap=25), [10, 20, 25, 25, None]),
+        (ExponentialBackoff(base_delay_seconds=10, max_retries=1, cap=5), [5, None]),
+    ],
+)
+def test_max_retries_means_retries(policy: RetryPolicyBase, expected: list[float | None]) -> None:
+    """`max_retries=n` grants n retries: the base after the first failure, then doubling."""
+    assert waits(policy, len(expected)) == expected
+
+
+@given(
+    st.floats(0, allow_nan=False, allow_infinity=False),
+    st.integers(1, 10**6),
+    st.none() | st.floats(min_value=1e-3, allow_nan=False),
+)
+def test_a_retry_is_never_later_than_a_year(base: float, attempt: int, cap: float | None) -> None:
+    """No combination of numbers makes a date that cannot be stored."""
+    policy = ExponentialBackoff(base_delay_seconds=base, max_retries=10**6, cap=cap, jitter=1)
+    assert timedelta(0) <= policy.delay(attempt) <= timedelta(days=365)
+    at = policy.schedule_retry(attempt, ERROR)
+    assert at is not None
+    assert at <= datetime.now(UTC) + 2 * timedelta(days=365)
+
+
+@given(st.floats(0, 1))
+def test_jitter_spreads_around_the_delay(jitter: float) -> None:
+    """A delay of 10 s with a jitter of j lies within 10 ∓ 10 j seconds."""
+    policy = ExponentialBackoff(base_delay_seconds=10, jitter=jitter)
+    before = datetime.now(UTC)
+    at = policy.schedule_retry(1, ERROR)
+    assert at is not None
+    assert 10 - 10 * jitter - 0.001 <= (at - before).total_seconds() <= 10 + 10 * jitter + 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"base_delay_seconds": -1},
+        {"base_delay_seconds": math.nan},
+        {"max_retries": -1},
+        {"max_retries": 1.5},
+        {"cap": 0},
+        {"jitter": 1.1},
+        {"max_retrys": 3},
+    ],
+)
+def test_senseless_fields_are_refused(fields: dict[str, float]) -> None:
+    """A policy that is written in configuration is checked when it is made."""
+    with pytest.raises(ValidationError):
+        ExponentialBackoff.model_validate(fields)
+
+
+def test_a_policy_of_ones_own_sees_the_exception() -> None:
+    """A subclass decides by the real exception object."""
+
+    class OnlyTimeouts(RetryPolicyBase):
+        pause: float = 5
+
+        def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
+            if isinstance(exception, TimeoutError):
+                return datetime.now(UTC) + timedelta(seconds=self.pause)
+            return None
+
+    assert waits(OnlyTimeouts(), 1) == [None]
+    assert OnlyTimeouts(pause=1).schedule_retry(1, TimeoutError()) is not None
+
+
+def test_a_policy_without_a_rule_says_so() -> None:
+    """The base class decides nothing."""
+    with pytest.raises(NotImplementedError, match="RetryPolicyBase does not define"):
+        RetryPolicyBase().schedule_retry(1, ERROR)
