@@ -6,6 +6,7 @@ take all locks of a task or none when the task is fetched; the watchdog renews t
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from typing import ClassVar
@@ -108,8 +109,11 @@ class BaseLock:
         *extra_keys: object,
         ttl_ms: int = DEFAULT_TTL_MS,
     ) -> None:
-        if ttl_ms < 100:
-            raise ValueError(f"{type(self).__name__}: ttl_ms={ttl_ms} is below 100 ms")
+        # The scripts read whole numbers; a line with another would not be seen as a lock.
+        if not isinstance(ttl_ms, int) or ttl_ms < 100:
+            raise ValueError(
+                f"{type(self).__name__}: ttl_ms={ttl_ms!r} must be a whole number, 100 at least"
+            )
         self.obj = LockedObjectType(obj)
         self.key = key
         self.extra_keys = extra_keys
@@ -160,8 +164,8 @@ class BaseLimiter(BaseLock):
     limit: int | None = None
 
     def _checked_limit(self) -> int | None:
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"{self!r}: limit={self.limit} must be at least 1")
+        if self.limit is not None and not (isinstance(self.limit, int) and self.limit >= 1):
+            raise ValueError(f"{self!r}: limit={self.limit!r} must be a whole number, 1 at least")
         return self.limit
 
 
@@ -201,13 +205,15 @@ class RateLimiter(BaseLimiter):
         limit = self._checked_limit()
         if limit is None or self.window_seconds is None:
             return None
-        if not 1 <= self.n_items <= limit:
+        if not (isinstance(self.n_items, int) and 1 <= self.n_items <= limit):
             raise ValueError(
-                f"{self!r}: n_items={self.n_items} can never fit a limit of {limit}; "
-                "it must be between 1 and the limit"
+                f"{self!r}: n_items={self.n_items!r} can never fit a limit of {limit}; "
+                "it must be a whole number between 1 and the limit"
             )
-        if self.window_seconds <= 0:
-            raise ValueError(f"{self!r}: window_seconds={self.window_seconds} must be positive")
+        if not 0.001 <= self.window_seconds < math.inf:
+            raise ValueError(
+                f"{self!r}: window_seconds={self.window_seconds} must be at least 0.001"
+            )
         window_ms = round(self.window_seconds * 1000)
         return _line(self.kind, self.redis_key, self.ttl_ms, limit, window_ms, self.n_items)
 

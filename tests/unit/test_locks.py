@@ -1,0 +1,236 @@
+"""What tasks declare about locks, and the lines in which that reaches the scripts."""
+
+import math
+import re
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nonet.errors import RegistrationError
+from nonet.locks import (
+    DEFAULT_TTL_MS,
+    JOB,
+    TASK,
+    TRANSFORMATION,
+    BaseLock,
+    ConcurrencyLimiter,
+    ExclusiveRWLock,
+    LockedObjectType,
+    MutexLock,
+    RateLimiter,
+    SharedRWLock,
+    encode_locks,
+    register_locked_object_type,
+    shortest_ttl_ms,
+)
+
+KINDS = [MutexLock, ExclusiveRWLock, SharedRWLock, RateLimiter, ConcurrencyLimiter]
+# As lib/locks.lua reads a line.
+LINE = re.compile(r"[A-Z]\|[^|\n]*\|\d*\|\d*\|\d*\|\d*")
+KEYS = st.text(st.characters(exclude_categories=()), max_size=10) | st.integers()
+
+
+class Action(StrEnum):
+    REMOVE = "RemoveFile"
+
+
+class Tight(RateLimiter):
+    limit = 3
+    window_seconds = 0.5
+
+
+@pytest.mark.parametrize(
+    ("lock", "line"),
+    [
+        (MutexLock(JOB, 7), "M|lock:mutex:job:7||||"),
+        (MutexLock("job", 7), "M|lock:mutex:job:7||||"),
+        (MutexLock(JOB, 7, ttl_ms=DEFAULT_TTL_MS), "M|lock:mutex:job:7||||"),
+        (MutexLock(JOB, 7, ttl_ms=1500), "M|lock:mutex:job:7|1500|||"),
+        (ExclusiveRWLock(TASK, "a"), "W|lock:rw:task:a||||"),
+        (SharedRWLock(TRANSFORMATION, "a"), "R|lock:rw:transformation:a||||"),
+        (ConcurrencyLimiter(TASK, "T"), None),
+        (ConcurrencyLimiter(TASK, "T", limit=2), "C|limiter:conc:task:T||2||"),
+        (
+            ConcurrencyLimiter(JOB, "CERN-DST", Action.REMOVE, limit=2, ttl_ms=100),
+            "C|limiter:conc:job:CERN-DST:RemoveFile|100|2||",
+        ),
+        (RateLimiter(TASK, "T"), None),
+        (RateLimiter(TASK, "T", limit=3), None),
+        (RateLimiter(TASK, "T", window_seconds=3), None),
+        (RateLimiter(TASK, "T", limit=3, window_seconds=60), "L|limiter:rate:task:T||3|60000|1"),
+        (Tight(TASK, "T"), "L|limiter:rate:task:T||3|500|1"),
+        (Tight(TASK, "T", n_items=3), "L|limiter:rate:task:T||3|500|3"),
+        (Tight(TASK, "T", limit=9, window_seconds=1), "L|limiter:rate:task:T||9|1000|1"),
+    ],
+)
+def test_lines(lock: BaseLock, line: str | None) -> None:
+    """Each declaration has one line; a limiter without a limit has none."""
+    assert lock.line() == line
+    assert encode_locks([lock]) == (line or "")
+
+
+def test_a_limit_may_be_set_on_an_instance() -> None:
+    """Limits are plain attributes."""
+    limiter = RateLimiter(TASK, "T")
+    limiter.limit, limiter.window_seconds = 5, 60
+    assert limiter.line() == "L|limiter:rate:task:T||5|60000|1"
+
+
+@pytest.mark.parametrize(
+    ("locks", "lines"),
+    [
+        ([], ""),
+        ([MutexLock(JOB, 1), MutexLock(JOB, 1)], "M|lock:mutex:job:1||||"),
+        ([MutexLock(JOB, 1), MutexLock(JOB, "1")], "M|lock:mutex:job:1||||"),
+        ([SharedRWLock(JOB, 1), ExclusiveRWLock(JOB, 1)], "W|lock:rw:job:1||||"),
+        ([ExclusiveRWLock(JOB, 1), SharedRWLock(JOB, 1)], "W|lock:rw:job:1||||"),
+        ([SharedRWLock(JOB, 1), SharedRWLock(JOB, 1)], "R|lock:rw:job:1||||"),
+        (
+            [MutexLock(JOB, 1), SharedRWLock(JOB, 1), MutexLock(TASK, 1)],
+            "M|lock:mutex:job:1||||\nR|lock:rw:job:1||||\nM|lock:mutex:task:1||||",
+        ),
+        (
+            [RateLimiter(TASK, "T"), MutexLock(JOB, 1), ConcurrencyLimiter(TASK, "T", limit=1)],
+            "M|lock:mutex:job:1||||\nC|limiter:conc:task:T||1||",
+        ),
+    ],
+)
+def test_each_name_is_taken_once(locks: list[BaseLock], lines: str) -> None:
+    """The same lock twice counts once; shared and exclusive together are exclusive."""
+    assert encode_locks(locks) == lines
+
+
+def test_limiters_are_skipped_when_interactive() -> None:
+    """Only structural locks protect data; limiters protect others from load."""
+    locks = [MutexLock(JOB, 1), ConcurrencyLimiter(TASK, "T", limit=1), Tight(TASK, "T")]
+    assert encode_locks(locks, interactive=True) == "M|lock:mutex:job:1||||"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a:b", "c"), ("a", "b:c")),
+        (("a", "b"), ("a:b",)),
+        (("a", ""), ("a",)),
+        (("a%3Ab",), ("a:b",)),
+        (("a|b",), ("a", "b")),
+        (("a\nM|x",), ("a", "M", "x")),
+        (("é",), ("e",)),
+    ],
+)
+def test_names_do_not_collide(one: tuple[str, ...], other: tuple[str, ...]) -> None:
+    """Parts of a name are escaped, so that what separates them cannot be forged."""
+    assert MutexLock(JOB, *one).redis_key != MutexLock(JOB, *other).redis_key
+
+
+@given(st.lists(KEYS, min_size=1, max_size=3), st.lists(KEYS, min_size=1, max_size=3))
+def test_names_are_equal_only_for_equal_keys(one: list[object], other: list[object]) -> None:
+    """Two lists of keys share a lock only if they read the same."""
+    same = [str(key) for key in one] == [str(key) for key in other]
+    assert (MutexLock(JOB, *one).redis_key == MutexLock(JOB, *other).redis_key) is same
+
+
+@given(st.sampled_from(KINDS), st.lists(KEYS, min_size=1, max_size=3), st.integers(100, 10**9))
+def test_every_line_is_one_that_the_scripts_can_read(
+    kind: type[BaseLock], keys: list[object], ttl_ms: int
+) -> None:
+    """Whatever the keys hold, a lock is one line of ASCII with six fields."""
+    lock = kind(JOB, *keys, ttl_ms=ttl_ms)
+    if isinstance(lock, RateLimiter | ConcurrencyLimiter):
+        lock.limit = 5
+    if isinstance(lock, RateLimiter):
+        lock.window_seconds = 1.5
+    line = lock.line()
+    assert line is not None
+    assert line.isascii()
+    assert LINE.fullmatch(line)
+
+
+def test_kinds_are_different_locks() -> None:
+    """A mutex, a reader/writer lock and the limiters of one object never exclude each other."""
+    names = {kind(JOB, 1).redis_key for kind in KINDS}
+    assert names == {
+        "lock:mutex:job:1",
+        "lock:rw:job:1",
+        "limiter:rate:job:1",
+        "limiter:conc:job:1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: MutexLock(JOB, 1, ttl_ms=99), "ttl_ms=99"),
+        (lambda: MutexLock(JOB, 1, ttl_ms=1500.5), "ttl_ms=1500.5 must be a whole number"),
+        (
+            lambda: ConcurrencyLimiter(TASK, "T", limit=0),
+            r"ConcurrencyLimiter\('task', 'T'\): limit=0",
+        ),
+        (lambda: ConcurrencyLimiter(TASK, "T", limit=2.5), "limit=2.5 must be a whole number"),
+        (lambda: ConcurrencyLimiter(TASK, "T", limit="2"), "limit='2'"),
+        (lambda: RateLimiter(TASK, "T", limit=-1, window_seconds=1), "limit=-1"),
+        (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=0), "window_seconds=0"),
+        (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=1e-4), "window_seconds=0.0001"),
+        (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=math.inf), "window_seconds=inf"),
+        (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=math.nan), "window_seconds=nan"),
+        (lambda: Tight(TASK, "T", n_items=4), "n_items=4 can never fit a limit of 3"),
+        (lambda: Tight(TASK, "T", n_items=0), "n_items=0"),
+        (lambda: Tight(TASK, "T", n_items=1.5), "n_items=1.5"),
+    ],
+)
+def test_numbers_that_cannot_work_are_refused(make: object, reason: str) -> None:
+    """A lock that the scripts could not read, or that nobody could ever take, is an error."""
+    assert callable(make)
+    with pytest.raises(ValueError, match=reason):
+        make().line()
+
+
+def test_the_shortest_ttl_counts() -> None:
+    """A delivery must be renewed as often as its shortest lock asks for."""
+    lines = encode_locks([MutexLock(JOB, 1, ttl_ms=5000), MutexLock(JOB, 2)])
+    assert shortest_ttl_ms("", 30_000) == 30_000
+    assert shortest_ttl_ms(lines, 30_000) == 5000
+    assert shortest_ttl_ms(lines, 1000) == 1000
+
+
+def test_a_registered_type_is_an_attribute() -> None:
+    """Registering "lfn" makes LockedObjectType.LFN, for locks by type and by name."""
+    made = register_locked_object_type("test_locks_lfn")
+    assert made == "test_locks_lfn"
+    assert LockedObjectType.TEST_LOCKS_LFN is made
+    assert MutexLock(made, "/a").redis_key == MutexLock("test_locks_lfn", "/a").redis_key
+    assert LockedObjectType.registered()["test_locks_lfn"].startswith(__file__)
+
+
+def test_a_type_registered_twice_names_both_places() -> None:
+    """The error tells where, so that one of the two can be renamed."""
+    register_locked_object_type("test_locks_twice")
+    first = LockedObjectType.registered()["test_locks_twice"]
+    with pytest.raises(RegistrationError, match="registered twice") as caught:
+        register_locked_object_type("test_locks_twice")
+    line = int(first.rpartition(":")[2])
+    assert first in str(caught.value)
+    assert f"{__file__}:{line + 3}" in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("name", ["", "LFN", "a b", "1a", "a:b"])
+def test_a_name_that_is_no_identifier_is_refused(name: str) -> None:
+    """Types are lower-case identifiers."""
+    with pytest.raises(RegistrationError, match="lower-case identifier"):
+        register_locked_object_type(name)
+
+
+def test_an_unregistered_type_is_refused_with_the_nearest_name() -> None:
+    """Both as an attribute and as a name, with what to do."""
+    with pytest.raises(AttributeError, match=r"TRANSFORMATON is not registered .*TRANSFORMATION"):
+        _ = LockedObjectType.TRANSFORMATON
+    with pytest.raises(RegistrationError, match=r"Did you mean transformation\?"):
+        MutexLock("transformaton", 1)
+
+
+def test_a_lock_shows_what_it_locks() -> None:
+    """For error messages and logs."""
+    assert repr(MutexLock(JOB, 7, "x")) == "MutexLock('job', 7, 'x')"
