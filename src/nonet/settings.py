@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from nonet.errors import ConfigurationError, suggestion
 
@@ -49,7 +50,12 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=_PREFIX, env_file=".env", env_file_encoding="utf-8", extra="ignore", frozen=True
+        env_prefix=_PREFIX,
+        env_file=".env",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,
+        extra="ignore",
+        frozen=True,
     )
 
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
@@ -82,7 +88,7 @@ class Settings(BaseSettings):
     @classmethod
     def _read_files(cls, values: Any) -> Any:
         for name in ("redis_url", "db_url"):
-            path = os.environ.get(f"{_PREFIX}{name.upper()}_FILE")
+            path = _variables().get(f"{_PREFIX}{name.upper()}_FILE")
             if path and name not in values:
                 values[name] = Path(path).read_text(encoding="utf-8").strip()
         return values
@@ -110,9 +116,10 @@ def load_settings(**options: Any) -> Settings:
     """Settings of this process; options that are not None win over the environment.
 
     Raises:
-        ConfigurationError: a value does not fit; all of them are named. A misspelt ``NONET_``
-            variable is refused too.
+        ConfigurationError: a value does not fit; all of them are named. A misspelt option or
+            ``NONET_`` variable is refused too.
     """
+    _refuse_unknown_options(options)
     _refuse_unknown_variables()
     try:
         return Settings(**{name: value for name, value in options.items() if value is not None})
@@ -128,9 +135,23 @@ def load_settings(**options: Any) -> Settings:
         raise ConfigurationError("settings: " + "; ".join(problems)) from None
 
 
+def _refuse_unknown_options(options: Iterable[str]) -> None:
+    for name in options:
+        if name not in Settings.model_fields:
+            raise ConfigurationError(
+                f"setting {name!r} is not known.{suggestion(name, Settings.model_fields)}"
+            )
+
+
+def _variables() -> dict[str, str | None]:
+    """The environment over ``.env``."""
+    from_file = DotEnvSettingsSource(Settings).env_vars
+    return {**{name.upper(): value for name, value in from_file.items()}, **os.environ}
+
+
 def _refuse_unknown_variables() -> None:
     known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     known |= {f"{_PREFIX}REDIS_URL_FILE", f"{_PREFIX}DB_URL_FILE"}
-    for name in os.environ:
+    for name in _variables():
         if name.startswith(_PREFIX) and name not in known:
             raise ConfigurationError(f"setting {name} is not known.{suggestion(name, known)}")

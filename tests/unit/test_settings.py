@@ -1,0 +1,141 @@
+"""Where settings come from, which ones win, and which are refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nonet.app import Nonet
+from nonet.errors import ConfigurationError
+from nonet.settings import Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting of whoever runs the tests, and a directory without ``.env``."""
+    for name in list(os.environ):
+        if name.upper().startswith("NONET_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults() -> None:
+    """Without any variable: the numbers of the documentation."""
+    found = load_settings()
+    assert found.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
+    assert (found.namespace, found.lease, found.lock_ttl, found.leader_ttl) == ("nonet", 45, 30, 30)
+    assert (found.worker_ttl, found.grace, found.result_ttl) == (30, 25, 3600)
+    assert (found.dedup_ttl, found.misfire_grace, found.message_limit) == (60, 60, 262_144)
+    assert (found.concurrency, found.tasks, found.config) == (None, (), None)
+    assert found.renew_interval == 10
+    assert found.sql_url() == f"sqlite+aiosqlite:///{found.state_dir}/nonet.db"
+
+
+def test_options_win_over_the_environment_and_that_over_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An option of None leaves the setting to the environment, which wins over ``.env``."""
+    (tmp_path / ".env").write_text("NONET_GRACE=1\nNONET_LEASE=61\nNONET_DEDUP_TTL=62\nOTHER=x\n")
+    monkeypatch.setenv("NONET_GRACE", "2")
+    monkeypatch.setenv("NONET_LEASE", "63")
+    found = load_settings(grace=3, lease=None)
+    assert (found.grace, found.lease, found.dedup_ttl) == (3, 63, 62)
+
+
+def test_an_empty_variable_is_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deployment files tend to set variables to nothing."""
+    monkeypatch.setenv("NONET_CONCURRENCY", "")
+    monkeypatch.setenv("NONET_CONFIG", "")
+    assert (load_settings().concurrency, load_settings().config) == (None, None)
+
+
+def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blanks and empty parts do not count."""
+    monkeypatch.setenv("NONET_TASKS", "a.tasks, b.tasks,")
+    monkeypatch.setenv("NONET_EXTENSIONS", "")
+    assert load_settings().tasks == ("a.tasks", "b.tasks")
+    assert load_settings().extensions == ()
+    assert load_settings(entry_points=("x", "y")).entry_points == ("x", "y")
+
+
+@pytest.mark.parametrize("name", ["redis_url", "db_url"])
+def test_secrets_may_come_from_a_file(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """``NONET_…_FILE`` names a file, in the environment or in ``.env``; a value itself wins."""
+    secret = tmp_path / "secret"
+    secret.write_text("redis://:pass@db.example/1\n")
+    monkeypatch.setenv(f"NONET_{name.upper()}_FILE", str(secret))
+    assert getattr(load_settings(), name).get_secret_value() == "redis://:pass@db.example/1"
+    monkeypatch.setenv(f"NONET_{name.upper()}", "redis://other.example")
+    assert getattr(load_settings(), name).get_secret_value() == "redis://other.example"
+    monkeypatch.delenv(f"NONET_{name.upper()}_FILE")
+    monkeypatch.delenv(f"NONET_{name.upper()}")
+    (tmp_path / ".env").write_text(f"NONET_{name.upper()}_FILE={secret}\n")
+    assert getattr(load_settings(), name).get_secret_value() == "redis://:pass@db.example/1"
+
+
+def test_a_secret_file_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that failed must not mean the default server."""
+    monkeypatch.setenv("NONET_REDIS_URL_FILE", "/nowhere/redis-url")
+    with pytest.raises(ConfigurationError, match="/nowhere/redis-url"):
+        load_settings()
+
+
+@pytest.mark.parametrize("place", ["environment", "file"])
+def test_a_misspelt_variable_is_refused(
+    place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An unknown NONET_ variable is an error with the nearest name, wherever it stands."""
+    if place == "environment":
+        monkeypatch.setenv("NONET_NAMESPCE", "x")
+    else:
+        (tmp_path / ".env").write_text("NONET_NAMESPCE=x\n")
+    with pytest.raises(ConfigurationError, match=r"NONET_NAMESPCE is not known.*NONET_NAMESPACE"):
+        load_settings()
+
+
+def test_a_misspelt_option_is_refused() -> None:
+    """In code too: a setting that has no effect would be worse than an error."""
+    with pytest.raises(ConfigurationError, match=r"'namespce' is not known. Did you mean namespace"):
+        Nonet.from_settings(namespce="x")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"namespace": "a b"}, "NONET_NAMESPACE: "),
+        ({"namespace": "{a}"}, "NONET_NAMESPACE: "),
+        ({"namespace": ""}, "NONET_NAMESPACE: "),
+        ({"concurrency": 0}, "NONET_CONCURRENCY: .*greater than or equal to 1"),
+        ({"lease": 0}, "NONET_LEASE: "),
+        ({"lease": "long"}, "NONET_LEASE: .*valid number"),
+        ({"lock_ttl": 45}, r"lock_ttl \(45 s\) must be shorter than lease \(45 s\)"),
+        ({"lease": 10}, r"lock_ttl \(30 s\) must be shorter than lease \(10 s\)"),
+        ({"dedup_ttl": 20}, "NONET_DEDUP_TTL: .*greater than 20"),
+        ({"result_ttl": -1}, "NONET_RESULT_TTL: "),
+        ({"message_limit": 5 * 1024 * 1024}, "NONET_MESSAGE_LIMIT: "),
+        ({"grace": -1, "worker_ttl": 0}, "NONET_WORKER_TTL: .*; NONET_GRACE: "),
+    ],
+)
+def test_values_that_do_not_fit_are_named(options: dict[str, object], reason: str) -> None:
+    """Every wrong value is named by its variable, with the reason."""
+    with pytest.raises(ConfigurationError, match=reason):
+        load_settings(**options)
+
+
+def test_a_wrong_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an error nor the settings' text contains a password."""
+    monkeypatch.setenv("NONET_REDIS_URL", "redis://:hunter2@db.example/0")
+    monkeypatch.setenv("NONET_DB_URL", "mysql://u:hunter2@db.example/0")
+    assert "hunter2" not in repr(load_settings())
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(lease=0)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_every_setting_is_documented() -> None:
+    """Each field has its line in the docstring."""
+    assert Settings.__doc__
+    for name in Settings.model_fields:
+        assert f"        {name}: " in Settings.__doc__
