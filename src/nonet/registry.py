@@ -7,10 +7,12 @@ import importlib
 import importlib.metadata
 import inspect
 import logging
+import re
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from types import CodeType
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -22,6 +24,7 @@ from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 logger = logging.getLogger(__name__)
 
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR")
 _ABSTRACT = (BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask)
 
 
@@ -115,6 +118,7 @@ class Registry:
             and issubclass(item, BaseTask)
             and item.__module__ == module.__name__
             and hasattr(item, "execute")
+            and not inspect.isabstract(item)
         ]
         if not found:
             raise RegistrationError(
@@ -209,7 +213,7 @@ def _load(entry: importlib.metadata.EntryPoint) -> Any:
 
 
 def _normal(package: str) -> str:
-    return package.lower().replace("_", "-")
+    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def _check(cls: type[BaseTask]) -> None:
@@ -225,17 +229,25 @@ def _check_lock_types(place: str, function: Any) -> None:
 
     Found in the byte code, because the locks themselves need an instance.
     """
-    code = getattr(function, "__code__", None)
-    if code is None:
+    known = LockedObjectType.registered()
+    for name in _lock_types_named(getattr(function, "__code__", None)):
+        if name.isupper() and name.lower() not in known:
+            raise RegistrationError(
+                f"{place} locks LockedObjectType.{name}, which is not registered: call "
+                f"register_locked_object_type({name.lower()!r}) before; known are "
+                + ", ".join(f"{name.upper()} ({where})" for name, where in known.items())
+            )
+
+
+def _lock_types_named(code: Any) -> Iterator[str]:
+    """Every ``X`` of ``LockedObjectType.X`` in a code object and its comprehensions."""
+    if not isinstance(code, CodeType):
         return
     previous = None
     for step in dis.get_instructions(code):
         if previous == "LockedObjectType" and step.opname == "LOAD_ATTR":
-            known = LockedObjectType.registered()
-            if str(step.argval).lower() not in known and str(step.argval).isupper():
-                raise RegistrationError(
-                    f"{place} locks LockedObjectType.{step.argval}, which is not registered: call "
-                    f"register_locked_object_type({str(step.argval).lower()!r}) before; known are "
-                    + ", ".join(f"{name.upper()} ({where})" for name, where in known.items())
-                )
-        previous = step.argval if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") else None
+            yield str(step.argval)
+        if not step.opname.startswith(("CACHE", "EXTENDED_ARG")):
+            previous = step.argval if step.opname in _LOADS else None
+    for part in code.co_consts:
+        yield from _lock_types_named(part)

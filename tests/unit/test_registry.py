@@ -1,0 +1,439 @@
+"""From names to classes: modules, entry points, duplicates, and what is refused and why."""
+
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nonet import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, locks
+from nonet.errors import RegistrationError, UnknownTaskError
+from nonet.locks import BaseLock, LockedObjectType, MutexLock
+from nonet.registry import Registry, vos_from_entry_points
+
+HEADER = """
+from dataclasses import dataclass
+from nonet import BaseTask
+"""
+
+
+@dataclass
+class Audit(BaseTask):
+    path: str
+
+    async def execute(self) -> int: ...
+
+
+class Other(BaseTask):
+    async def execute(self) -> int: ...
+
+
+def make_audit() -> type[BaseTask]:
+    """Another class called Audit."""
+
+    @dataclass
+    class Audit(BaseTask):
+        async def execute(self) -> int: ...
+
+    return Audit
+
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a small distribution: a module with source, and its entry points."""
+
+    def install(dist: str, source: str = "", entry_points: str = "", header: str = HEADER) -> None:
+        module = dist.replace("-", "_").replace(".", "_").lower()
+        site = tmp_path / dist
+        info = site / f"{module}-1.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(textwrap.dedent(entry_points))
+        (site / f"{module}.py").write_text(header + textwrap.dedent(source))
+        monkeypatch.syspath_prepend(str(site))
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return install
+
+
+REMOVE = """
+    @dataclass
+    class RemoveFile(BaseTask):
+        async def execute(self): ...
+"""
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_classes_are_found_by_full_and_by_unique_bare_name() -> None:
+    """A bare class name is enough while it is unique."""
+    registry = Registry()
+    added = registry.add(Audit, "files")
+    assert added.name == "files:Audit"
+    assert registry.get("files:Audit") is registry.get("Audit") is added
+    assert registry.find("files:Audit") is added
+    assert registry.find("Audit") is None
+    assert registry.of(Audit("/a")) is added
+    assert [item.name for item in registry] == ["files:Audit"]
+
+
+def test_an_ambiguous_bare_name_lists_the_full_ones() -> None:
+    """Neither of two is guessed."""
+    registry = Registry()
+    registry.add(Audit, "files")
+    registry.add(make_audit(), "jobs")
+    with pytest.raises(UnknownTaskError, match="files:Audit or jobs:Audit"):
+        registry.get("Audit")
+
+
+@pytest.mark.parametrize("name", ["Audt", "files:Audt", "file:Audit", "audit"])
+def test_an_unknown_name_suggests_the_nearest(name: str) -> None:
+    """A typing error is answered with what was meant."""
+    registry = Registry()
+    registry.add(Audit, "files")
+    with pytest.raises(UnknownTaskError, match=r"Did you mean files:Audit\?"):
+        registry.get(name)
+
+
+def test_a_class_that_is_not_registered_says_what_to_do() -> None:
+    """Its module belongs into NONET_TASKS."""
+    with pytest.raises(RegistrationError, match=rf"Audit is not registered.*\({__name__}\)"):
+        Registry().of(Audit("/a"))
+
+
+def test_registering_a_class_again_changes_nothing() -> None:
+    """By a module and by an entry point, for instance."""
+    registry = Registry()
+    assert registry.add(Audit, "files", "one") is registry.add(Audit, "files", "two")
+
+
+# --- modules --------------------------------------------------------------------------------------
+
+
+def test_a_module_gives_its_last_part_as_category(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own classes with an execute() are tasks; bases and imported ones are not."""
+    package = tmp_path / "registry_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "files.py").write_text(
+        HEADER
+        + textwrap.dedent(
+            """
+            from abc import abstractmethod, ABC
+            from nonet import PeriodicBaseTask
+            from registry_package.common import Shared
+
+            class Base(BaseTask):
+                pass
+
+            class Abstract(Base, ABC):
+                @abstractmethod
+                def execute(self): ...
+
+            class Concrete(Abstract):
+                def execute(self): ...
+            """
+        )
+    )
+    (package / "common.py").write_text(
+        HEADER + "class Shared(BaseTask):\n    def execute(self): ...\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = Registry()
+    registry.add_module("registry_package.files")
+    assert [item.name for item in registry] == ["files:Concrete"]
+    assert registry.get("Concrete").place == "registry_package.files.Concrete"
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [("nowhere.tasks", "No module named 'nowhere'"), ("nonet.keys", "defines no task")],
+)
+def test_a_module_without_tasks_is_refused(module: str, reason: str) -> None:
+    """A worker that would find nothing to do does not start."""
+    with pytest.raises(RegistrationError, match=rf"{module}.*{reason}"):
+        Registry().add_module(module)
+
+
+# --- entry points ---------------------------------------------------------------------------------
+
+
+def test_entry_points_give_category_and_class(install: Install) -> None:
+    """Group ``<prefix>.tasks.<category>`` → ``<category>:<Class>``; other prefixes are ignored."""
+    install(
+        "nonet-test-one",
+        REMOVE,
+        """
+        [nonet.tasks.files]
+        remove = nonet_test_one:RemoveFile
+
+        [mine.tasks.jobs]
+        remove = nonet_test_one:RemoveFile
+        """,
+    )
+    registry = Registry()
+    registry.add_entry_points(["nonet"])
+    assert registry.get("files:RemoveFile").package == "nonet-test-one"
+    assert registry.find("jobs:RemoveFile") is None
+    registry.add_entry_points(["nonet", "mine", "mine"])
+    assert registry.find("jobs:RemoveFile") is not None
+
+
+def test_lock_types_are_registered_before_tasks(install: Install) -> None:
+    """Whatever the alphabet says."""
+    install(
+        "nonet-test-locks",
+        """
+        from nonet import LockedObjectType, MutexLock
+
+        class ByType(BaseTask):
+            @property
+            def execution_locks(self):
+                return [MutexLock(LockedObjectType.TEST_REGISTRY_DATASET, 1)]
+            def execute(self): ...
+        """,
+        """
+        [nonet.tasks.files]
+        a = nonet_test_locks:ByType
+
+        [nonet.lock_object_types]
+        z = nonet_test_locks_types:DATASET
+        """,
+    )
+    install(
+        "nonet-test-locks-types",
+        """
+        from nonet import register_locked_object_type
+        DATASET = register_locked_object_type("test_registry_dataset")
+        """,
+        header="",
+    )
+    registry = Registry()
+    registry.add_entry_points(["nonet"])
+    (lock,) = registry.get("ByType").cls().execution_locks
+    assert lock.redis_key == "lock:mutex:test_registry_dataset:1"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("nonet_test_broken:Missing", "cannot be loaded.*Missing"),
+        ("nonet_test_nowhere:Task", "cannot be loaded.*nonet_test_nowhere"),
+        ("nonet_test_broken:dataclass", "is no task class"),
+    ],
+)
+def test_a_broken_entry_point_is_named(install: Install, value: str, reason: str) -> None:
+    """The group, the value and the reason."""
+    install("nonet-test-broken", "", f"[nonet.tasks.files]\na = {value}\n")
+    with pytest.raises(RegistrationError, match=rf"{value}.*{reason}"):
+        Registry().add_entry_points(["nonet"])
+
+
+@pytest.fixture
+def extensions(install: Install) -> None:
+    """Three distributions that define files:RemoveFile."""
+    for dist in ("nonet-test-base", "Nonet.Test_Ext", "nonet-test-last"):
+        module = dist.replace("-", "_").replace(".", "_").lower()
+        install(dist, REMOVE, f"[nonet.tasks.files]\nremove = {module}:RemoveFile\n")
+
+
+@pytest.mark.usefixtures("extensions")
+def test_one_full_name_of_two_packages_is_refused() -> None:
+    """Unless ranked; the error names both places, both packages and the setting."""
+    with pytest.raises(RegistrationError, match="'files:RemoveFile' is defined twice") as caught:
+        Registry().add_entry_points(["nonet"])
+    text = str(caught.value)
+    assert "NONET_EXTENSIONS" in text
+    found = [
+        place
+        for place in ("nonet_test_base.RemoveFile", "nonet_test_ext.RemoveFile", "nonet_test_last.")
+        if place in text
+    ]
+    assert len(found) == 2
+
+
+@pytest.mark.usefixtures("extensions")
+@pytest.mark.parametrize(
+    ("ranking", "winner"),
+    [
+        (["nonet-test-ext", "nonet-test-base", "nonet-test-last"], "nonet_test_ext"),
+        (["nonet-test-last", "nonet-test-ext", "nonet-test-base"], "nonet_test_last"),
+        (["NONET_TEST_BASE", "nonet.test.ext", "nonet-test-last"], "nonet_test_base"),
+        (["nonet-test-base", "nonet-test-ext"], "nonet_test_base"),
+    ],
+)
+def test_the_first_ranked_package_wins(ranking: list[str], winner: str) -> None:
+    """In whatever order they are found, and however their names are spelt."""
+    registry = Registry(ranking)
+    registry.add_entry_points(["nonet"])
+    assert registry.get("files:RemoveFile").cls.__module__ == winner
+
+
+def test_a_task_of_a_class_that_was_replaced_goes_to_the_winner() -> None:
+    """Code that still submits the base's class gets the extension's behaviour."""
+    base, extension = make_audit(), make_audit()
+    registry = Registry(["extension", "base"])
+    registry.add(base, "files", "base")
+    registry.add(extension, "files", "extension")
+    assert registry.of(base()).cls is extension
+
+
+def test_vos_come_from_entry_points(install: Install) -> None:
+    """Lists, and functions that return one; each name once."""
+    install(
+        "nonet-test-vos",
+        'NAMES = ["lhcb", "gridpp"]\ndef more():\n    return ["lhcb", "dune"]\n',
+        "[nonet.vos]\na = nonet_test_vos:NAMES\nb = nonet_test_vos:more\n",
+        header="",
+    )
+    assert sorted(vos_from_entry_points(["nonet", "nonet"])) == ["dune", "gridpp", "lhcb"]
+
+
+# --- refused --------------------------------------------------------------------------------------
+
+
+class NoExecute(BaseTask):
+    pass
+
+
+class NotCallable(BaseTask):
+    execute = 3
+
+
+class Unserialisable(BaseTask):
+    def __init__(self, thing: object, *rest: int) -> None: ...
+
+    async def execute(self) -> None: ...
+
+
+class UnknownLock(BaseTask):
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        return [*super().execution_locks, MutexLock(LockedObjectType.TRANSFORMATON, 1)]
+
+    async def execute(self) -> None: ...
+
+
+class UnknownLockInAMethod(BaseTask):
+    def execution_locks(self) -> list[BaseLock]:  # type: ignore[override]
+        return [MutexLock(LockedObjectType.TRANSFORMATON, 1)]
+
+    async def execute(self) -> None: ...
+
+
+class UnknownLockByModule(BaseTask):
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        return [locks.MutexLock(locks.LockedObjectType.TRANSFORMATON, 1)]
+
+    async def execute(self) -> None: ...
+
+
+class UnknownLockInAComprehension(BaseTask):
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        return [MutexLock(LockedObjectType.TRANSFORMATON, n) for n in range(3)]
+
+    async def execute(self) -> None: ...
+
+
+class InheritsUnknownLock(UnknownLock):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("cls", "reason"),
+    [
+        (NoExecute, r"has no execute\(\) method"),
+        (NotCallable, r"has no execute\(\) method"),
+        (BaseTask, r"has no execute\(\) method"),
+        (PeriodicBaseTask, r"has no execute\(\) method"),
+        (PeriodicVoAwareBaseTask, r"has no execute\(\) method"),
+        (Unserialisable, r"\*rest of __init__"),
+        *[
+            (
+                cls,
+                r"LockedObjectType\.TRANSFORMATON, .*'transformaton'.* TRANSFORMATION \(.*:\d+",
+            )
+            for cls in (
+                UnknownLock,
+                UnknownLockInAMethod,
+                UnknownLockByModule,
+                UnknownLockInAComprehension,
+                InheritsUnknownLock,
+            )
+        ],
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_place(cls: type[BaseTask], reason: str) -> None:
+    """At registration, not when the first task fails."""
+    with pytest.raises(RegistrationError, match=rf"{cls.__module__}\.{cls.__qualname__}.*{reason}"):
+        Registry().add(cls, "tests")
+
+
+class KnownLocks(BaseTask):
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        kind = LockedObjectType
+        assert kind.registered()
+        return [MutexLock(LockedObjectType.JOB, n) for n in range(3)]
+
+    async def execute(self) -> None: ...
+
+
+def test_locks_of_registered_types_are_fine() -> None:
+    """Nothing else in the code of the locks is mistaken for a type."""
+    assert Registry().add(KnownLocks, "tests").name == "tests:KnownLocks"
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def returning(hint: Any) -> type[BaseTask]:
+    def execute(self: Any) -> Any: ...
+
+    execute.__annotations__ = {"return": hint}
+    return type("Returning", (BaseTask,), {"execute": execute})
+
+
+@pytest.mark.parametrize(
+    ("hint", "stored", "expected"),
+    [
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (set[int], [1, 2], {1, 2}),
+        (Decimal, Decimal("1.10"), Decimal("1.10")),
+        (Audit, {"path": "/a"}, Audit("/a")),
+        (int, "no number", "no number"),
+        (Any, [1], [1]),
+        ("Nowhere", [1], [1]),
+        (None, None, None),
+    ],
+)
+def test_a_result_is_of_the_type_that_execute_promises(
+    hint: Any, stored: Any, expected: Any
+) -> None:
+    """If it fits; otherwise it stays as it was stored, and nothing is raised."""
+    assert Registry().add(returning(hint), "tests").typed_result(stored) == expected
+
+
+def test_a_module_with_an_error_says_which(install: Install) -> None:
+    """An import inside of it that fails is reported with the module."""
+    install("nonet-test-imports", "import nowhere_at_all\n")
+    with pytest.raises(RegistrationError, match=r"nonet_test_imports.*nowhere_at_all"):
+        Registry().add_module("nonet_test_imports")
+
+
+def test_arguments_are_ready_after_registration() -> None:
+    """A registered class can be packed and built without more ado."""
+    added = Registry().add(Audit, "files")
+    assert added.arguments.build(added.arguments.pack(Audit("/a"))) == Audit("/a")
