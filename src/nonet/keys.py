@@ -1,8 +1,8 @@
 """Every Redis key, under one hash tag, and how parts of a key are escaped.
 
 All keys of a namespace share the tag ``{ns}``, so that every script is atomic on Redis Cluster
-too. Lua scripts get the prefix ``{ns}:`` and append the same literals; `SCHEMA` below is the
-list that a test compares with them.
+too. Lua scripts get the prefix ``{ns}:`` and append the same literals; a test compares them with
+this table.
 
     tasks:PRIORITY:SIZE     STREAM  fields id, gen; consumer group ``workers``
     woken:PRIORITY:SIZE     STREAM  same, read before the main stream of its priority
@@ -17,6 +17,8 @@ list that a test compares with them.
     open:ID                 SET     groups that this task opened and has not sealed
     g:GID                   HASH    a callback group
     g:GID:pending           SET     children that have not ended
+    g:GID:callback          HASH    what to submit when all children have ended
+    g:GID:on_failure        HASH    what to submit instead if a child failed
     g:GID:results           HASH    child id → ``state|fence|body``
     groups                  ZSET    group id → opened (µs)
     lock:mutex:…            STRING  ``owner|expiry`` (µs)

@@ -4,9 +4,9 @@
 -- KEYS  prefix
 -- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
 --       first delay µs of a refused task, longest delay µs
--- returns {1 if there may be more (looks ran out) else 0, n × row}; a row is (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope,
---              locks, error document, reason, generation in which it died); the last three only
---              for dying tasks
+-- returns {1 if there may be more (looks ran out) else 0, n × row}; a row is (id, gen, fence,
+--       state, attempts used, worker deaths, stream key, entry, envelope, locks, error document,
+--       reason, generation in which it died); the last three only for dying tasks
 -- @include base wake record locks
 local worker, size = ARGV[1], ARGV[2]
 local free, looks = tonumber(ARGV[3]), tonumber(ARGV[4])

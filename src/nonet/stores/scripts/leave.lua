@@ -2,6 +2,7 @@
 -- leave: a worker that stops takes its name off every list.
 -- KEYS  prefix
 -- ARGV  worker, size
+-- returns OK
 -- @include base
 local worker, size = ARGV[1], ARGV[2]
 local clean = true

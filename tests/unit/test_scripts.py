@@ -1,0 +1,125 @@
+"""The Lua scripts as texts: headers, keys and who runs them. What they do is tested in stores/."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import nonet
+from nonet import keys
+from nonet.stores.redis import script
+
+FOLDER = Path(str(files("nonet.stores") / "scripts"))
+NAMES = sorted(path.stem for path in FOLDER.glob("*.lua"))
+LUA = {path.relative_to(FOLDER).as_posix(): path.read_text() for path in FOLDER.rglob("*.lua")}
+STORES = {path.name: path.read_text() for path in Path(str(files("nonet.stores"))).glob("*.py")}
+
+# The table of keys.py; an upper-case word, or what stands for escaped parts, is a variable.
+TABLE = re.findall(
+    r"^    ([a-z]\S*) +(?:STREAM|ZSET|HASH|STRING|LIST|SET) ", keys.__doc__ or "", re.M
+)
+
+
+def in_table(literal: str) -> bool:
+    """Whether a key, or the beginning of one, stands in the table."""
+    heads = [re.split("[A-Z…]", row)[0] for row in TABLE]
+    return any(literal == head or (head[-1] == ":" and literal.startswith(head)) for head in heads)
+
+
+def test_the_table_is_found() -> None:
+    """The test reads the table that people read."""
+    assert {"tasks:PRIORITY:SIZE", "t:ID", "fence", "periodic:next"} <= set(TABLE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_says_what_it_takes_and_returns(name: str) -> None:
+    """Each header names the verb, KEYS, ARGV and what is returned."""
+    first, *header = [
+        line for line in LUA[f"{name}.lua"].splitlines() if line.startswith(("#", "--"))
+    ]
+    assert re.fullmatch(r"#!lua( flags=allow-oom)?", first)
+    assert header[0].startswith(f"-- {name}: ")
+    for part in ("-- KEYS  prefix", "-- ARGV  ", "-- returns ", "-- @include base"):
+        assert any(line.startswith(part) for line in header), part
+
+
+@pytest.mark.parametrize("path", [path for path in LUA if path.startswith("lib/")])
+def test_a_part_says_what_it_is(path: str) -> None:
+    """The parts that scripts include name themselves in the first line."""
+    assert LUA[path].startswith(f"-- {path.removesuffix('.lua')}: ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_includes_what_its_parts_need(name: str) -> None:
+    """A part says what it needs; that comes before it."""
+    included: list[str] = []
+    (line,) = re.findall(r"^-- @include (.+)$", LUA[f"{name}.lua"], re.M)
+    for part in line.split():
+        needs = re.match(r"-- lib/\w+: needs ([\w, ]+)\.", LUA[f"lib/{part}.lua"])
+        if needs:
+            assert set(needs[1].split(", ")) <= set(included), part
+        included.append(part)
+    assert "@include" not in script(name)[0]
+
+
+def test_only_new_work_is_refused_when_memory_is_full() -> None:
+    """What ends, moves or renews must work then; what begins something must fail loudly."""
+    refused = {name for name in NAMES if "allow-oom" not in LUA[f"{name}.lua"].splitlines()[0]}
+    assert refused == {"submit", "fire", "group_open", "hold"}
+
+
+@pytest.mark.parametrize("path", LUA)
+def test_a_script_touches_only_keys_of_the_table(path: str) -> None:
+    """Every key is the prefix and a literal that keys.py lists; whoever looks at Redis finds it."""
+    literals = re.findall(r"\bP \.\. '([^']+)'", LUA[path])
+    suffixes = re.findall(r"'(:[a-z_]+)'", LUA[path])
+    assert [literal for literal in literals if not in_table(literal)] == []
+    assert [s for s in suffixes if not any(row.endswith(s) for row in TABLE)] == []
+    # Each other way to write a key starts from the prefix, too.
+    assert not re.findall(r"redis\.p?call\('\w+', '[a-z]+:", LUA[path])
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_the_stores_touch_only_keys_of_the_table(name: str) -> None:
+    """The same for the few keys that Python reads itself."""
+    literals = re.findall(r"_?prefix\}([a-z][a-z:]*)", STORES[name])
+    assert [literal for literal in literals if not in_table(literal)] == []
+
+
+def test_every_key_of_the_table_is_used() -> None:
+    """The table lists nothing that no longer exists."""
+    text = "\n".join(
+        [*LUA.values(), *STORES.values(), (Path(nonet.__file__).parent / "locks.py").read_text()]
+    )
+    for row in TABLE:
+        head = re.split("[A-Z…]", row)[0]
+        tail = re.split("[A-Z…]", row)[-1]
+        if head in ("tasks:", "woken:"):  # composed as kind .. ':' .. priority
+            head = f"'{head[:-1]}'"
+        assert head.removesuffix(":") in text, row
+        assert tail in text, row
+
+
+def test_every_script_is_run_by_a_store() -> None:
+    """No script is left over, and none that is asked for is missing."""
+    text = "\n".join(STORES.values())
+    asked = set(re.findall(r'(?:\.run\(\s*|run_sync\([\w., ]+)"(\w+)"', text))
+    assert asked == set(NAMES)
+
+
+@pytest.mark.parametrize("path", LUA)
+def test_no_script_decodes_a_message(path: str) -> None:
+    """Redis cannot decode extension types: envelopes and documents stay opaque to it."""
+    assert "unpack(" not in LUA[path].replace("table.unpack", "")
+    assert "cjson" not in LUA[path]
+
+
+@pytest.mark.parametrize("path", LUA)
+def test_times_come_from_redis_only(path: str) -> None:
+    """One clock: TIME is called in base, and large numbers keep their digits."""
+    assert LUA[path].count("'TIME'") == (path == "lib/base.lua")
+    assert "os.time" not in LUA[path]
+    assert "tostring(now" not in LUA[path]
