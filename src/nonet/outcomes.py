@@ -118,6 +118,7 @@ def decide(
         dlq_eligible: whether a dead task of this class is kept in SQL.
 
     Example:
+        >>> from nonet.retry import NoRetry
         >>> now = datetime(2026, 1, 1, tzinfo=UTC)
         >>> decide(Failed(ValueError("no")), NoRetry(), 1, now, dlq_eligible=False).outcome
         'dead'

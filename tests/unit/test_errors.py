@@ -1,0 +1,108 @@
+"""The tree of errors, and the names that an error suggests."""
+
+import inspect
+import re
+
+import pytest
+
+import nonet
+from nonet import errors
+from nonet.errors import (
+    InvalidArgumentsError,
+    NonetError,
+    RegistrationError,
+    TaskFailed,
+    UnknownTaskError,
+    nearest,
+    suggestion,
+)
+
+TREE = errors.__doc__ or ""
+DEFINED = {
+    name: item
+    for name, item in vars(errors).items()
+    if inspect.isclass(item) and issubclass(item, NonetError)
+}
+
+
+def parents() -> dict[str, str]:
+    """Each error of the docstring's tree and its parent there."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in TREE.splitlines():
+        if row := re.match(r"^    ([│├└─ ]*)([A-Z]\w+)", line):
+            depth = len(row[1]) // 4
+            del above[depth:]
+            found[row[2]] = above[-1] if above else ""
+            above.append(row[2])
+    return found
+
+
+def test_the_tree_is_the_classes() -> None:
+    """Every error stands in the docstring's tree and every row of it exists, below its base."""
+    tree = parents()
+    assert set(tree) == set(DEFINED)
+    for name, parent in tree.items():
+        if parent:
+            assert DEFINED[parent] in DEFINED[name].__bases__, name
+
+
+def test_every_error_is_public() -> None:
+    """Whoever uses the package can catch what it raises."""
+    assert set(DEFINED) <= set(nonet.__all__)
+
+
+def test_every_error_says_what_it_means() -> None:
+    """One sentence each."""
+    assert [name for name, cls in DEFINED.items() if not cls.__doc__] == []
+
+
+NAMES = ["files:RemoveFile", "files:Audit", "jobs:Audit", "jobs:SubmitPilots"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("RemoveFle", ["files:RemoveFile"]),
+        ("files:RemoveFle", ["files:RemoveFile"]),
+        ("file:RemoveFile", ["files:RemoveFile"]),
+        ("jobs:RemoveFile", ["files:RemoveFile"]),
+        ("removefile", ["files:RemoveFile"]),
+        ("submit_pilots", ["jobs:SubmitPilots"]),
+        ("Xyz", []),
+        ("", []),
+    ],
+)
+def test_nearest_names(name: str, expected: list[str]) -> None:
+    """The best match comes first, by the full name or by its last part; nothing from nothing."""
+    assert nearest(name, NAMES)[:1] == expected
+    assert nearest(name, []) == []
+
+
+def test_at_most_three_names_are_suggested() -> None:
+    """A suggestion is a hint, not a list."""
+    assert len(nearest("task", [f"task{i}" for i in range(10)])) == 3
+
+
+def test_a_suggestion_is_a_sentence_or_nothing() -> None:
+    """Ready to be appended."""
+    assert suggestion("Audt", ["files:Audit"]) == " Did you mean files:Audit?"
+    assert suggestion("Xyz", ["files:Audit"]) == ""
+
+
+def test_an_unknown_task_is_told_what_to_do() -> None:
+    """With tasks: the nearest; without any: how to get some."""
+    assert str(UnknownTaskError("Audt", ["files:Audit"])) == (
+        "unknown task 'Audt'. Did you mean files:Audit?"
+    )
+    assert "pass --tasks MODULE" in str(UnknownTaskError("Audit"))
+
+
+def test_errors_carry_their_parts() -> None:
+    """Programs need not parse the text."""
+    invalid = InvalidArgumentsError("Audit", ["path: missing", "depth: too small"])
+    assert str(invalid) == "Audit: path: missing; depth: too small"
+    assert (invalid.task, len(invalid.problems)) == ("Audit", 2)
+    failed = TaskFailed("dead", error_type="ValueError", reason="retries")
+    assert (failed.error_type, failed.reason) == ("ValueError", "retries")
+    assert issubclass(RegistrationError, ValueError)
