@@ -1,0 +1,22 @@
+"""A task that only some workers know, as in the middle of a deploy."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from acceptance.probe_tasks import note
+
+from nonet import BaseTask, Size
+
+
+@dataclass
+class Newer(BaseTask):
+    """Not known to workers of the old release."""
+
+    value: int
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        note("start")
+        return os.getpid()

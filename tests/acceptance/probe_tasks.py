@@ -1,0 +1,640 @@
+"""Tasks that write down what happens to them, outside the framework.
+
+Each event is one line of JSON, appended to the file ``PROBE_JOURNAL`` in one write, so that many
+processes may share it and a killed one leaves no half line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import os
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import redis
+from pydantic import BaseModel
+
+from nonet import (
+    BaseTask,
+    CallbackSpawner,
+    ConcurrencyLimiter,
+    Depends,
+    ExponentialBackoff,
+    LeaseLostError,
+    MutexLock,
+    Priority,
+    RetryPolicyBase,
+    Size,
+    StopRetrying,
+    UnableToAcquireLockError,
+    context,
+)
+
+_POLL = 0.01
+# Retries at once: what is tested is that there are some, not how long they wait.
+SOON = ExponentialBackoff(base_delay_seconds=0, max_retries=2)
+
+
+def note(event: str, **details: Any) -> None:
+    """Append an event of the running task to the journal."""
+    own = context()
+    line = {"id": own.id, "attempt": own.attempt, "fence": own.fence, "event": event}
+    line |= {"task": own.name.rpartition(":")[2], "pid": os.getpid(), "at": time.time()}
+    data = json.dumps({**line, **details}) + "\n"
+    file = os.open(os.environ["PROBE_JOURNAL"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, data.encode())
+    finally:
+        os.close(file)
+
+
+def is_open(gate: str) -> bool:
+    """Whether the test has made the file `gate`."""
+    return Path(gate).exists()
+
+
+async def passed(gate: str) -> None:
+    """Wait until a gate is open."""
+    while not is_open(gate):  # noqa: ASYNC110  # another process opens it
+        await asyncio.sleep(_POLL)
+
+
+def passed_blocking(gate: str) -> None:
+    """The same, with the thread (and the event loop in it) blocked."""
+    while not is_open(gate):
+        time.sleep(_POLL)
+
+
+@dataclass
+class Quick(BaseTask):
+    """Does nothing and says so."""
+
+    value: int = 0
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        note("start")
+        await asyncio.sleep(0)
+        note("end")
+        return self.value
+
+
+@dataclass
+class Brief(BaseTask):
+    """Takes a moment, so that a worker can be killed while many of them run."""
+
+    value: int = 0
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        note("start")
+        await asyncio.sleep(0.05)
+        note("end")
+        return self.value
+
+
+@dataclass
+class Gated(BaseTask):
+    """Runs until the test opens its gate; returns the process that ran it."""
+
+    gate: str
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        note("start")
+        try:
+            await passed(self.gate)
+        except asyncio.CancelledError:
+            note("cancelled")
+            raise
+        note("end")
+        return os.getpid()
+
+
+@dataclass
+class GatedMutex(Gated):
+    """A gated task under a mutex."""
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "shared")]
+
+
+@dataclass
+class Alone(BaseTask):
+    """Needs the mutex of the gated tasks."""
+
+    size = Size.SMALL
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "shared")]
+
+    async def execute(self) -> int:
+        note("start")
+        return os.getpid()
+
+
+@dataclass
+class TwoAtATime(BaseTask):
+    """Holds one of two slots while it runs."""
+
+    size = Size.SMALL
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        limiter = ConcurrencyLimiter("job", "two")
+        limiter.limit = 2
+        return [limiter]
+
+    async def execute(self) -> None:
+        note("start")
+        await asyncio.sleep(0.02)
+        note("end")
+
+
+@dataclass
+class Blocking(BaseTask):
+    """Blocks the whole event loop for `seconds`, under a mutex."""
+
+    seconds: float
+    size = Size.SMALL
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "shared")]
+
+    async def execute(self) -> int:
+        note("start")
+        time.sleep(self.seconds)  # noqa: ASYNC251  # to block the loop is what it is for
+        context().ensure_lease()
+        note("end")
+        return os.getpid()
+
+
+@dataclass
+class BlockingThread(BaseTask):
+    """A ``def`` task that no cancellation reaches."""
+
+    gate: str
+    size = Size.SMALL
+
+    def execute(self) -> None:
+        note("start")
+        passed_blocking(self.gate)
+
+
+@dataclass
+class BlockingToThread(BaseTask):
+    """Waits for a thread of the event loop's own, which no cancellation reaches either."""
+
+    gate: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("start")
+        await asyncio.to_thread(passed_blocking, self.gate)
+
+
+@dataclass
+class VoidedThread(BaseTask):
+    """A ``def`` task that goes on after it was handed back, and asks whether it may."""
+
+    gate: str
+    size = Size.SMALL
+
+    def execute(self) -> None:
+        note("start")
+        while not is_open(self.gate):
+            time.sleep(_POLL)
+            try:
+                context().ensure_lease()
+            except LeaseLostError as error:
+                note("voided", error=str(error))
+                return
+
+
+@dataclass
+class Stubborn(BaseTask):
+    """Swallows every cancellation."""
+
+    gate: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("start")
+        while not is_open(self.gate):
+            try:
+                await passed(self.gate)
+            except asyncio.CancelledError:
+                note("cancelled")
+
+
+async def blocks_loop_at_close() -> AsyncIterator[None]:
+    """Blocks the event loop between the check of the lease and the settle, until the gate opens."""
+    yield
+    note("closing")
+    passed_blocking(os.environ["PROBE_GATE"])
+
+
+@dataclass
+class SettlesLate(BaseTask):
+    """Its lease is checked, then nothing can stop its settle."""
+
+    size = Size.SMALL
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "shared")]
+
+    async def execute(self, late: Annotated[None, Depends(blocks_loop_at_close)]) -> int:
+        note("start")
+        return os.getpid()
+
+
+class Colour(enum.Enum):
+    RED = "r"
+    BLUE = "b"
+
+
+class Inner(BaseModel):
+    at: datetime
+    amounts: list[Decimal]
+    by_id: dict[str, UUID]
+
+
+@dataclass
+class Point:
+    x: int
+    where: Path
+    inner: Inner
+
+
+@dataclass
+class Everything(BaseTask):
+    """Arguments of every kind; returns them."""
+
+    when: datetime
+    amount: Decimal
+    uid: UUID
+    data: bytes
+    point: Point
+    big: int
+    huge: int
+    path: Path
+    pattern: re.Pattern[str]
+    colour: Colour
+    pause: timedelta
+    fail_first: bool = False
+    size = Size.SMALL
+    retry_policy = SOON
+
+    async def execute(self) -> dict[str, Any]:
+        arrived = {name: getattr(self, name) for name in EVERYTHING}
+        note("start", equal=arrived == EVERYTHING, arrived=repr(arrived))
+        if self.fail_first and context().attempt == 1:
+            raise ValueError("not yet")
+        return arrived
+
+
+EVERYTHING: dict[str, Any] = {
+    "when": datetime(2026, 3, 29, 1, 59, 59, 123456, tzinfo=UTC),
+    "amount": Decimal("1.10"),
+    "uid": UUID("12345678123456781234567812345678"),
+    "data": b"\x00\xff\xfe bytes",
+    "point": Point(
+        -1,
+        Path("/tmp/x"),
+        Inner(
+            at=datetime(2026, 1, 1, tzinfo=UTC),
+            amounts=[Decimal("0.1"), Decimal("1E+3")],
+            by_id={"a": UUID(int=7)},
+        ),
+    ),
+    "big": 2**63 - 1,
+    "huge": 2**70,
+    "path": Path(os.fsdecode(b"/data/\xff\xfe.bin")),
+    "pattern": re.compile(r"a+(b|c)", re.IGNORECASE),
+    "colour": Colour.BLUE,
+    "pause": timedelta(days=-1, microseconds=1),
+}
+
+
+@dataclass
+class SpawnEverything(BaseTask):
+    """Has one child with arguments of every kind."""
+
+    size = Size.SMALL
+
+    async def execute(self, spawn: CallbackSpawner) -> str:
+        return await spawn([Everything(**EVERYTHING)], Report("everything"))
+
+
+class Refused(Exception):
+    """An error that carries data, which only the real object can show."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"refused with {code}")
+        self.code = code
+
+
+class Inspecting(RetryPolicyBase):
+    """Writes down what it is asked about; gives up at code 3."""
+
+    def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
+        code = getattr(exception, "code", None)
+        frames = exception.__traceback__ is not None
+        file = os.environ["PROBE_JOURNAL"] + ".policy"
+        with open(file, "a") as journal:
+            kind = isinstance(exception, Refused)
+            journal.write(json.dumps([attempt, kind, code, frames]) + "\n")
+        return None if code == 3 else datetime.now(UTC)
+
+
+@dataclass
+class Fails(BaseTask):
+    """Fails in every attempt."""
+
+    size = Size.SMALL
+    retry_policy = SOON
+
+    async def execute(self) -> None:
+        note("start")
+        raise ValueError("as always")
+
+
+@dataclass
+class FailsInspected(BaseTask):
+    """Fails with its attempt number as the code."""
+
+    size = Size.SMALL
+    retry_policy = Inspecting()
+
+    async def execute(self) -> None:
+        note("start")
+        raise Refused(context().attempt)
+
+
+@dataclass
+class Gives(BaseTask):
+    """Has retries, but fails for good."""
+
+    size = Size.SMALL
+    retry_policy = SOON
+
+    async def execute(self) -> None:
+        note("start")
+        raise StopRetrying("hopeless")
+
+
+@dataclass
+class LacksLock(BaseTask):
+    """Cannot get a lock of its own until the gate is open."""
+
+    gate: str
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        note("start")
+        if not is_open(self.gate):
+            raise UnableToAcquireLockError("somebody else has it")
+        return context().attempt
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def _recurse() -> None:
+    _recurse()
+
+
+def raise_by_name(name: str) -> None:
+    """Raise one of the exceptions that are hard on a worker."""
+    if name == "RecursionError":
+        _recurse()
+    kinds: dict[str, BaseException] = {
+        "SystemExit": SystemExit(7),
+        "KeyboardInterrupt": KeyboardInterrupt(),
+        "CancelledError": asyncio.CancelledError("own"),
+        "GeneratorExit": GeneratorExit(),
+        "StopIteration": StopIteration(1),
+        "StopAsyncIteration": StopAsyncIteration(),
+        "Unprintable": Unprintable(),
+        "BaseExceptionGroup": BaseExceptionGroup("group", [SystemExit(1), ValueError()]),
+        "UnicodeError": ValueError("lone \udcff surrogate\nand a second line"),
+        "TimeoutError": TimeoutError(),
+    }
+    raise kinds[name]
+
+
+@dataclass
+class Raises(BaseTask):
+    """Raises in the event loop."""
+
+    name: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("start")
+        await asyncio.sleep(0)
+        raise_by_name(self.name)
+
+
+@dataclass
+class RaisesInThread(BaseTask):
+    """Raises in a thread."""
+
+    name: str
+    size = Size.SMALL
+
+    def execute(self) -> None:
+        note("start")
+        raise_by_name(self.name)
+
+
+@dataclass
+class CancelsItself(BaseTask):
+    """Is cancelled by its own code, not by the framework."""
+
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("start")
+        own = asyncio.current_task()
+        assert own
+        own.cancel()
+        await asyncio.sleep(60)
+
+
+@dataclass
+class Buried(BaseTask):
+    """Fails once, for good, and is kept in SQL."""
+
+    size = Size.SMALL
+    dlq_eligible = True
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "shared")]
+
+    async def execute(self) -> None:
+        note("start")
+        raise Refused(42)
+
+
+@dataclass
+class Report(BaseTask):
+    """A callback: writes down how the children ended."""
+
+    name: str
+    size = Size.SMALL
+    priority = Priority.REALTIME
+
+    async def execute(self) -> list[Any]:
+        found = [(child.state, child.value) for child in await context().group_results()]
+        note("start", name=self.name, children=json.loads(json.dumps(found, default=repr)))
+        return found
+
+
+@dataclass
+class MayFail(BaseTask):
+    """A child that ends dead if told so."""
+
+    value: int
+    fails: bool = False
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        note("start")
+        await asyncio.sleep(0.02)
+        if self.fails:
+            raise ValueError("the one that fails")
+        return self.value
+
+
+@dataclass
+class Parent(BaseTask):
+    """Spawns a group; returns its id.
+
+    Attributes:
+        failing: index of the child that fails, -1 for none.
+        fail_first: its first attempt fails after it has spawned.
+    """
+
+    children: int
+    failing: int = -1
+    policy: str = "all_success"
+    with_failure: bool = False
+    fail_first: bool = False
+    size = Size.SMALL
+    retry_policy = SOON
+
+    async def execute(self, spawn: CallbackSpawner) -> str:
+        note("start")
+        group = await spawn(
+            [MayFail(n, n == self.failing) for n in range(self.children)],
+            Report("callback"),
+            on_failure=Report("failure") if self.with_failure else None,
+            policy=self.policy,  # type: ignore[arg-type]  # the test passes a valid one
+        )
+        if self.fail_first and context().attempt == 1:
+            raise ValueError("after spawning")
+        return group
+
+
+class _Cut(Exception):
+    pass
+
+
+@dataclass
+class ParentCutOff(BaseTask):
+    """Ends between opening its group and sealing it."""
+
+    with_failure: bool = False
+    size = Size.SMALL
+
+    async def execute(self, spawn: CallbackSpawner) -> None:
+        client = spawn._client
+
+        async def cut(*_: Any) -> str:
+            raise _Cut("before the seal")
+
+        note("start")
+        groups = client.groups
+        seal, groups.seal = groups.seal, cut  # type: ignore[method-assign]  # cuts the spawn there
+        try:
+            await spawn(
+                [MayFail(0), MayFail(1)],
+                Report("callback"),
+                on_failure=Report("failure") if self.with_failure else None,
+                policy="all_done",
+            )
+        finally:
+            groups.seal = seal  # type: ignore[method-assign]
+
+
+def holder_of_the_lock() -> bool:
+    """Whether this very attempt holds the mutex now, by Redis."""
+    own = context()
+    with redis.Redis.from_url(os.environ["PROBE_REDIS"], decode_responses=True) as client:
+        found = client.get("{acceptance}:lock:mutex:job:shared")
+    parts = str(found).partition("|")[0].split("/")
+    return parts[0] == own.id and parts[-1] == str(own.fence)
+
+
+@dataclass
+class Session:
+    """Stands for an SQL transaction."""
+
+    fail_commit: bool = False
+    written: list[str] = field(default_factory=list)
+
+
+async def session() -> AsyncIterator[Session]:
+    """Commits on success, rolls back on failure; says whether the lock was held then."""
+    opened = Session()
+    note("opened", held=holder_of_the_lock())
+    try:
+        yield opened
+    except BaseException as error:
+        note("rolled back", held=holder_of_the_lock(), error=type(error).__name__)
+        raise
+    if opened.fail_commit:
+        note("commit failed", held=holder_of_the_lock())
+        raise OSError("disk full")
+    note("committed", held=holder_of_the_lock())
+
+
+@dataclass
+class Transactional(BaseTask):
+    """Uses a session; ``mode``: ``good``, ``fails``, ``commit fails``, ``waits for GATE``."""
+
+    mode: str
+    size = Size.SMALL
+    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "shared")]
+
+    async def execute(self, db: Annotated[Session, Depends(session)]) -> str:
+        note("executed", held=holder_of_the_lock())
+        db.fail_commit = self.mode == "commit fails"
+        if self.mode == "fails":
+            raise ValueError("no")
+        if self.mode.startswith("waits for "):
+            await passed(self.mode.removeprefix("waits for "))
+        return "ok"

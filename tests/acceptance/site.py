@@ -1,0 +1,257 @@
+"""`Site`: one namespace with real daemons, a client and the journal of what was executed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+from daemons import Daemon, until
+from servers import RedisServer
+
+from nonet import BaseTask, Nonet
+
+NAMESPACE = "acceptance"
+PREFIX = f"{{{NAMESPACE}}}:"
+PROBES = "acceptance.probe_tasks"
+STREAM = "tasks:normal:small"
+LEASE = 2.0
+LOCK_TTL = 1.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the journal."""
+
+    id: str
+    attempt: int
+    fence: int
+    event: str
+    task: str
+    pid: int
+    at: float
+    details: Mapping[str, Any]
+
+
+class Site:
+    """Starts daemons that end with the test, and sees what they do.
+
+    Attributes:
+        redis: a synchronous client.
+    """
+
+    def __init__(self, server: RedisServer, home: Path) -> None:
+        self._home = home
+        self._journal = home / "journal"
+        self._daemons: list[Daemon] = []
+        self._gates = 0
+        self.settings: dict[str, str] = {
+            "NONET_REDIS_URL": server.url,
+            "NONET_NAMESPACE": NAMESPACE,
+            "NONET_STATE_DIR": str(home / "state"),
+            "NONET_TASKS": PROBES,
+            "NONET_LEASE": str(LEASE),
+            "NONET_LOCK_TTL": str(LOCK_TTL),
+            "NONET_WORKER_TTL": "1",
+            "NONET_LEADER_TTL": "1",
+            "PROBE_JOURNAL": str(self._journal),
+            "PROBE_REDIS": server.url,
+        }
+        self.redis = server.client()
+
+    def close(self) -> None:
+        """Kill every daemon."""
+        for daemon in self._daemons:
+            daemon.kill()
+        self.redis.close()
+
+    def worker(
+        self, *options: str, size: str = "small", wait: bool = True, **environment: str
+    ) -> Daemon:
+        """A ``task-worker``; variables beside the site's own as keywords."""
+        return self._start("task-worker", "--size", size, *options, wait=wait, **environment)
+
+    def scheduler(self, *options: str, wait: bool = True, **environment: str) -> Daemon:
+        """A ``task-scheduler``."""
+        return self._start("task-scheduler", *options, wait=wait, **environment)
+
+    def app(self, **options: Any) -> Nonet:
+        """The application of this test's process, not yet open."""
+        chosen = {
+            "redis_url": self.settings["NONET_REDIS_URL"],
+            "namespace": NAMESPACE,
+            "tasks": (PROBES,),
+            "state_dir": self._home / "state",
+        }
+        return Nonet.from_settings(**{**chosen, **options})
+
+    def gate(self) -> str:
+        """The path of a new gate, closed."""
+        self._gates += 1
+        return str(self._home / f"gate-{self._gates}")
+
+    def write(self, name: str, text: str) -> str:
+        """A file beside the logs; its path."""
+        path = self._home / name
+        path.write_text(text)
+        return str(path)
+
+    @staticmethod
+    def open(gate: str) -> None:
+        """Let everything pass that waits at a gate."""
+        Path(gate).touch()
+
+    def journal(self, event: str | None = None, **wanted: Any) -> list[Event]:
+        """The events so far, optionally of one kind, task or id."""
+        if not self._journal.exists():
+            return []
+        events = [_event(json.loads(line)) for line in self._journal.read_text().splitlines()]
+        return [
+            item
+            for item in events
+            if event in (None, item.event)
+            and all(getattr(item, name) == value for name, value in wanted.items())
+        ]
+
+    def policy_calls(self) -> list[list[Any]]:
+        """What the inspecting retry policy was asked."""
+        text = Path(f"{self._journal}.policy").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    async def started(self, id: str, times: int = 1) -> list[Event]:
+        """Wait until a task was executed so often."""
+        return await self.until_event("start", times, id=id)
+
+    async def until_event(self, event: str, times: int = 1, **wanted: Any) -> list[Event]:
+        """Wait until an event was written so often."""
+        return await until(
+            lambda: found if len(found := self.journal(event, **wanted)) >= times else [],
+            f"{event!r} was written {times} times",
+        )
+
+    def key(self, name: str) -> str:
+        """A key of the namespace."""
+        return PREFIX + name
+
+    def pending(self) -> int:
+        """Deliveries in the hands of workers."""
+        return sum(
+            self.redis.xpending(stream, "workers")["pending"]
+            for stream in self._streams()
+            if self.redis.xinfo_groups(stream)
+        )
+
+    def entries(self) -> int:
+        """Entries in all streams: queued and running tasks."""
+        return sum(self.redis.xlen(stream) for stream in self._streams())
+
+    def consumers(self, stream: str) -> set[str]:
+        """Workers that have read a stream; empty if there is no such stream yet."""
+        if not self.redis.exists(stream):
+            return set()
+        return {item["name"] for item in self.redis.xinfo_consumers(stream, "workers")}
+
+    def queue_raw(self, id: str, envelope: bytes) -> None:
+        """Queue a record with an envelope that no client would make."""
+        record = {"state": "queued", "gen": "1", "name": "?", "stream": "normal:small"}
+        self.redis.hset(
+            self.key(f"t:{id}"), mapping={**record, "attempt": 0, "ticket": 1, "group": ""}
+        )
+        self.redis.set(self.key(f"b:{id}"), envelope)
+        self.redis.xadd(self.key(STREAM), {"id": id, "gen": "1"})
+
+    def quarantined(self) -> list[dict[bytes, bytes]]:
+        """What was put aside, oldest first."""
+        with redis.Redis.from_url(self.settings["NONET_REDIS_URL"]) as client:
+            return [fields for _, fields in client.xrange(self.key("quarantine"))]
+
+    def parked(self, id: str) -> bool:
+        """Whether a task is in the delayed set: delayed, waiting or dying."""
+        return self.redis.zscore(self.key("tasks:delayed"), id) is not None
+
+    def hurry(self, id: str) -> None:
+        """Make a task that waits for a moment due at once."""
+        self.redis.zadd(self.key("tasks:delayed"), {id: 1}, xx=True)
+
+    def live(self) -> list[str]:
+        """Ids of all tasks that have not ended."""
+        return [key.removeprefix(self.key("t:")) for key in self.redis.scan_iter(self.key("t:*"))]
+
+    async def all_ended(self) -> None:
+        """Wait until no task lives, then see that nothing of them is left behind."""
+        await until(lambda: not self.live(), "every task has ended")
+        assert (self.entries(), self.pending()) == (0, 0)
+        assert self.redis.zcard(self.key("tasks:delayed")) == 0
+
+    def settles(self) -> Settles:
+        """Count settlements from now on."""
+        return Settles(self.redis)
+
+    def _streams(self) -> list[str]:
+        found = self.redis.scan_iter(self.key("*"), count=1000, _type="STREAM")
+        return [key for key in found if not key.endswith(":quarantine")]
+
+    def _start(self, *command: str, wait: bool, **environment: str) -> Daemon:
+        log = self._home / f"{command[0]}-{len(self._daemons)}.log"
+        daemon = Daemon(*command, environment={**self.settings, **environment}, log=log)
+        self._daemons.append(daemon)
+        return daemon.wait_ready() if wait else daemon
+
+
+class Settles:
+    """How often each task was settled for good: every settle writes its result key once."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        client.config_set("notify-keyspace-events", "K$")
+        self._client = client
+        self._pubsub = client.pubsub(ignore_subscribe_messages=True)
+        self._pubsub.psubscribe(f"__keyspace@0__:{PREFIX}r:*")
+        self._pubsub.get_message(timeout=1)
+
+    def __call__(self) -> Counter[str]:
+        """Count by task id."""
+        # A sentinel: what was settled before it has been seen when it arrives.
+        sentinel = f"{PREFIX}r:sentinel"
+        self._client.set(sentinel, "", px=1)
+        found: Counter[str] = Counter()
+        while True:
+            message = self._pubsub.get_message(timeout=5)
+            assert message, "the keyspace event of the sentinel is missing"
+            if message["data"] != "set":
+                continue
+            id = message["channel"].partition(":r:")[2]
+            if id == "sentinel":
+                break
+            found[id] += 1
+        self._pubsub.close()
+        self._client.config_set("notify-keyspace-events", "")
+        return found
+
+
+async def submit_all(app: Nonet, tasks: Iterable[BaseTask], **options: Any) -> list[str]:
+    """Submit many tasks; their ids."""
+    return [str(handle) for handle in await app.submit_many(tasks, **options)]
+
+
+async def result_states(app: Nonet, ids: Iterable[str]) -> Counter[str]:
+    """How many tasks are in each state."""
+    return Counter([(await app.status(id)).state for id in ids])
+
+
+@contextlib.contextmanager
+def no_variables() -> Any:
+    """The ``NONET_`` variables of whoever runs the tests are not meant for them."""
+    kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("NONET_")}
+    yield
+    os.environ.update(kept)
+
+
+def _event(line: dict[str, Any]) -> Event:
+    own = {name: line.pop(name) for name in Event.__annotations__ if name != "details"}
+    return Event(**own, details=line)

@@ -1,0 +1,129 @@
+"""Workers that die, freeze or block: promises 1, 2, 5, 6 and 10 in their simple form."""
+
+from __future__ import annotations
+
+from acceptance.probe_tasks import Alone, Blocking, Brief, Gated, GatedMutex, SettlesLate
+from acceptance.site import LEASE, LOCK_TTL, Site, result_states, submit_all
+from daemons import until
+
+
+async def test_killed_worker_loses_and_doubles_nothing(site: Site) -> None:
+    """All 200 tasks end done, each settled once, though a worker is killed amid them."""
+    settles = site.settles()
+    victim = site.worker("--concurrency", "10")
+    async with site.app() as app:
+        ids = await submit_all(app, [Brief(n) for n in range(200)])
+        await until(lambda: len(site.journal("end")) >= 40, "40 of 200 tasks have run")
+        victim.kill()
+        held = site.pending()
+        site.worker("--concurrency", "10")
+        await site.all_ended()
+        assert await result_states(app, ids) == {"done": 200}
+        assert [await app.result(id) for id in ids] == list(range(200))
+    executed = {event.id for event in site.journal("start")}
+    assert held > 0, "the victim held nothing: the test has missed its point"
+    assert executed == set(ids)
+    assert len(site.journal("start")) > 200, "what the victim held ran again"
+    assert settles() == dict.fromkeys(ids, 1)
+
+
+async def test_deaths_are_no_attempts(site: Site) -> None:
+    """A task whose worker died runs again as attempt 1, and the death is counted."""
+    gate = site.gate()
+    victim = site.worker()
+    async with site.app() as app:
+        handle = await app.submit(GatedMutex(gate))
+        await site.started(handle)
+        victim.kill()
+        other = site.worker()
+        first, second = await site.started(handle, 2)
+        status = await handle.status()
+        assert (status.attempt, status.worker_deaths) == (1, 1)
+        assert (first.attempt, second.attempt) == (1, 1)
+        assert second.at - first.at >= LOCK_TTL, "the dead holder's lock was not respected"
+        site.open(gate)
+        assert await handle.result(timeout=10) == other.pid
+
+
+async def test_dead_worker_is_forgotten(site: Site) -> None:
+    """A killed worker's registration and its stream consumers go away."""
+    gate = site.gate()
+    victim = site.worker("--concurrency", "1")
+    survivor = site.worker("--concurrency", "1")
+    names = {victim.incarnation, survivor.incarnation}
+    stream = site.key("tasks:normal:small")
+    async with site.app() as app:
+        await submit_all(app, [Gated(gate), Gated(gate)])
+        await until(lambda: site.consumers(stream) == names, "both have read the stream")
+        victim.kill()
+        site.open(gate)
+        await until(
+            lambda: site.redis.zrange(site.key("workers"), 0, -1) == [survivor.incarnation],
+            "only the survivor is registered",
+        )
+        assert site.consumers(stream) == {survivor.incarnation}
+        assert not site.redis.exists(site.key(f"w:{victim.incarnation}"))
+        await site.all_ended()
+
+
+async def test_frozen_worker_comes_back_too_late_to_settle(site: Site) -> None:
+    """A worker frozen between execution and settle is STALE afterwards; the other's result stands.
+
+    Its dependency closes without ever yielding to the event loop, so nothing but the settle
+    script itself can refuse it.
+    """
+    settles = site.settles()
+    gate, open_gate = site.gate(), site.gate()
+    site.open(open_gate)
+    frozen = site.worker(PROBE_GATE=gate)
+    async with site.app() as app:
+        handle = await app.submit(SettlesLate())
+        await until(lambda: site.journal("closing"), "the attempt has closed its dependency")
+        frozen.freeze()
+        other = site.worker(PROBE_GATE=open_gate)
+        assert await handle.result(timeout=20) == other.pid
+        site.open(gate)
+        frozen.thaw()
+        await until(lambda: "STALE" in frozen.log, "the late settle was refused")
+        assert await handle.result(timeout=1) == other.pid
+    first, second = site.journal("start")
+    assert second.fence > first.fence
+    assert second.at - first.at >= LEASE
+    assert settles() == {str(handle): 1}
+
+
+async def test_frozen_worker_voids_what_it_held(site: Site) -> None:
+    """A worker frozen in the middle of an attempt cancels it when it wakes; the lock moved on."""
+    gate = site.gate()
+    frozen = site.worker()
+    async with site.app() as app:
+        handle = await app.submit(GatedMutex(gate))
+        await site.started(handle)
+        frozen.freeze()
+        other = site.worker()
+        first, second = await site.started(handle, 2)
+        frozen.thaw()
+        await until(lambda: site.journal("cancelled"), "the voided attempt is cancelled")
+        assert [event.pid for event in site.journal("cancelled")] == [frozen.pid]
+        assert site.journal("end") == []
+        site.open(gate)
+        assert await handle.result(timeout=10) == other.pid
+    assert (first.pid, second.pid) == (frozen.pid, other.pid)
+    assert second.fence > first.fence
+
+
+async def test_blocked_event_loop_keeps_lock_and_delivery(site: Site) -> None:
+    """A task that blocks the loop for three lock TTLs runs once, and nobody enters its lock."""
+    first = site.worker()
+    async with site.app() as app:
+        long = await app.submit(Blocking(3 * LOCK_TTL))
+        await site.started(long)
+        site.worker()
+        after = await app.submit(Alone())
+        assert await long.result(timeout=20) == first.pid
+        await after.result(timeout=20)
+    (start,) = site.journal("start", id=long)
+    (end,) = site.journal("end", id=long)
+    (entered,) = site.journal("start", id=after)
+    assert start.attempt == 1
+    assert entered.at >= end.at

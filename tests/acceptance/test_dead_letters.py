@@ -1,0 +1,100 @@
+"""Dead letters are never lost and never doubled, on MariaDB: promise 11."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from acceptance.probe_tasks import Alone, Buried
+from acceptance.site import Site
+from daemons import until
+from servers import MariaServer
+
+from nonet import TaskFailed
+from nonet.stores.dead_letters import DeadLetter, DeadLetters
+from nonet.stores.sql import upgrade
+
+
+@pytest.fixture
+def own_maria() -> Iterator[MariaServer]:
+    """A MariaDB that this test may stop."""
+    with MariaServer() as server:
+        yield server
+
+
+async def test_exhausted_task_is_kept_once(site: Site, mariadb_url: str) -> None:
+    """A task that failed for good has exactly one row, and has settled dead."""
+    await upgrade(mariadb_url)
+    site.worker(NONET_DB_URL=mariadb_url)
+    async with site.app() as app:
+        handle = await app.submit(Buried())
+        with pytest.raises(TaskFailed, match="refused with 42"):
+            await handle.result(timeout=10)
+        await site.all_ended()
+    (row,) = await _rows(mariadb_url)
+    assert (row.task_id, row.reason, row.error_type) == (handle, "retries", "Refused")
+    assert len(site.journal("start")) == 1
+
+
+async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: MariaServer) -> None:
+    """While SQL is away the task is dying: locks free, never executed again; then one row."""
+    own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
+    url = own_maria.url("letters")
+    await upgrade(url)
+    own_maria.stop()
+    worker = site.worker(NONET_DB_URL=url)
+    async with site.app() as app:
+        handle = await app.submit(Buried())
+        await until(lambda: site.parked(handle), "the task waits for SQL")
+        assert (await handle.status()).state == "dying"
+        await (await app.submit(Alone())).result(timeout=10)
+        site.hurry(handle)
+        await until(lambda: worker.log.count("dead letter of task") >= 2, "it was tried again")
+        own_maria.start()
+        await until(lambda: site.parked(handle), "the task waits again")
+        site.hurry(handle)
+        with pytest.raises(TaskFailed, match="refused with 42"):
+            await handle.result(timeout=20)
+        await site.all_ended()
+    assert len(await _rows(url)) == 1
+    assert len(site.journal("start", id=handle)) == 1
+
+
+async def test_killed_between_sql_and_settle(
+    site: Site, maria_server: MariaServer, mariadb_url: str
+) -> None:
+    """A worker killed after it wrote the row, before it settled: still one row, one execution."""
+    await upgrade(mariadb_url)
+    database = mariadb_url.rpartition("/")[2]
+    maria_server.execute(
+        f"CREATE TRIGGER {database}.slow BEFORE INSERT ON {database}.dlq_tasks "
+        "FOR EACH ROW DO SLEEP(0.5)"
+    )
+    victim = site.worker(NONET_DB_URL=mariadb_url)
+    async with site.app() as app:
+        handle = await app.submit(Buried())
+        record = site.key(f"t:{handle}")
+        await until(lambda: site.redis.hget(record, "state") == "dying", "SQL is being written")
+        # Whatever the worker sends now hangs; while it is in SQL, it has not sent its settle.
+        site.redis.client_pause(60_000, all=False)
+        while not (before := await _rows(mariadb_url)):
+            pass
+        victim.kill()
+        await until(lambda: len(site.redis.client_list()) <= 3, "its connections are gone")
+        site.redis.client_unpause()
+        maria_server.execute(f"DROP TRIGGER {database}.slow")
+        assert (await handle.status()).state == "dying"
+        site.worker(NONET_DB_URL=mariadb_url)
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=20)
+        await site.all_ended()
+    assert [row.id for row in await _rows(mariadb_url)] == [row.id for row in before]
+    assert len(site.journal("start")) == 1
+
+
+async def _rows(url: str) -> list[DeadLetter]:
+    store = DeadLetters(url)
+    try:
+        return list(await store.list())
+    finally:
+        await store.close()

@@ -1,0 +1,66 @@
+"""Effects before release: promise 8."""
+
+from __future__ import annotations
+
+import pytest
+from acceptance.probe_tasks import Transactional
+from acceptance.site import Site
+
+from nonet import TaskFailed
+
+
+def _story(site: Site) -> list[tuple[str, bool]]:
+    return [(event.event, event.details["held"]) for event in site.journal()]
+
+
+async def test_commit_happens_under_the_lock(site: Site) -> None:
+    """Dependencies open after the locks are taken and commit before they are free."""
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Transactional("good"))
+        assert await handle.result(timeout=10) == "ok"
+    assert _story(site) == [("opened", True), ("executed", True), ("committed", True)]
+    assert not site.redis.exists(site.key("lock:mutex:job:shared"))
+
+
+async def test_failure_rolls_back_under_the_lock(site: Site) -> None:
+    """A failed execution rolls back, sees its exception, and never commits."""
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Transactional("fails"))
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=10)
+    assert _story(site) == [("opened", True), ("executed", True), ("rolled back", True)] * 2
+    assert {event.details["error"] for event in site.journal("rolled back")} == {"ValueError"}
+
+
+async def test_failing_commit_is_a_failed_attempt(site: Site) -> None:
+    """A commit that fails fails the attempt: it is retried, and never reported as done."""
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Transactional("commit fails"))
+        with pytest.raises(TaskFailed, match="disk full") as raised:
+            await handle.result(timeout=10)
+    assert raised.value.error_type == "OSError"
+    assert _story(site) == [("opened", True), ("executed", True), ("commit failed", True)] * 2
+    assert [event.attempt for event in site.journal("commit failed")] == [1, 2]
+
+
+async def test_frozen_worker_does_not_commit(site: Site) -> None:
+    """A worker that lost its lock while frozen rolls back when it wakes, instead of committing."""
+    gate = site.gate()
+    frozen = site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Transactional(f"waits for {gate}"))
+        await site.until_event("executed", id=handle)
+        frozen.freeze()
+        site.worker()
+        await site.until_event("executed", times=2, id=handle)
+        frozen.thaw()
+        await site.until_event("rolled back", id=handle)
+        site.open(gate)
+        assert await handle.result(timeout=10) == "ok"
+    (rolled,) = site.journal("rolled back")
+    (committed,) = site.journal("committed")
+    assert rolled.pid == frozen.pid
+    assert committed.pid != frozen.pid

@@ -1,0 +1,78 @@
+"""One id for life, and nothing that stays behind: promises 3 and 21."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from acceptance.probe_tasks import Brief, Fails, Parent, Quick, SpawnEverything, TwoAtATime
+from acceptance.site import Site, submit_all
+from daemons import until
+
+from nonet import ResultUnavailable
+
+
+async def test_one_id_is_one_task(site: Site) -> None:
+    """50 parallel submissions of one id, from five clients, are one task that runs once."""
+    site.worker()
+    async with AsyncExitStack() as stack:
+        apps = [await stack.enter_async_context(site.app()) for _ in range(5)]
+        handles = await asyncio.gather(
+            *(apps[n % 5].submit(Quick(n), id="only-one") for n in range(50))
+        )
+        assert [str(handle) for handle in handles] == ["only-one"] * 50
+        assert sum(handle.created for handle in handles) == 1
+        results = [await handle.result(timeout=10) for handle in handles]
+        assert len(set(results)) == 1
+        await site.all_ended()
+    assert len(site.journal("start")) == 1
+
+
+@pytest.mark.parametrize("result_ttl", ["3600", "0"])
+async def test_ended_id_is_remembered(site: Site, result_ttl: str) -> None:
+    """An id that is submitted again after its task ended is that task: nothing runs again."""
+    site.worker(NONET_RESULT_TTL=result_ttl)
+    async with site.app() as app:
+        first = await app.submit(Quick(1), id="again")
+        await until(lambda: not site.live(), "the task has ended")
+        again = await app.submit(Quick(2), id="again")
+        assert (first.created, again.created) == (True, False)
+        assert (await again.status()).state == "done"
+        # Whatever was queued by mistake would have run before this one.
+        await until(lambda: not site.live(), "nothing lives")
+        await app.submit(Quick(3), id="other")
+        await site.all_ended()
+        if result_ttl == "0":
+            with pytest.raises(ResultUnavailable, match="NONET_RESULT_TTL"):
+                await again.result(timeout=1)
+        else:
+            assert await again.result(timeout=1) == 1
+    assert [event.id for event in site.journal("start")] == ["again", "other"]
+
+
+async def test_nothing_stays_behind(site: Site, no_leaked_keys: list[str]) -> None:
+    """After tasks of every kind have ended only results and the structure remain, as allowed."""
+    worker, scheduler = site.worker(), site.scheduler()
+    soon = datetime.now(UTC) + timedelta(seconds=0.2)
+    async with site.app() as app:
+        await submit_all(app, [Quick(n) for n in range(20)])
+        await submit_all(app, [Brief(n) for n in range(20)], at_time=soon)
+        await submit_all(app, [Fails(), Parent(3), Parent(0), Parent(2, failing=1)])
+        await submit_all(app, [SpawnEverything(), *(TwoAtATime() for _ in range(6))])
+        await site.all_ended()
+    for daemon in (worker, scheduler):
+        daemon.terminate()
+        assert daemon.wait() == 0
+    # What has a TTL goes by itself. What stays is a fixed number of keys, none for a task.
+    lasting = {key for key in site.redis.scan_iter(count=1000) if site.redis.ttl(key) == -1}
+    structure = {
+        *(site.key(name) for name in ("fence", "term", "promoted", "groups")),
+        *(
+            f"{site.key(kind)}:{priority}:small"
+            for kind in ("tasks", "woken")
+            for priority in ("realtime", "normal", "background")
+        ),
+    }
+    assert lasting <= structure, lasting - structure

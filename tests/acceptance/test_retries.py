@@ -1,0 +1,125 @@
+"""Failed attempts, and exceptions that are hard on a worker: promises 3 and 9."""
+
+from __future__ import annotations
+
+import pytest
+from acceptance.probe_tasks import (
+    CancelsItself,
+    Fails,
+    FailsInspected,
+    Gives,
+    LacksLock,
+    Quick,
+    Raises,
+    RaisesInThread,
+)
+from acceptance.site import Site
+from daemons import until
+
+from nonet import TaskFailed
+
+# What is raised → the type under which it is kept. A generator or a future turns a few of them
+# into another one; that is Python's doing (PEP 479) and happens before the framework sees it.
+ZOO = {
+    "SystemExit": "SystemExit",
+    "KeyboardInterrupt": "KeyboardInterrupt",
+    "CancelledError": "CancelledError",
+    "GeneratorExit": "GeneratorExit",
+    "RecursionError": "RecursionError",
+    "StopIteration": "RuntimeError",
+    "StopAsyncIteration": "StopAsyncIteration",
+    "Unprintable": "Unprintable",
+    "BaseExceptionGroup": "BaseExceptionGroup",
+    "UnicodeError": "ValueError",
+    "TimeoutError": "TimeoutError",
+}
+
+
+async def test_max_retries_means_retries(site: Site) -> None:
+    """``max_retries=2`` is three executions with one id and growing attempt numbers."""
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Fails())
+        with pytest.raises(TaskFailed, match="as always") as raised:
+            await handle.result(timeout=10)
+        status = await handle.status()
+    assert raised.value.error_type == "ValueError"
+    assert raised.value.reason == "retries"
+    assert (status.state, status.attempt) == ("dead", 3)
+    assert [(event.id, event.attempt) for event in site.journal("start")] == [
+        (handle, 1),
+        (handle, 2),
+        (handle, 3),
+    ]
+
+
+async def test_policy_sees_the_real_exception(site: Site) -> None:
+    """A policy gets the attempt and the very exception: its type, attributes and traceback."""
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(FailsInspected())
+        with pytest.raises(TaskFailed, match="refused with 3"):
+            await handle.result(timeout=10)
+    assert site.policy_calls() == [[1, True, 1, True], [2, True, 2, True], [3, True, 3, True]]
+
+
+async def test_stop_retrying_is_final(site: Site) -> None:
+    """StopRetrying ends the task in its first attempt, whatever the policy would say."""
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Gives())
+        with pytest.raises(TaskFailed, match="hopeless") as raised:
+            await handle.result(timeout=10)
+    assert raised.value.reason == "stopped"
+    assert len(site.journal("start")) == 1
+
+
+async def test_lack_of_a_lock_is_no_attempt(site: Site) -> None:
+    """UnableToAcquireLockError hands the task back: it runs again as attempt 1."""
+    gate = site.gate()
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(LacksLock(gate))
+        for times in (1, 2):
+            await site.started(handle, times)
+            await until(lambda: site.parked(handle), "the task was handed back")
+            status = await handle.status()
+            assert (status.state, status.attempt) == ("waiting", 0)
+            assert "somebody else has it" in status.blocker
+            if times == 2:
+                site.open(gate)
+            site.hurry(handle)
+        assert await handle.result(timeout=10) == 1
+    assert [event.attempt for event in site.journal("start")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", [Raises, RaisesInThread])
+async def test_any_exception_is_a_failed_attempt(
+    site: Site, kind: type[Raises | RaisesInThread]
+) -> None:
+    """Whatever a task raises is its own failure, kept by its type; the next task runs."""
+    worker = site.worker()
+    async with site.app() as app:
+        handles = {name: await app.submit(kind(name)) for name in ZOO}
+        found = {}
+        for name, handle in handles.items():
+            with pytest.raises(TaskFailed) as raised:
+                await handle.result(timeout=10)
+            found[name] = raised.value.error_type
+        assert await (await app.submit(Quick(5))).result(timeout=10) == 5
+    assert found == ZOO
+    assert worker.alive
+    assert {event.pid for event in site.journal()} == {worker.pid}
+
+
+async def test_own_cancellation_is_a_failed_attempt(site: Site) -> None:
+    """A task that cancels itself has failed; it is not handed back and tried for ever."""
+    worker = site.worker()
+    async with site.app() as app:
+        handle = await app.submit(CancelsItself())
+        with pytest.raises(TaskFailed) as raised:
+            await handle.result(timeout=10)
+        assert await (await app.submit(Quick(5))).result(timeout=10) == 5
+    assert raised.value.error_type == "CancelledError"
+    assert len(site.journal("start", id=handle)) == 1
+    assert worker.alive

@@ -1,0 +1,126 @@
+"""Periodic occurrences and delayed tasks: promise 13, and punctual promotion."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from acceptance.probe_tasks import Quick
+from acceptance.site import PROBES, Site
+from daemons import Daemon, until
+
+PERIODIC = f"{PROBES},acceptance.periodic_tasks"
+FIRED = re.compile(r"(\S*Tick\S*): occurrence (\S+) FIRED")
+
+
+async def test_occurrences_survive_their_leader(site: Site) -> None:
+    """A leader killed amid a grid of one second: each occurrence once, on the same grid."""
+    site.worker(NONET_TASKS=PERIODIC)
+    first = site.scheduler(NONET_TASKS=PERIODIC)
+    await until(lambda: _fired(first), "the first scheduler has fired")
+    second = site.scheduler(NONET_TASKS=PERIODIC)
+    await until(lambda: len(_fired(first)) >= 3, "the first scheduler has fired three times")
+    first.kill()
+    await until(lambda: len(_fired(second)) >= 3, "the standby has fired three times")
+    second.terminate()
+    assert second.wait() == 0
+    fired = [*_fired(first), *_fired(second)]
+    await site.all_ended()
+    instants = sorted(fired)
+    assert len(set(instants)) == len(instants), "an occurrence was fired twice"
+    steps = {later - earlier for earlier, later in pairwise(instants)}
+    assert steps == {timedelta(seconds=1)}, "the grid has shifted, or an occurrence is missing"
+    ids = [event.id for event in site.journal("start", task="Tick")]
+    assert len(ids) == len(set(ids)) == len(instants)
+
+
+async def test_frozen_leader_does_not_fire(site: Site) -> None:
+    """A leader frozen past its lease fires nothing when it wakes beside its successor."""
+    site.worker(NONET_TASKS=PERIODIC)
+    frozen = site.scheduler(NONET_TASKS=PERIODIC)
+    await until(lambda: _fired(frozen), "the first scheduler has fired")
+    frozen.freeze()
+    other = site.scheduler(NONET_TASKS=PERIODIC)
+    await until(lambda: len(_fired(other)) >= 2, "the standby has fired twice")
+    frozen.thaw()
+    await until(lambda: len(_fired(other)) >= 4, "the new leader goes on")
+    instants = [*_fired(frozen), *_fired(other)]
+    assert len(set(instants)) == len(instants)
+    term = site.redis.hget(site.key("leader"), "term")
+    assert f"leading in term {term}" in other.log
+    for scheduler in (frozen, other):
+        scheduler.kill()
+    await site.all_ended()
+    ids = [event.id for event in site.journal("start", task="Tick")]
+    assert len(ids) == len(set(ids))
+
+
+async def test_schedules_of_all_kinds_and_vos(site: Site) -> None:
+    """Cron, recurrence rule, an exhausted one and one per VO are planned beside each other."""
+    config = site.write("nonet.yaml", "vos: [lhcb, gridpp]\n")
+    scheduler = site.scheduler("--config", config, NONET_TASKS=PERIODIC)
+    site.worker(NONET_TASKS=PERIODIC)
+    await until(
+        lambda: (
+            {event.details["vo"] for event in site.journal("start", task="TickOfVo")}
+            == {"lhcb", "gridpp"}
+        ),
+        "both VOs have ticked",
+    )
+    assert "ERROR" not in scheduler.log, scheduler.log
+    scheduler.terminate()
+    assert scheduler.wait() == 0
+    await site.all_ended()
+    assert {event.task for event in site.journal()} == {"Tick", "TickOfVo"}
+
+
+async def test_delayed_tasks_are_never_early(site: Site) -> None:
+    """100 tasks spread over two seconds: none early, and none late by more than a moment."""
+    site.worker()
+    scheduler = site.scheduler()
+    await until(lambda: "leading in term" in scheduler.log, "the scheduler leads")
+    base = datetime.now(UTC) + timedelta(seconds=0.3)
+    due = {}
+    async with site.app() as app:
+        for n in range(100):
+            at = base + timedelta(milliseconds=20 * n)
+            due[str(await app.submit(Quick(n), at_time=at))] = at.timestamp()
+        await site.all_ended()
+    lateness = sorted(event.at - due[event.id] for event in site.journal("start"))
+    assert len(lateness) == 100
+    assert lateness[0] >= 0, "a task ran early"
+    assert lateness[50] < 0.25, f"median {lateness[50]:.3f} s late"
+    assert lateness[-1] < 2
+
+
+async def test_delays_need_no_scheduler(site: Site) -> None:
+    """Without any scheduler the workers promote delayed tasks, none early."""
+    site.worker()
+    at = datetime.now(UTC) + timedelta(seconds=0.5)
+    async with site.app() as app:
+        handles = await app.submit_many([Quick(n) for n in range(20)], at_time=at)
+        assert (await handles[0].status()).state == "delayed"
+        for handle in handles:
+            await handle.result(timeout=10)
+    assert min(event.at for event in site.journal("start")) >= at.timestamp()
+
+
+async def test_standby_takes_the_delays_over(site: Site) -> None:
+    """A delayed task is promoted although the leader was killed before it was due."""
+    first = site.scheduler()
+    await until(lambda: "leading in term" in first.log, "the first scheduler leads")
+    second = site.scheduler()
+    site.worker()
+    async with site.app() as app:
+        at = datetime.now(UTC) + timedelta(seconds=0.5)
+        handle = await app.submit(Quick(1), at_time=at)
+        first.kill()
+        assert await handle.result(timeout=10) == 1
+    assert "leading in term" in second.log
+
+
+def _fired(scheduler: Daemon) -> list[datetime]:
+    """The occurrences that a scheduler says it has fired."""
+    found = [item for item in FIRED.findall(scheduler.log) if "TickOfVo" not in item[0]]
+    return [datetime.fromisoformat(instant) for _, instant in found]

@@ -1,0 +1,156 @@
+"""Stopping is at least as kind as crashing: promise 15."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from acceptance.probe_tasks import (
+    BlockingThread,
+    BlockingToThread,
+    Gated,
+    Quick,
+    Stubborn,
+    VoidedThread,
+)
+from acceptance.site import Site, submit_all
+from daemons import until
+
+from nonet import BaseTask
+
+# The grace of a test that must not wait for it, and of one that must.
+LONG, SHORT = "30", "0.3"
+PROMPT = 6.0
+
+
+async def test_drain_lets_running_tasks_finish(site: Site) -> None:
+    """SIGTERM: what runs ends and is settled, what is queued is left alone, exit code 0."""
+    gate = site.gate()
+    worker = site.worker("--concurrency", "2", "--grace", LONG)
+    async with site.app() as app:
+        running = await app.submit_many([Gated(gate), Gated(gate)])
+        for handle in running:
+            await site.started(handle)
+        queued = await app.submit_many([Quick(n) for n in range(10)])
+        worker.terminate()
+        await until(lambda: "draining" in worker.log, "the worker drains")
+        site.open(gate)
+        assert worker.wait() == 0
+        assert [(await handle.status()).state for handle in running] == ["done", "done"]
+        for handle in queued:
+            status = await handle.status()
+            assert (status.state, status.attempt, status.worker_deaths) == ("queued", 0, 0)
+        assert (site.entries(), site.pending()) == (10, 0)
+        assert site.redis.zcard(site.key("workers")) == 0
+        assert site.consumers(site.key("tasks:normal:small")) == set()
+        other = site.worker()
+        await site.all_ended()
+    assert {event.pid for event in site.journal("start", task="Quick")} == {other.pid}
+
+
+async def test_grace_hands_back(site: Site) -> None:
+    """A task longer than the grace goes back without using an attempt: exit code 1."""
+    gate = site.gate()
+    worker = site.worker("--grace", SHORT)
+    async with site.app() as app:
+        handle = await app.submit(Gated(gate))
+        await site.started(handle)
+        worker.terminate()
+        assert worker.wait() == 1
+        status = await handle.status()
+        assert (status.state, status.attempt, status.worker_deaths) == ("queued", 0, 0)
+        assert (site.entries(), site.pending()) == (1, 0)
+        assert len(site.journal("cancelled")) == 1
+        other = site.worker()
+        first, second = await site.started(handle, 2)
+        assert (first.attempt, second.attempt) == (1, 1)
+        site.open(gate)
+        assert await handle.result(timeout=10) == other.pid
+
+
+async def test_second_signal_ends_at_once(site: Site) -> None:
+    """A second SIGTERM does not wait for the grace: exit code 143, the task goes back."""
+    gate = site.gate()
+    worker = site.worker("--grace", LONG)
+    async with site.app() as app:
+        handle = await app.submit(Gated(gate))
+        await site.started(handle)
+        worker.terminate()
+        await until(lambda: "draining" in worker.log, "the worker drains")
+        worker.terminate()
+        assert worker.wait(PROMPT) == 143
+        status = await handle.status()
+        assert (status.state, status.attempt) == ("queued", 0)
+        site.open(gate)
+        site.worker()
+        await handle.result(timeout=10)
+
+
+@pytest.mark.parametrize("kind", [BlockingThread, BlockingToThread, Stubborn])
+async def test_nothing_can_hold_the_exit(
+    site: Site, kind: type[BlockingThread | BlockingToThread | Stubborn]
+) -> None:
+    """A thread that blocks, or a coroutine that swallows cancellations, cannot hold the exit."""
+    gate = site.gate()
+    worker = site.worker("--grace", SHORT)
+    async with site.app() as app:
+        task: BaseTask = kind(gate)
+        handle = await app.submit(task)
+        await site.started(handle)
+        began = time.monotonic()
+        worker.terminate()
+        assert worker.wait(PROMPT) == 1
+        assert time.monotonic() - began < PROMPT
+        assert (await handle.status()).attempt in (0, 1)
+        site.open(gate)
+        site.worker()
+        await handle.result(timeout=10)
+        await site.all_ended()
+    assert [event.attempt for event in site.journal("start", id=handle)] == [1, 1]
+
+
+async def test_thread_that_was_handed_back_is_told(site: Site) -> None:
+    """A ``def`` task that goes on after the grace learns from ensure_lease() that it lost all."""
+    gate = site.gate()
+    worker = site.worker("--grace", SHORT)
+    async with site.app() as app:
+        handle = await app.submit(VoidedThread(gate))
+        await site.started(handle)
+        worker.terminate()
+        assert worker.wait(PROMPT) == 1
+        (voided,) = site.journal("voided")
+        assert "the worker stopped" in voided.details["error"]
+        site.open(gate)
+        site.worker()
+        await handle.result(timeout=10)
+
+
+async def test_idle_daemons_stop_at_once(site: Site) -> None:
+    """An idle worker and a scheduler end within a moment: exit code 0, no name left behind."""
+    worker = site.worker()
+    scheduler = site.scheduler()
+    await until(lambda: site.redis.exists(site.key("leader")), "the scheduler leads")
+    began = time.monotonic()
+    worker.terminate()
+    scheduler.terminate()
+    assert (worker.wait(), scheduler.wait()) == (0, 0)
+    assert time.monotonic() - began < 3
+    assert not site.redis.exists(site.key("leader"))
+    assert site.redis.zcard(site.key("workers")) == 0
+
+
+async def test_many_drains_lose_nothing(site: Site) -> None:
+    """Workers that are replaced again and again run every task once."""
+    settles = site.settles()
+    async with site.app() as app:
+        ids = await submit_all(app, [Quick(n) for n in range(600)])
+        for done in (50, 200, 350):
+            worker = site.worker("--concurrency", "5", "--grace", LONG)
+            await until(lambda done=done: len(site.journal("end")) >= done, f"{done} have run")
+            worker.terminate()
+            assert worker.wait() == 0
+            assert site.pending() == 0
+        site.worker()
+        await site.all_ended()
+    assert len(site.journal("start")) == 600
+    assert settles() == dict.fromkeys(ids, 1)

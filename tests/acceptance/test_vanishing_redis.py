@@ -1,0 +1,77 @@
+"""Redis may vanish: promise 14 in its simple form."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime, timedelta
+
+from acceptance.probe_tasks import Alone, Gated, GatedMutex, Quick
+from acceptance.site import PROBES, Site
+from daemons import until
+from servers import RedisServer
+
+
+async def test_flush_while_idle(site: Site) -> None:
+    """After a FLUSHALL the same processes go on: the next task runs, a delayed one too."""
+    worker, scheduler = site.worker(), site.scheduler()
+    async with site.app() as app:
+        await (await app.submit(Quick())).result(timeout=10)
+        site.redis.flushall()
+        assert await (await app.submit(Quick(1))).result(timeout=10) == 1
+        at = datetime.now(UTC) + timedelta(seconds=0.3)
+        delayed = await app.submit(Quick(2), at_time=at)
+        assert await delayed.result(timeout=10) == 2
+    await until(
+        lambda: site.redis.zscore(site.key("workers"), worker.incarnation),
+        "the worker is registered again",
+    )
+    assert worker.alive and scheduler.alive
+
+
+async def test_flush_while_running(site: Site) -> None:
+    """A FLUSHALL takes the lock away: the attempt is cancelled before another one may start."""
+    gate = site.gate()
+    worker = site.worker()
+    async with site.app() as app:
+        lost = await app.submit(GatedMutex(gate))
+        await site.started(lost)
+        site.redis.flushall()
+        await until(lambda: site.journal("cancelled"), "the holder of the lost lock is cancelled")
+        assert await (await app.submit(Alone())).result(timeout=10) == worker.pid
+    assert site.journal("end", id=lost) == []
+    assert worker.alive
+
+
+async def test_restart_without_data(own_server: RedisServer, own_site: Site) -> None:
+    """Redis killed and started empty: the same worker and scheduler work on."""
+    site = own_site
+    tasks = f"{PROBES},acceptance.periodic_tasks"
+    gate = site.gate()
+    worker, scheduler = site.worker(NONET_TASKS=tasks), site.scheduler(NONET_TASKS=tasks)
+    async with site.app() as app:
+        running = await app.submit(Gated(gate))
+        await site.started(running)
+        own_server.kill()
+        await until(lambda: site.journal("cancelled"), "what runs is cancelled")
+        shutil.rmtree(own_server.data)
+        own_server.start()
+        ticks = len(site.journal("start", task="Tick"))
+        assert await (await app.submit(Quick(1))).result(timeout=20) == 1
+        await until(
+            lambda: len(site.journal("start", task="Tick")) >= ticks + 2, "the schedule goes on"
+        )
+    assert worker.alive and scheduler.alive
+
+
+async def test_restart_with_data(own_server: RedisServer, own_site: Site) -> None:
+    """A restart that keeps the data loses no queued task, and doubles no settled one."""
+    site = own_site
+    worker = site.worker("--concurrency", "5")
+    async with site.app() as app:
+        handles = await app.submit_many([Quick(n) for n in range(300)])
+        await until(lambda: len(site.journal("end")) >= 20, "some have run")
+        own_server.restart()
+        results = [await handle.result(timeout=20) for handle in handles]
+        await site.all_ended()
+    assert results == list(range(300))
+    assert worker.alive

@@ -1,0 +1,136 @@
+"""`Daemon`: a real ``task-worker`` or ``task-scheduler`` process for tests, and how to wait for it.
+
+    with Daemon("task-worker", "--size", "small", environment=..., log=path) as worker:
+        worker.wait_ready()
+        worker.kill()
+
+A daemon is gone when its test process is, also when that one was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self, TypeVar
+
+# The same helper that ends the servers: one pipe, one process.
+from servers import _reaper
+
+Found = TypeVar("Found")
+
+WAIT_SECONDS = 30.0
+_POLL_SECONDS = 0.02
+_TESTS = Path(__file__).parent
+
+
+class Daemon:
+    """One daemon process; its log is a file.
+
+    Args:
+        command: console script of the package and its options.
+        environment: ``NONET_…`` and other variables; nothing of that kind is inherited.
+        log: file for stdout and stderr.
+    """
+
+    def __init__(self, *command: str, environment: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        script = str(Path(sys.executable).parent / command[0])
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [script, *command[1:]],
+                env={**_clean_environment(), **environment},
+                cwd=log.parent,  # no stray .env
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        _reaper.watch(self.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        """What it has said so far."""
+        return self._log.read_text(errors="replace")
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs (or is frozen)."""
+        return self._process.poll() is None
+
+    def wait_ready(self) -> Self:
+        """Wait for its ``ready`` line; may be called at any time after the start."""
+        wait_until(lambda: " ready: " in self.log or not self.alive, "the daemon is ready")
+        assert self.alive, f"the daemon ended with {self._process.returncode}:\n{self.log}"
+        return self
+
+    @property
+    def incarnation(self) -> str:
+        """Id under which a worker is registered."""
+        found = re.search(r"worker (\S+) \(\S+\) ready", self.log)
+        assert found, "not ready, or no worker"
+        return found[1]
+
+    def terminate(self) -> None:
+        """Ask it to stop, as a supervisor would."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        """Stop it where it is, as a paused virtual machine would."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen daemon go on."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it as a crash would; does nothing if it has ended."""
+        self._process.kill()
+        self._process.wait()
+        _reaper.forget(self.pid)
+
+    def wait(self, seconds: float = WAIT_SECONDS) -> int:
+        """Wait for its end: the exit code, negative for a signal."""
+        return self._process.wait(seconds)
+
+
+def wait_until(
+    condition: Callable[[], Found], claim: str, *, seconds: float = WAIT_SECONDS
+) -> Found:
+    """Look again and again until `condition` is true; its value. Fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"after {seconds:g} s it is still not true that {claim}")
+        time.sleep(_POLL_SECONDS)
+    return value
+
+
+async def until(
+    condition: Callable[[], Found], claim: str, *, seconds: float = WAIT_SECONDS
+) -> Found:
+    """`wait_until` for a test whose event loop must go on."""
+    return await asyncio.to_thread(wait_until, condition, claim, seconds=seconds)
+
+
+def _clean_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    return {**kept, "PYTHONPATH": str(_TESTS), "PYTHONUNBUFFERED": "1"}
