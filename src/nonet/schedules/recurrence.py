@@ -1,0 +1,233 @@
+"""Recurrence rules of iCalendar (RFC 5545), on dateutil."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import MAXYEAR, UTC, datetime, timedelta
+from typing import cast
+from zoneinfo import ZoneInfo
+
+from dateutil.rrule import rrule, rrulestr
+
+from nonet.errors import ConfigurationError, suggestion
+from nonet.schedules.base import MICROSECOND
+from nonet.schedules.wallclock import WallClockSchedule, zone
+
+HOUR = timedelta(hours=1)
+RRULE_ANCHOR = datetime(1970, 1, 5)  # a Monday, so that FREQ=WEEKLY fires on Mondays
+LONGEST_COUNT = 10_000
+
+
+@dataclass(frozen=True)
+class RRuleSchedule(WallClockSchedule):
+    """An iCalendar recurrence rule (RFC 5545) in the local time of a zone.
+
+    Args:
+        rule: ``FREQ=…;…``, optionally with ``RRULE:`` before it and a ``DTSTART`` line. Without
+            DTSTART it is anchored at Monday 1970-01-05 00:00 of its zone, and COUNT (which
+            would count from there) is refused. An UNTIL that is a date includes that day.
+            COUNT counts firings and is at most 10,000.
+        timezone: an IANA name. ``DTSTART;TZID=…`` may give it instead; a DTSTART in UTC is
+            converted to it.
+
+    Raises:
+        ConfigurationError: the rule is malformed or never occurs.
+
+    Example:
+        >>> last_friday = RRuleSchedule("FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17", "Europe/Zurich")
+        >>> last_friday.next_occurrence(datetime(2025, 1, 1, tzinfo=UTC))
+        datetime.datetime(2025, 1, 31, 16, 0, tzinfo=datetime.timezone.utc)
+    """
+
+    rule: str
+    timezone: str = "UTC"
+    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
+    _every_hour: bool = field(init=False, repr=False, compare=False)
+    _until: datetime | None = field(init=False, repr=False, compare=False)
+    _anchor: datetime = field(init=False, repr=False, compare=False)
+    _frequency: str = field(init=False, repr=False, compare=False)
+    _interval: int = field(init=False, repr=False, compare=False)
+    _expanded: rrule = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self._read()
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ConfigurationError(f"recurrence rule {self.rule!r}: {error}") from None
+
+    def _read(self) -> None:
+        start, tzid, parts = _rule_parts(self.rule)
+        if tzid and self.timezone not in ("UTC", tzid):
+            raise ValueError(f"TZID {tzid} contradicts the timezone {self.timezone}")
+        until, count = parts.pop("UNTIL", None), parts.pop("COUNT", None)
+        if until and count:
+            raise ValueError("UNTIL and COUNT exclude each other")
+        if count and not start:
+            raise ValueError("COUNT needs a DTSTART to count from")
+        where = zone(tzid or self.timezone)
+        anchor = _wall(start, where) if start else RRULE_ANCHOR
+        keep = object.__setattr__
+        keep(self, "_zone", where)
+        keep(self, "_anchor", anchor)
+        keep(self, "_frequency", parts["FREQ"])
+        keep(self, "_interval", int(parts.get("INTERVAL", "1")))
+        keep(self, "_every_hour", self._fires_every_hour(parts.get("BYHOUR")))
+        text = ";".join(f"{name}={value}" for name, value in parts.items())
+        keep(self, "_expanded", cast(rrule, rrulestr(text, dtstart=anchor)))
+        if next(self._walls(anchor - MICROSECOND), None) is None:
+            raise ValueError("no date matches")
+        end = _end(until, where) if until else self._after(int(count)) if count else None
+        keep(self, "_until", end)
+        if end and self.next_occurrence(anchor.replace(tzinfo=UTC) - 48 * HOUR) is None:
+            raise ValueError("UNTIL lies before the first occurrence")
+
+    def _fires_every_hour(self, hours: str | None) -> bool:
+        if hours is not None:
+            return len(set(hours.split(","))) == 24
+        unit = _UNITS.get(self._frequency)
+        return unit is not None and unit * self._interval <= HOUR
+
+    def _after(self, count: int) -> datetime:
+        """The instant of the last of `count` firings."""
+        firings: list[datetime] = []
+        for wall in self._walls(self._anchor - MICROSECOND):
+            found = self._instants(wall)
+            if found != firings[-1:]:  # local times in one gap fire once together
+                firings += found
+            if len(firings) >= count and len(found) == 1:  # no earlier one can follow
+                break
+        return sorted(firings)[:count][-1]
+
+    def _walls(self, start: datetime) -> Iterator[datetime]:
+        for wall in self._expanded.replace(dtstart=self._anchor_before(start)):
+            if wall.year == MAXYEAR:  # cannot be converted between zones
+                return
+            if wall > start:
+                yield wall
+
+    def _anchor_before(self, start: datetime) -> datetime:
+        """The anchor moved on by whole intervals: the same occurrences after `start`, found fast.
+
+        Day, weekday and time of the anchor stay, because the rule takes what it does not say
+        from them; so an anchor on the 29th to 31st, which not every month has, is not moved.
+        """
+        if start <= self._anchor:
+            return self._anchor
+        if unit := _UNITS.get(self._frequency):
+            step = unit * self._interval
+            return self._anchor + (start - self._anchor) // step * step
+        between = (start.year - self._anchor.year) * 12 + start.month - self._anchor.month - 1
+        step_months = self._interval * (12 if self._frequency == "YEARLY" else 1)
+        if between < step_months or self._anchor.day > 28:
+            return self._anchor
+        years, month = divmod(self._anchor.month - 1 + between // step_months * step_months, 12)
+        return self._anchor.replace(year=self._anchor.year + years, month=month + 1)
+
+
+_UNITS = {
+    "SECONDLY": timedelta(seconds=1),
+    "MINUTELY": timedelta(minutes=1),
+    "HOURLY": timedelta(hours=1),
+    "DAILY": timedelta(days=1),
+    "WEEKLY": timedelta(weeks=1),
+}
+_NUMBERS = {  # part: lowest, highest, whether it may count from the end
+    "INTERVAL": (1, 1_000_000, False),
+    "COUNT": (1, LONGEST_COUNT, False),
+    "BYSECOND": (0, 59, False),
+    "BYMINUTE": (0, 59, False),
+    "BYHOUR": (0, 23, False),
+    "BYMONTH": (1, 12, False),
+    "BYMONTHDAY": (1, 31, True),
+    "BYYEARDAY": (1, 366, True),
+    "BYWEEKNO": (1, 53, True),
+    "BYSETPOS": (1, 366, True),
+}
+_WORDS = {
+    "FREQ": "YEARLY|MONTHLY|WEEKLY|DAILY|HOURLY|MINUTELY|SECONDLY",
+    "WKST": "MO|TU|WE|TH|FR|SA|SU",
+    "BYDAY": r"([+-]?[1-9]\d?)?(MO|TU|WE|TH|FR|SA|SU)",
+    "UNTIL": ".+",
+}
+
+
+def _rule_parts(rule: object) -> tuple[str | None, str | None, dict[str, str]]:
+    """DTSTART, its TZID and the parts of the RRULE."""
+    if not isinstance(rule, str):
+        raise ValueError("a rule is a text")
+    start = tzid = None
+    parts: dict[str, str] = {}
+    for line in rule.split():
+        head, colon, value = line.partition(":")
+        if not colon:
+            head, value = "", line
+        name, *parameters = head.split(";")
+        if name.upper() == "DTSTART" and start is None:
+            start = value
+            tzid = _tzid(parameters)
+        elif name.upper() in ("", "RRULE") and not parameters and not parts:
+            parts = _checked_parts(value.upper())
+        else:
+            raise ValueError(f"{line!r} is not one DTSTART or RRULE line")
+    if "FREQ" not in parts:
+        raise ValueError("it needs FREQ=…")
+    if parts["FREQ"] not in ("MONTHLY", "YEARLY") and re.search(r"\d", parts.get("BYDAY", "")):
+        raise ValueError(f"a numbered BYDAY has no meaning with FREQ={parts['FREQ']}")
+    return start, tzid, parts
+
+
+def _tzid(parameters: list[str]) -> str | None:
+    tzid = None
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.upper() == "TZID":
+            tzid = value
+        elif parameter.upper() not in ("VALUE=DATE", "VALUE=DATE-TIME"):
+            raise ValueError(f"DTSTART does not take {parameter!r}")
+    return tzid
+
+
+def _checked_parts(text: str) -> dict[str, str]:
+    """Name to value; dateutil would take numbers out of range for dates that never match."""
+    parts: dict[str, str] = {}
+    for part in text.rstrip(";").split(";"):
+        name, _, value = part.partition("=")
+        if name in parts:
+            raise ValueError(f"{name} is given twice")
+        if name not in _NUMBERS and name not in _WORDS:
+            known = [*_NUMBERS, *_WORDS]
+            raise ValueError(f"unknown part {name!r}.{suggestion(name, known)}")
+        single = name in ("FREQ", "WKST", "UNTIL", "INTERVAL", "COUNT")
+        for item in [value] if single else value.split(","):
+            if not _fits(name, item):
+                raise ValueError(f"{name} cannot be {item!r}")
+        parts[name] = value
+    return parts
+
+
+def _fits(name: str, item: str) -> bool:
+    if name in _WORDS:
+        return re.fullmatch(_WORDS[name], item) is not None
+    if re.fullmatch(r"[+-]?\d{1,7}", item, re.ASCII) is None:
+        return False
+    lowest, highest, from_end = _NUMBERS[name]
+    return lowest <= (abs(int(item)) if from_end else int(item)) <= highest
+
+
+def _wall(text: str, where: ZoneInfo) -> datetime:
+    """DTSTART as naive local time."""
+    moment = datetime.fromisoformat(text)
+    local = moment if moment.tzinfo is None else moment.astimezone(where)
+    return local.replace(tzinfo=None, fold=0, microsecond=0)
+
+
+def _end(text: str, where: ZoneInfo) -> datetime:
+    """UNTIL as an instant, inclusive: of a date its whole day, of a repeated time both passes."""
+    moment = datetime.fromisoformat(text)
+    if "T" not in text:
+        moment += 24 * HOUR - MICROSECOND
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=where, fold=1)
+    return moment.astimezone(UTC)
