@@ -24,6 +24,7 @@ class Constructible:
     """Mixin of the task bases: remembers how an instance was made."""
 
     _body_has_init: ClassVar[bool] = False
+    _prepared: ClassVar[_Form]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -49,17 +50,22 @@ class Constructible:
         return tuple(values.get(name, parameters[name].default) for name in parameters)
 
 
-def prepare(cls: type) -> None:
+def prepare(cls: type[Constructible]) -> _Form:
     """Make an annotated but undecorated class a dataclass; its bases have been prepared.
 
     Raises:
         RegistrationError: it cannot be one: a mutable default, an argument after an optional one.
     """
-    if _form(cls) is _Form.UNDECORATED:
-        try:
-            dataclasses.dataclass(cls)
-        except (TypeError, ValueError) as error:
-            raise RegistrationError(f"{_place(cls)}: {error}") from None
+    if "_prepared" not in cls.__dict__:  # every new instance asks
+        form = _form(cls)
+        if form is _Form.UNDECORATED:
+            try:
+                dataclasses.dataclass(cls)
+            except (TypeError, ValueError) as error:
+                raise RegistrationError(f"{_place(cls)}: {error}") from None
+            form = _Form.DATACLASS
+        cls._prepared = form
+    return cls._prepared
 
 
 class Arguments:
@@ -154,7 +160,7 @@ class Arguments:
 
 def _values(task: Any) -> dict[str, Any]:
     """The constructor arguments of an instance, by name."""
-    form = _form(type(task))
+    form = prepare(type(task))
     if form is _Form.MODEL:
         return dict(task)
     if form is _Form.DATACLASS:
@@ -285,7 +291,7 @@ def _hints(cls: type) -> dict[str, Any]:
     constructor: Any = cls
     if constructor.__init__ is object.__init__:
         return {}
-    source = cls if _form(cls) is _Form.DATACLASS else constructor.__init__
+    source = cls if prepare(cls) is _Form.DATACLASS else constructor.__init__
     try:
         return typing.get_type_hints(source, include_extras=True)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
