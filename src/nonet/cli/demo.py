@@ -1,0 +1,56 @@
+"""``task-run demo``: watch the whole system work on your own files."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nonet.cli.common import Debug, Json, StateDir, run
+from nonet.cli.output import print_json, printable
+from nonet.errors import NonetError
+from nonet.service import ExitCode
+from nonet.settings import load_settings
+
+
+def demo(
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="Directory to audit.", show_default="Python's standard library"),
+    ] = None,
+    as_json: Json = False,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Audit a directory tree for duplicate files, with real daemons.
+
+    Starts a Redis server of its own, a scheduler and workers of all sizes, and stops them
+    afterwards. Files are regular files as `find -type f` lists them: unreadable ones count, are
+    retried and end as dead letters; symbolic links do not count; hard links count as files.
+    The time runs from the submission to the report.
+    """
+    # What these bring takes longer than `--help` needs.
+    from nonet.cli import demo_view
+    from nonet.demo.run import run_demo
+
+    async def command() -> int:
+        state = load_settings(state_dir=state_dir).state_dir
+        with demo_view.silence() if as_json else demo_view.progress() as progress:
+            try:
+                summary = await run_demo(
+                    path or Path(sysconfig.get_path("stdlib")), state, progress
+                )
+            except NonetError as error:
+                for line in getattr(error, "__notes__", ()):
+                    typer.echo(f"  {printable(line)}", err=True)
+                raise
+        if as_json:
+            print_json(summary.document())
+        else:
+            demo_view.print_summary(summary)
+        demo_view.print_warnings(summary)
+        return ExitCode.OK
+
+    run(debug, command)

@@ -1,0 +1,127 @@
+"""What the demo shows: progress while it runs, figures and warnings at the end."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.progress import Progress as Bars
+
+from nonet.cli.output import print_table, printable
+from nonet.demo.files import as_text
+from nonet.demo.run import Progress, Summary
+
+_LARGEST = 5
+_PLAIN_SECONDS = 5.0
+
+
+@contextmanager
+def silence() -> Iterator[Progress]:
+    """No progress."""
+    yield lambda doing, done, total: None
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """Progress on stderr: a live bar for each step where a person looks, else plain lines."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain_lines()
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Bars(*columns, console=console) as bars:
+        steps: dict[str, TaskID] = {}
+
+        def show(doing: str, done: int, total: int) -> None:
+            if doing not in steps:
+                for step in bars.tasks:  # all earlier ones are over
+                    bars.update(step.id, total=step.total or 1, completed=step.total or 1)
+                steps[doing] = bars.add_task(printable(doing), total=None)
+            bars.update(steps[doing], completed=done, total=total or None)
+
+        yield show
+
+
+def _plain_lines() -> Progress:
+    """A line for each step, and one every few seconds while it lasts."""
+    last, said = "", 0.0
+
+    def show(doing: str, done: int, total: int) -> None:
+        nonlocal last, said
+        if doing != last or time.monotonic() > said + _PLAIN_SECONDS:
+            count = f": {done} of {total} tasks" if done else ""
+            typer.echo(printable(doing) + count, err=True)
+            last, said = doing, time.monotonic()
+
+    return show
+
+
+def print_summary(summary: Summary) -> None:
+    """The figures, and the duplicate groups that waste most."""
+    figures = {
+        "files": f"{summary.files:,}",
+        "bytes": f"{summary.total_bytes:,}",
+        "duplicate groups": f"{len(summary.groups):,}",
+        "wasted bytes": f"{summary.wasted_bytes:,}",
+        "retries": f"{summary.retries:,}",
+        "dead letters": f"{summary.dead_letters:,}",
+        "tasks": f"{summary.tasks:,}",
+        "seconds": f"{summary.seconds:,.2f}",
+        "tasks per second": f"{summary.tasks / summary.seconds:,.0f}",
+    }
+    print_table([], figures.items())
+    wasting = [group for group in summary.groups if group.wasted]
+    if wasting:
+        typer.echo("\nThe duplicates that waste most:")
+        largest = sorted(wasting, key=lambda group: group.wasted, reverse=True)[:_LARGEST]
+        rows = [
+            (f"{group.wasted:,}", f"{len(group.paths):,}", as_text(group.paths[0]))
+            for group in largest
+        ]
+        print_table(["wasted bytes", "files", "one of them"], rows)
+
+
+def print_warnings(summary: Summary) -> None:
+    """On stderr: what the figures do not include, and how to look at the dead letters."""
+    if summary.closed:
+        names = ", ".join(printable(as_text(path)) for path in summary.closed_first)
+        more = ", …" if summary.closed > len(summary.closed_first) else ""
+        typer.echo(
+            f"warning: what is in {summary.closed} directories that could not be listed is not "
+            f"counted: {names}{more}",
+            err=True,
+        )
+    if summary.dead_letters:
+        typer.echo(
+            f"{summary.dead_letters} files could not be read. Their dead letters:\n"
+            f"  NONET_DB_URL={shlex.quote(summary.database)} {_task_run()} dlq list",
+            err=True,
+        )
+
+
+def _task_run() -> str:
+    """How a person calls this command again from a shell."""
+    script = Path(sys.argv[0]).resolve()
+    found = shutil.which("task-run")
+    return "task-run" if found and Path(found).resolve() == script else shlex.quote(str(script))

@@ -1,0 +1,1 @@
+"""The demo: an audit of a directory tree for duplicate files, by real daemons."""

@@ -1,0 +1,237 @@
+"""Run the demo: start everything, submit one task, follow the groups, and sum up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nonet.app import Nonet
+from nonet.demo.daemons import Daemon, running
+from nonet.demo.files import Duplicates, as_text
+from nonet.demo.tasks import Audited, AuditTree, DiskSlots, HashFile, read_report
+from nonet.demo.workspace import workspace
+from nonet.errors import ConfigurationError, NonetError
+from nonet.service import Stop, stop_on_signals
+from nonet.settings import Settings
+from nonet.task import Size
+
+_TASKS = "nonet.demo.tasks"
+_POLL_SECONDS = 0.1
+_READY_SECONDS = 60.0
+# Together they have as many slots as the limiter of the disk allows: none waits for it.
+_SMALL = ["task-worker", "--size=small", f"--concurrency={DiskSlots.limit // 2}"]
+_COMMANDS = [
+    ["task-scheduler"],
+    _SMALL,
+    _SMALL,
+    ["task-worker", "--size=medium"],
+    ["task-worker", "--size=large"],
+]
+
+Progress = Callable[[str, int, int], None]
+"""Called again and again: what is being done, how many tasks of it have ended, of how many.
+
+The last is 0 where that is not known."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an audit found, and what it took.
+
+    Attributes:
+        files, total_bytes: all regular files, unreadable ones included, and their sizes by lstat.
+        closed: number of directories that could not be listed; `closed_first` names some.
+        groups: files of equal content; each path counts, also of hard links.
+        retries: attempts that repeated a failed one.
+        dead_letters: rows in the dead-letter table: one for each unreadable file.
+        tasks: tasks that ended.
+        seconds: from the first submission to the report; the daemons ran already.
+        database: SQLAlchemy URL of the dead-letter table.
+    """
+
+    files: int
+    total_bytes: int
+    closed: int
+    closed_first: list[bytes]
+    groups: list[Duplicates]
+    retries: int
+    dead_letters: int
+    tasks: int
+    seconds: float
+    database: str
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Bytes of all copies but one of each group."""
+        return sum(group.wasted for group in self.groups)
+
+    def document(self) -> dict[str, Any]:
+        """The object that ``--json`` prints."""
+        return {
+            "files": self.files,
+            "bytes": self.total_bytes,
+            "duplicate_groups": [[as_text(path) for path in group.paths] for group in self.groups],
+            "wasted_bytes": self.wasted_bytes,
+            "dead_letters": self.dead_letters,
+            "tasks": self.tasks,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
+    """Audit a tree with an embedded server, a scheduler and workers of all sizes.
+
+    Nothing of it is left behind but the dead letters, in ``STATE_DIR/demo``. Settings of this
+    process's environment are neither used nor passed on.
+
+    Args:
+        tree: the directory to audit.
+        state_dir: where the demo keeps its data, in a subdirectory.
+        progress: see `Progress`.
+
+    Raises:
+        ConfigurationError: the tree cannot be listed, or there is no server to embed.
+        NonetError: a daemon ended early, or a signal asked to stop.
+    """
+    root, home = _checked(tree), _home(state_dir)
+    with workspace(home) as directory:
+        values = {
+            "redis_url": "embedded://",
+            "db_url": f"sqlite+aiosqlite:///{home}/nonet.db",
+            "namespace": "demo",
+            "tasks": _TASKS,
+            "state_dir": str(directory),
+            "grace": "1",
+        }
+        environment = {f"NONET_{name.upper()}": value for name, value in values.items()}
+        progress("starting the server and the daemons", 0, 0)
+        async with (
+            stop_on_signals() as stop,
+            Nonet(_settings(values)) as app,
+            running(_COMMANDS, environment, directory) as daemons,
+        ):
+            audit = _Audit(app, progress)
+            return await _unless_stopped(audit.run(AuditTree(root, directory)), daemons, stop)
+
+
+@dataclass(frozen=True)
+class _Audit:
+    """One audit, as its submitter follows it."""
+
+    app: Nonet
+    progress: Progress
+
+    async def run(self, task: AuditTree) -> Summary:
+        await self._workers_ready()
+        start = time.monotonic()
+        self.progress(f"listing {_shown(task.tree)}", 0, 0)
+        handle = await self.app.submit(task)
+        audited: Audited = await handle.result()
+        retried = await self._callback(audited.group, f"hashing {audited.files} files")
+        report = await self._callback(retried, "reading again what could not be read")
+        seconds = time.monotonic() - start
+        batches, singles = [
+            await self.app.client.group_results(group) for group in (audited.group, retried)
+        ]
+        statuses = [await self.app.status(child.id) for child in singles]
+        return Summary(
+            files=audited.files,
+            total_bytes=audited.total_bytes,
+            closed=audited.closed,
+            closed_first=audited.closed_first,
+            groups=read_report(report),
+            retries=sum(status.attempt - 1 for status in statuses),
+            dead_letters=await self._dead_letters({child.id for child in singles}),
+            tasks=len(batches) + len(singles) + 3,
+            seconds=seconds,
+            database=self.app.settings.sql_url(),
+        )
+
+    async def _workers_ready(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while {item.size for item in await self.app.client.results.workers()} != {*Size}:
+            if time.monotonic() > deadline:
+                raise NonetError(f"no worker of each size was ready within {_READY_SECONDS:g} s")
+            await asyncio.sleep(_POLL_SECONDS / 2)
+
+    async def _callback(self, group: str, doing: str) -> Any:
+        """The result of a group's callback."""
+        while True:
+            status = await self.app.client.groups.status(group)
+            if status.total:
+                self.progress(doing, status.total - status.pending, status.total)
+            if status.state == "fired":
+                break
+            await asyncio.sleep(_POLL_SECONDS)
+        if status.outcome != "done":
+            children = await self.app.client.group_results(group)
+            errors = [child.error for child in children if child.state != "done"]
+            raise NonetError(f"the audit failed while {doing}: {errors[0]}")
+        return await self.app.result(f"{group}.callback")
+
+    async def _dead_letters(self, ids: set[str]) -> int:
+        """How many of these tasks are in the table, which earlier runs wrote to as well."""
+        if not ids:
+            return 0
+        letters = await self.app.dead_letters()
+        name = self.app.registry.get(HashFile.__name__).name
+        rows = await letters.list(task_class=name, limit=1_000_000)
+        return sum(row.task_id in ids for row in rows)
+
+
+async def _unless_stopped(
+    audit: Coroutine[Any, Any, Summary], daemons: list[Daemon], stop: Stop
+) -> Summary:
+    """What `audit` returns, unless a daemon ends or a signal comes first."""
+    audited = asyncio.create_task(audit, name="audit")
+    stopped = asyncio.create_task(stop.requested.wait(), name="stop")
+    ends = [asyncio.create_task(daemon.ended()) for daemon in daemons]
+    tasks = [audited, stopped, *ends]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            raise NonetError("the demo was stopped by a signal")
+        for end in ends:
+            if end.done():
+                raise end.result()
+        return audited.result()
+    finally:
+        left = set(tasks)
+        # Again and again: `asyncio.wait_for` in Python 3.11, which redis-py uses to send, forgets
+        # a cancellation that comes when it is about to return.
+        while left:
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=_POLL_SECONDS)
+
+
+def _settings(values: dict[str, str]) -> Settings:
+    """Settings made of these and the defaults; the environment and ``.env`` have no say."""
+    defaults = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in Settings.model_fields.items()
+    }
+    return Settings(**{**defaults, **values})
+
+
+def _home(state_dir: Path) -> Path:
+    return state_dir.expanduser().absolute() / "demo"
+
+
+def _checked(tree: Path) -> bytes:
+    try:
+        with os.scandir(tree):
+            return os.fsencode(tree.absolute())
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot list {_shown(os.fsencode(tree))}: {error.strerror}"
+        ) from None
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")
