@@ -108,13 +108,13 @@ def print_warnings(summary: Summary) -> None:
         names = ", ".join(printable(as_text(path)) for path in summary.closed_first)
         more = ", …" if summary.closed > len(summary.closed_first) else ""
         typer.echo(
-            f"warning: what is in {summary.closed} directories that could not be listed is not "
-            f"counted: {names}{more}",
+            f"warning: directories left out because they could not be listed: {summary.closed} "
+            f"({names}{more})",
             err=True,
         )
     if summary.dead_letters:
         typer.echo(
-            f"{summary.dead_letters} files could not be read. Their dead letters:\n"
+            f"files that could not be read: {summary.dead_letters}. Look at their dead letters:\n"
             f"  NONET_DB_URL={shlex.quote(summary.database)} {_task_run()} dlq list",
             err=True,
         )
