@@ -620,7 +620,8 @@ async def session() -> AsyncIterator[Session]:
 
 @dataclass
 class Transactional(BaseTask):
-    """Uses a session; ``mode``: ``good``, ``fails``, ``commit fails``, ``waits for GATE``."""
+    """Uses a session; ``mode``: ``good``, ``fails``, ``commit fails``, ``waits for GATE``,
+    ``blocks until GATE``."""
 
     mode: str
     size = Size.SMALL
@@ -637,4 +638,6 @@ class Transactional(BaseTask):
             raise ValueError("no")
         if self.mode.startswith("waits for "):
             await passed(self.mode.removeprefix("waits for "))
+        if self.mode.startswith("blocks until "):
+            passed_blocking(self.mode.removeprefix("blocks until "))
         return "ok"

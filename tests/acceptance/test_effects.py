@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from acceptance.probe_tasks import Transactional
 from acceptance.site import Site
+from daemons import until
 
 from nonet import TaskFailed
 
@@ -46,21 +47,28 @@ async def test_failing_commit_is_a_failed_attempt(site: Site) -> None:
     assert [event.attempt for event in site.journal("commit failed")] == [1, 2]
 
 
-async def test_frozen_worker_does_not_commit(site: Site) -> None:
-    """A worker that lost its lock while frozen rolls back when it wakes, instead of committing."""
+@pytest.mark.parametrize(
+    ("mode", "error"), [("waits for", "CancelledError"), ("blocks until", "LeaseLostError")]
+)
+async def test_frozen_worker_does_not_commit(site: Site, mode: str, error: str) -> None:
+    """A worker that lost its lock while frozen rolls back when it wakes, instead of committing.
+
+    A task that waits is cancelled; one that blocks the loop is stopped by the check after it.
+    """
     gate = site.gate()
     frozen = site.worker()
     async with site.app() as app:
-        handle = await app.submit(Transactional(f"waits for {gate}"))
+        handle = await app.submit(Transactional(f"{mode} {gate}"))
         await site.until_event("executed", id=handle)
         frozen.freeze()
         site.worker()
         await site.until_event("executed", times=2, id=handle)
         frozen.thaw()
-        await site.until_event("rolled back", id=handle)
+        await until(lambda: f"task {handle}: the lease" in frozen.log, "the loss was noticed")
         site.open(gate)
+        await site.until_event("rolled back", id=handle)
         assert await handle.result(timeout=10) == "ok"
     (rolled,) = site.journal("rolled back")
     (committed,) = site.journal("committed")
-    assert rolled.pid == frozen.pid
+    assert (rolled.pid, rolled.details["error"]) == (frozen.pid, error)
     assert committed.pid != frozen.pid
