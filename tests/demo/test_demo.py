@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,14 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_running(tmp_path: Path) -> Iterator[None]:
+    """A test that fails leaves no daemons to the next one."""
+    yield
+    for pid in _processes(tmp_path / "state"):
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_it_agrees_with_sha256sum(tree: Path, tmp_path: Path) -> None:
     """Files, bytes and groups are those of find and sha256sum, and no process remains."""
     done = _run(tree, tmp_path / "state")
@@ -62,8 +70,8 @@ def test_it_agrees_with_sha256sum(tree: Path, tmp_path: Path) -> None:
     assert document["wasted_bytes"] == sum(sizes[group[0]] * (len(group) - 1) for group in groups)
     assert document["dead_letters"] == 0
     assert document["tasks"] == 3 + 3  # batches; and who lists, gathers, reports
-    assert _processes(tmp_path / "state") == []
-    assert [path.name for path in (tmp_path / "state" / "demo").iterdir()] == []
+    assert _processes(tmp_path / "state") == {}
+    assert list((tmp_path / "state" / "demo").iterdir()) == []
 
 
 def test_an_empty_tree_has_an_empty_report(tmp_path: Path) -> None:
@@ -144,7 +152,7 @@ def test_a_signal_stops_everything(tree: Path, tmp_path: Path, number: signal.Si
         out, error = demo.communicate(timeout=8)
     assert (demo.returncode, out) == (1, "")
     assert "stopped by a signal" in error
-    assert _processes(tmp_path / "state") == []
+    assert _processes(tmp_path / "state") == {}
 
 
 def test_a_killed_demo_leaves_nothing(tree: Path, tmp_path: Path) -> None:
@@ -152,7 +160,7 @@ def test_a_killed_demo_leaves_nothing(tree: Path, tmp_path: Path) -> None:
     with _start(tree, tmp_path / "state") as demo:
         _wait_for_daemons(tmp_path / "state")
         demo.kill()
-    _wait(lambda: _processes(tmp_path / "state") == [])
+    _wait(lambda: _processes(tmp_path / "state") == {})
     assert _run(tree, tmp_path / "state").returncode == 0
     assert list((tmp_path / "state" / "demo").glob("run-*")) == []
 
@@ -165,7 +173,7 @@ def test_a_daemon_that_ends_early_is_told(tree: Path, tmp_path: Path) -> None:
         _, error = demo.communicate(timeout=20)
     assert demo.returncode == 1
     assert "task-worker --size=large ended early, with exit code -9" in error
-    assert _processes(tmp_path / "state") == []
+    assert _processes(tmp_path / "state") == {}
 
 
 def test_two_demos_do_not_mix(tree: Path, tmp_path: Path) -> None:
@@ -238,26 +246,22 @@ def _give_up_rights() -> None:
                 os._exit(99)
 
 
-def _processes(state: Path) -> list[str]:
-    """Command lines of the processes that work in a state directory."""
-    return sorted(_working_in(state))
-
-
 def _wait_for_daemons(state: Path) -> dict[str, int]:
     """Process ids by command line, as soon as the scheduler and all workers are there."""
     wanted = {f"task-worker --size={size}" for size in ("medium", "large")} | {"task-scheduler"}
-    _wait(lambda: wanted <= _working_in(state).keys())
-    return _working_in(state)
+    _wait(lambda: wanted <= set(_processes(state).values()))
+    return {command: pid for pid, command in _processes(state).items()}
 
 
-def _working_in(state: Path) -> dict[str, int]:
+def _processes(state: Path) -> dict[int, str]:
+    """Command lines of the processes that work in a state directory, without the interpreter."""
     found = {}
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdigit() and os.readlink(process / "cwd").startswith(str(state)):
-                words = (process / "cmdline").read_text().split("\0")[:-1]
-                found[" ".join([Path(words[1]).name, *words[2:]])] = int(process.name)
-        except (OSError, IndexError):  # it has just ended
+                script, *options = (process / "cmdline").read_text().split("\0")[1:-1] or ["?"]
+                found[int(process.name)] = " ".join([os.path.basename(script), *options])
+        except OSError:  # it has just ended
             continue
     return found
 
