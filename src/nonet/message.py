@@ -29,6 +29,7 @@ HARD_LIMIT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
 # A document and its mapping of arguments are levels of their own.
 _MAX_DECODED_DEPTH = MAX_DEPTH + 2
+_CONTAINERS = (dict, list, tuple)
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
@@ -187,10 +188,11 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int
 
 def _is_deep(document: Any) -> bool:
     """Whether decoded data is nested deeper than `pack` makes it: even its ``repr()`` may fail."""
-    is_struct = isinstance(document, msgspec.Struct)
-    level: list[Any] = list(msgspec.structs.astuple(document)) if is_struct else [document]
+    level = [document]
     for _ in range(_MAX_DECODED_DEPTH):
-        level = [child for item in level for child in _children(item)]
+        level = [
+            child for item in level for child in _children(item) if isinstance(child, _CONTAINERS)
+        ]
         if not level:
             return False
     return True
@@ -199,7 +201,9 @@ def _is_deep(document: Any) -> bool:
 def _children(item: Any) -> Iterable[Any]:
     if isinstance(item, dict):
         return itertools.chain(item.keys(), item.values())
-    return item if isinstance(item, list | tuple) else ()
+    if isinstance(item, msgspec.Struct):
+        return msgspec.structs.astuple(item)
+    return item if isinstance(item, _CONTAINERS) else ()
 
 
 def travels(cls: type) -> bool:
