@@ -359,8 +359,8 @@ def _stream(task_class: TaskClass, labels: Mapping[str, Any]) -> str:
 
 
 def _packed_labels(task_class: TaskClass, labels: Mapping[str, Any]) -> dict[str, Any]:
-    if not all(isinstance(name, str) for name in labels):
-        raise InvalidArgumentsError(task_class.name, ["labels: names must be strings"])
+    if not all(isinstance(name, str) and name.isprintable() for name in labels):
+        raise InvalidArgumentsError(task_class.name, ["labels: names must be printable text"])
     try:
         return {name: pack(value) for name, value in labels.items()}
     except TypeError as error:

@@ -23,8 +23,11 @@ from nonet import (
     TaskContext,
     context,
 )
-from nonet.errors import LeaseLostError
+from nonet.client import Client
+from nonet.errors import InvalidArgumentsError, LeaseLostError
 from nonet.locks import BaseLock, encode_locks
+from nonet.registry import Registry
+from nonet.stores.broker import Broker
 from nonet.task import (
     bind_submitter,
     current_submitter,
@@ -224,3 +227,27 @@ def test_groups_of_an_attempt_are_numbered() -> None:
     first, again = make_context(), make_context()
     assert [first.next_spawn(), first.next_spawn()] == [1, 2]
     assert again.next_spawn() == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        ({1: "x"}, "names must be printable text"),
+        ({"\udce9": "x"}, "names must be printable text"),
+        ({"a\nb": "x"}, "names must be printable text"),
+        ({"a": object()}, "value is a object, which cannot travel"),
+        ({"priority": "urgent"}, "'urgent' is not a valid Priority"),
+        ({"size": "tiny"}, "'tiny' is not a valid Size"),
+    ],
+)
+async def test_labels_that_do_not_fit_are_refused(labels: dict[Any, Any], reason: str) -> None:
+    """Before anything is sent: nobody answers at this address."""
+    registry = Registry()
+    registry.add(Simple, "tests")
+    options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
+    broker = Broker("redis://127.0.0.1:1", "test", **options)
+    client = Client(broker, registry, "test", message_limit=1024)
+    with pytest.raises(InvalidArgumentsError, match=rf"tests:Simple: labels?: .*{reason}"):
+        await client.submit(Simple(), labels=labels)
+    await client.aclose()
+    await broker.aclose()
