@@ -31,6 +31,7 @@ class CronSchedule(WallClockSchedule):
         ConfigurationError: the expression is no such thing, or its dates do not exist.
 
     Example:
+        >>> from datetime import UTC
         >>> CronSchedule("30 2 * * *", "Europe/Zurich").next_occurrence(
         ...     datetime(2025, 3, 30, tzinfo=UTC))      # 02:30 is skipped that night
         datetime.datetime(2025, 3, 30, 1, 0, tzinfo=datetime.timezone.utc)
