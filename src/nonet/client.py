@@ -22,7 +22,7 @@ from nonet.locks import encode_locks
 from nonet.message import VERSION, Envelope, encode, pack
 from nonet.registry import Registry, TaskClass
 from nonet.stores.broker import Broker, Submission
-from nonet.stores.groups import Groups, child_id
+from nonet.stores.groups import Groups, callback_id, child_id, failure_id
 from nonet.stores.results import Ended, Results, TaskStatus
 from nonet.task import (
     BaseTask,
@@ -203,9 +203,9 @@ class Client:
             policy=policy,
             ttl_seconds=ttl_seconds,
             total=len(prepared),
-            callback=self.prepare(callback, id=f"{group}.callback", callback_of=group),
+            callback=self.prepare(callback, id=callback_id(group), callback_of=group),
             on_failure=(
-                self.prepare(on_failure, id=f"{group}.failure", callback_of=group)
+                self.prepare(on_failure, id=failure_id(group), callback_of=group)
                 if on_failure is not None
                 else None
             ),

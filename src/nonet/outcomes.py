@@ -174,7 +174,9 @@ def _ask(
             return None, error
         if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
-        return max(timedelta(0), at - now), error
+        delay = at - now
+        # A policy that says "now" read the clock a little later than we did.
+        return (delay if delay > timedelta(milliseconds=1) else timedelta(0)), error
     except BaseException as broken:  # the policy's own code: no attempt may end by it
         why = summarize(broken)
         note = f"{error.text} (retry policy {type(policy).__name__} failed: {why.type}: {why.text})"

@@ -155,6 +155,16 @@ class TestFetch:
         ((_, fields),) = await broker.client.xrange("{test}:quarantine")
         assert b"\x80\x04pickle" in fields[b"bytes"]
 
+    async def test_a_record_that_lost_its_fields_can_still_end(self, broker: Broker) -> None:
+        """What is left of a damaged record is delivered, and its delivery can be settled."""
+        await broker.submit([task("a"), task("b")])
+        for id in "ab":
+            await broker.client.hdel(f"{{test}}:t:{id}", "attempt", "stream", "ticket", "name")
+        first, second = await fetch(broker)
+        assert await broker.settle(first, "dead", b"quarantined") == "OK"
+        assert await broker.settle(second, "retry", b"") == "OK"
+        assert (await fetch_one(broker)).attempt == 2
+
     async def test_old_pointers_are_void(self, broker: Broker) -> None:
         """An entry of an earlier generation is dropped, whoever finds it."""
         await broker.submit([task("a")])

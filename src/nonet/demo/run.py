@@ -18,6 +18,7 @@ from nonet.demo.workspace import workspace
 from nonet.errors import ConfigurationError, NonetError
 from nonet.service import Stop, stop_on_signals
 from nonet.settings import Settings
+from nonet.stores.groups import callback_id
 from nonet.task import Size
 
 _TASKS = "nonet.demo.tasks"
@@ -172,7 +173,7 @@ class _Audit:
             children = await self.app.client.group_results(group)
             errors = [child.error for child in children if child.state != "done"]
             raise NonetError(f"the audit failed while {doing}: {errors[0]}")
-        return await self.app.result(f"{group}.callback")
+        return await self.app.result(callback_id(group))
 
     async def _dead_letters(self, ids: set[str]) -> int:
         """How many of these tasks are in the table, which earlier runs wrote to as well."""

@@ -127,6 +127,16 @@ class Groups:
         return found
 
 
+def callback_id(group: str) -> str:
+    """Id of a group's callback."""
+    return f"{group}.callback"
+
+
+def failure_id(group: str) -> str:
+    """Id of the task that is submitted when a child has failed."""
+    return f"{group}.failure"
+
+
 def child_id(group: str, index: int) -> str:
     """Id of a child: the same in a re-run of the parent, so that nothing is spawned twice."""
     return f"{group}.{index}"

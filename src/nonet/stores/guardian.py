@@ -43,6 +43,7 @@ def main(binary: str, address: str, lock_fd: int, report_fd: int, timeout_second
         report_fd: pipe to the starter; gets `READY`, or the reason of the failure.
         timeout_seconds: how long the server may take to answer.
     """
+    directory = os.getcwd()
     if os.fork():
         os._exit(0)  # the starter reaps this process; the guardian belongs to init
     os.umask(0o077)
@@ -65,7 +66,7 @@ def main(binary: str, address: str, lock_fd: int, report_fd: int, timeout_second
     fcntl.flock(users, fcntl.LOCK_EX)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _stop(server)
-    if os.path.dirname(address) != os.getcwd():
+    if os.path.dirname(address) != directory:
         os.rmdir(os.path.dirname(address))  # made for a socket whose path would be too long
 
 

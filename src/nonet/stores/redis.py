@@ -44,21 +44,23 @@ def connect(url: str) -> AsyncRedis:
     """
     retry = AsyncRetry(ExponentialBackoff(cap=1.0, base=0.05), _RETRIES, _RETRIED)
     with _url_errors(url):
-        return aioredis.Redis.from_url(
+        client = aioredis.Redis.from_url(
             url, protocol=2, socket_timeout=_TIMEOUT_SECONDS, retry=retry
         )
+    return _cancellable(client)
 
 
 def connect_blocking(url: str) -> AsyncRedis:
     """A client for blocking pops: it waits longer than they do and never repeats one itself."""
     with _url_errors(url):
-        return aioredis.Redis.from_url(
+        client = aioredis.Redis.from_url(
             url,
             protocol=2,
             socket_connect_timeout=_TIMEOUT_SECONDS,
             socket_timeout=BLOCK_SECONDS + _TIMEOUT_SECONDS,
             retry=AsyncRetry(ExponentialBackoff(), 0),
         )
+    return _cancellable(client)
 
 
 def connect_sync(url: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> SyncRedis:
@@ -212,6 +214,33 @@ async def ping(client: AsyncRedis) -> None:
     """Raise `ServerUnreachableError` unless the server answers."""
     async with server_errors(client), asyncio.timeout(_TIMEOUT_SECONDS * (_RETRIES + 1)):
         await client.ping()
+
+
+class _CancellableWrites:
+    """Writes of a connection that a cancellation reaches.
+
+    redis-py writes inside `asyncio.wait_for`, which in Python 3.11 returns as if nothing had
+    happened when it is cancelled in the step in which the write ends (CPython issue 86296). It
+    also costs a task per command.
+    """
+
+    async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
+        timeout, self.socket_timeout = self.socket_timeout, None
+        try:
+            async with asyncio.timeout(timeout):
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]  # of the connection class that this is mixed into
+        except TimeoutError:
+            await self.disconnect(nowait=True)
+            raise exceptions.TimeoutError("Timeout writing to socket") from None
+        finally:
+            self.socket_timeout = timeout
+
+
+def _cancellable(client: AsyncRedis) -> AsyncRedis:
+    pool = client.connection_pool
+    plain = pool.connection_class
+    pool.connection_class = type(plain.__name__, (_CancellableWrites, plain), {})
+    return client
 
 
 @contextmanager

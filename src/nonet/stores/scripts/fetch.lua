@@ -57,7 +57,7 @@ local function hand_over(key, entry, id, gen, state, record, lines, document)
   local text = digits(fence)
   redis.call('HSET', P .. 't:' .. id, 'state', state, 'owner', worker, 'fence', text,
     'started', digits(now))
-  taken[#taken + 1] = {id, gen, text, state, record[3], record[4] or '0',
+  taken[#taken + 1] = {id, gen, text, state, record[3] or '0', record[4] or '0',
     string.sub(key, #P + 1), entry, redis.call('GET', P .. 'b:' .. id) or '', lines,
     document, record[7] or '', record[8] or ''}
   free = free - 1
@@ -91,9 +91,6 @@ local function examine(key, entry, fields)
     'ticket', 'refusals', 'reason', 'died')
   if record[2] ~= gen or (record[1] ~= 'queued' and record[1] ~= 'dying') then
     return drop(key, entry)
-  end
-  if not record[3] then
-    return quarantine(key, entry, fields, 'its record lacks fields')
   end
   deliver(key, entry, id, gen, record)
 end

@@ -22,6 +22,8 @@ if record[1] ~= gen or record[2] ~= fence then
   return repeated and 'OK' or 'STALE'
 end
 
+-- A record may have lost fields (foul play, a cut script): its stream is where it was read.
+local stream = record[4] or string.match(ARGV[4], '^%a+:(.*)$')
 local locks = parse_locks(redis.call('GET', P .. 'l:' .. id) or '', tonumber(ARGV[13]))
 local owner = id .. '/' .. gen .. '/' .. fence
 if outcome == 'done' and lost_lock(locks, owner) then
@@ -36,7 +38,7 @@ if outcome == 'dying' then
   return 'OK'
 elseif outcome == 'retry' or outcome == 'back' then
   if outcome == 'retry' then
-    redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record[6]) + 1, 'refusals', 0,
+    redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record[6] or '0') + 1, 'refusals', 0,
       'error', text)
     redis.call('RPUSH', P .. 'h:' .. id, document)
     redis.call('LTRIM', P .. 'h:' .. id, -20, -1)
@@ -44,7 +46,7 @@ elseif outcome == 'retry' or outcome == 'back' then
     redis.call('HSET', key, 'settled', fence, 'blocker', text)
   end
   local state = record[5] == 'dying' and 'dying' or outcome == 'retry' and 'delayed' or 'waiting'
-  requeue(id, state, record[4], tonumber(gen), due)
+  requeue(id, state, stream, tonumber(gen), due)
 else
   finish(id, outcome, fence, document, tonumber(ARGV[11]), tonumber(ARGV[12]))
 end

@@ -1,0 +1,124 @@
+"""The connections to Redis and what runs over them, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from nonet.errors import ConfigurationError, ServerUnreachableError
+from nonet.stores.redis import (
+    BatchedScripts,
+    Scripts,
+    connect,
+    connect_blocking,
+    connect_sync,
+    ping,
+    run_sync,
+    script,
+)
+
+PREFIX = "{test}:"
+
+
+@pytest.fixture
+async def scripts(redis_url: str) -> AsyncIterator[Scripts]:
+    client = connect(redis_url)
+    yield Scripts(client, PREFIX)
+    await client.aclose()
+
+
+async def lead(runner: Scripts | BatchedScripts, owner: str) -> str:
+    return str((await runner.run("lead", owner, 10_000, "{}")).decode())
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_cancellation_is_never_swallowed(redis_url: str, steps: int) -> None:
+    """Whenever a command is cancelled before it has its answer, its task ends cancelled."""
+    client = connect(redis_url)
+    await client.ping()
+    for _ in range(20):
+        call = asyncio.create_task(client.time())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if call.done() or not call.cancel():
+            continue
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert await client.ping()
+    await client.aclose()
+
+
+async def test_scripts_are_loaded_when_the_server_forgot_them(scripts: Scripts) -> None:
+    """A restart or SCRIPT FLUSH costs one more round trip, not the call."""
+    batched = BatchedScripts(scripts)
+    for flush in (scripts.client.flushall, scripts.client.script_flush):
+        await flush()
+        answers = await asyncio.gather(*(lead(batched, "me") for _ in range(5)))
+        assert len(set(answers)) == 1 and answers[0]
+    with connect_sync_to(scripts) as client:
+        client.script_flush()
+        assert run_sync(client, PREFIX, "lead", "me", 10_000, "{}").decode() == answers[0]
+
+
+async def test_concurrent_calls_share_round_trips(scripts: Scripts) -> None:
+    """A hundred calls at once need far fewer replies from the network than calls."""
+    batched = BatchedScripts(scripts)
+    await lead(batched, "me")
+    before = int((await scripts.client.info("clients"))["connected_clients"])
+    answers = await asyncio.gather(*(lead(batched, "me") for _ in range(100)))
+    after = int((await scripts.client.info("clients"))["connected_clients"])
+    assert len(set(answers)) == 1
+    assert after == before
+
+
+async def test_one_wrong_call_of_a_batch_fails_alone(scripts: Scripts) -> None:
+    """An error of one call reaches its own caller only."""
+    batched = BatchedScripts(scripts)
+    await scripts.client.set(f"{PREFIX}w:bad", "not a hash")
+    renew = [batched.run("renew", worker, 1000, 1000, "{}") for worker in ("a", "bad", "b")]
+    good, wrong, fine = await asyncio.gather(*renew, return_exceptions=True)
+    assert (good, fine) == ([], [])
+    assert isinstance(wrong, Exception) and "WRONGTYPE" in str(wrong)
+
+
+async def test_a_cancelled_caller_does_not_harm_the_others(scripts: Scripts) -> None:
+    """Cancelling one caller of a batch leaves the others their answers."""
+    batched = BatchedScripts(scripts)
+    calls = [asyncio.create_task(lead(batched, "me")) for _ in range(3)]
+    await asyncio.sleep(0)
+    calls[1].cancel()
+    first, cancelled, third = await asyncio.gather(*calls, return_exceptions=True)
+    assert first == third
+    assert isinstance(cancelled, asyncio.CancelledError)
+
+
+async def test_an_unreachable_server_is_named_without_its_password() -> None:
+    """The error has one line with the address and hides the password."""
+    for client in (connect("redis://:secret@127.0.0.1:1/0"), connect_blocking("unix:///no/such")):
+        with pytest.raises(ServerUnreachableError) as caught:
+            await ping(client)
+        message = str(caught.value)
+        assert "secret" not in message and "\n" not in message
+        assert "127.0.0.1:1" in message or "/no/such" in message
+        await client.aclose()
+
+
+@pytest.mark.parametrize("url", ["http://x", "redis://h:notaport/0", "rubbish", ""])
+def test_a_bad_url_is_refused(url: str) -> None:
+    """What is no Redis URL is a configuration error."""
+    with pytest.raises(ConfigurationError, match="NONET_REDIS_URL"):
+        connect(url)
+
+
+def connect_sync_to(scripts: Scripts):  # type: ignore[no-untyped-def]  # a context manager
+    options = scripts.client.connection_pool.connection_kwargs
+    return connect_sync(f"redis://{options['host']}:{options['port']}/0")
+
+
+def test_includes_are_resolved_once() -> None:
+    """A script contains the parts that it names, and its digest is stable."""
+    source, digest = script("settle")
+    assert "local function finish(" in source and "@include" not in source
+    assert script("settle")[1] == digest
