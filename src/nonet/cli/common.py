@@ -1,21 +1,22 @@
-"""What all commands share: running a coroutine, logging, and errors as one line and a code."""
+"""What all commands share: their options, an application, and errors as one line and a code."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from nonet.cli.output import printable
 from nonet.errors import (
     ConfigurationError,
     InvalidArgumentsError,
@@ -26,6 +27,9 @@ from nonet.errors import (
     UnknownTaskError,
 )
 from nonet.service import ExitCode
+
+if TYPE_CHECKING:
+    from nonet.app import Nonet
 
 # Start of the names of all threads that may run user code.
 _THREADS = "nonet-task"
@@ -57,14 +61,18 @@ Debug = Annotated[bool, typer.Option("--debug", help="Debug log lines, and trace
 
 def run(debug: bool, command: Callable[[], Coroutine[Any, Any, int]]) -> None:
     """Run a command to its exit code; an error of ours becomes one line on stderr."""
+    if debug:
+        set_up_logging(debug)
     try:
         code = asyncio.run(_to_the_end(command))
     except NonetError as error:
         if debug:
-            raise
-        fail(str(error), _code(error))
+            traceback.print_exception(error)
+        say(str(error))
+        code = exit_code(error)
     except KeyboardInterrupt:
-        fail("interrupted", ExitCode.FAILED)
+        say("interrupted")
+        code = ExitCode.FAILED
     exit_with(code)
 
 
@@ -107,15 +115,14 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def fail(message: str, code: ExitCode) -> None:
-    """Say what is wrong and exit."""
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(code)
+def exit_code(error: NonetError) -> ExitCode:
+    """The code that an error ends a command with."""
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), ExitCode.FAILED)
 
 
-def print_json(value: Any) -> None:
-    """One line of JSON; bytes of file names survive as surrogates, as Python escapes them."""
-    typer.echo(json.dumps(value, default=str))
+def say(problem: str) -> None:
+    """One line on stderr about what is wrong."""
+    typer.echo(f"error: {printable(' '.join(problem.split()))}", err=True)
 
 
 def set_up_logging(debug: bool) -> None:
@@ -127,8 +134,17 @@ def set_up_logging(debug: bool) -> None:
     )
 
 
+def application(
+    tasks: list[str] | None = None, namespace: str | None = None, state_dir: Path | None = None
+) -> Nonet:
+    """The application of the common options, not yet open."""
+    from nonet.app import Nonet  # what it brings takes longer than `--help` needs
+
+    return Nonet.from_settings(**settings_options(tasks, namespace, state_dir))
+
+
 def settings_options(
-    tasks: list[str] | None, namespace: str | None, state_dir: Path | None
+    tasks: list[str] | None = None, namespace: str | None = None, state_dir: Path | None = None
 ) -> dict[str, Any]:
     """The common options as settings; what was not given is left to the environment."""
     return {
@@ -136,7 +152,3 @@ def settings_options(
         "namespace": namespace,
         "state_dir": state_dir,
     }
-
-
-def _code(error: NonetError) -> ExitCode:
-    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), ExitCode.FAILED)

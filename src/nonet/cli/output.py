@@ -1,0 +1,135 @@
+"""What commands print: tables and fields for people, one line of JSON for programs.
+
+Text of tasks (errors, names, results) is data: it cannot move the cursor or style the output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+import typer
+
+# Wider than any row: what a program or a file reads is never wrapped or cut.
+_UNLIMITED_WIDTH = 1_000_000
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON; bytes of file names survive as surrogates, as Python escapes them."""
+    typer.echo(json.dumps(plain(value), allow_nan=False))
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, nothing: str) -> None:
+    """Mappings of the same keys as a JSON array, or as a table.
+
+    Args:
+        nothing: said to a person when there are none.
+    """
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
+    else:
+        typer.echo(nothing, err=True)
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """One thing for a person: its fields below each other; those without a value are left out."""
+    filled = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
+    print_table([], list(filled.items()))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table without lines, so that columns can be cut out of it."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
+    for name in columns:
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    width = None if sys.stdout.isatty() else _UNLIMITED_WIDTH
+    Console(width=width, highlight=False).print(table)
+
+
+def print_text(text: str) -> None:
+    """Text of a task as it is, lines included."""
+    typer.echo("\n".join(printable(line) for line in text.split("\n")))
+
+
+def cell(value: Any) -> str:
+    """A value in a table, for people.
+
+    >>> cell(datetime(2026, 7, 1, 12, 0, 5, 250, tzinfo=UTC)), cell(0.5), cell(None)
+    ('2026-07-01 12:00:05Z', '0.5', '-')
+    """
+    match value:
+        case None | "":
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        case float():
+            return f"{value:.1f}"
+        case str():
+            return printable(value)
+        case _:
+            return printable(json.dumps(plain(value)))
+
+
+def printable(text: str) -> str:
+    r"""`text` in one line that any terminal takes, odd characters escaped.
+
+    >>> printable("caf\xe9 \x1b[31m \udc80")
+    'café \\x1b[31m \\udc80'
+    """
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def plain(value: Any) -> Any:
+    """`value` made of what JSON has; times are ISO 8601 in UTC.
+
+    >>> plain({"at": datetime(2026, 7, 1, tzinfo=UTC), "names": (b"a", b"\\xff")})
+    {'at': '2026-07-01T00:00:00Z', 'names': ['a', '\\udcff']}
+    """
+    match value:
+        case Enum():
+            return plain(value.value)
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case bytes():
+            return value.decode("utf-8", "surrogateescape")
+        case datetime():
+            return _utc(value).isoformat().replace("+00:00", "Z")
+        case Mapping():
+            return {_key(key): plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: plain(getattr(value, name)) for name in names}
+    if hasattr(value, "model_fields_set"):  # pydantic's mark; importing it here would cost more
+        return {name: plain(item) for name, item in value}
+    return str(value)
+
+
+def _key(key: Any) -> str:
+    made = plain(key)
+    return made if isinstance(made, str) else json.dumps(made)
+
+
+def _utc(value: datetime) -> datetime:
+    return value.astimezone(UTC) if value.tzinfo else value
