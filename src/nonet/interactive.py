@@ -1,0 +1,281 @@
+"""Run one task in this process, without the broker; hold locks for code that is no task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import pdb
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from nonet.client import CallbackSpawner, Client
+from nonet.errors import (
+    DependencyError,
+    InvalidArgumentsError,
+    LeaseLostError,
+    ServerUnreachableError,
+    TaskFailed,
+    UnableToAcquireLockError,
+)
+from nonet.injection import Injector
+from nonet.locks import encode_locks, shortest_ttl_ms
+from nonet.settings import Settings
+from nonet.stores.broker import Broker
+from nonet.stores.leases import Lease, Leases
+from nonet.task import BaseTask, TaskContext, declared_locks, enter_context
+from nonet.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+
+Debugger = Literal["none", "before", "exception"]
+
+_POLL_SECONDS = 0.25
+_Answer = TypeVar("_Answer")
+
+
+async def call(
+    task: BaseTask,
+    client: Client,
+    injector: Injector,
+    settings: Settings,
+    *,
+    wait_seconds: float = 0.0,
+    debugger: Debugger = "none",
+) -> Any:
+    """What ``execute`` returns, run here, once, under the structural locks of the task.
+
+    Limiters are skipped: a person at a terminal is no load to be shaped. A task that declares
+    no structural lock needs no Redis.
+
+    Args:
+        wait_seconds: how long to wait for locks that others hold.
+        debugger: ``before`` opens pdb before ``execute``, ``exception`` after it has failed.
+
+    Raises:
+        TaskFailed: it raised something, which is the cause of this error.
+        UnableToAcquireLockError: another holder kept a lock for all that time.
+        LeaseLostError: a lock was lost meanwhile; the task was cancelled.
+        ServerUnreachableError: locks are declared, and Redis does not answer.
+        DependencyError: a parameter of ``execute`` cannot be provided.
+    """
+    name = client.registry.of(task).name
+    context = TaskContext(
+        id=f"call-{secrets.token_hex(8)}", name=name, attempt=1, fence=0, labels={}
+    )
+    context.read_group_with(client.group_results)
+    values = {TaskContext: context, CallbackSpawner: CallbackSpawner(client)}
+    lines = _structural_locks(name, task)
+    locks = hold(
+        client.broker, settings, lines, wait_seconds=wait_seconds, on_lost=context.lose_lease
+    )
+    async with locks as context.fence:
+        return await _execute(task, context, injector, values, debugger)
+
+
+@asynccontextmanager
+async def hold(
+    broker: Broker,
+    settings: Settings,
+    lines: str,
+    *,
+    wait_seconds: float = 0.0,
+    on_lost: Callable[[str], None] | None = None,
+) -> AsyncIterator[int]:
+    """Own locks while the block runs; gives their fence. A thread renews them.
+
+    Args:
+        lines: of `nonet.locks.encode_locks`; none takes nothing and asks nobody.
+        wait_seconds: how long to try.
+        on_lost: called in the watchdog's thread, with the reason, before the block is cancelled.
+
+    Raises:
+        UnableToAcquireLockError: another holder kept a lock for all that time.
+        LeaseLostError: a lock was lost, which cancelled the block.
+        ServerUnreachableError: Redis does not answer.
+    """
+    if not lines:
+        yield 0
+        return
+    block = _Block(on_lost)
+    locks = _Locks(broker, settings, lines)
+    try:
+        with block:
+            await _until_taken(locks, block, wait_seconds)
+            yield locks.fence
+    finally:
+        await _finished(locks.release())
+
+
+class _Locks:
+    """One set of locks, from the script that takes them to the one that releases them.
+
+    Attributes:
+        fence: 0 until they are taken.
+    """
+
+    def __init__(self, broker: Broker, settings: Settings, lines: str) -> None:
+        self._broker = broker
+        self._settings = settings
+        self._lines = lines
+        self._id = f"hold-{secrets.token_hex(8)}"
+        self._ttl = shortest_ttl_ms(lines, round(settings.lock_ttl * 1000)) / 1000
+        self._watchdog = self._make_watchdog()
+        self.fence = 0
+
+    async def take(self, block: _Block) -> str | None:
+        """Take all of them and begin to renew them; else the name of the one that is held."""
+        since = time.monotonic()
+        try:
+            answer, detail = await self._broker.hold(self._id, self._lines)
+        except ServerUnreachableError as error:
+            names = ", ".join(line.split("|")[1] for line in self._lines.split("\n"))
+            raise ServerUnreachableError(
+                f"nothing was run, because its locks ({names}) cannot be taken: {error}"
+            ) from error
+        if answer != "OK":
+            return detail
+        self.fence = int(detail)
+        lease = Lease(id=self._id, gen="0", fence=detail, ttl=self._ttl)
+        self._watchdog.hold(lease, since, block.lose)
+        await asyncio.to_thread(self._watchdog.start)
+        return None
+
+    async def release(self) -> None:
+        """Give back what was taken, if anything was."""
+        await asyncio.to_thread(self._watchdog.stop)
+        if self.fence:
+            try:
+                await self._broker.unhold(self._id, str(self.fence))
+            except ServerUnreachableError as error:
+                logger.warning("locks end by themselves within %g s: %s", self._ttl, error)
+
+    def _make_watchdog(self) -> Watchdog:
+        leases = Leases(
+            self._broker.url,
+            self._settings.namespace,
+            worker="",
+            info="",
+            worker_ttl=self._settings.worker_ttl,
+            lock_ttl=self._settings.lock_ttl,
+            timeout_seconds=min(5.0, self._settings.renew_interval, self._ttl / 3),
+        )
+        return Watchdog(leases, self._settings.renew_interval)
+
+
+async def _until_taken(locks: _Locks, block: _Block, wait_seconds: float) -> None:
+    deadline = time.monotonic() + wait_seconds
+    while blocker := await _finished(locks.take(block)):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise UnableToAcquireLockError(f"{blocker} is held by somebody else; nothing was run")
+        await asyncio.sleep(min(left, _POLL_SECONDS * random.uniform(0.75, 1.25)))
+
+
+async def _finished(work: Coroutine[Any, Any, _Answer]) -> _Answer:
+    """Await `work`; a cancellation waits for its end, so that what it did can be undone."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+class _Block:
+    """The code under the locks: cancelled by their loss, which it then raises."""
+
+    def __init__(self, on_lost: Callable[[str], None] | None) -> None:
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._lost: str | None = None
+        self._cancelled = False
+        self._over = False
+
+    def lose(self, reason: str) -> None:
+        """Called by the watchdog's thread."""
+        self._lost = reason
+        if self._on_lost is not None:
+            self._on_lost(reason)
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._over:
+            self._cancelled = self._task.cancel()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._over = True
+        others = self._task.uncancel() if self._task is not None and self._cancelled else 0
+        stopped_by_us = error is None or isinstance(error, Exception | asyncio.CancelledError)
+        if self._lost is not None and others == 0 and stopped_by_us:
+            raise LeaseLostError(f"the locks are lost: {self._lost}") from error
+
+
+def _structural_locks(name: str, task: BaseTask) -> str:
+    try:
+        return encode_locks(declared_locks(task), interactive=True)
+    except ValueError as error:
+        raise InvalidArgumentsError(name, [f"execution_locks: {error}"]) from None
+
+
+async def _execute(
+    task: BaseTask,
+    context: TaskContext,
+    injector: Injector,
+    values: Mapping[type, object],
+    debugger: Debugger,
+) -> Any:
+    enter_context(context)
+    function: Any = task.execute  # type: ignore[attr-defined]  # checked at registration
+    try:
+        async with injector.open(function, values=values) as arguments:
+            result = await _invoke(function, arguments, debugger)
+            context.ensure_lease()
+        return result
+    except asyncio.CancelledError:
+        context.lose_lease("the call was interrupted")  # a thread may still run
+        raise
+    except (LeaseLostError, ServerUnreachableError, DependencyError):
+        raise
+    except (Exception, SystemExit) as error:
+        if debugger == "exception":
+            pdb.post_mortem(error.__traceback__)
+        kind = type(error).__name__
+        raise TaskFailed(f"{context.name} failed: {kind}: {error}", error_type=kind) from error
+
+
+async def _invoke(function: Any, arguments: Mapping[str, object], debugger: Debugger) -> Any:
+    """Await a coroutine function; run any other in a thread, as a worker does."""
+    if inspect.iscoroutinefunction(function):
+        if debugger == "before":
+            pdb.set_trace(header="'step' enters execute()")
+        return await function(**arguments)
+    threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
+    run = partial(contextvars.copy_context().run, _in_thread, function, arguments, debugger)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, run)
+    finally:
+        threads.shutdown(wait=False)
+
+
+def _in_thread(function: Any, arguments: Mapping[str, object], debugger: Debugger) -> Any:
+    if debugger == "before":
+        pdb.set_trace(header="'step' enters execute()")
+    return function(**arguments)
