@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from datetime import datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from nonet.client import CallbackSpawner, Client, Handle
-from nonet.errors import ConfigurationError, NotBoundError
+from nonet.errors import (
+    ConfigurationError,
+    ConflictError,
+    InvalidArgumentsError,
+    NonetError,
+    NotBoundError,
+    UnknownTaskError,
+)
 from nonet.injection import Injector, load_entry_points
+from nonet.interactive import Debugger, call, hold
+from nonet.locks import BaseLock, encode_locks
+from nonet.message import decode
 from nonet.registry import Registry
 from nonet.scheduler.scheduler import Scheduler
 from nonet.settings import Settings, load_settings
-from nonet.stores.broker import Broker
+from nonet.stores.broker import Broker, Submission
 from nonet.stores.leadership import Leadership
 from nonet.stores.results import TaskStatus
 from nonet.task import BaseTask, Size, TaskContext, bind_submitter, unbind_submitter
-from nonet.worker.settle import Settler
+from nonet.worker.settle import Settler, resubmission_id
 from nonet.worker.worker import Worker, WorkerParts
 
 if TYPE_CHECKING:
-    from nonet.stores.dead_letters import DeadLetters
+    from nonet.stores.dead_letters import DeadLetter, DeadLetters
 
 EMBEDDED = "embedded://"
 
@@ -146,6 +156,40 @@ class Nonet:
         """Live tasks; see `Client.live`."""
         return self.client.live(state=state, task=task)
 
+    async def call(
+        self, task: BaseTask, *, wait_locks: float = 0.0, debugger: Debugger = "none"
+    ) -> Any:
+        """Run a task here, once, without the broker; see `nonet.interactive.call`.
+
+        Example:
+            assert await app.call(Add(1, 2)) == 3
+        """
+        async with self.injector() as injector:
+            return await call(
+                task,
+                self.client,
+                injector,
+                self.settings,
+                wait_seconds=wait_locks,
+                debugger=debugger,
+            )
+
+    def hold(self, *locks: BaseLock, wait: float = 0.0) -> AbstractAsyncContextManager[int]:
+        """Hold locks and limiters, all or none, in code that is no task; gives their fence.
+
+        Args:
+            wait: how many seconds to try while others hold them.
+
+        Raises:
+            UnableToAcquireLockError: another holder kept one of them for all that time.
+            LeaseLostError: one was lost meanwhile; the block was cancelled.
+
+        Example:
+            async with app.hold(MutexLock(LockedObjectType.JOB, 7), wait=5):
+                ...
+        """
+        return hold(self.broker, self.settings, encode_locks(locks), wait_seconds=wait)
+
     def injector(self) -> Injector:
         """A new injector over `dependency_overrides`; close it when the process ends."""
         return Injector(self.dependency_overrides)
@@ -187,6 +231,67 @@ class Nonet:
 
             self._dead_letters = DeadLetters(self.settings.sql_url())
         return self._dead_letters
+
+    async def resubmit(self, row_id: int, *, again: bool = False) -> Handle:
+        """Submit a dead letter again, as a new task, once, whoever else tries to.
+
+        Args:
+            row_id: its row in the table.
+            again: also if that was done before and nothing is known of the task: Redis has lost
+                it, its result has expired, or who marked the row died before submitting.
+
+        Raises:
+            NotFoundError: no such row.
+            ConflictError: it was submitted again already, or is no task at all.
+            UnknownTaskError: its class is not registered; the row stays as it is.
+            InvalidArgumentsError: its class refuses its arguments now; the row stays as it is.
+        """
+        letters = await self.dead_letters()
+        letter = await letters.get(row_id)
+        submission = self._repetition(letter)
+        if letter.status == "DISPATCHED":
+            await self._check_again(letter, submission.id, again)
+        await letters.claim(row_id, submission.id)
+        try:
+            (created,) = await self.broker.submit([submission])
+        except BaseException:
+            with suppress(NonetError):  # what failed first matters more
+                await letters.unclaim(row_id, submission.id)
+            raise
+        return Handle(submission.id, self.client, created)
+
+    def _repetition(self, letter: DeadLetter) -> Submission:
+        if not letter.task_class:
+            raise ConflictError(
+                f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
+                "it can only be discarded"
+            )
+        task_class = self.registry.find(letter.task_class)
+        if task_class is None:
+            known = [item.name for item in self.registry]
+            raise UnknownTaskError(letter.task_class, known)
+        try:
+            task = task_class.arguments.build(decode(letter.task_args))
+        except NonetError:
+            raise
+        except Exception as error:  # the author's constructor refuses them
+            problem = f"{type(error).__name__}: {error}"
+            raise InvalidArgumentsError(task_class.name, [problem]) from error
+        # One id for each row: the second of two operators submits what is there already.
+        return self.client.prepare(task, id=resubmission_id(letter.id), labels=letter.labels)
+
+    async def _check_again(self, letter: DeadLetter, id: str, again: bool) -> None:
+        known = await self.client.results.status(id)
+        if known is not None:
+            raise ConflictError(
+                f"dead letter {letter.id} was submitted again already: task {id} is {known.state}"
+            )
+        if not again:
+            raise ConflictError(
+                f"dead letter {letter.id} was submitted again already, as task {id}, of which "
+                "nothing is known any more; if it never ran, "
+                f"'task-run dlq resubmit --again {letter.id}' submits it"
+            )
 
     def _start_embedded(self) -> str:
         from nonet.stores.embedded import open_embedded
