@@ -33,7 +33,7 @@ check: $(DEV)     ## ruff, mypy --strict and the direction of imports
 	@$(BIN)/lint-imports
 
 soak: $(DEV) servers ## the long tests, which `make test` leaves out
-	@$(BIN)/python -m pytest -m soak $(ARGS)
+	@$(BIN)/python -m pytest -m soak -s $(ARGS)
 
 bench: $(DEV) servers ## throughput and latency, next to a bare redis-py loop
 	@$(BIN)/python benchmarks/throughput.py $(ARGS)

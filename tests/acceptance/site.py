@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from daemons import Daemon, until
+from daemons import WAIT_SECONDS, Daemon, until
 from servers import RedisServer
 
 from nonet import BaseTask, Nonet
@@ -183,9 +183,9 @@ class Site:
         """Ids of all tasks that have not ended."""
         return [key.removeprefix(self.key("t:")) for key in self.redis.scan_iter(self.key("t:*"))]
 
-    async def all_ended(self) -> None:
+    async def all_ended(self, seconds: float = WAIT_SECONDS) -> None:
         """Wait until no task lives, then see that nothing of them is left behind."""
-        await until(lambda: not self.live(), "every task has ended")
+        await until(lambda: not self.live(), "every task has ended", seconds=seconds)
         assert (self.entries(), self.pending()) == (0, 0)
         assert self.redis.zcard(self.key("tasks:delayed")) == 0
 
