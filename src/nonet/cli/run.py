@@ -1,0 +1,36 @@
+"""``task-run``: submit tasks and look after them. Each command is in a module beside this one.
+
+What costs time to import (the application, SQL, rich) is imported by the commands that need it,
+so that ``--help`` and a mistyped option are answered at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from nonet.cli import database, dlq, tasks, views
+from nonet.cli.demo import demo
+
+app = typer.Typer(
+    help="Submit tasks and look after them. Settings come from NONET_… variables.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.command()(tasks.call)
+app.command()(tasks.submit)
+app.command()(tasks.classes)
+app.command("list")(tasks.list_)
+app.command()(tasks.status)
+app.command()(views.queues)
+app.command()(views.workers)
+app.command()(views.groups)
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(database.app, name="db")
+app.command()(demo)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

@@ -1,0 +1,75 @@
+"""Which arguments of a task are secret, and how they are shown: not at all."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import PydanticUserError, TypeAdapter
+
+MASK = "**********"
+
+_TELLING = re.compile(
+    r"pass(word|wd|phrase)|secret|token|credential|(api|private|access)_?key", re.IGNORECASE
+)
+
+
+def masked_arguments(arguments: Mapping[str, Any], cls: type | None) -> dict[str, Any]:
+    """Arguments by name, those that are secret masked.
+
+    Secret is what the class annotates with pydantic's ``SecretStr`` or ``SecretBytes`` at any
+    depth (then the whole argument is masked), and what has a telling name at any depth. Where
+    the class is unknown nobody can say what it annotates: everything is masked.
+
+    >>> masked_arguments({"host": "db", "login": {"user": "me", "api_key": "k"}}, cls=None)
+    {'host': '**********', 'login': '**********'}
+    """
+    return {
+        name: MASK if cls is None or _is_secret(name, cls) else mask_names(value)
+        for name, value in arguments.items()
+    }
+
+
+def mask_names(value: Any) -> Any:
+    """`value` with everything masked that has a telling name.
+
+    >>> mask_names({"user": "me", "keys": [{"token": "t"}]})
+    {'user': 'me', 'keys': [{'token': '**********'}]}
+    """
+    match value:
+        case Mapping():
+            return {
+                key: MASK if isinstance(key, str) and _TELLING.search(key) else mask_names(item)
+                for key, item in value.items()
+            }
+        case list() | tuple():
+            return [mask_names(item) for item in value]
+        case _:
+            return value
+
+
+def _is_secret(name: str, cls: type) -> bool:
+    if _TELLING.search(name):
+        return True
+    try:
+        hints = [
+            hints[name]
+            for source in (cls, cls.__init__)  # type: ignore[misc]  # only its annotations are read
+            if name in (hints := typing.get_type_hints(source, include_extras=True))
+        ]
+        if not hints:
+            return not _takes_any_name(cls)
+        schemas = [TypeAdapter(hint).json_schema() for hint in hints]
+    except (NameError, TypeError, PydanticUserError):
+        return True  # nobody can tell
+    # What pydantic writes about SecretStr and SecretBytes.
+    return "'format': 'password'" in str(schemas)
+
+
+def _takes_any_name(cls: type) -> bool:
+    """Whether an argument that no annotation names may be one of ``**kwargs``."""
+    parameters = inspect.signature(cls).parameters.values()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

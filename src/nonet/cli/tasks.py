@@ -1,0 +1,329 @@
+"""``task-run call|submit|classes|list|status``: one task, and which there are."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pprint import pformat
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from nonet.cli.common import (
+    Debug,
+    Json,
+    Namespace,
+    StateDir,
+    Tasks,
+    application,
+    run,
+    say,
+    set_up_logging,
+)
+from nonet.cli.output import print_fields, print_json, print_rows, print_text
+from nonet.errors import InvalidArgumentsError, NonetError, ResultUnavailable, TaskFailed
+from nonet.service import ExitCode
+
+if TYPE_CHECKING:
+    from nonet.app import Nonet
+    from nonet.client import Handle
+    from nonet.registry import TaskClass
+    from nonet.stores.results import TaskStatus
+    from nonet.task import BaseTask
+
+Task = Annotated[
+    str, typer.Argument(metavar="CATEGORY:CLASS", help="Full name, or a class name if unique.")
+]
+Args = Annotated[
+    str, typer.Option(metavar="JSON", help="Array of arguments of the task, by position.")
+]
+Kwargs = Annotated[
+    str, typer.Option(metavar="JSON", help="Object of arguments of the task, by name.")
+]
+LiveState = Literal["queued", "delayed", "waiting", "running", "dying"]
+
+
+def call(
+    task: Task,
+    args: Args = "[]",
+    kwargs: Kwargs = "{}",
+    debugger: Annotated[
+        Literal["none", "before", "exception"],
+        typer.Option(help="Open pdb before the task runs, or when it has failed."),
+    ] = "none",
+    wait_locks: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Wait for locks that others hold.")
+    ] = 0.0,
+    as_json: Json = False,
+    tasks: Tasks = None,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Run one task here, without the broker, and print its result.
+
+    Its structural locks are taken and renewed, its limiters skipped, its retry policy is not
+    asked. Without structural locks it needs no Redis. Exit codes: 0 done, 1 failed or a lock
+    is held, 2 wrong name or arguments, 3 Redis unreachable.
+    """
+    set_up_logging(debug)
+
+    async def command() -> int:
+        nonet = application(tasks, namespace, state_dir)
+        _, built = _build(nonet, task, args, kwargs)
+        _stop_as_if_by_hand()
+        async with nonet:
+            result = await nonet.call(built, wait_locks=wait_locks, debugger=debugger)
+        _print_result(result, as_json)
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+def submit(
+    task: Task,
+    args: Args = "[]",
+    kwargs: Kwargs = "{}",
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN", help="Not before: ISO 8601 (UTC without offset), or +SECONDS from now."
+        ),
+    ] = None,
+    id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Your own id; submitting one again is the same task."),
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Travels along; 'priority' and 'size' override the class. May be repeated.",
+        ),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Wait for the end and print the result."),
+    ] = None,
+    as_json: Json = False,
+    tasks: Tasks = None,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Submit one task and print its id.
+
+    Exit codes: 0 submitted (with --wait: done), 1 the awaited task failed or has not ended,
+    2 wrong name or arguments (nothing was submitted), 3 Redis unreachable.
+    """
+
+    async def command() -> int:
+        nonet = application(tasks, namespace, state_dir)
+        name, built = _build(nonet, task, args, kwargs)
+        labels = _labels(name, label or [])
+        when = _when(name, at)
+        async with nonet:
+            if isinstance(when, timedelta):
+                when = await nonet.broker.now() + when
+            handle = await nonet.submit(built, at_time=when, id=id, labels=labels)
+            return await _report(handle, wait, as_json)
+
+    run(debug, command)
+
+
+def classes(
+    as_json: Json = False,
+    tasks: Tasks = None,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """List the task classes that are registered here."""
+
+    async def command() -> int:
+        rows = [_class_row(item) for item in application(tasks, namespace, state_dir).registry]
+        print_rows(rows, as_json, "no task is registered: install some, or pass --tasks MODULE")
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+def list_(
+    state: Annotated[
+        LiveState | None, typer.Option(help="Only tasks of this state.", show_default=False)
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="CATEGORY:CLASS", help="Only tasks of this class.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    as_json: Json = False,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """List live tasks, in no order."""
+
+    async def command() -> int:
+        found: list[TaskStatus] = []
+        async with application(None, namespace, state_dir) as nonet:
+            async for item in nonet.live(state=state, task=task):
+                if len(found) == limit:
+                    typer.echo(f"there are more than {limit}: see --limit", err=True)
+                    break
+                found.append(item)
+        if as_json:
+            print_json(found)
+        else:
+            print_rows([_status_row(item) for item in found], False, "no such live task")
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+def status(
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the task.")],
+    as_json: Json = False,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Show one task, live or ended. Exit code 4: it is unknown."""
+
+    async def command() -> int:
+        async with application(None, namespace, state_dir) as nonet:
+            found = dataclasses.asdict(await nonet.status(id))
+        if as_json:
+            print_json(found)
+        else:
+            print_fields(found)
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+def _build(nonet: Nonet, name: str, args: str, kwargs: str) -> tuple[str, BaseTask]:
+    """The full name and the task; nothing has been asked of a server yet."""
+    task_class = nonet.registry.get(name)
+    positional = _json(task_class.name, "--args", args, list)
+    named = _json(task_class.name, "--kwargs", kwargs, dict)
+    try:
+        return task_class.name, task_class.arguments.bind(positional, named)
+    except NonetError:
+        raise
+    except Exception as error:  # the author's constructor refuses them
+        problem = f"{type(error).__name__}: {error}"
+        raise InvalidArgumentsError(task_class.name, [problem]) from error
+
+
+def _json(task: str, option: str, text: str, kind: type) -> Any:
+    wanted = "an array, as in '[1, \"a\"]'" if kind is list else "an object, as in '{\"n\": 1}'"
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        problem = f"{option} is no JSON ({error}); it must be {wanted}"
+        raise InvalidArgumentsError(task, [problem]) from None
+    if not isinstance(value, kind):
+        raise InvalidArgumentsError(task, [f"{option} must be {wanted}"])
+    return value
+
+
+def _when(task: str, text: str | None) -> datetime | timedelta | None:
+    if text is None:
+        return None
+    try:
+        if text.startswith("+"):
+            delay = timedelta(seconds=float(text))
+            datetime.now(UTC) + delay  # far beyond any calendar?
+            return delay
+        instant = datetime.fromisoformat(text)
+    except (ValueError, OverflowError) as error:
+        problem = f"--at {text!r} is neither ISO 8601 nor +SECONDS: {error}"
+        raise InvalidArgumentsError(task, [problem]) from None
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def _labels(task: str, pairs: list[str]) -> dict[str, str]:
+    labels = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise InvalidArgumentsError(task, [f"--label {pair!r} must be NAME=VALUE"])
+        labels[name] = value
+    return labels
+
+
+async def _report(handle: Handle, wait: float | None, as_json: bool) -> int:
+    """Print the id and, if it is to be awaited, how the task ended."""
+    report: dict[str, Any] = {"id": str(handle), "created": handle.created}
+    if not as_json:
+        # Before the wait, which may be cut short.
+        typer.echo(handle)
+        if not handle.created:
+            typer.echo("this id was submitted before: it is the same task", err=True)
+    code = ExitCode.OK
+    if wait is not None:
+        code = await _await(handle, wait, report)
+        if not as_json and "result" in report:
+            _print_result(report["result"], False)
+    if as_json:
+        print_json(report)
+    return code
+
+
+async def _await(handle: Handle, wait: float, report: dict[str, Any]) -> ExitCode:
+    try:
+        report["result"] = await handle.result(timeout=wait)
+        report["state"] = "done"
+        return ExitCode.OK
+    except TimeoutError as error:
+        problem = str(error)
+    except (TaskFailed, ResultUnavailable) as error:
+        problem = report["error"] = str(error)
+    report["state"] = (await handle.status()).state
+    say(problem)
+    return ExitCode.FAILED
+
+
+def _class_row(item: TaskClass) -> dict[str, Any]:
+    from nonet.task import PeriodicBaseTask
+
+    cls = item.cls
+    return {
+        "name": item.name,
+        "priority": cls.priority,
+        "size": cls.size,
+        "retry_policy": repr(cls.retry_policy),
+        "dlq_eligible": cls.dlq_eligible,
+        "periodic": issubclass(cls, PeriodicBaseTask),
+        "place": item.place,
+        "package": item.package,
+    }
+
+
+def _status_row(item: TaskStatus) -> Mapping[str, Any]:
+    return {
+        "id": item.id,
+        "task": item.name,
+        "state": item.state,
+        "stream": item.stream,
+        "attempt": item.attempt,
+        "submitted": item.submitted,
+        "due": item.due,
+        "note": item.blocker or item.worker or item.error,
+    }
+
+
+def _print_result(result: Any, as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+    else:
+        print_text(result if isinstance(result, str) else pformat(result))
+
+
+def _stop_as_if_by_hand() -> None:
+    """Let SIGTERM and a closed terminal release the locks, as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))

@@ -1,0 +1,78 @@
+"""``task-run queues|workers|groups``: what goes on in a namespace."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+from nonet.cli.common import Debug, Json, Namespace, StateDir, application, run
+from nonet.cli.output import print_fields, print_json, print_rows
+from nonet.service import ExitCode
+
+
+def queues(
+    as_json: Json = False,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Show the nine streams, and how many tasks are delayed or wait for a lock."""
+
+    async def command() -> int:
+        async with application(None, namespace, state_dir) as nonet:
+            found = await nonet.client.results.queues()
+            delayed = await nonet.client.results.delayed()
+        rows: list[dict[str, Any]] = [
+            {"queue": f"{item.priority}:{item.size}", **dataclasses.asdict(item)} for item in found
+        ]
+        later = dict.fromkeys(rows[0]) | {"queue": "delayed", "depth": delayed, "running": 0}
+        print_rows([*rows, later], as_json, "")
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+def workers(
+    as_json: Json = False,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Show the workers that are registered."""
+
+    async def command() -> int:
+        async with application(None, namespace, state_dir) as nonet:
+            found = await nonet.client.results.workers()
+        print_rows([dataclasses.asdict(item) for item in found], as_json, "no worker is registered")
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+def groups(
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Show this group alone.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
+    as_json: Json = False,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Show callback groups, the newest first. Exit code 4: the one asked for is unknown."""
+
+    async def command() -> int:
+        async with application(None, namespace, state_dir) as nonet:
+            store = nonet.client.groups
+            if id is None:
+                found = [dataclasses.asdict(item) for item in await store.list(limit)]
+                print_rows(found, as_json, "no group")
+                return ExitCode.OK
+            one = dataclasses.asdict(await store.status(id))
+        if as_json:
+            print_json(one)
+        else:
+            print_fields(one)
+        return ExitCode.OK
+
+    run(debug, command)
