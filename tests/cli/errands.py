@@ -1,0 +1,187 @@
+"""Tasks for the tests of ``task-run``: category ``errands``.
+
+What must be seen from outside is written to files that the arguments name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import pydantic
+
+from nonet import (
+    BaseTask,
+    CallbackSpawner,
+    ConcurrencyLimiter,
+    Depends,
+    ExponentialBackoff,
+    MutexLock,
+    PeriodicBaseTask,
+    Priority,
+    RateLimiter,
+    SharedRWLock,
+    Size,
+    context,
+)
+from nonet.schedules import CronSchedule
+
+_POLL = 0.01
+_KEY = pydantic.SecretStr("s3cret-key")
+
+
+@dataclass
+class Add(BaseTask):
+    """Needs nothing."""
+
+    a: int
+    b: int = 0
+    size = Size.SMALL
+    retry_policy = ExponentialBackoff(max_retries=2)
+
+    async def execute(self) -> int:
+        return self.a + self.b
+
+
+@dataclass
+class Describe(BaseTask):
+    """Returns what JSON does not have."""
+
+    size = Size.SMALL
+    priority = Priority.REALTIME
+
+    async def execute(self) -> dict[str, object]:
+        return {"at": datetime(2026, 7, 1, tzinfo=UTC), "name": b"\xff", "sizes": (1, 2.5)}
+
+
+@dataclass
+class Fail(BaseTask):
+    """Fails if told to; its secrets travel with it."""
+
+    path: Path
+    key: pydantic.SecretStr = _KEY
+    login: dict[str, str] = field(default_factory=lambda: {"user": "me", "password": "s3cret-pw"})
+    size = Size.SMALL
+    dlq_eligible = True
+
+    async def execute(self) -> str:
+        if not self.path.exists():
+            raise FileNotFoundError(f"\x1b[31mno {self.path}\nat all")
+        with self.path.open("a") as file:
+            file.write(f"{context().id}\n")
+        return "fine"
+
+
+@dataclass
+class Guarded(BaseTask):
+    """Holds a mutex and a reader's lock until `gate` exists, or fails, or spins."""
+
+    report: Path
+    gate: Path | None = None
+    fail: bool = False
+
+    @property
+    def execution_locks(self) -> list[object]:
+        return [
+            MutexLock("job", 7),
+            SharedRWLock("job", 7),
+            Limiter("job", 7),
+            RateLimiter("job", 7, limit=1, window_seconds=3600),
+        ]
+
+    async def execute(self) -> int:
+        self.report.write_text(str(context().fence))
+        while self.gate is not None and not self.gate.exists():  # noqa: ASYNC110  # another process makes it
+            await asyncio.sleep(_POLL)
+        if self.fail:
+            raise ValueError("told to")
+        context().ensure_lease()
+        return context().fence
+
+
+class Limiter(ConcurrencyLimiter):
+    """One at a time, for those who are not at a terminal."""
+
+    limit = 1
+
+
+@dataclass
+class GuardedThread(BaseTask):
+    """Blocks a thread under a mutex, whatever happens."""
+
+    report: Path
+
+    @property
+    def execution_locks(self) -> list[object]:
+        return [MutexLock("job", 8)]
+
+    def execute(self) -> None:
+        self.report.write_text("started")
+        while True:
+            time.sleep(_POLL)
+
+
+def session() -> Iterator[str]:
+    """A dependency with a teardown."""
+    yield "session"
+
+
+@dataclass
+class Inject(BaseTask):
+    """A plain function with a dependency."""
+
+    def execute(self, db: Annotated[str, Depends(session)]) -> str:
+        return f"{context().name} with {db}"
+
+
+@dataclass
+class Unprovided(BaseTask):
+    """Asks for what nobody provides."""
+
+    async def execute(self, db: Path) -> None: ...
+
+
+@dataclass
+class Spawn(BaseTask):
+    """Submits others while it runs."""
+
+    group: bool = False
+
+    async def execute(self, spawn: CallbackSpawner) -> str:
+        if self.group:
+            return await spawn([Add(1), Add(2)], Add(3))
+        return str(await Add(1).schedule())
+
+
+@dataclass
+class Picky(BaseTask):
+    """A constructor that refuses."""
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if self.n < 0:
+            raise ValueError("n is negative")
+
+    async def execute(self) -> None: ...
+
+
+class Nightly(PeriodicBaseTask):
+    """Periodic."""
+
+    _schedule = CronSchedule("0 3 * * *")
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class NotANumber(BaseTask):
+    """Returns floats that JSON does not have."""
+
+    async def execute(self) -> list[float]:
+        return [float("nan"), float("inf")]

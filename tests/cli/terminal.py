@@ -1,0 +1,110 @@
+"""`TaskRun`: the real ``task-run`` in a process of its own, on an empty namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+from daemons import until
+from servers import RedisServer
+
+from nonet import Nonet, Size
+from nonet.service import Stop
+
+NAMESPACE = "cli"
+_TESTS = Path(__file__).parent.parent
+_SCRIPT = Path(sys.executable).parent / "task-run"
+_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command said and with which code it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one line of JSON on stdout."""
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+
+class TaskRun:
+    """Calls ``task-run`` with the settings of one test.
+
+    Attributes:
+        environment: ``NONET_…`` variables of all calls.
+        redis: a synchronous client.
+    """
+
+    def __init__(self, redis_server: RedisServer, home: Path) -> None:
+        self.redis: redis.Redis = redis_server.client()
+        self.home = home
+        self.environment = {
+            "NONET_REDIS_URL": redis_server.url,
+            "NONET_NAMESPACE": NAMESPACE,
+            "NONET_STATE_DIR": str(home / "state"),
+            "NONET_TASKS": "cli.errands",
+            "NONET_LOCK_TTL": "0.5",
+        }
+
+    async def __call__(self, *arguments: object, input: str = "", **environment: str) -> Ended:
+        """Run to the end; keywords are variables beside those of the test."""
+        process = await self.start(*arguments, **environment)
+        async with asyncio.timeout(_SECONDS):
+            out, err = await process.communicate(input.encode())
+        return Ended(process.returncode or 0, out.decode(), err.decode())
+
+    async def start(self, *arguments: object, **environment: str) -> asyncio.subprocess.Process:
+        """A command that goes on while the test does."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
+        kept.pop("PYTHONDONTWRITEBYTECODE", None)
+        return await asyncio.create_subprocess_exec(
+            str(_SCRIPT),
+            *map(str, arguments),
+            env={**kept, "PYTHONPATH": str(_TESTS), **self.environment, **environment},
+            cwd=self.home,  # no stray .env
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    def app(self) -> Nonet:
+        """The application of this process, not yet open."""
+        names = {name.removeprefix("NONET_").lower() for name in self.environment}
+        return Nonet.from_settings(
+            **{name: self.environment[f"NONET_{name.upper()}"] for name in names}
+        )
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[Nonet]:
+        """An open application with a worker for small tasks, in this process."""
+        stop = Stop()
+        async with self.app() as app, app.injector() as injector:
+            running = asyncio.create_task(app.worker(Size.SMALL, injector).run(stop))
+            try:
+                yield app
+            finally:
+                stop.request()
+                await running
+
+    def keys(self, pattern: str = "*") -> set[str]:
+        """Names of keys, without the namespace."""
+        prefix = f"{{{NAMESPACE}}}:"
+        return {key.removeprefix(prefix) for key in self.redis.keys(prefix + pattern)}
+
+
+async def until_written(path: Path) -> str:
+    """Wait until a task has written a file; its text."""
+    return await until(lambda: path.exists() and path.read_text(), f"{path.name} is written")

@@ -1,0 +1,256 @@
+"""``task-run dlq|db``: dead letters and their tables."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cli.errands import Fail
+from cli.terminal import Ended, TaskRun
+
+from nonet import ConflictError, Nonet, TaskFailed, UnknownTaskError
+
+SECRETS = ("s3cret-key", "s3cret-pw")
+
+
+@pytest.fixture
+async def row(task_run: TaskRun, tmp_path: Path) -> int:
+    """The row of a dead letter: a task that lacks the file ``later``."""
+    labels = {"run": 7, "api_token": "s3cret-pw"}
+    async with task_run.worker() as app:
+        handle = await app.submit(Fail(tmp_path / "later"), id="first", labels=labels)
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=20)
+        letters = await app.dead_letters()
+        (letter,) = await letters.list()
+    return letter.id
+
+
+async def test_list_shows_letters_without_arguments(task_run: TaskRun, row: int) -> None:
+    """`dlq list` has one array; neither arguments, labels nor tracebacks are in it."""
+    ended = await task_run("dlq", "list", "--json")
+    (letter,) = ended.json
+    assert letter["id"] == row
+    assert (letter["task_id"], letter["task_class"]) == ("first", "errands:Fail")
+    assert (letter["status"], letter["reason"], letter["retry_count"]) == ("PENDING", "retries", 0)
+    assert letter["created_at"].endswith("Z")
+    assert not letter.keys() & {"task_args", "arguments", "traceback", "labels"}
+    table = await task_run("dlq", "list")
+    assert "first" in table.out and "\x1b" not in table.out
+    assert not any(secret in ended.out + table.out for secret in SECRETS)
+
+
+async def test_list_filters(task_run: TaskRun, row: int) -> None:
+    """`dlq list` filters by status, class (also by its bare name) and reason."""
+
+    async def count(*options: str) -> int:
+        return len((await task_run("dlq", "list", "--json", *options)).json)
+
+    assert await count("--status", "PENDING", "--task", "Fail", "--reason", "retries") == 1
+    assert await count("--task", "errands:Fail", "--limit", "1") == 1
+    assert await count("--status", "DISPATCHED") == 0
+    assert await count("--task", "errands:Add") == 0
+    assert await count("--reason", "crash") == 0
+    assert (await task_run("dlq", "list", "--task", "Fall")).code == 2
+
+
+async def test_show_has_everything_but_the_arguments(task_run: TaskRun, row: int) -> None:
+    """`dlq show` adds traceback, attempts and labels; a label with a telling name is masked."""
+    ended = await task_run("dlq", "show", row, "--json")
+    letter = ended.json
+    assert "FileNotFoundError" in letter["traceback"] and "in execute" in letter["traceback"]
+    assert letter["history"][0]["attempt"] == 1
+    assert letter["labels"] == {"run": 7, "api_token": "**********"}
+    assert "arguments" not in letter
+    text = await task_run("dlq", "show", row)
+    assert "in execute" in text.out and "errands:Fail" in text.out and "\x1b" not in text.out
+    assert not any(secret in ended.out + text.out for secret in SECRETS)
+
+
+async def test_shown_arguments_have_their_secrets_masked(task_run: TaskRun, row: int) -> None:
+    """`--show-args` masks what is annotated as secret, and what has a telling name at any depth."""
+    ended = await task_run("dlq", "show", row, "--show-args", "--json")
+    arguments = ended.json["arguments"]
+    assert arguments.pop("path").endswith("/later")
+    assert arguments == {
+        "key": "**********",
+        "login": {"user": "me", "password": "**********"},
+    }
+    text = await task_run("dlq", "show", row, "--show-args")
+    assert not any(secret in ended.out + text.out for secret in SECRETS)
+
+
+async def test_arguments_of_an_unknown_class_are_all_masked(task_run: TaskRun, row: int) -> None:
+    """Where the class is not registered nobody can tell what is secret: all of it is."""
+    options = ("dlq", "show", row, "--show-args", "--json", "--tasks", "nonet.demo.tasks")
+    ended = await task_run(*options)
+    assert set(ended.json["arguments"].values()) == {"**********"}
+    assert "errands:Fail is not registered here" in ended.err
+
+
+async def test_resubmit_runs_the_task_again(task_run: TaskRun, row: int, tmp_path: Path) -> None:
+    """`dlq resubmit` submits arguments and labels again, as a new task, and marks the letter."""
+    (tmp_path / "later").touch()
+    async with task_run.worker() as app:
+        ended = await task_run("dlq", "resubmit", row, "--json")
+        (entry,) = ended.json
+        assert (ended.code, entry["row"], entry["created"]) == (0, row, True)
+        assert entry["id"] != "first"
+        assert await app.result(entry["id"], timeout=20) == "fine"
+    (letter,) = (await task_run("dlq", "list", "--json")).json
+    assert (letter["status"], letter["resubmitted_as"]) == ("DISPATCHED", entry["id"])
+
+
+async def test_two_operators_cause_one_execution(
+    task_run: TaskRun, row: int, tmp_path: Path
+) -> None:
+    """The same row resubmitted at the same time, and once more later, runs once."""
+    executed = tmp_path / "later"
+    executed.touch()
+    async with task_run.worker() as app:
+        both = await asyncio.gather(*(task_run("dlq", "resubmit", row, "--json") for _ in range(4)))
+        won = {entry["id"] for ended in both for entry in ended.json if "id" in entry}
+        assert len(won) == 1 and sum(_created(ended) for ended in both) == 1
+        (id,) = won
+        assert await app.result(id, timeout=20) == "fine"
+        again = await task_run("dlq", "resubmit", row, "--again", "--json")
+        assert again.code == 1 and f"task {id} is done" in again.json[0]["error"]
+        # Also when nobody remembers it any more.
+        task_run.redis.delete(f"{{cli}}:r:{id}")
+        late = await task_run("dlq", "resubmit", row)
+        assert late.code == 1 and "'task-run dlq resubmit --again 1' submits it" in late.err
+        assert task_run.keys("t:*") == set()
+    assert executed.read_text().split() == [id]
+
+
+def _created(ended: Ended) -> bool:
+    return bool(ended.json[0].get("created"))
+
+
+async def test_a_resubmission_that_redis_never_saw_can_be_repeated(
+    task_run: TaskRun, row: int
+) -> None:
+    """Who died between marking the letter and submitting it loses nothing: `--again` submits."""
+    async with task_run.app() as app:
+        letters = await app.dead_letters()
+        await letters.claim(row, f"dlq-{row}")
+    assert (await task_run("dlq", "resubmit", row)).code == 1
+    both = await asyncio.gather(
+        *(task_run("dlq", "resubmit", row, "--again", "--json") for _ in range(2))
+    )
+    assert sum(_created(ended) for ended in both) == 1
+    assert task_run.keys("t:*") == {f"t:dlq-{row}"}
+
+
+async def test_a_resubmission_that_fails_leaves_the_letter_pending(
+    task_run: TaskRun, row: int
+) -> None:
+    """Without Redis the command ends with 3, and the letter can be submitted again later."""
+    ended = await task_run("dlq", "resubmit", row, NONET_REDIS_URL="redis://127.0.0.1:1")
+    assert ended.code == 3 and len(ended.err.splitlines()) == 1
+    (letter,) = (await task_run("dlq", "list", "--json")).json
+    assert (letter["status"], letter["resubmitted_as"]) == ("PENDING", None)
+
+
+async def test_a_letter_of_an_unknown_class_stays_pending(task_run: TaskRun, row: int) -> None:
+    """The class must be registered to be submitted; until then nothing changes."""
+    ended = await task_run("dlq", "resubmit", row, "--tasks", "nonet.demo.tasks")
+    assert ended.code == 2 and "unknown task 'errands:Fail'" in ended.err
+    async with Nonet.from_settings(
+        redis_url=task_run.environment["NONET_REDIS_URL"],
+        state_dir=task_run.environment["NONET_STATE_DIR"],
+    ) as app:
+        with pytest.raises(UnknownTaskError):
+            await app.resubmit(row)
+    (letter,) = (await task_run("dlq", "list", "--json")).json
+    assert letter["status"] == "PENDING"
+
+
+async def test_a_task_that_dies_again_has_a_letter_of_its_own(task_run: TaskRun, row: int) -> None:
+    """The first letter becomes FAILED, and the second one names it."""
+    async with task_run.worker() as app:
+        await task_run("dlq", "resubmit", row)
+        with pytest.raises(TaskFailed):
+            await app.result(f"dlq-{row}", timeout=20)
+    second, first = (await task_run("dlq", "list", "--json")).json
+    assert (first["id"], first["status"]) == (row, "FAILED")
+    assert (second["resubmitted_from"], second["status"]) == (row, "PENDING")
+
+
+async def test_quarantined_bytes_cannot_be_resubmitted(task_run: TaskRun, row: int) -> None:
+    """A letter without a class is no task: a conflict, and nothing changes."""
+    file = Path(task_run.environment["NONET_STATE_DIR"]) / "nonet.db"
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE dlq_tasks SET task_class = ''")
+    async with task_run.app() as app:
+        with pytest.raises(ConflictError, match="can only be discarded"):
+            await app.resubmit(row)
+    ended = await task_run("dlq", "show", row, "--show-args", "--json")
+    assert ended.json["arguments"] == {} and "cannot be decoded" in ended.err
+
+
+async def test_each_of_several_rows_is_reported(task_run: TaskRun, row: int) -> None:
+    """A row that fails does not stop the others; the code is 1. A missing one alone is 4."""
+    ended = await task_run("dlq", "resubmit", row + 1, row, "--json")
+    assert ended.code == 1
+    failed, done = ended.json
+    assert failed["row"] == row + 1 and "no dead letter" in failed["error"]
+    assert (done["row"], done["created"]) == (row, True)
+    ended = await task_run("dlq", "discard", row, row + 1)
+    assert ended.code == 1 and f"row {row + 1}: no dead letter" in ended.err
+    assert (await task_run("dlq", "list", "--json")).json == []
+    for command in ("show", "resubmit", "discard"):
+        assert (await task_run("dlq", command, row)).code == 4
+
+
+async def test_letters_can_be_looked_at_without_redis(task_run: TaskRun, row: int) -> None:
+    """Listing, showing and discarding need SQL alone."""
+    away = {"NONET_REDIS_URL": "redis://127.0.0.1:1"}
+    assert len((await task_run("dlq", "list", "--json", **away)).json) == 1
+    assert (await task_run("dlq", "show", row, "--show-args", **away)).code == 0
+    assert (await task_run("dlq", "discard", row, **away)).code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dlq", "list"),
+        ("dlq", "show", 1),
+        ("dlq", "discard", 1, 2),
+        ("db", "upgrade"),
+        ("db", "check"),
+    ],
+)
+async def test_unreachable_sql_is_exit_code_3(
+    task_run: TaskRun, arguments: tuple[object, ...]
+) -> None:
+    """Without the database a command says so in one line, with the password masked."""
+    url = "mysql://nonet:s3cret@127.0.0.1:1/nonet"
+    ended = await task_run(*arguments, NONET_DB_URL=url)
+    assert ended.code == 3
+    assert len(ended.err.splitlines()) == 1
+    assert "mysql://nonet:***@127.0.0.1:1/nonet" in ended.err and "s3cret" not in ended.err
+
+
+async def test_db_check_says_what_to_do(task_run: TaskRun) -> None:
+    """`db check` is 1 with the next step until `db upgrade` has made the tables."""
+    absent = await task_run("db", "check", "--json")
+    assert (absent.code, absent.json["state"]) == (1, "absent")
+    assert "task-run db upgrade" in absent.err
+    first, second = (await task_run("db", "upgrade", "--json")), (await task_run("db", "upgrade"))
+    assert first.code == second.code == 0 and first.json["revision"]
+    current = await task_run("db", "check", "--json")
+    assert (current.code, current.json["state"]) == (0, "current")
+
+
+async def test_db_works_on_mariadb(task_run: TaskRun, mariadb_url: str) -> None:
+    """Tables of a server are made by `db upgrade` only; without them commands say so."""
+    database = {"NONET_DB_URL": mariadb_url}
+    ended = await task_run("dlq", "list", **database)
+    assert ended.code == 2 and "task-run db upgrade" in ended.err
+    assert (await task_run("db", "upgrade", **database)).code == 0
+    assert (await task_run("db", "check", **database)).code == 0
+    assert (await task_run("dlq", "list", "--json", **database)).json == []

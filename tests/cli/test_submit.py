@@ -1,0 +1,225 @@
+"""``task-run submit``, and the commands that show what there is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.errands import Add
+from cli.terminal import TaskRun
+
+
+async def test_submit_prints_the_id(task_run: TaskRun) -> None:
+    """`submit` prints the id alone, and `status` and `list` find the task."""
+    ended = await task_run("submit", "Add", "--args", "[1]")
+    (id,) = ended.out.split()
+    assert (ended.code, ended.err) == (0, "")
+    status = (await task_run("status", id, "--json")).json
+    assert (status["id"], status["name"], status["state"]) == (id, "errands:Add", "queued")
+    assert (await task_run("list", "--json")).json == [status]
+
+
+async def test_submitting_an_id_again_is_the_same_task(task_run: TaskRun) -> None:
+    """`--id` is the caller's; the second submission says that it created nothing."""
+    options = ("submit", "Add", "--args", "[1]", "--id", "mine", "--json")
+    assert (await task_run(*options)).json == {"id": "mine", "created": True}
+    assert (await task_run(*options)).json == {"id": "mine", "created": False}
+    assert task_run.keys("t:*") == {"t:mine"}
+
+
+@pytest.mark.parametrize(
+    ("at", "due"),
+    [
+        ("2099-01-01T01:00:00+01:00", "2099-01-01T00:00:00Z"),
+        ("2099-01-01", "2099-01-01T00:00:00Z"),
+        ("+1000", None),
+    ],
+)
+async def test_submit_at_a_time(task_run: TaskRun, at: str, due: str | None) -> None:
+    """`--at` takes ISO 8601 (UTC without an offset), or seconds from Redis' now."""
+    before, _ = task_run.redis.time()
+    id = (await task_run("submit", "Add", "--args", "[1]", "--at", at)).out.strip()
+    status = (await task_run("status", id, "--json")).json
+    assert status["state"] == "delayed"
+    if due:
+        assert status["due"] == due
+    else:
+        after, _ = task_run.redis.time()
+        score = task_run.redis.zscore("{cli}:tasks:delayed", id)
+        assert before + 1000 <= score / 1e6 <= after + 1001
+
+
+async def test_labels_travel_and_override_the_class(task_run: TaskRun) -> None:
+    """`--label` may be repeated; ``priority`` and ``size`` choose the stream."""
+    options = ("--label", "priority=realtime", "--label", "size=large", "--label", "vo=a=b")
+    id = (await task_run("submit", "Add", "--args", "[1]", *options)).out.strip()
+    assert (await task_run("status", id, "--json")).json["stream"] == "realtime:large"
+
+
+async def test_submit_waits_for_the_result(task_run: TaskRun) -> None:
+    """`--wait` prints the result after the id; as JSON it is one object."""
+    async with task_run.worker():
+        brief = await task_run("submit", "Add", "--args", "[1, 2]", "--wait", 20)
+        full = await task_run("submit", "Describe", "--wait", 20, "--json", "--id", "d")
+    assert (brief.code, brief.out.splitlines()[1]) == (0, "3")
+    assert full.json == {
+        "id": "d",
+        "created": True,
+        "state": "done",
+        "result": {"at": "2026-07-01T00:00:00Z", "name": "\udcff", "sizes": [1, 2.5]},
+    }
+
+
+async def test_an_awaited_task_that_fails_is_exit_code_1(task_run: TaskRun) -> None:
+    """A failing awaited task ends `submit` with 1 and its error, and `status` shows it dead."""
+    async with task_run.worker():
+        options = ("submit", "Fail", "--args", '["/nowhere"]', "--id", "f", "--wait", 20, "--json")
+        ended = await task_run(*options)
+    assert ended.code == 1
+    assert ended.json["state"] == "dead" and "FileNotFoundError" in ended.json["error"]
+    assert len(ended.err.splitlines()) == 1 and "\x1b" not in ended.err
+    status = (await task_run("status", "f", "--json")).json
+    assert (status["state"], status["attempt"]) == ("dead", 1)
+    assert status["finished"].endswith("Z")
+
+
+async def test_an_awaited_task_that_does_not_end_is_exit_code_1(task_run: TaskRun) -> None:
+    """When the wait is over, the id and the state are printed all the same."""
+    options = ("submit", "Add", "--args", "[1]", "--id", "late", "--wait", 0.1)
+    ended = await task_run(*options, "--json")
+    assert (ended.code, ended.json) == (1, {"id": "late", "created": True, "state": "queued"})
+    assert "task late has not ended after 0.1 s" in ended.err
+
+
+async def test_an_unknown_task_is_exit_code_4(task_run: TaskRun) -> None:
+    """`status` and `groups` of an unknown id say so with code 4."""
+    for command in ("status", "groups"):
+        ended = await task_run(command, "nobody", "--json")
+        assert (ended.code, ended.out) == (4, "")
+        assert "nobody" in ended.err and len(ended.err.splitlines()) == 1
+
+
+async def test_list_filters(task_run: TaskRun) -> None:
+    """`list` filters by state and class and stops at its limit."""
+    await task_run("submit", "Add", "--args", "[1]", "--id", "now")
+    await task_run("submit", "Add", "--args", "[1]", "--id", "later", "--at", "+1000")
+    await task_run("submit", "Describe", "--id", "other")
+
+    async def ids(*options: object) -> set[str]:
+        return {item["id"] for item in (await task_run("list", "--json", *options)).json}
+
+    assert await ids() == {"now", "later", "other"}
+    assert await ids("--state", "delayed") == {"later"}
+    assert await ids("--task", "Add") == await ids("--task", "errands:Add") == {"now", "later"}
+    assert await ids("--state", "running") == set()
+    limited = await task_run("list", "--json", "--limit", 2)
+    assert len(limited.json) == 2 and "more than 2" in limited.err
+    assert (await task_run("list", "--state", "done")).code == 2
+
+
+async def test_queues_and_workers(task_run: TaskRun) -> None:
+    """`queues` shows nine streams and the delayed tasks, `workers` who is registered."""
+    await task_run("submit", "Describe")
+    await task_run("submit", "Add", "--args", "[1]", "--at", "+1000")
+    rows = (await task_run("queues", "--json")).json
+    depths = {row["queue"]: row["depth"] for row in rows}
+    assert len(rows) == 10
+    assert depths.pop("realtime:small") == 1 and depths.pop("delayed") == 1
+    assert set(depths.values()) == {0}
+    assert rows[0].keys() == {"queue", "priority", "size", "depth", "running", "oldest_seconds"}
+    assert (await task_run("workers", "--json")).json == []
+    async with task_run.worker():
+        (worker,) = (await task_run("workers", "--json")).json
+    assert (worker["size"], worker["concurrency"], worker["alive"]) == ("small", 100, True)
+
+
+async def test_classes(task_run: TaskRun) -> None:
+    """`classes` shows what is registered, and asks no server."""
+    ended = await task_run("classes", "--json", NONET_REDIS_URL="redis://127.0.0.1:1")
+    rows = {row["name"]: row for row in ended.json}
+    assert rows["errands:Add"] == {
+        "name": "errands:Add",
+        "priority": "normal",
+        "size": "small",
+        "retry_policy": repr(Add.retry_policy),
+        "dlq_eligible": False,
+        "periodic": False,
+        "place": "cli.errands.Add",
+        "package": "cli.errands",
+    }
+    assert rows["errands:Nightly"]["periodic"] is True
+    assert rows["errands:Fail"]["dlq_eligible"] is True
+
+
+async def test_people_get_tables(task_run: TaskRun) -> None:
+    """Without `--json` each command prints a table that a pipe neither wraps nor colours."""
+    id = "x" * 128
+    await task_run("submit", "Add", "--args", "[1]", "--id", id)
+    for command in (["list"], ["status", id], ["queues"], ["classes"]):
+        ended = await task_run(*command, NO_COLOR="", FORCE_COLOR="")
+        assert ended.code == 0 and "\x1b" not in ended.out
+    line = (await task_run("list")).out.splitlines()[1]
+    assert line.split()[:4] == [id, "errands:Add", "queued", "normal:small"]
+    assert "no worker is registered" in (await task_run("workers")).err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("submit", "Add", "--args", "[1]"),
+        ("list",),
+        ("status", "x"),
+        ("queues",),
+        ("workers",),
+        ("groups",),
+    ],
+)
+async def test_unreachable_redis_is_exit_code_3(
+    task_run: TaskRun, arguments: tuple[str, ...]
+) -> None:
+    """Without Redis every command says so in one line, without the password, with code 3."""
+    url = "redis://user:s3cret@127.0.0.1:1/0"
+    ended = await task_run(*arguments, "--json", NONET_REDIS_URL=url)
+    assert (ended.code, ended.out) == (3, "")
+    assert len(ended.err.splitlines()) == 1
+    assert "redis://127.0.0.1:1/0 does not answer" in ended.err and "s3cret" not in ended.err
+
+
+async def test_debug_shows_the_traceback_of_an_unreachable_server(task_run: TaskRun) -> None:
+    """`--debug` adds the traceback and keeps the exit code."""
+    ended = await task_run("queues", "--debug", NONET_REDIS_URL="redis://127.0.0.1:1")
+    assert ended.code == 3 and "Traceback" in ended.err
+
+
+async def test_wrong_settings_are_exit_code_2(task_run: TaskRun, tmp_path: Path) -> None:
+    """A setting that does not fit is named, and so is a misspelt one."""
+    ended = await task_run("queues", NONET_LEASE="-1")
+    assert ended.code == 2 and "NONET_LEASE" in ended.err
+    ended = await task_run("queues", NONET_REDIS_UR="x")
+    assert ended.code == 2 and "Did you mean NONET_REDIS_URL" in ended.err
+
+
+async def test_help_names_every_command(task_run: TaskRun) -> None:
+    """`--help` lists the commands, and each of them has help of its own."""
+    ended = await task_run("--help")
+    listed = {line.split()[0] for line in ended.out.partition("Commands:")[2].splitlines() if line}
+    shown = {"call", "submit", "classes", "list", "status", "queues", "workers", "groups"}
+    assert {*shown, "dlq", "db"} <= listed
+    for name in ("call", "submit", "dlq"):
+        assert (await task_run(name, "--help")).code == 0
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    """What only some commands need is not imported before they run: ``--help`` is quick."""
+    heavy = {"sqlalchemy", "alembic", "rich", "fastapi"}
+    code = f"import sys, nonet.cli.run; print(*({heavy} & sys.modules.keys()))"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout.split()) == (0, [])
+
+
+async def test_json_is_valid_for_every_float(task_run: TaskRun) -> None:
+    """What JSON has no number for becomes text, so that programs can read the line."""
+    assert json.loads((await task_run("call", "NotANumber", "--json")).out) == ["nan", "inf"]
