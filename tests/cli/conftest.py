@@ -15,4 +15,4 @@ def task_run(redis_server: RedisServer, redis_url: str, tmp_path: Path) -> Itera
     """``task-run`` on an empty Redis."""
     made = TaskRun(redis_server, tmp_path)
     yield made
-    made.redis.close()
+    made.close()

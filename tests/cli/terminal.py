@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -51,6 +52,7 @@ class TaskRun:
     def __init__(self, redis_server: RedisServer, home: Path) -> None:
         self.redis: redis.Redis = redis_server.client()
         self.home = home
+        self._started: list[asyncio.subprocess.Process] = []
         self.environment = {
             "NONET_REDIS_URL": redis_server.url,
             "NONET_NAMESPACE": NAMESPACE,
@@ -70,7 +72,7 @@ class TaskRun:
         """A command that goes on while the test does."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             str(_SCRIPT),
             *map(str, arguments),
             env={**kept, "PYTHONPATH": str(_TESTS), **self.environment, **environment},
@@ -79,6 +81,15 @@ class TaskRun:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        """Leave nothing behind of a test that failed."""
+        for process in self._started:
+            if process.returncode is None:
+                os.kill(process.pid, signal.SIGKILL)
+        self.redis.close()
 
     def app(self) -> Nonet:
         """The application of this process, not yet open."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
@@ -16,7 +15,8 @@ from typing import Any
 
 import typer
 
-# Wider than any row: what a program or a file reads is never wrapped or cut.
+# Wider than any row: a terminal wraps a long line more legibly than a table folds its cells, and
+# ids stay whole for copying.
 _UNLIMITED_WIDTH = 1_000_000
 
 
@@ -53,11 +53,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
     for name in columns:
-        table.add_column(name.replace("_", " "), overflow="fold")
+        table.add_column(name.replace("_", " "))
     for row in rows:
         table.add_row(*(Text(cell(value)) for value in row))
-    width = None if sys.stdout.isatty() else _UNLIMITED_WIDTH
-    Console(width=width, highlight=False).print(table)
+    Console(width=_UNLIMITED_WIDTH, highlight=False).print(table)
 
 
 def print_text(text: str) -> None:

@@ -145,6 +145,8 @@ def classes(
 
     async def command() -> int:
         rows = [_class_row(item) for item in application(tasks, namespace, state_dir).registry]
+        if not as_json:
+            rows = [{**row, "retry_policy": row["retry_policy"].split("(")[0]} for row in rows]
         print_rows(rows, as_json, "no task is registered: install some, or pass --tasks MODULE")
         return ExitCode.OK
 
