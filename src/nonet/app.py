@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from nonet.client import CallbackSpawner, Client, Handle
-from nonet.errors import (
-    ConfigurationError,
-    ConflictError,
-    InvalidArgumentsError,
-    NonetError,
-    NotBoundError,
-    UnknownTaskError,
-)
+from nonet.dlq import resubmit
+from nonet.errors import ConfigurationError, NotBoundError
 from nonet.injection import Injector, load_entry_points
 from nonet.interactive import Debugger, call, hold
 from nonet.locks import BaseLock, encode_locks
-from nonet.message import decode
 from nonet.registry import Registry
 from nonet.scheduler.scheduler import Scheduler
 from nonet.settings import Settings, load_settings
-from nonet.stores.broker import Broker, Submission
+from nonet.stores.broker import Broker
 from nonet.stores.leadership import Leadership
 from nonet.stores.results import TaskStatus
 from nonet.task import BaseTask, Size, TaskContext, bind_submitter, unbind_submitter
-from nonet.worker.settle import Settler, resubmission_id
+from nonet.worker.settle import Settler
 from nonet.worker.worker import Worker, WorkerParts
 
 if TYPE_CHECKING:
-    from nonet.stores.dead_letters import DeadLetter, DeadLetters
+    from nonet.stores.dead_letters import DeadLetters
 
 EMBEDDED = "embedded://"
 
@@ -233,65 +226,9 @@ class Nonet:
         return self._dead_letters
 
     async def resubmit(self, row_id: int, *, again: bool = False) -> Handle:
-        """Submit a dead letter again, as a new task, once, whoever else tries to.
-
-        Args:
-            row_id: its row in the table.
-            again: also if that was done before and nothing is known of the task: Redis has lost
-                it, its result has expired, or who marked the row died before submitting.
-
-        Raises:
-            NotFoundError: no such row.
-            ConflictError: it was submitted again already, or is no task at all.
-            UnknownTaskError: its class is not registered; the row stays as it is.
-            InvalidArgumentsError: its class refuses its arguments now; the row stays as it is.
-        """
+        """Submit a dead letter again, once, whoever else tries to; see `nonet.dlq.resubmit`."""
         letters = await self.dead_letters()
-        letter = await letters.get(row_id)
-        submission = self._repetition(letter)
-        if letter.status == "DISPATCHED":
-            await self._check_again(letter, submission.id, again)
-        await letters.claim(row_id, submission.id)
-        try:
-            (created,) = await self.broker.submit([submission])
-        except BaseException:
-            with suppress(NonetError):  # what failed first matters more
-                await letters.unclaim(row_id, submission.id)
-            raise
-        return Handle(submission.id, self.client, created)
-
-    def _repetition(self, letter: DeadLetter) -> Submission:
-        if not letter.task_class:
-            raise ConflictError(
-                f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
-                "it can only be discarded"
-            )
-        task_class = self.registry.find(letter.task_class)
-        if task_class is None:
-            known = [item.name for item in self.registry]
-            raise UnknownTaskError(letter.task_class, known)
-        try:
-            task = task_class.arguments.build(decode(letter.task_args))
-        except NonetError:
-            raise
-        except Exception as error:  # the author's constructor refuses them
-            problem = f"{type(error).__name__}: {error}"
-            raise InvalidArgumentsError(task_class.name, [problem]) from error
-        # One id for each row: the second of two operators submits what is there already.
-        return self.client.prepare(task, id=resubmission_id(letter.id), labels=letter.labels)
-
-    async def _check_again(self, letter: DeadLetter, id: str, again: bool) -> None:
-        known = await self.client.results.status(id)
-        if known is not None:
-            raise ConflictError(
-                f"dead letter {letter.id} was submitted again already: task {id} is {known.state}"
-            )
-        if not again:
-            raise ConflictError(
-                f"dead letter {letter.id} was submitted again already, as task {id}, of which "
-                "nothing is known any more; if it never ran, "
-                f"'task-run dlq resubmit --again {letter.id}' submits it"
-            )
+        return await resubmit(row_id, self.client, letters, again=again)
 
     def _start_embedded(self) -> str:
         from nonet.stores.embedded import open_embedded

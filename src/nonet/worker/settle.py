@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from nonet.dlq import dead_letter
 from nonet.errors import (
     ConflictError,
     MalformedMessageError,
@@ -23,8 +23,6 @@ from nonet.errors import (
     ServerUnreachableError,
 )
 from nonet.message import (
-    VERSION,
-    Envelope,
     ErrorDocument,
     ResultDocument,
     decode_envelope,
@@ -45,19 +43,15 @@ from nonet.outcomes import (
 from nonet.registry import Registry, TaskClass
 from nonet.retry import NoRetry
 from nonet.stores.broker import Broker, Delivery
-from nonet.task import BaseTask
 from nonet.worker.attempt import Attempt
 
 if TYPE_CHECKING:
-    from nonet.stores.dead_letters import DeadLetters, NewDeadLetter
+    from nonet.stores.dead_letters import DeadLetters
 
 logger = logging.getLogger(__name__)
 
 _SQL_RETRY_DELAY = timedelta(seconds=5)
 _RESETTLE_PAUSE = 0.5
-
-# Ids of resubmitted dead letters, see `resubmission_id`.
-_REPEATED = re.compile(r"dlq-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -146,7 +140,7 @@ class Settler:
         try:
             store = await self.dead_letters()
             history = await self.broker.history(attempt.delivery.id)
-            letter = _letter(attempt.delivery, document, history, self.registry)
+            letter = dead_letter(attempt.delivery, document, history, self.registry)
             row = await store.add(letter)
             if letter.resubmitted_from is not None:
                 # Gone or acted on meanwhile: the new row tells the story.
@@ -221,63 +215,6 @@ class Settler:
             settlement.outcome,
             _line(settlement),
         )
-
-
-def resubmission_id(row: int) -> str:
-    """Id of the task that repeats a dead letter: one per row, so that it runs once.
-
-    >>> resubmission_id(7)
-    'dlq-7'
-    """
-    return f"dlq-{row}"
-
-
-def _letter(
-    delivery: Delivery,
-    document: ErrorDocument,
-    history: list[bytes],
-    registry: Registry,
-) -> NewDeadLetter:
-    from nonet.stores.dead_letters import NewDeadLetter  # SQL costs 170 ms to import
-
-    try:
-        envelope = decode_envelope(delivery.envelope)
-    except MalformedMessageError:
-        envelope = Envelope(VERSION, delivery.id, "", {}, {}, 0.0)
-    task_class = registry.find(envelope.name)
-    task = task_class and _task(task_class, envelope)
-    policy = task_class.cls.retry_policy if task_class else None
-    repeated = _REPEATED.fullmatch(delivery.id)
-    return NewDeadLetter(
-        task_id=delivery.id,
-        generation=int(delivery.died or delivery.gen),
-        task_class=envelope.name,
-        task_args=encode(pack(envelope.args)) if envelope.name else delivery.envelope,
-        submitted_at=datetime.fromtimestamp(envelope.submitted, UTC),
-        reason=document.reason,
-        retry_count=max(0, document.attempt - 1),
-        max_retries=getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None),
-        last_attempted_at=datetime.fromtimestamp(document.at, UTC) if document.at else None,
-        error_type=document.error_type,
-        error_message=document.error,
-        traceback=document.traceback,
-        history=[
-            {"attempt": item.attempt, "at": item.at, "error": f"{item.error_type}: {item.error}"}
-            for item in [*map(decode_error, history), document]
-        ],
-        labels=envelope.labels,
-        parent_id=envelope.parent or None,
-        resubmitted_from=int(repeated[1]) if repeated else None,
-        vo=getattr(task, "vo", None) or envelope.labels.get("vo"),
-    )
-
-
-def _task(task_class: TaskClass, envelope: Envelope) -> BaseTask | None:
-    try:
-        built: BaseTask = task_class.arguments.build(envelope.args)
-    except Exception:  # the author's constructor may raise anything; the letter matters more
-        return None
-    return built
 
 
 def _last_words(delivery: Delivery) -> ErrorDocument:

@@ -1,0 +1,164 @@
+"""Dead letters on their way to SQL and back: what is written of a task, and its resubmission."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from nonet.client import Client, Handle
+from nonet.errors import (
+    ConflictError,
+    InvalidArgumentsError,
+    MalformedMessageError,
+    NonetError,
+    UnknownTaskError,
+)
+from nonet.message import (
+    VERSION,
+    Envelope,
+    ErrorDocument,
+    decode,
+    decode_envelope,
+    decode_error,
+    encode,
+    pack,
+)
+from nonet.registry import Registry, TaskClass
+from nonet.retry import NoRetry
+from nonet.stores.broker import Delivery, Submission
+from nonet.task import BaseTask
+
+if TYPE_CHECKING:
+    from nonet.stores.dead_letters import DeadLetter, DeadLetters, NewDeadLetter
+
+# Ids of resubmitted dead letters, see `resubmission_id`.
+_REPEATED = re.compile(r"dlq-(\d+)")
+
+
+async def resubmit(
+    row_id: int, client: Client, letters: DeadLetters, *, again: bool = False
+) -> Handle:
+    """Submit a dead letter again, as a new task, once, whoever else tries to.
+
+    Args:
+        row_id: its row in the table.
+        again: also if that was done before and nothing is known of the task: Redis has lost
+            it, its result has expired, or who marked the row died before submitting.
+
+    Raises:
+        NotFoundError: no such row.
+        ConflictError: it was submitted again already, or is no task at all.
+        UnknownTaskError: its class is not registered; the row stays as it is.
+        InvalidArgumentsError: its class refuses its arguments now; the row stays as it is.
+    """
+    letter = await letters.get(row_id)
+    submission = _repetition(letter, client)
+    if letter.status == "DISPATCHED":
+        await _check_again(letter, submission.id, client, again)
+    await letters.claim(row_id, submission.id)
+    try:
+        (created,) = await client.broker.submit([submission])
+    except BaseException:
+        with suppress(NonetError):  # what failed first matters more
+            await letters.unclaim(row_id, submission.id)
+        raise
+    return Handle(submission.id, client, created)
+
+
+def _repetition(letter: DeadLetter, client: Client) -> Submission:
+    if not letter.task_class:
+        raise ConflictError(
+            f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
+            "it can only be discarded"
+        )
+    task_class = client.registry.find(letter.task_class)
+    if task_class is None:
+        raise UnknownTaskError(letter.task_class, [item.name for item in client.registry])
+    try:
+        task = task_class.arguments.build(decode(letter.task_args))
+    except NonetError:
+        raise
+    except Exception as error:  # the author's constructor refuses them
+        problem = f"{type(error).__name__}: {error}"
+        raise InvalidArgumentsError(task_class.name, [problem]) from error
+    # One id for each row: the second of two operators submits what is there already.
+    return client.prepare(task, id=resubmission_id(letter.id), labels=letter.labels)
+
+
+async def _check_again(letter: DeadLetter, id: str, client: Client, again: bool) -> None:
+    known = await client.results.status(id)
+    if known is not None:
+        raise ConflictError(
+            f"dead letter {letter.id} was submitted again already: task {id} is {known.state}"
+        )
+    if not again:
+        raise ConflictError(
+            f"dead letter {letter.id} was submitted again already, as task {id}, of which "
+            "nothing is known any more; if it never ran, "
+            f"'task-run dlq resubmit --again {letter.id}' submits it"
+        )
+
+
+def resubmission_id(row: int) -> str:
+    """Id of the task that repeats a dead letter: one per row, so that it runs once.
+
+    >>> resubmission_id(7)
+    'dlq-7'
+    """
+    return f"dlq-{row}"
+
+
+def dead_letter(
+    delivery: Delivery,
+    document: ErrorDocument,
+    history: list[bytes],
+    registry: Registry,
+) -> NewDeadLetter:
+    """What is written to SQL about a task that failed for good.
+
+    Args:
+        document: its last error.
+        history: encoded error documents of the attempts before, oldest first.
+    """
+    from nonet.stores.dead_letters import NewDeadLetter  # SQL costs 170 ms to import
+
+    try:
+        envelope = decode_envelope(delivery.envelope)
+    except MalformedMessageError:
+        envelope = Envelope(VERSION, delivery.id, "", {}, {}, 0.0)
+    task_class = registry.find(envelope.name)
+    task = task_class and _task(task_class, envelope)
+    policy = task_class.cls.retry_policy if task_class else None
+    repeated = _REPEATED.fullmatch(delivery.id)
+    return NewDeadLetter(
+        task_id=delivery.id,
+        generation=int(delivery.died or delivery.gen),
+        task_class=envelope.name,
+        task_args=encode(pack(envelope.args)) if envelope.name else delivery.envelope,
+        submitted_at=datetime.fromtimestamp(envelope.submitted, UTC),
+        reason=document.reason,
+        retry_count=max(0, document.attempt - 1),
+        max_retries=getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None),
+        last_attempted_at=datetime.fromtimestamp(document.at, UTC) if document.at else None,
+        error_type=document.error_type,
+        error_message=document.error,
+        traceback=document.traceback,
+        history=[
+            {"attempt": item.attempt, "at": item.at, "error": f"{item.error_type}: {item.error}"}
+            for item in [*map(decode_error, history), document]
+        ],
+        labels=envelope.labels,
+        parent_id=envelope.parent or None,
+        resubmitted_from=int(repeated[1]) if repeated else None,
+        vo=getattr(task, "vo", None) or envelope.labels.get("vo"),
+    )
+
+
+def _task(task_class: TaskClass, envelope: Envelope) -> BaseTask | None:
+    try:
+        built: BaseTask = task_class.arguments.build(envelope.args)
+    except Exception:  # the author's constructor may raise anything; the letter matters more
+        return None
+    return built
