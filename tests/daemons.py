@@ -10,6 +10,7 @@ A daemon is gone when its test process is, also when that one was killed.
 from __future__ import annotations
 
 import asyncio
+import glob
 import os
 import re
 import signal
@@ -128,6 +129,12 @@ async def until(
 ) -> Found:
     """`wait_until` for a test whose event loop must go on."""
     return await asyncio.to_thread(wait_until, condition, claim, seconds=seconds)
+
+
+def wrong_clock(shift: str) -> dict[str, str]:
+    """Variables that give a process a wall clock which is wrong by `shift`, e.g. ``+1h``."""
+    (library,) = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
+    return {"LD_PRELOAD": library, "FAKETIME": shift, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 def _clean_environment() -> dict[str, str]:

@@ -641,3 +641,16 @@ class Transactional(BaseTask):
         if self.mode.startswith("blocks until "):
             passed_blocking(self.mode.removeprefix("blocks until "))
         return "ok"
+
+
+@dataclass
+class RetriedLater(BaseTask):
+    """Fails once, is retried after a delay, and returns the number of its attempt."""
+
+    size = Size.SMALL
+    retry_policy = ExponentialBackoff(base_delay_seconds=0.3, max_retries=1)
+
+    async def execute(self) -> int:
+        if context().attempt == 1:
+            raise ValueError("once")
+        return context().attempt
