@@ -44,7 +44,10 @@ class Constructible:
         return self
 
     def serialize(self) -> tuple[Any, ...]:
-        """The positional arguments that make an equal task; override it to travel differently."""
+        """The positional arguments that make an equal task.
+
+        Override it to travel differently; a mapping of arguments by name will do as well.
+        """
         values = _values(self)
         parameters = _parameters(type(self))
         return tuple(values.get(name, parameters[name].default) for name in parameters)
@@ -140,6 +143,11 @@ class Arguments:
         if type(task).serialize is Constructible.serialize:
             return _values(task)
         values = task.serialize()
+        if isinstance(values, Mapping):
+            return dict(values)
+        if not isinstance(values, list | tuple):
+            problem = f"serialize() gives a {type(values).__name__}, no tuple or mapping"
+            raise InvalidArgumentsError(self.cls.__name__, [problem])
         if len(values) > len(self._parameters):
             problem = (
                 f"serialize() gives {len(values)} values for {len(self._parameters)} arguments"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
 import logging
 import pdb
 import random
@@ -27,11 +25,12 @@ from nonet.errors import (
     UnableToAcquireLockError,
 )
 from nonet.injection import Injector
+from nonet.invoke import invoke
 from nonet.locks import encode_locks, shortest_ttl_ms
 from nonet.settings import Settings
 from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
-from nonet.task import BaseTask, TaskContext, declared_locks, enter_context
+from nonet.task import BaseTask, TaskContext, declared_locks, enter_context, leave_context
 from nonet.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -242,7 +241,7 @@ async def _execute(
     values: Mapping[type, object],
     debugger: Debugger,
 ) -> Any:
-    enter_context(context)
+    outer = enter_context(context)
     function: Any = task.execute  # type: ignore[attr-defined]  # checked at registration
     try:
         async with injector.open(function, values=values) as arguments:
@@ -259,23 +258,14 @@ async def _execute(
             pdb.post_mortem(error.__traceback__)
         kind = type(error).__name__
         raise TaskFailed(f"{context.name} failed: {kind}: {error}", error_type=kind) from error
+    finally:
+        leave_context(outer)
 
 
 async def _invoke(function: Any, arguments: Mapping[str, object], debugger: Debugger) -> Any:
-    """Await a coroutine function; run any other in a thread, as a worker does."""
-    if inspect.iscoroutinefunction(function):
-        if debugger == "before":
-            pdb.set_trace(header="'step' enters execute()")
-        return await function(**arguments)
+    before = partial(pdb.set_trace, header="'step' enters execute()")
     threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
-    run = partial(contextvars.copy_context().run, _in_thread, function, arguments, debugger)
     try:
-        return await asyncio.get_running_loop().run_in_executor(threads, run)
+        return await invoke(function, arguments, threads, before if debugger == "before" else None)
     finally:
         threads.shutdown(wait=False)
-
-
-def _in_thread(function: Any, arguments: Mapping[str, object], debugger: Debugger) -> Any:
-    if debugger == "before":
-        pdb.set_trace(header="'step' enters execute()")
-    return function(**arguments)

@@ -203,8 +203,10 @@ class RateLimiter(BaseLimiter):
 
     def line(self) -> str | None:
         limit = self._checked_limit()
-        if limit is None or self.window_seconds is None:
+        if limit is None:
             return None
+        if self.window_seconds is None:
+            raise ValueError(f"{self!r}: limit={limit} needs window_seconds")
         if not (isinstance(self.n_items, int) and 1 <= self.n_items <= limit):
             raise ValueError(
                 f"{self!r}: n_items={self.n_items!r} can never fit a limit of {limit}; "

@@ -20,7 +20,13 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from nonet.arguments import Arguments
 from nonet.errors import RegistrationError, UnknownTaskError
 from nonet.locks import LockedObjectType
-from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
+from nonet.task import (
+    BaseTask,
+    PeriodicBaseTask,
+    PeriodicVoAwareBaseTask,
+    Priority,
+    Size,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -220,8 +226,36 @@ def _check(cls: type[BaseTask]) -> None:
     place = f"{cls.__module__}.{cls.__qualname__}"
     if cls in _ABSTRACT or not callable(getattr(cls, "execute", None)):
         raise RegistrationError(f"{place} has no execute() method")
+    execute = cls.execute  # type: ignore[attr-defined]  # seen above
+    if inspect.isgeneratorfunction(execute) or inspect.isasyncgenfunction(execute):
+        raise RegistrationError(f"{place}: execute() is a generator; it must return its result")
+    _check_attributes(cls, place)
     declared = inspect.getattr_static(cls, "execution_locks")
     _check_lock_types(place, declared.fget if isinstance(declared, property) else declared)
+
+
+def _check_attributes(cls: type[BaseTask], place: str) -> None:
+    """Refuse at once what would else show when the first task is queued or has failed."""
+    schedule = getattr(cls, "_schedule", None) or getattr(cls, "default_schedule", None)
+    wanted = {
+        "priority": (cls.priority, cls.priority in list(Priority), "a nonet.Priority"),
+        "size": (cls.size, cls.size in list(Size), "a nonet.Size"),
+        "retry_policy": (
+            cls.retry_policy,
+            not inspect.isclass(cls.retry_policy) and hasattr(cls.retry_policy, "schedule_retry"),
+            "an instance of a RetryPolicyBase",
+        ),
+        "schedule": (
+            schedule,
+            schedule is None
+            or not issubclass(cls, PeriodicBaseTask)
+            or (not inspect.isclass(schedule) and hasattr(schedule, "next_occurrence")),
+            "an instance of a TaskScheduleBase",
+        ),
+    }
+    for name, (value, fits, kind) in wanted.items():
+        if not fits:
+            raise RegistrationError(f"{place}: {name} is {value!r:.100}, but must be {kind}")
 
 
 def _check_lock_types(place: str, function: Any) -> None:

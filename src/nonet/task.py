@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -169,9 +169,17 @@ PeriodicVoAwareBaseTask._body_has_init = False
 
 
 def declared_locks(task: BaseTask) -> list[BaseLock]:
-    """The locks a task declares, whether `execution_locks` is a property or a method."""
+    """The locks a task declares, whether `execution_locks` is a property or a method.
+
+    Raises:
+        ValueError: what it gives is no list of locks.
+    """
     declared: Any = task.execution_locks
-    return list(declared() if inspect.ismethod(declared) else declared)
+    if inspect.ismethod(declared):
+        declared = declared()
+    if not isinstance(declared, Iterable) or not all(isinstance(x, BaseLock) for x in declared):
+        raise ValueError(f"it must give a list of locks, not {declared!r:.200}")
+    return list(declared)
 
 
 _submitters: list[Submitter] = []
@@ -276,6 +284,11 @@ def running_context() -> TaskContext | None:
     return _context.get(None)
 
 
-def enter_context(value: TaskContext) -> None:
-    """Called by the framework at the start of an attempt, in the attempt's own context."""
-    _context.set(value)
+def enter_context(value: TaskContext) -> Token[TaskContext]:
+    """Called by the framework when an execution starts; the token undoes it."""
+    return _context.set(value)
+
+
+def leave_context(token: Token[TaskContext]) -> None:
+    """Called by the framework where the code after an execution goes on in the same task."""
+    _context.reset(token)

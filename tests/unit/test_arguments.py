@@ -387,6 +387,23 @@ def test_serialize_gives_all_arguments_in_order(task: BaseTask, expected: Any) -
     assert task.serialize() == expected
 
 
+def test_a_serialized_mapping_is_arguments_by_name() -> None:
+    """serialize() may give a mapping; anything else but a tuple is refused."""
+
+    @dataclass
+    class ByName(BaseTask):
+        a: int
+        b: int = 2
+
+        def serialize(self) -> Any:
+            return {"b": self.b + 1, "a": self.a} if self.a else "text"
+
+    arguments = Arguments(ByName)
+    assert arguments.build(arguments.pack(ByName(1))) == ByName(1, 3)
+    with pytest.raises(InvalidArgumentsError, match="gives a str, no tuple or mapping"):
+        arguments.pack(ByName(0))
+
+
 def test_too_many_serialized_values_are_refused() -> None:
     """An override that gives more values than there are arguments is an error, not a cut."""
 

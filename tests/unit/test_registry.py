@@ -1,8 +1,9 @@
 """From names to classes: modules, entry points, duplicates, and what is refused and why."""
 
+import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -14,6 +15,8 @@ from nonet import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, locks
 from nonet.errors import RegistrationError, UnknownTaskError
 from nonet.locks import BaseLock, LockedObjectType, MutexLock
 from nonet.registry import Registry, vos_from_entry_points
+from nonet.retry import ExponentialBackoff
+from nonet.schedules import CronSchedule
 
 HEADER = """
 from dataclasses import dataclass
@@ -437,3 +440,47 @@ def test_arguments_are_ready_after_registration() -> None:
     """A registered class can be packed and built without more ado."""
     added = Registry().add(Audit, "files")
     assert added.arguments.build(added.arguments.pack(Audit("/a"))) == Audit("/a")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "problem"),
+    [
+        ({"priority": "high"}, "priority is 'high', but must be a nonet.Priority"),
+        ({"size": 3}, "size is 3"),
+        ({"retry_policy": ExponentialBackoff}, "an instance of a RetryPolicyBase"),
+        ({"retry_policy": "often"}, "retry_policy is 'often'"),
+        ({"_schedule": "* * * * *"}, "an instance of a TaskScheduleBase"),
+        ({"default_schedule": CronSchedule}, "an instance of a TaskScheduleBase"),
+    ],
+)
+def test_attributes_of_the_wrong_kind_are_refused(attributes: dict[str, Any], problem: str) -> None:
+    """A class attribute that could never work is refused with its name, not when it is used."""
+
+    async def execute(self: Any) -> None: ...
+
+    cls = type("Odd", (PeriodicBaseTask,), {**attributes, "execute": execute})
+    with pytest.raises(RegistrationError, match=re.escape(problem)):
+        Registry().add(cls, "x")
+
+
+def test_names_of_priorities_and_sizes_will_do() -> None:
+    """The plain text of a priority or size is as good as the member."""
+
+    class Plain(BaseTask):
+        priority = "realtime"  # type: ignore[assignment]
+        size = "small"  # type: ignore[assignment]
+
+        async def execute(self) -> None: ...
+
+    assert Registry().add(Plain, "x").name == "x:Plain"
+
+
+def test_a_generator_is_no_execute() -> None:
+    """An execute() that yields would never run, so its class is refused."""
+
+    class Yields(BaseTask):
+        async def execute(self) -> AsyncIterator[int]:
+            yield 1
+
+    with pytest.raises(RegistrationError, match="is a generator"):
+        Registry().add(Yields, "x")

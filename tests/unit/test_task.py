@@ -251,3 +251,18 @@ async def test_labels_that_do_not_fit_are_refused(labels: dict[Any, Any], reason
         await client.submit(Simple(), labels=labels)
     await client.aclose()
     await broker.aclose()
+
+
+@pytest.mark.parametrize("given", [None, MutexLock("job", 1), [None], "job"])
+def test_locks_that_are_no_list_of_locks_are_refused(given: Any) -> None:
+    """What execution_locks gives is checked, and shown."""
+
+    class Odd(BaseTask):
+        @property
+        def execution_locks(self) -> Any:
+            return given
+
+        async def execute(self) -> None: ...
+
+    with pytest.raises(ValueError, match="must give a list of locks"):
+        declared_locks(Odd())

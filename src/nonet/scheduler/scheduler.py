@@ -25,7 +25,7 @@ from nonet.schedules import takes_after
 from nonet.service import ExitCode, Stop, every
 from nonet.settings import Settings
 from nonet.stores.leadership import Leadership
-from nonet.task import BaseTask, PeriodicBaseTask
+from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 logger = logging.getLogger(__name__)
 
@@ -202,12 +202,15 @@ class Scheduler:
         }
         vos = vos_from_entry_points(("nonet", *self._settings.entry_points))
         self._entries = [
-            entry for entry in entries(config, classes, vos) if self._can_be_made(entry)
+            entry for entry in entries(config, classes, vos) if self._can_be_made(entry, config)
         ]
+        per_vo = [name for name, cls in classes.items() if issubclass(cls, PeriodicVoAwareBaseTask)]
+        if per_vo and not (config.vos or config.vo_overrides or vos):
+            logger.warning("%s: nothing is planned, no VO is configured", ", ".join(per_vo))
         self._fingerprint = config.fingerprint()
         self._planned_for = None
 
-    def _can_be_made(self, entry: Entry) -> bool:
+    def _can_be_made(self, entry: Entry, config: Config) -> bool:
         """Whether the entry's task can be constructed.
 
         A configured one that cannot makes the configuration bad; a class that cannot be made
@@ -216,9 +219,9 @@ class Scheduler:
         try:
             self._client.prepare(self._task(entry), id="check")
         except Exception as error:  # the author's constructor may raise anything
-            message = f"periodic entry {entry.key} ({entry.origin}): {error}"
+            message = f"periodic entry {entry.key}: {error}"
             if entry.origin != "class":
-                raise ConfigurationError(message) from error
+                raise ConfigurationError(f"{config.source}: {entry.origin}: {message}") from error
             logger.error("%s; it is not planned until it is configured", message)
             return False
         return True

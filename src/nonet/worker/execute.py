@@ -8,18 +8,15 @@ released after this module.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from nonet.client import CallbackSpawner, Client
 from nonet.errors import InvalidArgumentsError, LeaseLostError, MalformedMessageError
 from nonet.injection import Injector
+from nonet.invoke import invoke
 from nonet.locks import encode_locks
 from nonet.message import VERSION, Envelope, decode_envelope
 from nonet.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
@@ -100,24 +97,9 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools) -> Any:
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
     async with tools.injector.open(function, values=values) as arguments:
         attempt.started = True
-        if inspect.iscoroutinefunction(function):
-            result = await function(**arguments)
-        else:
-            run = partial(contextvars.copy_context().run, _outcome, partial(function, **arguments))
-            threaded = asyncio.get_running_loop().run_in_executor(tools.threads, run)
-            result, error = await threaded
-            if error is not None:
-                raise error
+        result = await invoke(function, arguments, tools.threads)
         context.ensure_lease()
     return result
-
-
-def _outcome(function: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Result or exception as values: no future can carry StopIteration or GeneratorExit."""
-    try:
-        return function(), None
-    except BaseException as error:  # raised again by the caller
-        return None, error
 
 
 def _cut_off(attempt: Attempt, error: asyncio.CancelledError) -> Outcome:

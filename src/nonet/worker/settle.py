@@ -207,7 +207,9 @@ class Settler:
         return full
 
     def _log_failure(self, attempt: Attempt, settlement: Settlement) -> None:
-        logger.warning(
+        logger.log(
+            # A task that asked to be handed back has not failed.
+            logging.INFO if settlement.outcome == "back" else logging.WARNING,
             "task %s (%s) failed in attempt %d, %s: %s",
             attempt.delivery.id,
             attempt.context.name,
