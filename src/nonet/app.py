@@ -233,10 +233,9 @@ class Nonet:
     def _start_embedded(self) -> str:
         from nonet.stores.embedded import open_embedded
 
-        rest = self.settings.redis_url.get_secret_value().removeprefix(EMBEDDED)
-        if rest:
+        if self.settings.redis_url.get_secret_value() != EMBEDDED:
             raise ConfigurationError(
-                f"NONET_REDIS_URL: embedded:// takes nothing after it, found {rest!r}; "
+                "NONET_REDIS_URL: embedded:// takes nothing after it; "
                 "the place of its data is NONET_STATE_DIR"
             )
         server = open_embedded(self.settings.state_dir)

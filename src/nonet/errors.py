@@ -53,13 +53,47 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def masked(url: str) -> str:
     """`url` without its password, fit for a message or a log line.
 
+    Of a URL that `url_problem` refuses only the scheme is shown: the rest may be a password.
+
     >>> masked("redis://:s3cret@db.example:6379/0")
     'redis://:***@db.example:6379/0'
-    >>> masked("mysql+aiomysql://nonet:s3:cr@t@db.example.org/nonet?passwd=x&ssl=1")
+    >>> masked("mysql+aiomysql://nonet:s3:cret@db.example.org/nonet?passwd=x&ssl=1")
     'mysql+aiomysql://nonet:***@db.example.org/nonet?passwd=***&ssl=1'
+    >>> masked("redis://:s3/cret@db.example"), masked("host=db password=s3cret")
+    ('redis://…', '…')
     """
-    url = re.sub(r"(://[^:/?#]*:).*@", r"\1***@", url)
+    if url_problem(url):
+        scheme = re.match(_SCHEME, url)
+        return f"{scheme[0] if scheme else ''}…"
+    url = re.sub(r"(://[^:/?#@]*:)[^/?#@]*@", r"\1***@", url)
     return re.sub(r"([?&][^=&]*pass[^=&]*=)[^&]*", r"\1***", url)
+
+
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
+_HOST = r"(\[[0-9A-Fa-f:.]+\]|[^:@/?#\[\]]*)(:[0-9]*)?"
+_SERVER = re.compile(rf"{_SCHEME}([^@/?#]*@)?{_HOST}([/?#][^@]*)?", re.DOTALL)
+# No host, so that nothing of a path or query can be one.
+_LOCAL = re.compile(r"(sqlite|unix)[a-z+]*://([/?#].*)?", re.DOTALL)
+
+
+def url_problem(url: str) -> str:
+    """Why `url` is no URL of a server, or could be read in two ways; empty if it is fine.
+
+    An ``@`` or ``/`` that was not percent-encoded makes a part of the password look like the
+    host, which then stands in messages and in the log of a name server.
+
+    >>> url_problem("redis://user:pass@db.example:6379/0"), url_problem("sqlite:////home/a@b.db")
+    ('', '')
+    >>> url_problem("redis://user:pa@ss@db.example").partition(";")[0]
+    'it can be read in more than one way'
+    """
+    if _SERVER.fullmatch(url) or _LOCAL.fullmatch(url):
+        return ""
+    kind = "can be read in more than one way" if re.match(_SCHEME, url) else "is no URL"
+    return (
+        f"it {kind}; expected SCHEME://USER:PASSWORD@HOST:PORT/DATABASE: "
+        "percent-encode the user and password ('@' is %40, '/' is %2F), write the port in digits"
+    )
 
 
 class NonetError(Exception):

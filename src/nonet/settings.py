@@ -1,4 +1,8 @@
-"""Process settings: the environment, ``.env`` and options of the same name, prefix ``NONET_``."""
+"""Process settings: variables ``NONET_…`` of the environment or of ``.env``, and their defaults.
+
+In code each is an option of `Nonet.from_settings`. Of the commands, some have an option for a
+few of them (``--namespace``, ``--tasks``, ``--state-dir``, ``--concurrency`` …): see ``--help``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
-from nonet.errors import ConfigurationError, suggestion
+from nonet.errors import ConfigurationError, suggestion, url_problem
 
 _PREFIX = "NONET_"
 Names = Annotated[tuple[str, ...], NoDecode]
@@ -84,6 +88,14 @@ class Settings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
+    @field_validator("redis_url", "db_url")
+    @classmethod
+    def _unambiguous(cls, value: SecretStr) -> SecretStr:
+        url = value.get_secret_value()
+        if url and (problem := url_problem(url)):
+            raise ValueError(problem)
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, values: Any) -> Any:
@@ -127,9 +139,8 @@ def load_settings(**options: Any) -> Settings:
         raise ConfigurationError(f"settings: {error}") from None
     except ValidationError as error:
         problems = [
-            f"{_PREFIX}{'.'.join(map(str, item['loc'])).upper()}: {item['msg']}"
-            if item["loc"]
-            else item["msg"].removeprefix("Value error, ")
+            "".join(f"{_PREFIX}{str(name).upper()}: " for name in item["loc"][:1])
+            + item["msg"].removeprefix("Value error, ")
             for item in error.errors(include_url=False, include_input=False)
         ]
         raise ConfigurationError("settings: " + "; ".join(problems)) from None

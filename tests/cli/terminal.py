@@ -22,7 +22,7 @@ from nonet.service import Stop
 
 NAMESPACE = "cli"
 _TESTS = Path(__file__).parent.parent
-_SCRIPT = Path(sys.executable).parent / "task-run"
+_SCRIPTS = Path(sys.executable).parent
 _SECONDS = 30
 
 
@@ -61,19 +61,23 @@ class TaskRun:
             "NONET_LOCK_TTL": "0.5",
         }
 
-    async def __call__(self, *arguments: object, input: str = "", **environment: str) -> Ended:
-        """Run to the end; keywords are variables beside those of the test."""
-        process = await self.start(*arguments, **environment)
+    async def __call__(
+        self, *arguments: object, script: str = "task-run", input: str = "", **environment: str
+    ) -> Ended:
+        """Run to the end; other keywords are variables beside those of the test."""
+        process = await self.start(*arguments, script=script, **environment)
         async with asyncio.timeout(_SECONDS):
             out, err = await process.communicate(input.encode())
         return Ended(process.returncode or 0, out.decode(), err.decode())
 
-    async def start(self, *arguments: object, **environment: str) -> asyncio.subprocess.Process:
+    async def start(
+        self, *arguments: object, script: str = "task-run", **environment: str
+    ) -> asyncio.subprocess.Process:
         """A command that goes on while the test does."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)
         process = await asyncio.create_subprocess_exec(
-            str(_SCRIPT),
+            str(_SCRIPTS / script),
             *map(str, arguments),
             env={**kept, "PYTHONPATH": str(_TESTS), **self.environment, **environment},
             cwd=self.home,  # no stray .env

@@ -604,8 +604,11 @@ async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("nonsense", "no database URL"),
-        ("mysql://nonet:secret@host:port/x", "no database URL"),
+        ("nonsense", "it is no URL"),
+        ("mysql://nonet:secret@host:port/x", "'mysql://…': .* percent-encode"),
+        ("mysql+aiomysql://nonet:s3@secret@127.0.0.1:1/nonet", "percent-encode"),
+        ("mysql+aiomysql:nonet:secret@db/nonet", "it is no URL"),
+        ("host=db password=secret", "it is no URL"),
         ("oracle://nonet:secret@host/x", "'oracle' is not supported"),
         ("mysql+pymysql://nonet:secret@host/x", "async"),
         ("mysql+nothing://nonet:secret@host/x", "nothing"),
@@ -632,7 +635,8 @@ def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
-        ("mysql://u:p@ss:w/rd@h:1/d", "mysql://u:***@h:1/d"),
+        ("mysql://u:pass:word@h:1/d", "mysql://u:***@h:1/d"),
+        ("mysql://u:p@ss:w/rd@h:1/d", "mysql://…"),
         ("mysql://u@h/d", "mysql://u@h/d"),
         ("postgresql://h/d?user=u&password=p&ssl=1", "postgresql://h/d?user=u&password=***&ssl=1"),
         ("sqlite:////tmp/a@b.db", "sqlite:////tmp/a@b.db"),

@@ -105,11 +105,38 @@ async def test_an_unreachable_server_is_named_without_its_password() -> None:
         await client.aclose()
 
 
-@pytest.mark.parametrize("url", ["http://x", "redis://h:notaport/0", "rubbish", ""])
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("rediss://user:secret@localhost:1", "rediss://user:***@localhost:1/0"),
+        ("redis://:secret@localhost:1/3", "redis://:***@localhost:1/3"),
+        ("unix://user:secret@/no/such?db=2", "unix://user:***@/no/such?db=2"),
+    ],
+)
+async def test_a_server_is_shown_as_it_was_named(url: str, shown: str) -> None:
+    """Scheme, user, port and database stay, also where they are defaults."""
+    client = connect(url)
+    with pytest.raises(ServerUnreachableError) as caught:
+        await ping(client)
+    assert f"Redis at {shown} " in str(caught.value)
+    await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://x", "redis://h:notaport/0", "redis://h:99999/0", "rubbish", ""),
+        *("redis://:secret/x@127.0.0.1:6379/0", "redis://:a@secret/@127.0.0.1/0"),
+        *("redis://:secret", "redis://:se?cret@h/0", "redis://:se#cret@h/0", "redis:secret@h"),
+    ],
+)
 def test_a_bad_url_is_refused(url: str) -> None:
-    """What is no Redis URL is a configuration error."""
-    with pytest.raises(ConfigurationError, match="NONET_REDIS_URL"):
-        connect(url)
+    """What is no Redis URL, or could be read in two ways, is refused; nothing of it is shown."""
+    for make in (connect, connect_blocking, connect_sync):
+        with pytest.raises(ConfigurationError, match="NONET_REDIS_URL") as caught:
+            make(url)
+        assert "secret" not in str(caught.value) and "cret" not in str(caught.value)
+        assert caught.value.__cause__ is None
 
 
 def connect_sync_to(scripts: Scripts):  # type: ignore[no-untyped-def]  # a context manager

@@ -13,8 +13,10 @@ from nonet.errors import (
     RegistrationError,
     TaskFailed,
     UnknownTaskError,
+    masked,
     nearest,
     suggestion,
+    url_problem,
 )
 
 TREE = errors.__doc__ or ""
@@ -106,3 +108,43 @@ def test_errors_carry_their_parts() -> None:
     failed = TaskFailed("dead", error_type="ValueError", reason="retries")
     assert (failed.error_type, failed.reason) == ("ValueError", "retries")
     assert issubclass(RegistrationError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h", "redis://h"),
+        (
+            "redis://user:secret@h:1/0?password=secret&db=1",
+            "redis://user:***@h:1/0?password=***&db=1",
+        ),
+        ("redis://:sec:ret@[::1]:6379/0", "redis://:***@[::1]:6379/0"),
+        ("mysql+aiomysql://u:%40secret@/db", "mysql+aiomysql://u:***@/db"),
+        ("unix://u:secret@/run/redis", "unix://u:***@/run/redis"),
+        ("unix:///run/me@home?password=se@cret", "unix:///run/me@home?password=***"),
+        ("sqlite+aiosqlite:////home/a:b@c/nonet.db", "sqlite+aiosqlite:////home/a:b@c/nonet.db"),
+        ("embedded://", "embedded://"),
+    ],
+)
+def test_a_plain_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    """All but the password stays readable."""
+    assert (url_problem(url), masked(url)) == ("", shown)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://:secret/x@h:6379/0", "redis://:a@secret/@h/0", "mysql://u:s3@secret@h/x"),
+        *(
+            "redis://:se?secret@h/0",
+            "redis://:#secret@h/0",
+            "redis://:secret",
+            "redis://u:secret/0",
+        ),
+        *("mysql:u:secret@h/x", "host=h password=secret", "secret", "redis:///:secret@h"),
+    ],
+)
+def test_nothing_is_shown_of_a_url_that_can_be_read_in_two_ways(url: str) -> None:
+    """What may be a part of a password is not shown, and the way out is named."""
+    assert "percent-encode" in url_problem(url)
+    assert "secret" not in masked(url) + url_problem(url)

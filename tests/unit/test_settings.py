@@ -134,6 +134,15 @@ def test_a_wrong_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["redis_url", "db_url"])
+@pytest.mark.parametrize("url", ["mysql://u:s3@hunter2@h/x", "redis://:hunter2/@h/0", "hunter2"])
+def test_a_url_that_can_be_read_in_two_ways_is_refused(name: str, url: str) -> None:
+    """An unescaped password never becomes a host; the error says what to do and shows nothing."""
+    with pytest.raises(ConfigurationError, match=f"NONET_{name.upper()}: it .*percent") as caught:
+        load_settings(**{name: url})
+    assert "hunter2" not in str(caught.value)
+
+
 def test_every_setting_is_documented() -> None:
     """Each field has its line in the docstring."""
     assert Settings.__doc__

@@ -135,8 +135,15 @@ class Broker:
         self._dedup_ms = round(dedup_ttl * 1000)
 
     async def ping(self) -> None:
-        """Raise `ServerUnreachableError` unless Redis answers."""
+        """Return if Redis answers and lets us run scripts that write.
+
+        Raises:
+            ServerUnreachableError: it does not answer, or only reads for now.
+            ConfigurationError: it does not let us in, or forbids scripts.
+        """
         await ping(self.client)
+        # Changes nothing: there is no such worker.
+        await self.leave("", SIZES[0])
 
     async def now(self) -> datetime:
         """The server's time; the only clock that leases and due times know."""

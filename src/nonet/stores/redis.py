@@ -18,7 +18,8 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError, masked
+from nonet.errors import ConfigurationError, masked, url_problem
+from nonet.stores.replies import REFUSALS, translated
 
 # Every script is safe to repeat, so a lost reply may be retried. Total: below DEDUP_TTL.
 _TIMEOUT_SECONDS = 5.0
@@ -32,7 +33,6 @@ _BATCH = 200
 # wrong than a cast at each call would.
 AsyncRedis = Any
 SyncRedis = Any
-_UNREACHABLE = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 _RETRIED = (exceptions.ConnectionError, exceptions.TimeoutError)
 
 
@@ -86,9 +86,11 @@ class Scripts:
 
         Raises:
             ServerUnreachableError: no answer, also after the retries.
+            ConfigurationError: Redis does not let us in, or forbids the script.
+            NonetError: the script failed.
         """
         source, digest = script(name)
-        async with server_errors(self.client):
+        async with server_errors(self.client, name):
             try:
                 return await self.client.evalsha(digest, 1, self.prefix, *args)
             except exceptions.NoScriptError:
@@ -170,9 +172,12 @@ def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
     """`Scripts.run` for a synchronous client."""
     source, digest = script(name)
     try:
-        return client.evalsha(digest, 1, prefix, *args)
-    except exceptions.NoScriptError:
-        return client.eval(source, 1, prefix, *args)
+        try:
+            return client.evalsha(digest, 1, prefix, *args)
+        except exceptions.NoScriptError:
+            return client.eval(source, 1, prefix, *args)
+    except REFUSALS as error:
+        raise translated(error, _address(client), name) from error
 
 
 @cache
@@ -189,18 +194,12 @@ def script(name: str) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def server_errors(client: AsyncRedis) -> AsyncIterator[None]:
+async def server_errors(client: AsyncRedis, script: str = "") -> AsyncIterator[None]:
     """Translate what Redis says into errors of ours, once, at this edge."""
     try:
         yield
-    except _UNREACHABLE as error:
-        raise ServerUnreachableError(
-            f"Redis at {masked(_address(client))} does not answer: {_first_line(error)}"
-        ) from error
-    except exceptions.OutOfMemoryError as error:
-        raise NonetError(
-            f"Redis at {masked(_address(client))} is out of memory: nothing was submitted"
-        ) from error
+    except REFUSALS as error:
+        raise translated(error, _address(client), script) from error
 
 
 async def blocking_pop(client: AsyncRedis, key: str) -> bytes | None:
@@ -245,18 +244,26 @@ def _cancellable(client: AsyncRedis) -> AsyncRedis:
 
 @contextmanager
 def _url_errors(url: str) -> Iterator[None]:
+    problem = url_problem(url)  # before redis-py, which quotes what it cannot read
     try:
-        yield
+        if not problem:
+            yield
+            return
     except (ValueError, AttributeError) as error:
-        raise ConfigurationError(f"NONET_REDIS_URL {masked(url)!r}: {error}") from None
+        problem = str(error)
+    raise ConfigurationError(f"NONET_REDIS_URL {masked(url)!r}: {problem}") from None
 
 
-def _address(client: AsyncRedis) -> str:
-    options = client.connection_pool.connection_kwargs
+def _address(client: AsyncRedis | SyncRedis) -> str:
+    """The URL that a client was made of, without its password."""
+    pool = client.connection_pool
+    options = pool.connection_kwargs
+    user = options.get("username") or ""
+    login = f"{user}{':***' if options.get('password') else ''}"
+    at = f"{login}@" if login else ""
+    database = options.get("db", 0)
     if "path" in options:
-        return f"unix://{options['path']}"
-    return f"redis://{options.get('host', '?')}:{options.get('port', '?')}/{options.get('db', 0)}"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).split("\n")[0] or type(error).__name__
+        return f"unix://{at}{options['path']}?db={database}"
+    tls = issubclass(pool.connection_class, (aioredis.SSLConnection, redis.SSLConnection))
+    server = f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
+    return f"{'rediss' if tls else 'redis'}://{at}{server}/{database}"

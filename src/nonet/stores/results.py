@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.errors import MalformedMessageError, ServerUnreachableError
+from nonet.errors import MalformedMessageError, NonetError
 from nonet.keys import prefix, stream
 from nonet.message import ResultDocument, decode_result
 from nonet.stores.broker import PRIORITIES, SIZES
@@ -214,7 +214,7 @@ class Results:
         while self._waiting:
             try:
                 id = await blocking_pop(self._blocking, f"{self._prefix}wake:{self._me}")
-            except ServerUnreachableError:
+            except NonetError:
                 await asyncio.sleep(_LISTEN_PAUSE)  # those who wait ask again, and hear why
                 continue
             for told in self._waiting.get(id.decode() if id else "", ()):

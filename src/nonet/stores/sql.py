@@ -21,7 +21,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from nonet.errors import ConfigurationError, ServerUnreachableError, masked
+from nonet.errors import ConfigurationError, ServerUnreachableError, masked, url_problem
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -248,12 +248,11 @@ def _utc(value: datetime) -> datetime:
 
 def _parse(url: str) -> sa.URL:
     try:
+        if problem := url_problem(url):
+            raise ValueError(problem)
         parsed = sa.make_url(url)
     except (SQLAlchemyError, ValueError) as error:
-        raise ConfigurationError(
-            f"no database URL: {masked(url)!r}; "
-            "expected something like sqlite:///nonet.db or mysql://user:password@host/database"
-        ) from error
+        raise ConfigurationError(f"database {masked(url)!r}: {_one_line(error)}") from error
     backend = parsed.get_backend_name()
     if backend not in _DRIVERS:
         raise ConfigurationError(

@@ -1,0 +1,96 @@
+"""What it means that Redis refuses: one of our errors, with one line for whoever must act."""
+
+from __future__ import annotations
+
+import re
+
+from redis import exceptions
+
+from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
+
+# All that a server or the way to it can answer; other errors of redis-py are mistakes of ours.
+REFUSALS = (
+    exceptions.ResponseError,
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.InvalidResponse,
+    OSError,
+)
+
+# Replies of a server that will work again by itself, after a failover for example.
+_LATER = {
+    *("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"),
+    *("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED"),
+}
+
+
+def translated(error: Exception, address: str, script: str = "") -> NonetError:
+    """The error of ours that says what Redis answered.
+
+    Args:
+        error: one of `REFUSALS`.
+        address: URL of the server, without a password.
+        script: the one that was called, if any.
+
+    Returns:
+        `ServerUnreachableError` for what passes by itself, `ConfigurationError` for what somebody
+        must change first, `NonetError` for a script that failed.
+
+    >>> translated(exceptions.ResponseError("DB index is out of range"), "redis://db.example/99")
+    ... # doctest: +ELLIPSIS
+    ConfigurationError('Redis at redis://db.example/99 does not have this database (DB index ...
+    """
+    code, text = _reply(error)
+    at = f"Redis at {address}"
+    if code in _LATER:
+        return ServerUnreachableError(f"{at} cannot be used now: {code} {text}")
+    if code == "OOM":
+        return NonetError(f"{at} is out of memory: nothing was submitted")
+    if _is_about_login(error, text):
+        return ConfigurationError(
+            f"{at} does not let us in ({text}): check the user and password in NONET_REDIS_URL"
+        )
+    if code == "NOPERM" or text.startswith("The user executing the script can't"):
+        return ConfigurationError(
+            f"{at} forbids what Nonet needs{_in(script)} ({text}): allow it to the user of "
+            "NONET_REDIS_URL (ACL SETUSER), or name another one"
+        )
+    if re.search(r"DB index|^SELECT is not allowed", text):
+        return ConfigurationError(
+            f"{at} does not have this database ({text}): change the number that NONET_REDIS_URL "
+            "ends with"
+        )
+    if code in ("MOVED", "ASK"):
+        return ConfigurationError(
+            f"{at} is not the node of the cluster that holds this namespace ({code} {text}): "
+            "name that one in NONET_REDIS_URL"
+        )
+    if isinstance(error, exceptions.InvalidResponse):
+        return ConfigurationError(f"{at} is no Redis server ({text}): check NONET_REDIS_URL")
+    if not isinstance(error, exceptions.ResponseError):
+        problem = "cannot be used now" if code else "does not answer"
+        return ServerUnreachableError(f"{at} {problem}: {text}")
+    said = text if code == "ERR" else f"{code} {text}"
+    return NonetError(f"{at} failed{_in(script)}: {said}")
+
+
+def _in(script: str) -> str:
+    return f" in the script {script!r}" if script else ""
+
+
+def _reply(error: Exception) -> tuple[str, str]:
+    """Code and text of a reply, in one line; the code is empty if Redis did not answer."""
+    text = str(error).split("\n")[0].strip() or type(error).__name__
+    code = getattr(error, "status_code", None)  # redis-py cut it off, if it knows the code
+    if code is not None:
+        return str(code), text
+    if not isinstance(error, exceptions.ResponseError):
+        return "", text
+    found = re.match(r"([A-Z]{2,}) (.*)", text)
+    return (found[1], found[2]) if found else ("ERR", text)
+
+
+def _is_about_login(error: Exception, text: str) -> bool:
+    kinds = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
+    # The second is what Redis says to who sends a long command before logging in.
+    return isinstance(error, kinds) or text.startswith("Protocol error: unauthenticated")

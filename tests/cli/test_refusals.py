@@ -1,0 +1,86 @@
+"""What commands and daemons say to a Redis that refuses them, and to URLs that they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cli.terminal import Ended, TaskRun
+from servers import RedisServer
+
+SECRET = "s3cret"
+# All of their dependencies are provided, so that nothing else is logged.
+TASKS = {"NONET_TASKS": "nonet.demo.tasks"}
+DAEMONS = pytest.mark.parametrize(
+    ("script", "options"), [("task-worker", ["--size=small"]), ("task-scheduler", [])]
+)
+
+
+@pytest.fixture(scope="module")
+def replica() -> Iterator[RedisServer]:
+    """A server that only reads, as after a failover: what it follows is away."""
+    with RedisServer() as server:
+        with server.client() as client:
+            client.replicaof("127.0.0.1", "1")
+        yield server
+
+
+def one_line(ended: Ended, code: int) -> str:
+    """The one line on stderr of a command that ended with this code."""
+    assert (ended.code, ended.out) == (code, "")
+    (line,) = ended.err.splitlines()
+    assert SECRET not in line
+    return line
+
+
+async def test_a_command_without_rights_shows_nothing_as_found(task_run: TaskRun) -> None:
+    """Where a user may not scan, or not read, `list` is exit code 2 and never an empty list."""
+    await task_run("submit", "Add", "--args", "[1]")
+    for name, rights in (("all", ["+@all", "-scan"]), ("keys", ["+@all"])):
+        task_run.redis.execute_command(
+            *("ACL", "SETUSER", name, "on", f">{SECRET}", "~other:*" if name == "keys" else "~*"),
+            *rights,
+        )
+        url = task_run.environment["NONET_REDIS_URL"].replace("://", f"://{name}:{SECRET}@")
+        line = one_line(await task_run("list", "--json", NONET_REDIS_URL=url), 2)
+        assert f"{name}:***@" in line and "forbids" in line
+        task_run.redis.acl_deluser(name)
+
+
+@DAEMONS
+async def test_a_daemon_that_may_not_in_ends_at_once(
+    task_run: TaskRun, script: str, options: list[str]
+) -> None:
+    """A wrong password at the start is one line and exit code 2, not a loop of retries."""
+    url = task_run.environment["NONET_REDIS_URL"].replace("://", f"://user:{SECRET}@")
+    line = one_line(await task_run(*options, script=script, NONET_REDIS_URL=url, **TASKS), 2)
+    assert "user:***@" in line and "does not let us in" in line
+
+
+@DAEMONS
+async def test_a_daemon_at_a_replica_ends_at_once(
+    task_run: TaskRun, script: str, options: list[str], replica: RedisServer
+) -> None:
+    """A server that only reads is one line and exit code 3 at the start."""
+    line = one_line(
+        await task_run(*options, script=script, NONET_REDIS_URL=replica.url, **TASKS), 3
+    )
+    assert "cannot be used now: READONLY" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("REDIS", f"redis://:{SECRET}/x@127.0.0.1:6379/0"),
+        ("REDIS", f"redis://:a@{SECRET}/@127.0.0.1/0"),
+        ("DB", f"mysql+aiomysql://nonet:x@{SECRET}@127.0.0.1:1/nonet"),
+        ("DB", f"mysql+aiomysql:nonet:{SECRET}@db/nonet"),
+        ("DB", f"host=db password={SECRET}"),
+    ],
+)
+async def test_a_url_that_can_be_read_in_two_ways_is_refused(
+    task_run: TaskRun, name: str, url: str
+) -> None:
+    """Nothing of it is shown, and the line says to percent-encode the password."""
+    line = one_line(await task_run("dlq", "list", **{f"NONET_{name}_URL": url}), 2)
+    assert f"NONET_{name}_URL" in line and "percent-encode" in line

@@ -1,0 +1,198 @@
+"""What Redis refuses, as errors of ours: a real server is made to refuse in every way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import redis
+from redis import exceptions
+from redis._parsers import BaseParser
+from servers import RedisServer
+
+from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.stores.broker import Broker, Submission
+from nonet.stores.leases import Leases
+from nonet.stores.replies import translated
+
+NAMESPACE = "refused"
+SECRET = "s3cret"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[RedisServer, RedisServer]]:
+    """One server that refuses, and one that it may follow."""
+    with RedisServer() as server, RedisServer() as leader:
+        yield server, leader
+
+
+@pytest.fixture
+def admin(servers: tuple[RedisServer, RedisServer]) -> Iterator[redis.Redis]:
+    """Logged in before the server refuses anybody; afterwards it refuses nobody."""
+    with servers[0].client() as client:
+        client.ping()
+        yield client
+        client.replicaof("NO", "ONE")
+        client.config_set("requirepass", "")
+        client.flushall()
+
+
+@asynccontextmanager
+async def open_broker(url: str) -> AsyncIterator[Broker]:
+    broker = Broker(url, NAMESPACE, lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    try:
+        yield broker
+    finally:
+        await broker.aclose()
+
+
+async def refusal(url: str, error: type[NonetError]) -> str:
+    """What the check at the start of a daemon says, in one line."""
+    async with open_broker(url) as broker:
+        with pytest.raises(error) as caught:
+            await broker.ping()
+    assert type(caught.value) is error
+    message = str(caught.value)
+    assert "\n" not in message and SECRET not in message
+    return message
+
+
+async def test_a_missing_or_wrong_login_is_a_wrong_setting(
+    servers: tuple[RedisServer, RedisServer], admin: redis.Redis
+) -> None:
+    """No password, a wrong one and a wrong user: a configuration error with the masked URL."""
+    where = f"127.0.0.1:{servers[0].port}/0"
+    admin.config_set("requirepass", "right")
+    for login, shown in ((f":{SECRET}@", ":***@"), (f"u:{SECRET}@", "u:***@"), ("", "")):
+        message = await refusal(f"redis://{login}{where}", ConfigurationError)
+        assert f"redis://{shown}{where} does not let us in" in message
+        assert "NONET_REDIS_URL" in message and "does not answer" not in message
+    async with open_broker(f"redis://{where}") as broker:
+        with pytest.raises(ConfigurationError, match=r"does not let us in .*multibulk"):
+            # Redis drops the connection at the number of arguments, and says so.
+            await broker.submit([Submission("x", "n", "normal:small", b"e")] * 100)
+    admin.config_set("requirepass", "")
+    message = await refusal(f"redis://:{SECRET}@{where}", ConfigurationError)
+    assert "without any password" in message
+
+
+async def test_a_database_that_is_not_there_is_a_wrong_setting(
+    servers: tuple[RedisServer, RedisServer],
+) -> None:
+    """The number at the end of the URL is named."""
+    message = await refusal(f"redis://127.0.0.1:{servers[0].port}/99", ConfigurationError)
+    assert "/99 does not have this database" in message
+
+
+@pytest.mark.parametrize(
+    ("rights", "named"),
+    [
+        ({"commands": ["+ping"], "keys": ["*"]}, "'evalsha' command"),
+        ({"categories": ["+@all"], "keys": ["{other}:*"]}, "one of the keys"),
+        ({"commands": ["+ping", "+evalsha", "+eval"], "keys": ["*"]}, "script 'leave'"),
+    ],
+)
+async def test_what_a_user_may_not_do_is_named(
+    servers: tuple[RedisServer, RedisServer],
+    admin: redis.Redis,
+    rights: dict[str, list[str]],
+    named: str,
+) -> None:
+    """A user who lacks a command or the keys gets what Redis says, and what to change."""
+    admin.acl_setuser("limited", enabled=True, passwords=[f"+{SECRET}"], reset=True, **rights)
+    url = f"redis://limited:{SECRET}@127.0.0.1:{servers[0].port}/0"
+    message = await refusal(url, ConfigurationError)
+    assert named in message and "limited:***@" in message and "ACL SETUSER" in message
+
+
+async def test_a_replica_is_waited_for(
+    servers: tuple[RedisServer, RedisServer], admin: redis.Redis
+) -> None:
+    """A server that only reads passes by itself: after a failover it leads, or the URL does."""
+    server, leader = servers
+    admin.replicaof("127.0.0.1", str(leader.port))
+    message = await refusal(server.url, ServerUnreachableError)
+    assert "cannot be used now: READONLY" in message and "127.0.0.1" in message
+
+
+async def test_the_thread_of_the_watchdog_gets_the_same_errors(
+    servers: tuple[RedisServer, RedisServer], admin: redis.Redis
+) -> None:
+    """Synchronous calls are translated as well, and name their script."""
+    admin.set(f"{{{NAMESPACE}}}:workers", "not a sorted set")
+    leases = Leases(
+        servers[0].url, NAMESPACE, "w", "{}", worker_ttl=1, lock_ttl=1, timeout_seconds=5
+    )
+    with pytest.raises(NonetError, match="failed in the script 'renew': WRONGTYPE"):
+        leases.renew([])
+    leases.close()
+    away = Leases(
+        "redis://127.0.0.1:1", NAMESPACE, "w", "{}", worker_ttl=1, lock_ttl=1, timeout_seconds=5
+    )
+    with pytest.raises(ServerUnreachableError, match="does not answer"):
+        away.renew([])
+    away.close()
+
+
+async def test_a_script_that_fails_is_named(
+    servers: tuple[RedisServer, RedisServer], admin: redis.Redis
+) -> None:
+    """A key of the wrong type is an error of ours with the script and Redis' first line."""
+    admin.set(f"{{{NAMESPACE}}}:tasks:delayed", "not a sorted set")
+    async with open_broker(servers[0].url) as broker:
+        with pytest.raises(NonetError, match="failed in the script 'promote': WRONGTYPE") as caught:
+            await broker.promote()
+    assert type(caught.value) is NonetError
+
+
+async def test_what_is_no_redis_is_no_success() -> None:
+    """Another server on that port is one readable line."""
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with open_broker(f"redis://127.0.0.1:{port}") as broker:
+            with pytest.raises((ConfigurationError, ServerUnreachableError)) as caught:
+                await broker.ping()
+    assert str(port) in str(caught.value) and "\n" not in str(caught.value)
+
+
+PASSING = (
+    *("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"),
+    *("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED"),
+)
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "said"),
+    [
+        *((f"{code} wait", ServerUnreachableError, f"now: {code} wait") for code in PASSING),
+        ("ERR max number of clients reached", ServerUnreachableError, "cannot be used now: max"),
+        ("MOVED 7 127.0.0.1:7001", ConfigurationError, "name that one in NONET_REDIS_URL"),
+        ("NOAUTH Authentication required.", ConfigurationError, "does not let us in"),
+        ("OOM command not allowed", NonetError, "is out of memory"),
+        ("ERR unknown command 'EVALSHA'", NonetError, "failed in the script 's': unknown command"),
+        ("NOVEL words", NonetError, "failed in the script 's': NOVEL words"),
+    ],
+)
+def test_every_reply_becomes_one_of_our_errors(
+    reply: str, error: type[NonetError], said: str
+) -> None:
+    """By its code, as redis-py parses it; what is not known is the script's failure."""
+    made = translated(BaseParser.parse_error(reply), "redis://db.example:6379/0", "s")
+    assert type(made) is error
+    assert said in str(made) and "redis://db.example:6379/0" in str(made)
+
+
+def test_no_answer_says_so() -> None:
+    """A lost connection is no refusal."""
+    lost = exceptions.ConnectionError("Connection closed by server.")
+    made = translated(lost, "redis://db.example", "s")
+    assert type(made) is ServerUnreachableError
+    assert str(made).endswith("does not answer: Connection closed by server.")
