@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from nonet.arguments import Arguments
-from nonet.errors import RegistrationError, UnknownTaskError
+from nonet.errors import NonetError, RegistrationError, UnknownTaskError
 from nonet.locks import LockedObjectType
 from nonet.task import (
     BaseTask,
@@ -31,6 +31,8 @@ from nonet.task import (
 logger = logging.getLogger(__name__)
 
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR")
+# What the import of an author's module may raise: anything, an exit included.
+_FOREIGN = (Exception, SystemExit)
 _ABSTRACT = (BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask)
 
 
@@ -112,10 +114,17 @@ class Registry:
         Raises:
             RegistrationError: the module cannot be imported or defines no task.
         """
+        if not all(module_name.split(".")):
+            raise RegistrationError(
+                f"tasks module {module_name!r}: this is no full name of a module, as in "
+                "package.module"
+            )
         try:
             module = importlib.import_module(module_name)
-        except ImportError as error:
-            raise RegistrationError(f"tasks module {module_name!r}: {error}") from error
+        except _FOREIGN as error:
+            raise RegistrationError(
+                f"tasks module {module_name!r} cannot be imported: {_reason(error)}"
+            ) from error
         category = module_name.rpartition(".")[2]
         found = [
             item
@@ -189,10 +198,11 @@ class Registry:
     def _prefers(self, added: TaskClass, known: TaskClass) -> bool:
         ranks = [self._rank.get(_normal(item.package)) for item in (added, known)]
         if ranks == [None, None] or ranks[0] == ranks[1]:
+            problem = f"task {added.name!r} is defined twice: {_where(known)} and {_where(added)}"
+            if _normal(known.package) == _normal(added.package):
+                raise RegistrationError(f"{problem}; rename one")
             raise RegistrationError(
-                f"task {added.name!r} is defined twice: {known.place} ({known.package}) and "
-                f"{added.place} ({added.package}); rename one, or rank the packages with "
-                "NONET_EXTENSIONS=first,second"
+                f"{problem}; rename one, or rank the packages with NONET_EXTENSIONS=first,second"
             )
         worst = len(self._rank)
         first, second = (worst if rank is None else rank for rank in ranks)
@@ -205,17 +215,34 @@ def vos_from_entry_points(prefixes: Iterable[str]) -> list[str]:
     for prefix in dict.fromkeys(prefixes):
         for entry in importlib.metadata.entry_points(group=f"{prefix}.vos"):
             loaded = _load(entry)
-            names.extend(loaded() if callable(loaded) else loaded)
+            try:
+                names.extend(loaded() if callable(loaded) else loaded)
+            except _FOREIGN as error:
+                raise RegistrationError(
+                    f"entry point {entry.group}: {entry.value!r} gives no names: {_reason(error)}"
+                ) from error
     return list(dict.fromkeys(map(str, names)))
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> Any:
     try:
         return entry.load()
-    except (ImportError, AttributeError) as error:
+    except _FOREIGN as error:
         raise RegistrationError(
-            f"entry point {entry.group}: {entry.value!r} cannot be loaded: {error}"
+            f"entry point {entry.group}: {entry.value!r} cannot be loaded: {_reason(error)}"
         ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong in code that is not ours; an error of ours says it all itself."""
+    return str(error) if isinstance(error, NonetError) else f"{type(error).__name__}: {error}"
+
+
+def _where(item: TaskClass) -> str:
+    """Where a class is defined, with file and line if its own ``execute`` tells them."""
+    code = getattr(inspect.unwrap(vars(item.cls).get("execute", item.cls)), "__code__", None)
+    line = f", {code.co_filename}:{code.co_firstlineno}" if code else ""
+    return f"{item.place} ({item.package}{line})"
 
 
 def _normal(package: str) -> str:

@@ -160,12 +160,59 @@ def test_a_module_gives_its_last_part_as_category(
 
 @pytest.mark.parametrize(
     ("module", "reason"),
-    [("nowhere.tasks", "No module named 'nowhere'"), ("nonet.keys", "defines no task")],
+    [
+        ("nowhere.tasks", "No module named 'nowhere'"),
+        ("nonet.keys", "defines no task"),
+        ("", "no full name"),
+        (".x", "no full name"),
+        ("x..y", "no full name"),
+    ],
 )
 def test_a_module_without_tasks_is_refused(module: str, reason: str) -> None:
     """A worker that would find nothing to do does not start."""
-    with pytest.raises(RegistrationError, match=rf"{module}.*{reason}"):
+    with pytest.raises(RegistrationError, match=rf"'{re.escape(module)}'.*{reason}"):
         Registry().add_module(module)
+
+
+BROKEN = [
+    ("1 / 0", "ZeroDivisionError: division by zero"),
+    ("def f(:", "SyntaxError: invalid syntax"),
+    ("import pydantic\nclass M(pydantic.BaseModel):\n    a: open", "PydanticSchemaGeneration"),
+    ("class M(BaseTask):\n    a: int\nM(1, 2)", "TypeError: "),
+    ("raise SystemExit('bye')", "SystemExit: bye"),
+    ("LockedObjectType = __import__('nonet').locks.register_locked_object_type('a b')", "'a b'"),
+]
+
+
+@pytest.mark.parametrize(("source", "reason"), BROKEN)
+def test_a_module_that_raises_is_named(install: Install, source: str, reason: str) -> None:
+    """Whatever an import raises: the module, the error, and what caused it."""
+    install("nonet-test-raises", source)
+    with pytest.raises(RegistrationError, match="'nonet_test_raises' cannot be im") as caught:
+        Registry().add_module("nonet_test_raises")
+    assert reason in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(("source", "reason"), BROKEN)
+def test_an_entry_point_that_raises_is_named(install: Install, source: str, reason: str) -> None:
+    """As for a module."""
+    points = "[nonet.tasks.files]\na = nonet_test_raises:A\n"
+    install("nonet-test-raises", source, points)
+    with pytest.raises(RegistrationError, match="'nonet_test_raises:A' cannot be loaded") as caught:
+        Registry().add_entry_points(["nonet"])
+    assert reason in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_two_classes_of_one_name_in_one_module_are_told_apart(install: Install) -> None:
+    """Both lines are named; packages could not be ranked."""
+    install("nonet-test-twice", f"{REMOVE}\n    Old = RemoveFile\n{REMOVE}")
+    with pytest.raises(RegistrationError, match="'nonet_test_twice:RemoveFile'") as caught:
+        Registry().add_module("nonet_test_twice")
+    lines = re.findall(r"nonet_test_twice\.py:(\d+)\)", str(caught.value))
+    assert len(set(lines)) == 2
+    assert "NONET_EXTENSIONS" not in str(caught.value)
 
 
 # --- entry points ---------------------------------------------------------------------------------
