@@ -36,6 +36,11 @@ class Nonet:
 
     Inside ``async with`` it binds ``.schedule()`` process-wide.
 
+    Args:
+        settings: the process settings.
+        load_tasks: False leaves the registry empty: enough to look at tasks, whatever is wrong
+            with the modules that define them.
+
     Attributes:
         settings: the process settings.
         registry: task classes by name.
@@ -47,9 +52,9 @@ class Nonet:
             print(await handle.result(timeout=30))
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, load_tasks: bool = True) -> None:
         self.settings = settings
-        self.registry = load_registry(settings)
+        self.registry = load_registry(settings) if load_tasks else Registry()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._broker: Broker | None = None
         self._client: Client | None = None
