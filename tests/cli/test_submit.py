@@ -166,6 +166,36 @@ async def test_people_get_tables(task_run: TaskRun) -> None:
     assert "no worker is registered" in (await task_run("workers")).err
 
 
+async def test_looking_needs_no_task_module(task_run: TaskRun, tmp_path: Path) -> None:
+    """Commands that only look work while the module of the tasks is broken or missing."""
+    await task_run("submit", "Add", "--args", "[1]", "--id", "mine")
+    (tmp_path / "broken.py").write_text("1 / 0")
+    for module in ("broken", "nowhere"):
+        broken = {"NONET_TASKS": module, "PYTHONPATH": str(tmp_path)}
+        for command in (["queues"], ["workers"], ["list"], ["groups"], ["status", "mine"]):
+            ended = await task_run(*command, "--json", **broken)
+            assert (ended.code, ended.err) == (0, "")
+    (found,) = (await task_run("list", "--task", "Add", "--json", **broken)).json
+    assert found["id"] == "mine"
+
+
+@pytest.mark.parametrize("script", ["task-run", "task-worker", "task-scheduler"])
+async def test_a_broken_task_module_is_exit_code_2(
+    task_run: TaskRun, tmp_path: Path, script: str
+) -> None:
+    """One line names the module and its error; `--debug` adds the traceback."""
+    (tmp_path / "broken.py").write_text("1 / 0")
+    command = {"task-run": ["classes"], "task-worker": ["--size=small"], "task-scheduler": []}
+    for option, problem in (("broken", "ZeroDivisionError"), ("", "no full name"), (".x", "'.x'")):
+        options = (*command[script], "--tasks", option)
+        ended = await task_run(*options, script=script, PYTHONPATH=str(tmp_path))
+        assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+        assert f"tasks module '{option}'" in ended.err and problem in ended.err
+    options = (*command[script], "--tasks", "broken", "--debug")
+    ended = await task_run(*options, script=script, PYTHONPATH=str(tmp_path))
+    assert ended.code == 2 and "broken.py" in ended.err and "Traceback" in ended.err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

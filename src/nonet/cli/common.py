@@ -143,6 +143,15 @@ def application(
     return Nonet.from_settings(**settings_options(tasks, namespace, state_dir))
 
 
+def observer(namespace: str | None = None, state_dir: Path | None = None) -> Nonet:
+    """`application` without task classes, for commands that only look at Redis."""
+    from nonet.app import Nonet
+    from nonet.settings import load_settings
+
+    settings = load_settings(**settings_options(None, namespace, state_dir))
+    return Nonet(settings, load_tasks=False)
+
+
 def settings_options(
     tasks: list[str] | None = None, namespace: str | None = None, state_dir: Path | None = None
 ) -> dict[str, Any]:

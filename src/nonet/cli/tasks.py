@@ -19,6 +19,7 @@ from nonet.cli.common import (
     StateDir,
     Tasks,
     application,
+    observer,
     run,
     say,
     set_up_logging,
@@ -170,7 +171,7 @@ def list_(
 
     async def command() -> int:
         found: list[TaskStatus] = []
-        async with application(None, namespace, state_dir) as nonet:
+        async with observer(namespace, state_dir) as nonet:
             async for item in nonet.live(state=state, task=task):
                 if len(found) == limit:
                     typer.echo(f"there are more than {limit}: see --limit", err=True)
@@ -195,7 +196,7 @@ def status(
     """Show one task, live or ended. Exit code 4: it is unknown."""
 
     async def command() -> int:
-        async with application(None, namespace, state_dir) as nonet:
+        async with observer(namespace, state_dir) as nonet:
             found = dataclasses.asdict(await nonet.status(id))
         if as_json:
             print_json(found)

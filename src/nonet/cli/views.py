@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from nonet.cli.common import Debug, Json, Namespace, StateDir, application, run
+from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
 from nonet.cli.output import print_fields, print_json, print_rows
 from nonet.service import ExitCode
 
@@ -21,7 +21,7 @@ def queues(
     """Show the nine streams, and how many tasks are delayed or wait for a lock."""
 
     async def command() -> int:
-        async with application(None, namespace, state_dir) as nonet:
+        async with observer(namespace, state_dir) as nonet:
             found = await nonet.client.results.queues()
             delayed = await nonet.client.results.delayed()
         rows: list[dict[str, Any]] = [
@@ -43,7 +43,7 @@ def workers(
     """Show the workers that are registered."""
 
     async def command() -> int:
-        async with application(None, namespace, state_dir) as nonet:
+        async with observer(namespace, state_dir) as nonet:
             found = await nonet.client.results.workers()
         print_rows([dataclasses.asdict(item) for item in found], as_json, "no worker is registered")
         return ExitCode.OK
@@ -62,7 +62,7 @@ def groups(
     """Show callback groups, the newest first. Exit code 4: the one asked for is unknown."""
 
     async def command() -> int:
-        async with application(None, namespace, state_dir) as nonet:
+        async with observer(namespace, state_dir) as nonet:
             store = nonet.client.groups
             if id is None:
                 found = [dataclasses.asdict(item) for item in await store.list(limit)]
