@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -212,6 +213,14 @@ async def test_letters_can_be_looked_at_without_redis(task_run: TaskRun, row: in
     assert len((await task_run("dlq", "list", "--json", **away)).json) == 1
     assert (await task_run("dlq", "show", row, "--show-args", **away)).code == 0
     assert (await task_run("dlq", "discard", row, **away)).code == 0
+
+
+async def test_looking_makes_no_database(task_run: TaskRun) -> None:
+    """Where nothing has died yet there is no file, and looking does not make one."""
+    assert (await task_run("dlq", "list", "--json")).json == []
+    assert (await task_run("dlq", "show", 1)).code == 4
+    assert (await task_run("db", "check")).code == 1
+    assert "state" not in os.listdir(task_run.home)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -561,6 +563,41 @@ async def test_sqlite_is_made_when_first_used(tmp_path: Path) -> None:
     plain.close()
 
 
+async def test_looking_does_not_make_a_sqlite_file(tmp_path: Path) -> None:
+    """No file means no letters: neither it nor its directory appears by reading."""
+    url = f"sqlite:///{tmp_path}/state/nonet.db"
+    letters = DeadLetters(url)
+    assert (await letters.list(), await letters.count()) == ([], dict.fromkeys(Status, 0))
+    for missing in (letters.get(1), letters.discard(1)):
+        with pytest.raises(NotFoundError):
+            await missing
+    assert await sql.check(url) is sql.Schema.ABSENT
+    assert os.listdir(tmp_path) == []
+    await letters.add(letter())
+    assert len(await letters.list()) == 1
+    await letters.close()
+
+
+async def test_a_directory_that_cannot_be_made_is_a_wrong_setting() -> None:
+    """The first letter says so, in one line."""
+    letters = DeadLetters("sqlite:////proc/nonet/nonet.db")
+    with pytest.raises(ConfigurationError, match="cannot create its directory"):
+        await letters.add(letter())
+    await letters.close()
+
+
+async def test_a_file_that_cannot_be_opened_starts_no_thread(tmp_path: Path) -> None:
+    """The driver's thread would write a traceback when it outlives the event loop, as it may."""
+    started: list[str] = []
+    threading.settrace(lambda *_: started.append(threading.current_thread().name))
+    try:
+        with pytest.raises(ServerUnreachableError, match="unable to open database file"):
+            await sql.upgrade(f"sqlite:///{tmp_path}")
+    finally:
+        threading.settrace(None)  # type: ignore[arg-type]  # that is how to end it
+    assert [name for name in started if "connection_worker" in name] == []
+
+
 async def test_first_connections_to_a_sqlite_file_do_not_collide(tmp_path: Path) -> None:
     """Switching a new file to write-ahead waits for others who do the same."""
     for n in range(20):
@@ -614,7 +651,6 @@ async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
         ("mysql+nothing://nonet:secret@host/x", "nothing"),
         ("sqlite://", "in memory"),
         ("sqlite:///:memory:", "in memory"),
-        ("sqlite:////proc/nonet/nonet.db", "directory"),
     ],
 )
 def test_unusable_url_is_refused(url: str, reason: str) -> None:

@@ -19,7 +19,14 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from nonet.errors import ConflictError, NotFoundError
-from nonet.stores.sql import ANSWER_SECONDS, UtcDateTime, answering, open_engine, upgrade
+from nonet.stores.sql import (
+    ANSWER_SECONDS,
+    UtcDateTime,
+    answering,
+    is_missing,
+    open_engine,
+    upgrade,
+)
 
 TEXT_BYTES = 65_535  # what a TEXT of MySQL holds
 TRACEBACK_BYTES = 256 * 1024
@@ -95,10 +102,10 @@ class DeadLetter(NewDeadLetter):
 class DeadLetters:
     """The dead letters of one database.
 
-    A SQLite database is created and migrated when it is first used, others by
-    ``task-run db upgrade``. Every method raises `ServerUnreachableError` when the database does
-    not answer, and `ConfigurationError` when its tables are missing; the object works again as
-    soon as the database does.
+    A SQLite database is created when the first letter is added and migrated when it is first
+    used, others by ``task-run db upgrade``. Every method raises `ServerUnreachableError` when the
+    database does not answer, and `ConfigurationError` when its tables are missing; the object
+    works again as soon as the database does.
 
     Example:
         >>> async def oldest(url: str) -> DeadLetter:
@@ -151,6 +158,8 @@ class DeadLetters:
         wanted = {"status": status, "task_class": task_class, "reason": reason}
         query = sa.select(*(c for c in dlq_tasks.c if c.name not in ("task_args", "traceback")))
         query = query.filter_by(**{k: v for k, v in wanted.items() if v is not None})
+        if is_missing(self._url):
+            return []
         async with self._transaction() as connection:
             rows = await connection.execute(query.order_by(dlq_tasks.c.id.desc()).limit(limit))
             return [_letter(row, task_args=b"") for row in rows]
@@ -161,6 +170,8 @@ class DeadLetters:
         Raises:
             NotFoundError: no such row.
         """
+        if is_missing(self._url):
+            raise _no_such_row(row_id)
         async with self._transaction() as connection:
             return await _read(connection, row_id)
 
@@ -223,6 +234,8 @@ class DeadLetters:
         Raises:
             NotFoundError: no such row.
         """
+        if is_missing(self._url):
+            raise _no_such_row(row_id)
         async with self._transaction() as connection:
             gone = await connection.execute(sa.delete(dlq_tasks).where(dlq_tasks.c.id == row_id))
         if gone.rowcount == 0:
@@ -231,6 +244,8 @@ class DeadLetters:
     async def count(self) -> dict[Status, int]:
         """How many letters there are in each status, zeros included."""
         query = sa.select(dlq_tasks.c.status, sa.func.count()).group_by(dlq_tasks.c.status)
+        if is_missing(self._url):
+            return dict.fromkeys(Status, 0)
         async with self._transaction() as connection:
             found = {Status(status): n for status, n in await connection.execute(query)}
         return {status: found.get(status, 0) for status in Status}

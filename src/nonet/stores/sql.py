@@ -51,9 +51,8 @@ _Answer = TypeVar("_Answer")
 def open_engine(url: str) -> AsyncEngine:
     """An engine for ``url``; nothing is connected yet.
 
-    A URL without a driver gets the asynchronous one. For SQLite the parent directory is created,
-    and connections write ahead (WAL) and wait for each other, so that several processes share
-    the file.
+    A URL without a driver gets the asynchronous one. Connections to SQLite write ahead (WAL) and
+    wait for each other, so that several processes share the file.
 
     Raises:
         ConfigurationError: no usable URL, or its driver is not installed.
@@ -78,7 +77,7 @@ def open_engine(url: str) -> AsyncEngine:
     except SQLAlchemyError as error:
         raise ConfigurationError(f"database {masked(url)}: {_one_line(error)}") from error
     if parsed.get_backend_name() == "sqlite":
-        _create_directory(url, _sqlite_file(parsed))
+        sa.event.listen(engine.sync_engine, "do_connect", _try_to_open)
         sa.event.listen(engine.sync_engine, "connect", _on_connect)
     return engine
 
@@ -131,18 +130,25 @@ async def upgrade(url: str) -> str:
         The revision that the database has now.
 
     Raises:
-        ConfigurationError: the database was migrated by a newer version of Nonet.
+        ConfigurationError: the database was migrated by a newer version of Nonet, or the
+            directory of a SQLite file cannot be created.
         ServerUnreachableError: it does not answer.
     """
+    _create_directory(url)
     return await asyncio.to_thread(_with_alembic, url, _upgrade, MIGRATION_SECONDS)
 
 
 async def check(url: str) -> Schema:
     """Compare the tables in the database with those of this package; nothing is changed."""
-    parsed = _parse(url)
-    if parsed.get_backend_name() == "sqlite" and not _sqlite_file(parsed).exists():
+    if is_missing(url):
         return Schema.ABSENT  # connecting would create the file
     return await asyncio.to_thread(_with_alembic, url, _check, ANSWER_SECONDS)
+
+
+def is_missing(url: str) -> bool:
+    """Whether `url` is a SQLite file that nobody has written yet: there is nothing to read."""
+    file = _sqlite_file(_parse(url))
+    return file is not None and not file.exists()
 
 
 _alembic_in_use = threading.Lock()  # alembic keeps the migration that runs in module globals
@@ -268,17 +274,27 @@ def _parse(url: str) -> sa.URL:
     return parsed
 
 
-def _sqlite_file(parsed: sa.URL) -> Path:
-    return Path(parsed.database or "")
+def _sqlite_file(parsed: sa.URL) -> Path | None:
+    """Where a SQLite database is kept; None for servers."""
+    return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
-def _create_directory(url: str, file: Path) -> None:
+def _create_directory(url: str) -> None:
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if file := _sqlite_file(_parse(url)):
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
             f"database {masked(url)}: cannot create its directory: {error}"
         ) from error
+
+
+def _try_to_open(_dialect: object, _record: object, args: Any, options: Any) -> None:
+    """Fail here where the file cannot be opened: aiosqlite would leave a thread behind.
+
+    That thread writes a traceback when it outlives the event loop.
+    """
+    sqlite3.connect(*args, **options).close()
 
 
 def _on_connect(connection: Any, _record: object) -> None:
