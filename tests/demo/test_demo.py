@@ -111,7 +111,8 @@ def test_an_unreadable_file_is_a_dead_letter(tree: Path, tmp_path: Path) -> None
     same = [str(tree / "a"), str(tree / "sub" / "caf\udce9"), str(tree / "sub/deeper/new\nline")]
     assert same in document["duplicate_groups"]
     assert f"could not be listed: 1 ({closed})" in done.stderr
-    command = done.stderr.splitlines()[-1]
+    command, show = done.stderr.splitlines()[-2:]
+    assert show == command.replace(" list", " show ROW --show-args --tasks nonet.demo.tasks")
     letters = json.loads(subprocess.check_output(f"{command} --json", shell=True, text=True))
     assert [(letter["task_class"], letter["retry_count"]) for letter in letters] == 2 * [
         ("tasks:HashFile", 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -218,9 +219,22 @@ def _details(letter: DeadLetter) -> dict[str, Any]:
 
     return {
         "labels": mask_names(letter.labels),
-        "history": list(letter.history),
-        "traceback": letter.traceback,
+        "history": [{**attempt, "at": _instant(attempt.get("at"))} for attempt in letter.history],
+        "traceback": _whole_traceback(letter),
     }
+
+
+def _instant(seconds: Any) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
+
+
+def _whole_traceback(letter: DeadLetter) -> str:
+    """As Python prints it: the table keeps frames and error apart."""
+    if not letter.traceback:
+        return ""
+    frames = letter.traceback.rstrip("\n")
+    error = f"{letter.error_type}: {letter.error_message}".removesuffix(": ")
+    return f"Traceback (most recent call last):\n{frames}\n{error}"
 
 
 def _row(letter: DeadLetter) -> dict[str, Any]:
@@ -247,8 +261,12 @@ def _arguments(
         return {}
     found = application(tasks, namespace, state_dir).registry.find(letter.task_class)
     if found is None:
-        problem = f"{letter.task_class} is not registered here, so all arguments are masked"
-        typer.echo(f"{problem}: pass --tasks MODULE", err=True)
+        category = letter.task_class.partition(":")[0]
+        typer.echo(
+            f"{letter.task_class} is not registered here, so all arguments are masked: pass the "
+            f"module that defines it, as in --tasks package.{category}",
+            err=True,
+        )
     return masked_arguments(decode(letter.task_args), found.cls if found else None)
 
 
@@ -259,4 +277,4 @@ def _print_letter(document: dict[str, Any]) -> None:
         print_text("\nattempts")
         print_table([], [list(attempt.values()) for attempt in texts["history"]])
     if texts["traceback"]:
-        print_text(f"\n{texts['traceback'].rstrip()}")
+        print_text(f"\n{texts['traceback']}")

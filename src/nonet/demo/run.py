@@ -21,7 +21,7 @@ from nonet.settings import Settings
 from nonet.stores.groups import callback_id
 from nonet.task import Size
 
-_TASKS = "nonet.demo.tasks"
+TASKS = "nonet.demo.tasks"
 _POLL_SECONDS = 0.1
 _READY_SECONDS = 60.0
 # Together they have as many slots as the limiter of the disk allows: none waits for it.
@@ -105,7 +105,7 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
             "redis_url": "embedded://",
             "db_url": f"sqlite+aiosqlite:///{home}/nonet.db",
             "namespace": "demo",
-            "tasks": _TASKS,
+            "tasks": TASKS,
             "state_dir": str(directory),
             "grace": "1",
         }
