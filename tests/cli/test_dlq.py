@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -63,11 +64,18 @@ async def test_show_has_everything_but_the_arguments(task_run: TaskRun, row: int
     ended = await task_run("dlq", "show", row, "--json")
     letter = ended.json
     assert "FileNotFoundError" in letter["traceback"] and "in execute" in letter["traceback"]
-    assert letter["history"][0]["attempt"] == 1
+    assert letter["traceback"].startswith("Traceback (most recent call last):\n  File ")
+    assert letter["traceback"].endswith(f"\nFileNotFoundError: {letter['error_message']}")
+    (attempt,) = letter["history"]
+    assert attempt["attempt"] == 1
+    at = datetime.fromisoformat(attempt["at"])
+    assert attempt["at"].endswith("Z") and at == datetime.fromisoformat(letter["last_attempted_at"])
     assert letter["labels"] == {"run": 7, "api_token": "**********"}
     assert "arguments" not in letter
     text = await task_run("dlq", "show", row)
     assert "in execute" in text.out and "errands:Fail" in text.out and "\x1b" not in text.out
+    assert "\nTraceback (most recent call last):\n" in text.out
+    assert f"1  {at:%Y-%m-%d %H:%M:%SZ}  FileNotFoundError" in text.out
     assert not any(secret in ended.out + text.out for secret in SECRETS)
 
 
@@ -90,6 +98,7 @@ async def test_arguments_of_an_unknown_class_are_all_masked(task_run: TaskRun, r
     ended = await task_run(*options)
     assert set(ended.json["arguments"].values()) == {"**********"}
     assert "errands:Fail is not registered here" in ended.err
+    assert "as in --tasks package.errands" in ended.err
 
 
 async def test_resubmit_runs_the_task_again(task_run: TaskRun, row: int, tmp_path: Path) -> None:
@@ -213,6 +222,17 @@ async def test_letters_can_be_looked_at_without_redis(task_run: TaskRun, row: in
     assert len((await task_run("dlq", "list", "--json", **away)).json) == 1
     assert (await task_run("dlq", "show", row, "--show-args", **away)).code == 0
     assert (await task_run("dlq", "discard", row, **away)).code == 0
+
+
+async def test_migrations_do_not_fill_the_log_of_a_worker(task_run: TaskRun) -> None:
+    """A worker makes its tables when the first task dies, and says nothing about it."""
+    worker = await task_run.start("--size=small", script="task-worker")
+    options = ("--args", '["/nowhere"]', "--id", "f", "--wait", 20)
+    assert (await task_run("submit", "Fail", *options)).code == 1
+    worker.terminate()
+    _, log = await worker.communicate()
+    assert len((await task_run("dlq", "list", "--json")).json) == 1
+    assert b" ready: " in log and b"alembic" not in log
 
 
 async def test_looking_makes_no_database(task_run: TaskRun) -> None:

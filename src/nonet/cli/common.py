@@ -132,6 +132,9 @@ def set_up_logging(debug: bool) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
+    if not debug:
+        # Tells of each look at the tables which kind of database it is.
+        logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 def application(
