@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
 from nonet.cli.output import print_fields, print_json, print_rows
 from nonet.service import ExitCode
+
+if TYPE_CHECKING:
+    from nonet.stores.groups import GroupStatus
 
 
 def queues(
@@ -18,7 +21,10 @@ def queues(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Show the nine streams, and how many tasks are delayed or wait for a lock."""
+    """Show the nine streams and the delayed tasks.
+
+    Row 'delayed' counts the tasks that wait for their time, for a retry or for a lock.
+    """
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
@@ -59,16 +65,20 @@ def groups(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Show callback groups, the newest first. Exit code 4: the one asked for is unknown."""
+    """Show callback groups, the newest first. Exit code 4: the one asked for is unknown.
+
+    States: building (its children are being submitted), sealed (they run), fired (the callback
+    is submitted), failed (a child failed: `on_failure` is submitted, if there is one).
+    """
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
             store = nonet.client.groups
             if id is None:
-                found = [dataclasses.asdict(item) for item in await store.list(limit)]
+                found = [_group_row(item) for item in await store.list(limit)]
                 print_rows(found, as_json, "no group")
                 return ExitCode.OK
-            one = dataclasses.asdict(await store.status(id))
+            one = _group_row(await store.status(id))
         if as_json:
             print_json(one)
         else:
@@ -76,3 +86,9 @@ def groups(
         return ExitCode.OK
 
     run(debug, command)
+
+
+def _group_row(group: GroupStatus) -> dict[str, Any]:
+    """A failed group reads as failed, not as one that did what it was opened for."""
+    state = "failed" if group.outcome == "failed" else group.state
+    return dataclasses.asdict(dataclasses.replace(group, state=state))

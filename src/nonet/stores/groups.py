@@ -21,7 +21,8 @@ class GroupStatus:
         state: ``building``, ``sealed`` or ``fired``.
         outcome: of a fired group: ``done`` (the callback was submitted) or ``failed``.
         total, pending, failed: children in all, not yet ended, ended otherwise than done.
-        callback: task name of the callback.
+        callback, callback_id: task name and id of what the group submits: the callback or, of a
+            failed group, ``on_failure``; empty if there is none.
     """
 
     id: str
@@ -32,6 +33,7 @@ class GroupStatus:
     failed: int
     policy: str
     callback: str
+    callback_id: str
     parent: str
     opened: datetime
     error: str
@@ -96,9 +98,12 @@ class Groups:
         async with server_errors(self._client):
             found = await self._client.hgetall(key)
             pending = await self._client.scard(f"{key}:pending")
+            which = "on_failure" if found.get(b"outcome") == b"failed" else "callback"
+            spec = await self._client.hmget(f"{key}:{which}", "name", "id")
         if b"state" not in found:
             raise NotFoundError(f"group {group!r} is unknown, or has expired")
         text = {name.decode(): value.decode() for name, value in found.items()}
+        callback, callback_id = ((part or b"").decode() for part in spec)
         total = int(text["total"])
         return GroupStatus(
             id=group,
@@ -108,7 +113,8 @@ class Groups:
             pending=pending,
             failed=int(text["failed"]),
             policy=text["policy"],
-            callback=text["name"],
+            callback=callback,
+            callback_id=callback_id,
             parent=text["parent"],
             opened=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(text["opened"])),
             error=text.get("error", ""),
