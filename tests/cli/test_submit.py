@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from cli.errands import Add
+from cli.errands import Add, Fail
 from cli.terminal import TaskRun
+from daemons import until
 
 
 async def test_submit_prints_the_id(task_run: TaskRun) -> None:
@@ -102,6 +104,51 @@ async def test_an_unknown_task_is_exit_code_4(task_run: TaskRun) -> None:
         assert "nobody" in ended.err and len(ended.err.splitlines()) == 1
 
 
+async def test_a_missing_worker_is_hinted_at(task_run: TaskRun) -> None:
+    """Who waits for a queued task, or looks at it, learns that nobody will run it."""
+    hint = "no live task-worker --size small\n"
+    options = ("submit", "Add", "--args", "[1]", "--id")
+    ended = await task_run(*options, "mine", "--wait", 0.1)
+    assert ended.err.startswith(hint)
+    assert (await task_run("status", "mine")).err == hint
+    assert (await task_run(*options, "later", "--at", "+1000", "--wait", 0)).err.count("\n") == 1
+    async with task_run.worker() as app:
+        await app.result("mine", timeout=20)
+        assert (await task_run("status", "mine")).err == ""
+        large = await task_run(*options, "large", "--label", "size=large", "--wait", 0.1)
+        assert "no live task-worker --size large" in large.err
+
+
+async def test_groups_show_how_they_ended(task_run: TaskRun, tmp_path: Path) -> None:
+    """A failed group reads as failed; the id of what it submits is there to be looked at."""
+    async with task_run.worker() as app:
+        spawn = app.client.spawn_with_callback
+        good = await spawn([Add(1)], Add(2))
+        bad = await spawn([Fail(tmp_path / "none")], Add(2))
+        worse = await spawn([Fail(tmp_path / "none")], Add(2), on_failure=Add(3))
+        for group in (good, bad, worse):
+            key = f"{{cli}}:g:{group}"
+            await until(lambda key=key: task_run.redis.hget(key, "outcome"), f"{group} has fired")
+    rows = {row["id"]: row for row in (await task_run("groups", "--json")).json}
+    shown = {id: (row["state"], row["callback"], row["callback_id"]) for id, row in rows.items()}
+    assert shown == {
+        good: ("fired", "errands:Add", f"{good}.callback"),
+        bad: ("failed", "", ""),
+        worse: ("failed", "errands:Add", f"{worse}.failure"),
+    }
+    assert (await task_run("groups", bad, "--json")).json == rows[bad]
+    ended = await task_run("status", bad)
+    assert (ended.code, ended.out) == (4, "")
+    assert f"{bad} is a group, not a task: 'task-run groups {bad}'" in ended.err
+
+
+@pytest.mark.parametrize("script", ["task-run", "task-worker", "task-scheduler"])
+async def test_every_command_tells_its_version(task_run: TaskRun, script: str) -> None:
+    """`--version` needs neither other options nor settings that fit."""
+    ended = await task_run("--version", script=script, NONET_LEASE="-1")
+    assert (ended.code, ended.out, ended.err) == (0, f"nonet {version('nonet')}\n", "")
+
+
 async def test_list_filters(task_run: TaskRun) -> None:
     """`list` filters by state and class and stops at its limit."""
     await task_run("submit", "Add", "--args", "[1]", "--id", "now")
@@ -121,7 +168,7 @@ async def test_list_filters(task_run: TaskRun) -> None:
 
 
 async def test_queues_and_workers(task_run: TaskRun) -> None:
-    """`queues` shows nine streams and the delayed tasks, `workers` who is registered."""
+    """`queues` shows nine streams and one row of delayed tasks, `workers` who is registered."""
     await task_run("submit", "Describe")
     await task_run("submit", "Add", "--args", "[1]", "--at", "+1000")
     rows = (await task_run("queues", "--json")).json
@@ -174,7 +221,7 @@ async def test_looking_needs_no_task_module(task_run: TaskRun, tmp_path: Path) -
         broken = {"NONET_TASKS": module, "PYTHONPATH": str(tmp_path)}
         for command in (["queues"], ["workers"], ["list"], ["groups"], ["status", "mine"]):
             ended = await task_run(*command, "--json", **broken)
-            assert (ended.code, ended.err) == (0, "")
+            assert ended.code == 0 and "error" not in ended.err
     (found,) = (await task_run("list", "--task", "Add", "--json", **broken)).json
     assert found["id"] == "mine"
 

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -45,6 +46,17 @@ _CODES: dict[type[NonetError], ExitCode] = {
     NotFoundError: ExitCode.NOT_FOUND,
 }
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nonet {metadata.version('nonet')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", help="Show the version.", is_eager=True, callback=_print_version),
+]
 Tasks = Annotated[
     list[str] | None,
     typer.Option("--tasks", metavar="MODULE", help="Module with tasks; may be repeated."),

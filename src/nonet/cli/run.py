@@ -9,15 +9,22 @@ from __future__ import annotations
 import typer
 
 from nonet.cli import database, dlq, tasks, views
+from nonet.cli.common import Version
 from nonet.cli.demo import demo
 
 app = typer.Typer(
-    help="Submit tasks and look after them. Settings come from NONET_… variables.",
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def task_run(version: Version = False) -> None:
+    """Submit tasks and look after them. Settings come from NONET_… variables."""
+
+
 app.command()(tasks.call)
 app.command()(tasks.submit)
 app.command()(tasks.classes)

@@ -13,6 +13,7 @@ from nonet.cli.common import (
     Namespace,
     StateDir,
     Tasks,
+    Version,
     run,
     set_up_logging,
     settings_options,
@@ -31,6 +32,7 @@ def schedule(
     namespace: Namespace = None,
     state_dir: StateDir = None,
     debug: Debug = False,
+    version: Version = False,
 ) -> None:
     """Promote delayed tasks and submit periodic ones until SIGTERM.
 

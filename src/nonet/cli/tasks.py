@@ -25,7 +25,13 @@ from nonet.cli.common import (
     set_up_logging,
 )
 from nonet.cli.output import print_fields, print_json, print_rows, print_text
-from nonet.errors import InvalidArgumentsError, NonetError, ResultUnavailable, TaskFailed
+from nonet.errors import (
+    InvalidArgumentsError,
+    NonetError,
+    NotFoundError,
+    ResultUnavailable,
+    TaskFailed,
+)
 from nonet.service import ExitCode
 
 if TYPE_CHECKING:
@@ -130,7 +136,7 @@ def submit(
             if isinstance(when, timedelta):
                 when = await nonet.broker.now() + when
             handle = await nonet.submit(built, at_time=when, id=id, labels=labels)
-            return await _report(handle, wait, as_json)
+            return await _report(nonet, handle, wait, as_json)
 
     run(debug, command)
 
@@ -197,11 +203,12 @@ def status(
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
-            found = dataclasses.asdict(await nonet.status(id))
+            found = await _status(nonet, id)
+            await _hint_at_worker(nonet, found)
         if as_json:
             print_json(found)
         else:
-            print_fields(found)
+            print_fields(dataclasses.asdict(found))
         return ExitCode.OK
 
     run(debug, command)
@@ -258,7 +265,29 @@ def _labels(task: str, pairs: list[str]) -> dict[str, str]:
     return labels
 
 
-async def _report(handle: Handle, wait: float | None, as_json: bool) -> int:
+async def _status(nonet: Nonet, id: str) -> TaskStatus:
+    """One task; for an id that is none, the error says what it is."""
+    try:
+        return await nonet.status(id)
+    except NotFoundError as unknown:
+        try:
+            await nonet.client.groups.status(id)
+        except NotFoundError:
+            raise unknown from None
+    raise NotFoundError(f"{id} is a group, not a task: 'task-run groups {id}' shows it")
+
+
+async def _hint_at_worker(nonet: Nonet, found: TaskStatus | None) -> None:
+    """Say on stderr that nobody will run a queued task."""
+    if found is None or found.state != "queued":
+        return
+    size = found.stream.partition(":")[2]
+    workers = await nonet.client.results.workers()
+    if not any(worker.alive and worker.size == size for worker in workers):
+        typer.echo(f"no live task-worker --size {size}", err=True)
+
+
+async def _report(nonet: Nonet, handle: Handle, wait: float | None, as_json: bool) -> int:
     """Print the id and, if it is to be awaited, how the task ended."""
     report: dict[str, Any] = {"id": str(handle), "created": handle.created}
     if not as_json:
@@ -268,6 +297,7 @@ async def _report(handle: Handle, wait: float | None, as_json: bool) -> int:
             typer.echo("this id was submitted before: it is the same task", err=True)
     code = ExitCode.OK
     if wait is not None:
+        await _hint_at_worker(nonet, await nonet.client.results.status(handle))
         code = await _await(handle, wait, report)
         if not as_json and "result" in report:
             _print_result(report["result"], False)

@@ -13,6 +13,7 @@ from nonet.cli.common import (
     Namespace,
     StateDir,
     Tasks,
+    Version,
     run,
     set_up_logging,
     settings_options,
@@ -39,6 +40,7 @@ def work(
     namespace: Namespace = None,
     state_dir: StateDir = None,
     debug: Debug = False,
+    version: Version = False,
 ) -> None:
     """Fetch, execute and settle tasks of one size until SIGTERM.
 
