@@ -35,6 +35,7 @@ from nonet.task import (
 
 Policy = Literal["all_success", "all_done"]
 
+_LONGEST_TTL = 10 * 365 * 86400
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -186,6 +187,8 @@ class Client:
         Returns:
             The group's id.
         """
+        if not 0 < ttl_seconds <= _LONGEST_TTL:
+            raise ValueError(f"ttl_seconds={ttl_seconds} must be between 0 and {_LONGEST_TTL}")
         running = running_context()
         parent = running.id if running else ""
         group = uuid.uuid4().hex

@@ -26,6 +26,7 @@ this table.
     lock:rw:…:r             ZSET    owner → expiry of each reader
     limiter:conc:…          ZSET    owner → expiry of each slot
     limiter:rate:…          ZSET    ``owner|items`` → grant time
+    limiter:rate:…:sum      STRING  the sum of these items
     fence                   STRING  last fence handed out
     idle:SIZE               ZSET    worker → since; the most recent is woken first
     wake:WHO                LIST    wakes a worker, the promoter or a waiting client; with TTL

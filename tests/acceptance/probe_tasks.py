@@ -654,3 +654,12 @@ class RetriedLater(BaseTask):
         if context().attempt == 1:
             raise ValueError("once")
         return context().attempt
+
+
+@dataclass
+class Relocked(Gated):
+    """A gated task whose lock is short in a process that says so: code that was deployed."""
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "relocked", ttl_ms=int(os.environ.get("PROBE_TTL", "30000")))]

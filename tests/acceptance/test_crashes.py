@@ -5,7 +5,15 @@ from __future__ import annotations
 import time
 
 import pytest
-from acceptance.probe_tasks import Alone, Blocking, Brief, Gated, GatedMutex, SettlesLate
+from acceptance.probe_tasks import (
+    Alone,
+    Blocking,
+    Brief,
+    Gated,
+    GatedMutex,
+    Relocked,
+    SettlesLate,
+)
 from acceptance.site import LEASE, LOCK_TTL, Site, result_states, submit_all
 from daemons import until
 
@@ -155,3 +163,22 @@ async def test_blocked_event_loop_keeps_lock_and_delivery(site: Site) -> None:
     (entered,) = site.journal("start", id=after)
     assert start.attempt == 1
     assert entered.at >= end.at
+
+
+async def test_locks_of_newer_code_are_renewed_in_time(site: Site) -> None:
+    """A worker that computes a shorter lock than the submitter keeps that one alive, too."""
+    gate = site.gate()
+    worker = site.worker(PROBE_TTL="300", NONET_LEASE="20", NONET_LOCK_TTL="10")
+    async with site.app() as app:
+        handle = await app.submit(Relocked(gate))
+        await site.started(handle)
+        since = site.redis.time()[0]
+        key = site.key("lock:mutex:job:relocked")
+        await until(
+            lambda: not site.redis.exists(key) or site.redis.time()[0] >= since + 3,
+            "ten lock TTLs have passed, or the lock is gone",
+        )
+        assert site.redis.exists(key)
+        site.open(gate)
+        assert await handle.result(timeout=10) == worker.pid
+    assert len(site.journal("start", id=handle)) == 1

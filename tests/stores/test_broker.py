@@ -90,6 +90,15 @@ class TestSubmit:
         made = await asyncio.gather(*(broker.submit([task("a")]) for _ in range(50)))
         assert sorted(made) == [[False]] * 49 + [[True]]
 
+    async def test_large_messages_go_in_several_scripts(self, broker: Broker) -> None:
+        """A bulk of large messages is cut by bytes, so that no script holds Redis up."""
+        envelope = bytes(600_000)
+        many = [Submission(f"a{i}", "p:T", "normal:small", envelope) for i in range(5)]
+        before = (await broker.client.info("commandstats")).get("cmdstat_evalsha", {"calls": 0})
+        assert await broker.submit([*many, many[0]]) == [True] * 5 + [False]
+        after = (await broker.client.info("commandstats"))["cmdstat_evalsha"]
+        assert after["calls"] - before["calls"] == 6
+
     async def test_full_memory_refuses_submits_but_not_settles(self, broker: Broker) -> None:
         """At maxmemory a submit fails loudly and what runs can still be settled."""
         await broker.submit([task("a")])

@@ -230,6 +230,24 @@ async def test_items_count(broker: Broker) -> None:
     assert await hold(broker, "d", rate(1)) is None
 
 
+async def test_the_sum_of_a_rate_is_that_of_its_grants(broker: Broker) -> None:
+    """Whatever expires or is lost of the two keys, the next check knows the true sum."""
+    rate = RateLimiter("task", "x", limit=5, window_seconds=60, n_items=2)
+    names = ["{test}:limiter:rate:task:x", "{test}:limiter:rate:task:x:sum"]
+    assert await hold(broker, "a", rate) is not None
+    await broker.client.delete(names[1])
+    assert await hold(broker, "b", rate) is not None
+    assert await hold(broker, "c", rate) is None
+    assert await broker.client.get(names[1]) == b"4"
+    await broker.client.delete(names[0])
+    assert await hold(broker, "d", rate) is not None
+    assert await broker.client.get(names[1]) == b"2"
+    (delivery,) = await submit_and_fetch(broker, "e", rate)
+    await broker.settle(delivery, "back", started=False)
+    assert await hold(broker, "f", rate) is not None
+    assert await hold(broker, "g", rate) is None
+
+
 async def test_no_lock_key_outlives_its_use(broker: Broker) -> None:
     """Every lock key carries a TTL of its own, whatever happens to its holder."""
     kinds: list[BaseLock] = [MUTEX, WRITER, SharedRWLock("job", 3)]
@@ -239,7 +257,7 @@ async def test_no_lock_key_outlives_its_use(broker: Broker) -> None:
     ]
     await hold(broker, "a", *kinds)
     keys = [key async for key in broker.client.scan_iter("{test}:l*")]
-    assert len(keys) == len(kinds) + 1
+    assert len(keys) == len(kinds) + 2  # the lines of the hold, and the sum of the rate
     for key in keys:
         assert 0 < await broker.client.pttl(key) <= 61_000
 

@@ -5,7 +5,7 @@ One typed method for each script; the scripts hold the rules and the races.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -24,8 +24,9 @@ from nonet.stores.redis import (
 PRIORITIES = ("realtime", "normal", "background")
 SIZES = ("small", "medium", "large")
 
-# One submit script handles at most so many tasks, so that Redis is never held up for long.
-_CHUNK = 500
+# One submit script handles at most so much, so that Redis is never held up for long.
+_CHUNK_TASKS = 500
+_CHUNK_BYTES = 1024 * 1024
 _LOOKS = 200
 _FIRST_WAIT = timedelta(milliseconds=100)
 _LONGEST_WAIT = timedelta(seconds=2)
@@ -160,9 +161,9 @@ class Broker:
     async def submit(self, submissions: Sequence[Submission]) -> list[bool]:
         """Create tasks; False for each id that is known already. Safe to repeat."""
         made: list[bool] = []
-        for start in range(0, len(submissions), _CHUNK):
+        for chunk in _chunks(submissions):
             args: list[Any] = []
-            for item in submissions[start : start + _CHUNK]:
+            for item in chunk:
                 args += (item.id, item.name, item.stream, item.due_us)
                 args += (item.group, item.envelope, item.locks)
             made += [new == 1 for new in await self.batched.run("submit", *args)]
@@ -294,6 +295,20 @@ class Broker:
 def new_cursors() -> list[bytes]:
     """Cursors for the first `Broker.reclaim`."""
     return [b"0-0"] * (2 * len(PRIORITIES))
+
+
+def _chunks(submissions: Sequence[Submission]) -> Iterator[list[Submission]]:
+    chunk: list[Submission] = []
+    size = 0
+    for item in submissions:
+        length = len(item.envelope) + len(item.locks)
+        if chunk and (len(chunk) == _CHUNK_TASKS or size + length > _CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
+        size += length
+    if chunk:
+        yield chunk
 
 
 def _delivery(row: Sequence[bytes]) -> Delivery:

@@ -8,13 +8,20 @@ released after this module.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from nonet.client import CallbackSpawner, Client
-from nonet.errors import InvalidArgumentsError, LeaseLostError, MalformedMessageError
+from nonet.errors import (
+    InvalidArgumentsError,
+    LeaseLostError,
+    MalformedMessageError,
+    ServerUnreachableError,
+)
 from nonet.injection import Injector
 from nonet.invoke import invoke
 from nonet.locks import encode_locks
@@ -31,13 +38,18 @@ _REFUSED_DELAY = timedelta(seconds=1)
 
 @dataclass(frozen=True)
 class Tools:
-    """What executing needs beside the delivery."""
+    """What executing needs beside the delivery.
+
+    Attributes:
+        relock: tells the watchdog that an attempt holds other locks, since when (monotonic).
+    """
 
     client: Client
     registry: Registry
     injector: Injector
     threads: Executor
     message_limit: int
+    relock: Callable[[Attempt, str, float], None]
 
 
 async def execute(attempt: Attempt, tools: Tools) -> tuple[TaskClass | None, Outcome]:
@@ -68,6 +80,9 @@ async def _guarded(
     except InvalidArgumentsError as error:
         # Raised by execute() it is the task's own failure, and its policy is asked.
         return Failed(error, None if attempt.started else Reason.ARGUMENTS)
+    except ServerUnreachableError as error:
+        # Before execute() was called it is no failure of the task.
+        return Failed(error) if attempt.started else HandedBack(str(error), _REFUSED_DELAY)
     except LeaseLostError as error:
         return Lost(attempt.lost) if attempt.lost else Failed(error)
     except asyncio.CancelledError as error:
@@ -86,7 +101,11 @@ async def _admit(attempt: Attempt, task: BaseTask, tools: Tools) -> str | None:
     lines = encode_locks(declared_locks(task))
     if lines == attempt.delivery.locks:
         return None
-    return await tools.client.broker.admit(attempt.delivery, lines)
+    since = time.monotonic()
+    refused = await tools.client.broker.admit(attempt.delivery, lines)
+    if refused is None:
+        tools.relock(attempt, lines, since)
+    return refused
 
 
 async def _call(attempt: Attempt, task: BaseTask, tools: Tools) -> Any:

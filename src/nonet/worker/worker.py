@@ -81,6 +81,7 @@ class Worker:
             parts.injector,
             self._threads,
             parts.settings.message_limit,
+            self._relock,
         )
         self._watchdog = self._make_watchdog()
 
@@ -141,7 +142,7 @@ class Worker:
             await _first(stopping, self._broker.wait_for_wake(self.id))
 
     def _start(self, delivery: Delivery, since: float) -> None:
-        attempt = Attempt(delivery, self._lease(delivery))
+        attempt = Attempt(delivery, self._lease(delivery, delivery.locks))
         self._watchdog.hold(attempt.lease, since, attempt.lose)
         # A context of its own, so that one attempt never sees another one's variables.
         task = asyncio.create_task(
@@ -210,14 +211,20 @@ class Worker:
             watched = {*self._running.values(), *([forced] if forced else [])}
             await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
-    def _lease(self, delivery: Delivery) -> Lease:
+    def _relock(self, attempt: Attempt, locks: str, since: float) -> None:
+        """Renew an attempt as often as the locks ask that were admitted instead of others."""
+        if attempt.lost is None:
+            attempt.lease = self._lease(attempt.delivery, locks)
+            self._watchdog.hold(attempt.lease, since, attempt.lose)
+
+    def _lease(self, delivery: Delivery, locks: str) -> Lease:
         settings = self._parts.settings
-        lock_ttl = shortest_ttl_ms(delivery.locks, round(settings.lock_ttl * 1000)) / 1000
+        lock_ttl = shortest_ttl_ms(locks, round(settings.lock_ttl * 1000)) / 1000
         return Lease(
             id=delivery.id,
             gen=delivery.gen,
             fence=delivery.fence,
-            ttl=min(settings.lease, lock_ttl) if delivery.locks else settings.lease,
+            ttl=min(settings.lease, lock_ttl) if locks else settings.lease,
             stream_key=delivery.stream_key,
             entry=delivery.entry,
         )

@@ -38,14 +38,30 @@ local function prune(key)
   return redis.call('ZCARD', key)
 end
 
--- Items granted within the window that ends now.
-local function used(lock)
-  local granted = 0
-  redis.call('ZREMRANGEBYSCORE', lock.key, '-inf', digits(now - lock.window * 1000))
-  for _, member in ipairs(redis.call('ZRANGE', lock.key, 0, -1)) do
-    granted = granted + tonumber(string.match(member, '|(%d+)$'))
+local function items_of(members)
+  local items = 0
+  for _, member in ipairs(members) do
+    items = items + tonumber(string.match(member, '|(%d+)$'))
   end
-  return granted
+  return items
+end
+
+-- Items granted within the window that ends now: their sum is kept beside them, so that a check
+-- reads only what has left the window.
+local function used(lock)
+  local past = digits(now - lock.window * 1000)
+  local gone = redis.call('ZRANGEBYSCORE', lock.key, '-inf', past)
+  redis.call('ZREMRANGEBYSCORE', lock.key, '-inf', past)
+  local sum = tonumber(redis.call('GET', lock.key .. ':sum') or '')
+  if redis.call('EXISTS', lock.key) == 0 then
+    sum = 0
+  elseif sum then
+    sum = sum - items_of(gone)
+  else
+    sum = items_of(redis.call('ZRANGE', lock.key, 0, -1))
+  end
+  redis.call('SET', lock.key .. ':sum', sum, 'PX', lock.window + 1000)
+  return sum
 end
 
 local function is_free(lock)
@@ -72,6 +88,7 @@ local function write_lock(lock, owner)
     redis.call('SET', lock.key, owner .. '|' .. expiry, 'PX', lock.ttl + 1000)
   elseif lock.kind == 'L' then
     redis.call('ZADD', lock.key, digits(now), owner .. '|' .. lock.items)
+    redis.call('INCRBY', lock.key .. ':sum', lock.items)
     keep(lock.key, lock.window + 1000)
   else
     redis.call('ZADD', lock.readers or lock.key, expiry, owner)
@@ -129,8 +146,8 @@ local function release_locks(locks, owner, started)
         redis.call('DEL', lock.key)
       end
     elseif lock.kind == 'L' then
-      if not started then
-        redis.call('ZREM', lock.key, owner .. '|' .. lock.items)
+      if not started and redis.call('ZREM', lock.key, owner .. '|' .. lock.items) == 1 then
+        redis.call('DEL', lock.key .. ':sum')  -- counted anew by the next check
       end
     else
       redis.call('ZREM', lock.readers or lock.key, owner)
