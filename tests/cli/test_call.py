@@ -44,7 +44,7 @@ async def test_locks_without_redis_are_refused(task_run: TaskRun, tmp_path: Path
     ended = await task_run(*options, NONET_REDIS_URL=NOWHERE)
     assert ended.code == 3
     assert "lock:mutex:job:7, lock:rw:job:7" in ended.err
-    assert "redis://127.0.0.1:1/0 does not answer" in ended.err
+    assert "redis://:***@127.0.0.1:1/0 does not answer" in ended.err
     assert "s3cret" not in ended.err and len(ended.err.splitlines()) == 1
     assert not report.exists()
 

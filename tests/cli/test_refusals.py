@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from cli.terminal import Ended, TaskRun
+from daemons import Daemon, until
 from servers import RedisServer
 
 SECRET = "s3cret"
@@ -66,6 +69,30 @@ async def test_a_daemon_at_a_replica_ends_at_once(
         await task_run(*options, script=script, NONET_REDIS_URL=replica.url, **TASKS), 3
     )
     assert "cannot be used now: READONLY" in line
+
+
+async def test_daemons_outlast_a_password(task_run: TaskRun, tmp_path: Path) -> None:
+    """Refused while they run they try again, a line each time, and work on when they are let in."""
+    with RedisServer() as server, server.client() as admin, ExitStack() as started:
+        environment = {**task_run.environment, "NONET_REDIS_URL": server.url}
+        environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
+        daemons = [
+            started.enter_context(
+                Daemon(*command, environment=environment, log=tmp_path / command[0])
+            ).wait_ready()
+            for command in (("task-worker", "--size=small"), ("task-scheduler",))
+        ]
+        admin.config_set("requirepass", SECRET)
+        admin.client_kill_filter(_type="normal", skipme=True)
+        for daemon in daemons:
+            await until(lambda log=daemon: log.log.count("does not let us in") > 3, "refused")
+        admin.config_set("requirepass", "")
+        options = ("submit", "Add", "--args", "[1]", "--wait", 20)
+        assert (await task_run(*options, NONET_REDIS_URL=server.url)).code == 0
+        for daemon in daemons:
+            assert daemon.alive and "Traceback" not in daemon.log
+            lines = [line for line in daemon.log.splitlines() if "does not let us in" in line]
+            assert all(" failed" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,8 @@ def translated(error: Exception, address: str, script: str = "") -> NonetError:
         `ServerUnreachableError` for what passes by itself, `ConfigurationError` for what somebody
         must change first, `NonetError` for a script that failed.
 
-    >>> translated(exceptions.ResponseError("DB index is out of range"), "redis://db.example/99")
-    ... # doctest: +ELLIPSIS
-    ConfigurationError('Redis at redis://db.example/99 does not have this database (DB index ...
+    >>> print(translated(exceptions.ResponseError("READONLY no writes"), "redis://db.example/0"))
+    Redis at redis://db.example/0 cannot be used now: READONLY no writes
     """
     code, text = _reply(error)
     at = f"Redis at {address}"
