@@ -174,6 +174,62 @@ class TestFetch:
         assert await broker.settle(second, "retry", b"") == "OK"
         assert (await fetch_one(broker)).attempt == 2
 
+    @pytest.mark.parametrize(
+        ("locks", "spoil", "problem"),
+        [
+            ("M|lock:mutex:job:1||||", "lock:mutex:job:1", "WRONGTYPE"),
+            (f"M|lock:mutex:job:1|{2**63}|||", "", "ERR "),
+            ("", "b:a", "WRONGTYPE"),
+        ],
+    )
+    async def test_a_delivery_that_fails_half_way_is_tried_again(
+        self, broker: Broker, locks: str, spoil: str, problem: str
+    ) -> None:
+        """Its task waits for a minute with the reason, holds no lock, and then runs."""
+        await broker.submit([task("a", locks=f"C|limiter:conc:x||1||\n{locks}"), task("b")])
+        if spoil:
+            await broker.client.delete(f"{{test}}:{spoil}")
+            await broker.client.sadd(f"{{test}}:{spoil}", "not a string")
+        assert (await fetch_one(broker)).id == "b"
+        found = await record(broker, "a")
+        assert (found["state"], found["owner"]) == ("waiting", "")
+        assert found["blocker"].startswith(problem)
+        due = await broker.client.zscore("{test}:tasks:delayed", "a")
+        assert 55 < due / 1e6 - (await broker.now()).timestamp() <= 60
+        assert await broker.client.xlen("{test}:tasks:normal:small") == 1
+        assert await broker.client.exists("{test}:quarantine", "{test}:limiter:conc:x") == 0
+        await broker.client.delete(f"{{test}}:{spoil}")
+        await broker.client.delete("{test}:l:a")
+        await until_due(broker, "a")
+        again = await fetch_one(broker)
+        assert (again.id, again.attempt) == ("a", 1)
+
+    async def test_a_dying_delivery_that_fails_half_way_is_not_executed(
+        self, broker: Broker
+    ) -> None:
+        """What waits after it died still only has to reach SQL."""
+        await broker.submit([task("a")])
+        delivery = await fetch_one(broker)
+        await broker.settle(delivery, "dying", b"error")
+        await broker.settle(delivery, "back")
+        await broker.client.delete("{test}:e:a")
+        await broker.client.sadd("{test}:e:a", "not a string")
+        assert await fetch(broker) == []
+        assert (await record(broker, "a"))["state"] == "dying"
+        await broker.client.delete("{test}:e:a")
+        await until_due(broker, "a")
+        assert (await fetch_one(broker)).state == "dying"
+
+    async def test_a_pointer_to_no_record_is_quarantined(self, broker: Broker) -> None:
+        """Where the record itself is of another type there is nothing that could wait."""
+        await broker.submit([task("a"), task("b")])
+        await broker.client.delete("{test}:t:a")
+        await broker.client.set("{test}:t:a", "not a hash")
+        assert [delivery.id for delivery in await fetch(broker)] == ["b"]
+        ((_, fields),) = await broker.client.xrange("{test}:quarantine")
+        assert fields[b"reason"].startswith(b"WRONGTYPE")
+        assert await broker.client.zcard("{test}:tasks:delayed") == 0
+
     async def test_old_pointers_are_void(self, broker: Broker) -> None:
         """An entry of an earlier generation is dropped, whoever finds it."""
         await broker.submit([task("a")])
@@ -194,6 +250,34 @@ class TestFetch:
         assert await broker.settle(unknown, "done", b"") == "STALE"
         assert await broker.settle(known, "done", b"") == "OK"
         assert await broker.disown("small-a", "small", []) == 0
+
+    async def test_broken_records_do_not_keep_the_others_from_being_given_back(
+        self, broker: Broker
+    ) -> None:
+        """After a lost reply all are free again, but those that cannot move, which wait."""
+        await broker.submit([task(id) for id in "abc"])
+        assert len(await fetch(broker)) == 3
+        await broker.client.hdel("{test}:t:a", "stream")
+        await broker.client.set("{test}:t:b", "not a hash")
+        assert await broker.disown("small-a", "small", []) == 1
+        assert [delivery.id for delivery in await fetch(broker, worker="small-b")] == ["c"]
+        assert (await record(broker, "a"))["state"] == "waiting"
+        assert await broker.client.zcard("{test}:tasks:delayed") == 1
+        assert await broker.client.xlen("{test}:quarantine") == 1
+
+    async def test_what_is_dying_takes_its_turn(self, broker: Broker) -> None:
+        """While SQL is down, tasks that only wait for it are not read before all others."""
+        await broker.submit([task(id) for id in "abc"])
+        for delivery, delay in zip(await fetch(broker), (0, 1, 0), strict=True):
+            outcome = "back" if delivery.id == "c" else "dying"
+            await broker.settle(delivery, outcome, b"error")
+            if outcome == "dying":
+                await broker.submit([task(f"before-{delivery.id}")])
+                await broker.settle(delivery, "back", delay=timedelta(hours=delay))
+        await until_due(broker, "b")
+        assert [(await fetch_one(broker)).id for _ in range(5)] == (
+            ["c", "before-a", "a", "before-b", "b"]
+        )
 
     async def test_fences_grow(self, broker: Broker) -> None:
         """Every admission has a larger fence than all before, also after a flush."""
@@ -332,6 +416,20 @@ class TestDelayed:
         await until_due(broker, "bad")
         assert (await record(broker, "bad"))["state"] == "queued"
 
+    async def test_broken_records_hold_up_nobody(self, broker: Broker) -> None:
+        """What cannot be promoted stays where it is for a minute; the others are promoted."""
+        due = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+        await broker.submit([task(id, due_us=due) for id in "abc"])
+        await broker.client.hdel("{test}:t:a", "stream")
+        await broker.client.set("{test}:t:b", "not a hash")
+        await broker.client.zadd("{test}:tasks:delayed", dict.fromkeys("abc", 0))
+        promoted = await broker.promote()
+        assert (promoted.moved, [delivery.id for delivery in await fetch(broker)]) == (1, ["c"])
+        assert promoted.next_in is not None
+        assert 55 < promoted.next_in <= 60
+        assert await broker.client.zcard("{test}:tasks:delayed") == 2
+        assert (await record(broker, "a"))["blocker"]
+
     async def test_a_leaders_promotion_keeps_workers_out(self, broker: Broker) -> None:
         """Workers promote only while no leader does, and a deposed leader never."""
         assert (await broker.promote()).allowed
@@ -372,6 +470,21 @@ class TestReclaim:
         dying = await fetch_one(broker)
         assert (dying.state, dying.reason) == ("dying", "worker-lost")
 
+    async def test_broken_records_do_not_keep_the_others_from_being_reclaimed(
+        self, broker: Broker
+    ) -> None:
+        """What cannot be queued again waits where it is seen; the others are queued again."""
+        await broker.submit([task(id) for id in "abc"])
+        for delivery in await fetch(broker):
+            await lapse(broker, delivery)
+        await broker.client.hdel("{test}:t:a", "stream")
+        await broker.client.set("{test}:t:b", "not a hash")
+        assert (await broker.reclaim("small-b", "small", 10, new_cursors()))[0] == 1
+        assert [delivery.id for delivery in await fetch(broker)] == ["c"]
+        assert (await record(broker, "a"))["state"] == "waiting"
+        assert await broker.client.zcard("{test}:tasks:delayed") == 1
+        assert await broker.client.xlen("{test}:quarantine") == 1
+
     async def test_a_dead_entry_behind_many_live_ones_is_found(self, broker: Broker) -> None:
         """The cursor is carried on, so a sweep sees every entry in the end."""
         await broker.submit([task(f"live-{i}") for i in range(1500)])
@@ -411,6 +524,18 @@ class TestReclaim:
             consumers = await broker.client.xinfo_consumers(f"{{test}}:{stream}", "workers")
             assert "small-dead" not in str(consumers)
         assert await broker.client.zscore("{test}:workers", "small-dead") is None
+
+    async def test_dead_workers_of_another_size_hide_no_others(self, broker: Broker) -> None:
+        """Those with deliveries that nobody here reclaims are passed over, the rest forgotten."""
+        for n in range(12):
+            await broker.submit([task(f"a{n}", "normal:large")])
+            await broker.fetch(f"large-{n}", "large", 1)
+        workers = {f"large-{n}": n for n in range(12)} | {f"small-{n}": 20 + n for n in range(11)}
+        await broker.client.zadd("{test}:workers", workers)
+        await broker.reclaim("small-b", "small", 10, new_cursors())
+        assert await broker.client.zcard("{test}:workers") == 13
+        await broker.reclaim("small-b", "small", 10, new_cursors())
+        assert await broker.client.zcard("{test}:workers") == 12
 
     async def test_leaving_takes_the_worker_off_every_list(
         self, broker: Broker, redis_url: str

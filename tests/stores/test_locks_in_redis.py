@@ -169,6 +169,23 @@ async def test_renewing_keeps_every_kind_of_lock(redis_url: str, lock: BaseLock)
     await broker.aclose()
 
 
+async def test_a_lock_key_of_another_type_costs_its_own_lease(
+    broker: Broker, redis_url: str
+) -> None:
+    """One broken key makes its holder lose the lock; the same beat renews the others."""
+    others = [f"b{n}" for n in range(2)]
+    held = {id: await hold(broker, id, MutexLock("job", id)) or "" for id in ("a", *others)}
+    await broker.client.delete("{test}:lock:mutex:job:a")
+    await broker.client.sadd("{test}:lock:mutex:job:a", "not a string")
+    for id in others:
+        await broker.client.pexpire(f"{{test}}:lock:mutex:job:{id}", 5000)
+    leases = Leases(redis_url, "test", "", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1)
+    assert leases.renew([Lease(id, "0", fence, 30) for id, fence in held.items()]) == {"a/0"}
+    leases.close()
+    for id in others:
+        assert await broker.client.pttl(f"{{test}}:lock:mutex:job:{id}") > 20_000
+
+
 async def test_release_and_renewal_check_the_owner(broker: Broker, redis_url: str) -> None:
     """Releasing or renewing with somebody else's fence changes nothing."""
     fence = await hold(broker, "a", MUTEX)

@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  worker, size, lock ttl ms, n × (key and entry, with a blank between) that the worker knows
 -- returns the number of tasks that were queued again
--- @include base wake record locks
+-- @include base wake record rescue locks
 local worker, size, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local known, given = {}, 0
 for i = 4, #ARGV do
@@ -32,11 +32,15 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
       local entry = item[1]
       if not known[key .. ' ' .. entry] then
         local found = redis.call('XRANGE', key, entry, entry)[1]
-        if found then
-          give_back(found[2][2], found[2][4])
+        local fine, problem = true, nil
+        if found and found[2][1] == 'id' and found[2][3] == 'gen' then
+          fine, problem = pcall(give_back, found[2][2], found[2][4])
         end
-        redis.call('XACK', key, 'workers', entry)
-        redis.call('XDEL', key, entry)
+        if fine then
+          drop(key, entry)
+        else
+          rescue(key, entry, found[2], problem)
+        end
       end
     end
   end

@@ -7,7 +7,7 @@
 -- returns {1 if there may be more (looks ran out) else 0, n × row}; a row is (id, gen, fence,
 --       state, attempts used, worker deaths, stream key, entry, envelope, locks, error document,
 --       reason, generation in which it died); the last three only for dying tasks
--- @include base wake record locks
+-- @include base wake record rescue locks
 local worker, size = ARGV[1], ARGV[2]
 local free, looks = tonumber(ARGV[3]), tonumber(ARGV[4])
 local lock_ttl, first_delay, longest_delay = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -28,18 +28,6 @@ local function read(key, count)
       'STREAMS', key, '>')
   end
   return reply and reply[1] and reply[1][2] or {}
-end
-
-local function drop(key, entry)
-  redis.call('XACK', key, 'workers', entry)
-  redis.call('XDEL', key, entry)
-end
-
-local function quarantine(key, entry, fields, problem)
-  local reason = type(problem) == 'table' and problem.err or tostring(problem)
-  redis.call('XADD', P .. 'quarantine', 'MAXLEN', '~', 10000, '*', 'reason', reason,
-    'stream', key, 'entry', entry, 'bytes', cmsgpack.pack(fields))
-  drop(key, entry)
 end
 
 -- Let a refused task wait: longer with each refusal, never using an attempt.
@@ -95,6 +83,18 @@ local function examine(key, entry, fields)
   deliver(key, entry, id, gen, record)
 end
 
+-- A delivery failed half way: free the locks that it took before, each that can be freed.
+local function give_up(key, entry, fields, problem)
+  local id, gen = fields[2], fields[4]
+  local lines = redis.pcall('GET', P .. 'l:' .. id)
+  if type(lines) == 'string' then
+    for _, lock in ipairs(parse_locks(lines, lock_ttl)) do
+      pcall(release_locks, {lock}, id .. '/' .. gen .. '/' .. digits(fence), false)
+    end
+  end
+  rescue(key, entry, fields, problem)
+end
+
 for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   for _, kind in ipairs({'woken', 'tasks'}) do
     local key = P .. kind .. ':' .. priority .. ':' .. size
@@ -105,7 +105,7 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
         -- One broken record must not take along those that were read with it.
         local fine, problem = pcall(examine, key, item[1], item[2])
         if not fine then
-          quarantine(key, item[1], item[2], problem)
+          give_up(key, item[1], item[2], problem)
         end
       end
       if #entries < wanted then

@@ -24,14 +24,8 @@ local function move(id)
   local state = record[1]
   if state == 'delayed' or state == 'waiting' or state == 'dying' then
     local gen = digits(tonumber(record[2]) + 1)
-    -- Write first, remove last; one broken stream must not hold up the others.
-    local kind = state == 'delayed' and 'tasks' or 'woken'
-    local added = redis.pcall('XADD', P .. kind .. ':' .. record[3], '*', 'id', id, 'gen', gen)
-    if type(added) == 'table' and added.err then
-      redis.call('HSET', P .. 't:' .. id, 'blocker', string.sub(added.err, 1, 60))
-      redis.call('ZADD', key, digits(now + 10000000), id)
-      return
-    end
+    -- Write first, remove last.
+    enqueue(state == 'waiting' and 'woken' or 'tasks', id, record[3], gen)
     redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
       'gen', gen)
     local size = size_of(record[3])
@@ -42,7 +36,12 @@ local function move(id)
 end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', digits(now), 'LIMIT', 0, batch)) do
-  move(id)
+  -- One broken record or stream must not hold up the others.
+  local fine, problem = pcall(move, id)
+  if not fine then
+    redis.pcall('HSET', P .. 't:' .. id, 'blocker', string.sub(reason_of(problem), 1, 60))
+    redis.call('ZADD', key, digits(now + 60000000), id)
+  end
 end
 for size, count in pairs(woken) do
   wake(size, count)

@@ -5,7 +5,7 @@
 -- ARGV  worker, size, lease ms, entries to look at per stream, worker-death limit,
 --       six cursors (woken and tasks, by priority)
 -- returns {number reclaimed, cursor × 6}; carry the cursors on, one scan sees only a part
--- @include base wake record
+-- @include base wake record rescue
 local worker, size, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, limit = ARGV[4], tonumber(ARGV[5])
 local answer, reclaimed = {0}, 0
@@ -44,11 +44,15 @@ local function sweep(key, cursor)
   end
   for _, entry in ipairs(reply[2]) do
     local found = redis.call('XRANGE', key, entry, entry)[1]
+    local fine, problem = true, nil
     if found and found[2][1] == 'id' and found[2][3] == 'gen' then
-      take_back(found[2][2], found[2][4])
+      fine, problem = pcall(take_back, found[2][2], found[2][4])
     end
-    redis.call('XACK', key, 'workers', entry)
-    redis.call('XDEL', key, entry)
+    if fine then
+      drop(key, entry)
+    else
+      rescue(key, entry, found[2], problem)
+    end
   end
   return reply[1]
 end
@@ -61,7 +65,7 @@ local function forget(gone)
       local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 1, gone)
       if type(pending) == 'table' and not pending.err then
         if #pending > 0 then
-          return
+          return false
         end
         redis.call('XGROUP', 'DELCONSUMER', key, 'workers', gone)
       end
@@ -70,6 +74,7 @@ local function forget(gone)
   redis.call('DEL', P .. 'w:' .. gone, P .. 'wake:' .. gone)
   redis.call('ZREM', P .. 'idle:' .. its_size, gone)
   redis.call('ZREM', P .. 'workers', gone)
+  return true
 end
 
 local cursor = 6
@@ -79,9 +84,13 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
     cursor = cursor + 1
   end
 end
+-- Those that still have deliveries wait for a worker of their size, and must not block the others.
+local forgotten = 0
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', '-inf',
-  digits(now - lease * 1000), 'LIMIT', 0, 10)) do
-  forget(gone)
+  digits(now - lease * 1000), 'LIMIT', 0, 200)) do
+  if forgotten < 10 and forget(gone) then
+    forgotten = forgotten + 1
+  end
 end
 answer[1] = reclaimed
 return answer

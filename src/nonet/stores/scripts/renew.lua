@@ -41,7 +41,9 @@ if worker ~= '' then
   redis.call('PEXPIRE', P .. 'w:' .. worker, worker_ttl * 10)
 end
 for i = 5, #ARGV, 5 do
-  if not renew(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]) then
+  -- A key of the wrong type costs its own lease, not the whole beat.
+  local fine, kept = pcall(renew, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  if not (fine and kept) then
     lost[#lost + 1] = ARGV[i] .. '/' .. ARGV[i + 1]
   end
 end

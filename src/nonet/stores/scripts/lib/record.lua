@@ -16,6 +16,22 @@ local function delay(id, due)
   wake_promoter(id)
 end
 
+local function reason_of(problem)
+  return type(problem) == 'table' and problem.err or tostring(problem)
+end
+
+-- Let a record that could not be moved wait for a minute; what is dying stays so.
+local function set_aside(id, problem)
+  local key = P .. 't:' .. id
+  local state = redis.call('HGET', key, 'state')
+  if not state then
+    error('there is no such record')
+  end
+  redis.call('HSET', key, 'state', state == 'dying' and state or 'waiting', 'owner', '',
+    'blocker', string.sub(reason_of(problem), 1, 60))
+  delay(id, now + 60000000)
+end
+
 local submitted = 0
 
 -- Create a task unless its id is known: as a record, as a remembered result, or as an ended
@@ -48,7 +64,8 @@ local function submit_one(id, name, stream, due, group, envelope, locks)
   return 1
 end
 
--- Put a record that a worker held back into a queue, now or at due, with a new generation.
+-- Put a record that a worker held back into a queue, now or at due, with a new generation. What
+-- is dying takes its turn: while SQL is down it must not be read before all others.
 local function requeue(id, state, stream, gen, due)
   gen = digits(gen + 1)
   if due > now then
@@ -57,7 +74,7 @@ local function requeue(id, state, stream, gen, due)
   else
     redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
       'gen', gen, 'owner', '')
-    enqueue('woken', id, stream, gen)
+    enqueue(state == 'dying' and 'tasks' or 'woken', id, stream, gen)
     wake(size_of(stream), 1)
   end
 end
