@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from nonet.errors import (
     InvalidArgumentsError,
+    NonetError,
     NotBoundError,
     NotFoundError,
     ResultUnavailable,
@@ -215,7 +216,11 @@ class Client:
         )
         if state == "building":
             await self.broker.submit(prepared)
-            await self.groups.seal(group, parent)
+            if not await self.groups.seal(group, parent):
+                raise NonetError(
+                    f"group {group} is gone: Redis lost it, or submitting {len(prepared)} "
+                    "children took longer than a day"
+                )
         return group
 
     async def group_results(self, group: str) -> list[ChildResult]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ from nonet.message import (
     pack,
 )
 from nonet.registry import Registry, TaskClass
-from nonet.retry import NoRetry
+from nonet.retry import NoRetry, RetryPolicyBase
 from nonet.stores.broker import Delivery, Submission
 from nonet.task import BaseTask
 
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from nonet.stores.dead_letters import DeadLetter, DeadLetters, NewDeadLetter
 
 # Ids of resubmitted dead letters, see `resubmission_id`.
-_REPEATED = re.compile(r"dlq-(\d+)")
+_REPEATED = re.compile(r"dlq-(\d{1,15})")
+_LARGEST_INT = 2**31 - 1
 
 
 async def resubmit(
@@ -140,7 +142,7 @@ def dead_letter(
         submitted_at=datetime.fromtimestamp(envelope.submitted, UTC),
         reason=document.reason,
         retry_count=max(0, document.attempt - 1),
-        max_retries=getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None),
+        max_retries=_max_retries(policy),
         last_attempted_at=datetime.fromtimestamp(document.at, UTC) if document.at else None,
         error_type=document.error_type,
         error_message=document.error,
@@ -152,8 +154,18 @@ def dead_letter(
         labels=envelope.labels,
         parent_id=envelope.parent or None,
         resubmitted_from=int(repeated[1]) if repeated else None,
-        vo=getattr(task, "vo", None) or envelope.labels.get("vo"),
+        vo=str(getattr(task, "vo", None) or envelope.labels.get("vo") or "")[:255] or None,
     )
+
+
+def reduced(letter: NewDeadLetter) -> NewDeadLetter:
+    """The letter without what an author made and a database may refuse."""
+    return dataclasses.replace(letter, labels={}, history=(), vo=None, max_retries=None)
+
+
+def _max_retries(policy: RetryPolicyBase | None) -> int | None:
+    retries = getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None)
+    return min(retries, _LARGEST_INT) if isinstance(retries, int) else None
 
 
 def _task(task_class: TaskClass, envelope: Envelope) -> BaseTask | None:

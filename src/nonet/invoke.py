@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from typing import Any
 
 
@@ -15,6 +15,7 @@ async def invoke(
     arguments: Mapping[str, object],
     threads: Executor,
     before: Callable[[], None] | None = None,
+    abandoned: Callable[[Future[Any]], None] | None = None,
 ) -> Any:
     """What ``function(**arguments)`` returns, and what that gives when it is awaitable.
 
@@ -22,6 +23,7 @@ async def invoke(
         threads: where a function runs that is no coroutine function, with the caller's context
             variables. A decorator may hide a coroutine function; what it returns is awaited.
         before: called right before the function, where it will run.
+        abandoned: told of a thread that goes on although its caller was cancelled.
 
     Raises:
         BaseException: whatever the function raises.
@@ -31,10 +33,13 @@ async def invoke(
             before()
         return await function(**arguments)
     context = contextvars.copy_context()
-    threaded = asyncio.get_running_loop().run_in_executor(
-        threads, context.run, _outcome, function, arguments, before
-    )
-    result, error = await threaded
+    thread = threads.submit(context.run, _outcome, function, arguments, before)
+    try:
+        result, error = await asyncio.wrap_future(thread)
+    except asyncio.CancelledError:
+        if abandoned is not None and thread.running():
+            abandoned(thread)
+        raise
     if error is not None:
         raise error
     return await result if inspect.isawaitable(result) else result

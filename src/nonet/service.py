@@ -78,7 +78,7 @@ async def every(stop: Stop, name: str, tick: Callable[[], Awaitable[float]]) -> 
             failures = 0
         except Exception as error:
             failures += 1
-            pause = min(5.0, 0.1 * 2**failures) * random.uniform(0.75, 1.25)
+            pause = 0.1 * 2 ** min(failures, 6) * random.uniform(0.75, 1.25)
             log_tick_failure(name, error, pause)
         await stop.sleep(pause)
 

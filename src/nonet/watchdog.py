@@ -17,6 +17,8 @@ from nonet.stores.leases import Lease, Leases
 
 logger = logging.getLogger(__name__)
 
+_SETTLE_SECONDS = 0.05
+
 
 @dataclass(slots=True)
 class _Held:
@@ -107,10 +109,14 @@ class Watchdog:
         held = list(self._held.values())
         lost = self._leases.renew([item.lease for item in held])
         for item in held:
-            if item.lease.key in lost:
-                self._lose(item, "the lease or a lock was taken away")
-            else:
+            if item.lease.key not in lost:
                 item.deadline = sent + _safe(item.lease.ttl)
+        if lost:
+            # One that was settled while the beat was under way is about to be dropped.
+            threading.Event().wait(_SETTLE_SECONDS)
+        for item in held:
+            if item.lease.key in lost and self._held.get(item.lease.key) is item:
+                self._lose(item, "the lease or a lock was taken away")
 
     def _enforce_deadlines(self) -> None:
         now = time.monotonic()

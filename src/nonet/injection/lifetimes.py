@@ -7,12 +7,17 @@ import contextvars
 import functools
 import types
 from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
 from nonet.errors import DependencyError
 from nonet.injection.providers import Provider, name_of
 from nonet.injection.recipes import Kind, Step
+
+# One thread for each call that is under way: a teardown that gives something back must never
+# queue behind set-ups that wait for it.
+_THREADS = ThreadPoolExecutor(100_000, thread_name_prefix="nonet-task-dependency")
 
 _Request: TypeAlias = tuple[Step, dict[str, object], "asyncio.Future[object]"]
 
@@ -155,7 +160,8 @@ def _cancel_requests() -> int:
 
 async def _in_thread(function: Callable[..., object], *args: object, **kwargs: object) -> Any:
     """Call in a worker thread; a cancellation waits for its end, as a thread cannot be stopped."""
-    work = asyncio.ensure_future(asyncio.to_thread(_outcome, function, *args, **kwargs))
+    run = functools.partial(contextvars.copy_context().run, _outcome, function, *args, **kwargs)
+    work = asyncio.get_running_loop().run_in_executor(_THREADS, run)
     try:
         value, error = await asyncio.shield(work)
     except asyncio.CancelledError as cancelled:

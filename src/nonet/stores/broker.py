@@ -187,7 +187,13 @@ class Broker:
             _microseconds(_FIRST_WAIT),
             _microseconds(_LONGEST_WAIT),
         )
-        return [_delivery(row) for row in rows], more == 1
+        deliveries = []
+        for row in rows:
+            try:
+                deliveries.append(_delivery(row))
+            except ValueError as error:  # a damaged record must not hold up the others
+                await self.quarantine(f"unreadable delivery: {error}", repr(row[0]), row[8])
+        return deliveries, more == 1
 
     async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
         """Queue again what a lost reply of `fetch` handed to `worker`, all but `held`."""
@@ -199,7 +205,7 @@ class Broker:
 
         A delivery that is no longer ours counts as refused: its settle will be stale.
         """
-        answer = await self.scripts.run(
+        answer = await self.batched.run(
             "admit", delivery.id, delivery.gen, delivery.fence, locks, self._lock_ttl_ms
         )
         if answer[0] == b"OK":

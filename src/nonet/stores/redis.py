@@ -24,6 +24,7 @@ from nonet.stores.replies import REFUSALS, translated
 # Every script is safe to repeat, so a lost reply may be retried. Total: below DEDUP_TTL.
 _TIMEOUT_SECONDS = 5.0
 _RETRIES = 3
+_CONNECTIONS = 50
 # The longest blocking pop; its connection waits longer than that for the answer.
 BLOCK_SECONDS = 2.0
 # Calls in one round trip: below it Redis serves others in between.
@@ -44,10 +45,16 @@ def connect(url: str) -> AsyncRedis:
     """
     retry = AsyncRetry(ExponentialBackoff(cap=1.0, base=0.05), _RETRIES, _RETRIED)
     with _url_errors(url):
-        client = aioredis.Redis.from_url(
-            url, protocol=2, socket_timeout=_TIMEOUT_SECONDS, retry=retry
+        # Callers beyond the pool wait for a connection; the plain pool would refuse them.
+        pool = aioredis.BlockingConnectionPool.from_url(
+            url,
+            max_connections=_CONNECTIONS,
+            timeout=_TIMEOUT_SECONDS * (_RETRIES + 1),
+            protocol=2,
+            socket_timeout=_TIMEOUT_SECONDS,
+            retry=retry,
         )
-    return _cancellable(client)
+    return _cancellable(aioredis.Redis.from_pool(pool))
 
 
 def connect_blocking(url: str) -> AsyncRedis:

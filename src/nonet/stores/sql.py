@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from nonet.errors import ConfigurationError, ServerUnreachableError, masked, url_problem
+from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError, masked, url_problem
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -93,6 +93,7 @@ async def answering(url: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[
     Raises:
         ServerUnreachableError: the server refused, broke off or did not answer in time.
         ConfigurationError: tables or columns are missing.
+        NonetError: it refuses the values that it was given.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -103,12 +104,20 @@ async def answering(url: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[
                 f"database {masked(url)} lacks the tables of this version: "
                 "run 'task-run db upgrade'"
             ) from error
+        if isinstance(error, DataError):
+            raise _refused(url, error.orig) from error
         raise ServerUnreachableError(_unreachable(url, _one_line(error.orig))) from error
+    except StatementError as error:
+        raise _refused(url, error.orig or error) from error
     except TimeoutError as error:
         reason = _one_line(error) or f"silent for {seconds:g} s"
         raise ServerUnreachableError(_unreachable(url, reason)) from error
     except (OSError, SQLAlchemyError) as error:
         raise ServerUnreachableError(_unreachable(url, _one_line(error))) from error
+
+
+def _refused(url: str, error: BaseException | None) -> NonetError:
+    return NonetError(f"database {masked(url)} refuses the values: {_one_line(error)}")
 
 
 # ---- schema -------------------------------------------------------------------------------------

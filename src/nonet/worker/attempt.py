@@ -19,6 +19,7 @@ class Attempt:
         context: what `context()` returns inside the task.
         cut_off: why the framework cancelled it, or None.
         started: whether ``execute`` was called.
+        in_thread: whether it was called in a thread, which no cancellation ends.
     """
 
     def __init__(self, delivery: Delivery, lease: Lease) -> None:
@@ -33,6 +34,7 @@ class Attempt:
         )
         self.cut_off: str | None = None
         self.started = False
+        self.in_thread = False
         self.lost: str | None = None
         self._loop = asyncio.get_running_loop()
         self._cancellable: asyncio.Task[Any] | None = None

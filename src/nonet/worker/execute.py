@@ -8,9 +8,10 @@ released after this module.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -42,6 +43,7 @@ class Tools:
 
     Attributes:
         relock: tells the watchdog that an attempt holds other locks, since when (monotonic).
+        abandon: told of a thread that goes on although its attempt is over.
     """
 
     client: Client
@@ -50,6 +52,7 @@ class Tools:
     threads: Executor
     message_limit: int
     relock: Callable[[Attempt, str, float], None]
+    abandon: Callable[[Future[Any]], None]
 
 
 async def execute(attempt: Attempt, tools: Tools) -> tuple[TaskClass | None, Outcome]:
@@ -116,7 +119,8 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools) -> Any:
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
     async with tools.injector.open(function, values=values) as arguments:
         attempt.started = True
-        result = await invoke(function, arguments, tools.threads)
+        attempt.in_thread = not inspect.iscoroutinefunction(function)
+        result = await invoke(function, arguments, tools.threads, abandoned=tools.abandon)
         context.ensure_lease()
     return result
 

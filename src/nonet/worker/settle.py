@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import random
+import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from nonet.dlq import dead_letter
+from nonet.dlq import dead_letter, reduced
 from nonet.errors import (
+    ConfigurationError,
     ConflictError,
     MalformedMessageError,
-    NonetError,
     NotFoundError,
     ServerUnreachableError,
 )
@@ -39,6 +41,7 @@ from nonet.outcomes import (
     Reason,
     Settlement,
     decide,
+    summarize,
 )
 from nonet.registry import Registry, TaskClass
 from nonet.retry import NoRetry
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SQL_RETRY_DELAY = timedelta(seconds=5)
+_BURIALS_AT_ONCE = 10
 _RESETTLE_PAUSE = 0.5
 
 
@@ -62,12 +66,14 @@ class Settler:
         dead_letters: opens the SQL store on first use, so that workers without dead letters
             need no database.
         message_limit: longest result, in bytes.
+        burials: attempts that are writing to SQL.
     """
 
     broker: Broker
     registry: Registry
     dead_letters: Callable[[], Awaitable[DeadLetters]]
     message_limit: int
+    burials: set[Attempt] = field(default_factory=set, init=False)
 
     async def settle(
         self, attempt: Attempt, task_class: TaskClass | None, outcome: Outcome
@@ -75,6 +81,10 @@ class Settler:
         """Settle one attempt as its outcome and its class's policy say."""
         if isinstance(outcome, Lost):
             logger.warning("task %s: attempt voided: %s", attempt.delivery.id, outcome.reason)
+            if not attempt.in_thread:
+                # It has ended here: whoever owns it now refuses this, else it need not wait for
+                # the end of its lease, which would count as a death of this worker.
+                await self._script(attempt, Settlement("back", reason=outcome.reason), b"")
             return
         settlement = decide(
             outcome,
@@ -137,22 +147,43 @@ class Settler:
     async def _to_sql_then_dead(
         self, attempt: Attempt, settlement: Settlement, document: ErrorDocument
     ) -> None:
-        try:
-            store = await self.dead_letters()
-            history = await self.broker.history(attempt.delivery.id)
-            letter = dead_letter(attempt.delivery, document, history, self.registry)
-            row = await store.add(letter)
-            if letter.resubmitted_from is not None:
-                # Gone or acted on meanwhile: the new row tells the story.
-                with suppress(NotFoundError, ConflictError):
-                    await store.mark_failed(letter.resubmitted_from)
-        except (NonetError, OSError) as error:
-            logger.error("dead letter of task %s waits: %s", attempt.delivery.id, error)
-            back = Settlement("back", delay=_SQL_RETRY_DELAY, reason=f"SQL: {error}")
-            await self._script(attempt, back, b"")
+        if len(self.burials) >= _BURIALS_AT_ONCE:
+            # While SQL is slow or away it must not take all slots from tasks that can run.
+            await self._wait_for_sql(attempt, "SQL: others are waiting for it")
             return
+        self.burials.add(attempt)
+        try:
+            row = await self._write(attempt, document)
+        except Exception as error:  # SQL is away or refuses; it is lost in neither case
+            logger.error("dead letter of task %s waits: %s", attempt.delivery.id, error)
+            await self._wait_for_sql(attempt, f"SQL: {error}")
+            return
+        finally:
+            self.burials.discard(attempt)
         logger.error("task %s is dead letter %s", attempt.delivery.id, row)
         await self._script(attempt, settlement, encode(self._result(attempt, settlement)))
+
+    async def _write(self, attempt: Attempt, document: ErrorDocument) -> int:
+        """The row of a dead letter; values that the database refuses are left out."""
+        store = await self.dead_letters()
+        history = await self.broker.history(attempt.delivery.id)
+        letter = dead_letter(attempt.delivery, document, history, self.registry)
+        try:
+            row = await store.add(letter)
+        except (ServerUnreachableError, ConfigurationError):
+            raise
+        except Exception as error:  # labels, for example, may hold anything
+            logger.error("dead letter of task %s is cut: %s", attempt.delivery.id, error)
+            row = await store.add(reduced(letter))
+        if letter.resubmitted_from is not None:
+            # Gone or acted on meanwhile: the new row tells the story.
+            with suppress(NotFoundError, ConflictError):
+                await store.mark_failed(letter.resubmitted_from)
+        return row
+
+    async def _wait_for_sql(self, attempt: Attempt, reason: str) -> None:
+        delay = _SQL_RETRY_DELAY * random.uniform(1, 2)
+        await self._script(attempt, Settlement("back", delay=delay, reason=reason), b"")
 
     async def _script(self, attempt: Attempt, settlement: Settlement, document: bytes) -> str:
         """Run the settle script, again and again while Redis is away and the lease is ours."""
@@ -196,8 +227,9 @@ class Settler:
         try:
             full = replace(document, value=pack(settlement.value))
             size = len(encode(full))
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            return replace(document, note=f"its result cannot be stored: {error}")
+        except Exception as error:  # a result may be of any kind, and its class do anything
+            why = summarize(error)
+            return replace(document, note=f"its result cannot be stored: {why.text or why.type}")
         if size > self.message_limit:
             note = (
                 f"its result of {size} bytes exceeds the limit of {self.message_limit} "
@@ -248,4 +280,6 @@ def _line(settlement: Settlement) -> str:
     """One line about the error, or what the task waits for."""
     error = settlement.error
     text = f"{error.type}: {error.text}" if error.type else str(settlement.reason)
-    return text.encode("utf-8", "backslashreplace").decode().split("\n")[0]
+    first = text.encode("utf-8", "backslashreplace").decode().split("\n")[0]
+    # A task's text must not paint in the terminal of whoever reads the log.
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", first)

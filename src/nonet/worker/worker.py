@@ -11,12 +11,13 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Set
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from nonet.client import Client
+from nonet.errors import NonetError
 from nonet.injection import Injector
 from nonet.locks import shortest_ttl_ms
 from nonet.registry import Registry
@@ -38,6 +39,7 @@ _WORKER_DEATH_LIMIT = 10
 _HELP_PROMOTE_SECONDS = 1.0
 # How long cancelled tasks may take to end before the process goes without them.
 _CANCEL_SECONDS = 2.0
+_LEAVE_SECONDS = 2.0
 _STOPPED = "the worker stopped"
 
 
@@ -71,6 +73,8 @@ class Worker:
         self.name = f"{os.getpid()}@{socket.getfqdn()}"
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._slot_freed = asyncio.Event()
+        # Threads of attempts that are over; each keeps its slot until it ends.
+        self._abandoned: set[Future[Any]] = set()
         # Set while a fetch may have handed over tasks of which we know nothing.
         self._unsure = False
         self._cursors = new_cursors()
@@ -82,6 +86,7 @@ class Worker:
             self._threads,
             parts.settings.message_limit,
             self._relock,
+            self._abandon,
         )
         self._watchdog = self._make_watchdog()
 
@@ -97,17 +102,22 @@ class Worker:
                 out.
         """
         await self._broker.ping()
-        await asyncio.to_thread(self._watchdog.start)
+        await _in_own_thread(self._watchdog.start)
         logger.info("worker %s (%s) ready: %d slots", self.id, self.name, self._concurrency)
         try:
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(every(stop, "sweep", self._sweep), name="sweep")
-                loops.create_task(every(stop, "help to promote", self._help_promote))
-                loops.create_task(self._read(stop), name="reader")
+                running = {
+                    loops.create_task(every(stop, "sweep", self._sweep), name="sweep"),
+                    loops.create_task(every(stop, "help to promote", self._help_promote)),
+                    loops.create_task(self._read(stop), name="reader"),
+                }
                 await stop.requested.wait()
+                await _first(asyncio.create_task(stop.forced.wait()), _ended(running))
+                for loop in running:  # a frozen Redis must not hold the exit
+                    loop.cancel()
             return await self._drain(stop)
         finally:
-            await asyncio.to_thread(self._watchdog.stop)
+            await _in_own_thread(self._watchdog.stop)
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _read(self, stop: Stop) -> None:
@@ -124,8 +134,8 @@ class Worker:
         stopping.cancel()
 
     async def _fill_slots(self, stopping: asyncio.Task[Any]) -> None:
-        free = self._concurrency - len(self._running)
-        if free == 0:
+        free = self._concurrency - len(self._running) - len(self._abandoned)
+        if free <= 0:
             self._slot_freed.clear()
             await _first(stopping, self._slot_freed.wait())
             return
@@ -197,7 +207,11 @@ class Worker:
             await self._wait_for_running(_CANCEL_SECONDS)
         if self._running:
             logger.error("%d tasks did not end when cancelled", len(self._running))
-        await self._broker.leave(self.id, self._size)
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self._broker.leave(self.id, self._size)
+        except (TimeoutError, NonetError) as error:
+            logger.warning("not signed off, the registration ends by itself: %s", error)
         return code
 
     async def _wait_for_running(
@@ -216,6 +230,19 @@ class Worker:
         if attempt.lost is None:
             attempt.lease = self._lease(attempt.delivery, locks)
             self._watchdog.hold(attempt.lease, since, attempt.lose)
+
+    def _abandon(self, thread: Future[Any]) -> None:
+        """Count a thread that cannot be stopped as a slot in use, until it ends."""
+        loop = asyncio.get_running_loop()
+
+        def ended(done: Future[Any]) -> None:
+            self._abandoned.discard(done)
+            self._slot_freed.set()
+
+        self._abandoned.add(thread)
+        thread.add_done_callback(
+            lambda done: loop.is_closed() or loop.call_soon_threadsafe(ended, done)
+        )
 
     def _lease(self, delivery: Delivery, locks: str) -> Lease:
         settings = self._parts.settings
@@ -258,3 +285,13 @@ async def _first(stopping: asyncio.Task[Any], waiting: Coroutine[Any, Any, objec
     else:
         task.cancel()
         await asyncio.wait({task})
+
+
+async def _ended(tasks: Set[asyncio.Task[Any]]) -> None:
+    await asyncio.wait(tasks)
+
+
+async def _in_own_thread(function: Callable[[], None]) -> None:
+    """Not in the loop's executor, whose threads user code may occupy for ever."""
+    with ThreadPoolExecutor(1, thread_name_prefix="nonet-own") as thread:
+        await asyncio.get_running_loop().run_in_executor(thread, function)
