@@ -149,3 +149,11 @@ def test_includes_are_resolved_once() -> None:
     source, digest = script("settle")
     assert "local function finish(" in source and "@include" not in source
     assert script("settle")[1] == digest
+
+
+async def test_more_callers_than_connections(redis_url: str) -> None:
+    """Hundreds of commands at once wait for their turn instead of failing."""
+    client = connect(redis_url)
+    assert await asyncio.gather(*(client.ping() for _ in range(400))) == [True] * 400
+    assert int((await client.info("clients"))["connected_clients"]) < 100
+    await client.aclose()

@@ -1099,3 +1099,24 @@ async def test_one_function_serves_a_route_and_a_task(injector: Injector) -> Non
     for function in (route, execute):
         assert await provided(injector, function) == {"db": "session of files"}
     assert log == ["commit"] * 3
+
+
+async def test_a_teardown_never_queues_behind_set_ups() -> None:
+    """Many attempts that wait in threads for what others hold all end: a small pool of places."""
+    places = threading.BoundedSemaphore(3)
+
+    def place() -> Iterator[int]:
+        places.acquire()
+        yield 1
+        places.release()
+
+    async def execute(one: Annotated[int, Depends(place)]) -> None: ...
+
+    async with Injector() as injector:
+
+        async def attempt() -> None:
+            async with injector.open(execute):
+                await asyncio.sleep(0)
+
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(attempt() for _ in range(60)))

@@ -1,0 +1,68 @@
+"""Ticks and stop requests of daemons."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nonet.errors import ServerUnreachableError
+from nonet.service import Stop, every
+
+
+class Hasty(Stop):
+    """Does not sleep, but remembers how long it should have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+
+async def test_a_tick_may_fail_for_hours() -> None:
+    """Thousands of failures in a row end no loop, and the pause stays within seconds."""
+    stop = Hasty()
+    ticks = 0
+
+    async def tick() -> float:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 3000:
+            stop.request()
+        raise ServerUnreachableError("away")
+
+    await every(stop, "test", tick)
+    assert ticks == 3000
+    assert stop.pauses[0] < 0.5 and 4 < max(stop.pauses) < 9
+
+
+async def test_a_success_resets_the_pause() -> None:
+    """After a good tick the next failure waits a short time again, and ticks name their pause."""
+    stop = Hasty()
+    ticks = 0
+
+    async def tick() -> float:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 9:
+            stop.request()
+        if ticks in (7, 9):
+            return 42.0
+        raise ValueError("no")
+
+    await every(stop, "test", tick)
+    assert stop.pauses[5] > 3 > stop.pauses[7]
+    assert [stop.pauses[6], stop.pauses[8]] == [42.0, 42.0]
+
+
+async def test_the_second_request_forces() -> None:
+    """One request drains, two end at once; a sleep ends with the first."""
+    stop = Stop()
+    sleeping = asyncio.create_task(stop.sleep(3600))
+    await asyncio.sleep(0)
+    stop.request()
+    await sleeping
+    assert not stop.forced.is_set()
+    stop.request()
+    assert stop.forced.is_set()
