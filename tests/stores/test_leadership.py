@@ -91,11 +91,25 @@ async def test_one_occurrence_waits_at_a_time(broker: Broker, leadership: Leader
 
 async def test_planning_is_remembered_and_never_overwritten(leadership: Leadership) -> None:
     """An entry's start is kept over restarts, and a later plan does not move it."""
-    await leadership.plan(["e"], NOON)
-    await leadership.plan(["e"], NOON + timedelta(hours=1))
+    term = await leadership.lead("a", 30, "{}") or ""
+    later = NOON + timedelta(hours=1)
+    assert await leadership.plan(term, ["e", "f"], [], NOON)
+    assert await leadership.plan(term, ["e"], ["f"], later)
     assert await leadership.last_fired() == {"e": NOON}
-    await leadership.store_next("e", NOON + timedelta(hours=2))
-    assert await leadership.next_of("e") == NOON + timedelta(hours=2)
-    await leadership.forget(["e"])
+    assert await leadership.store_next(term, "e", later)
+    assert await leadership.next_of("e") == later
+    assert await leadership.plan(term, [], ["e"], later)
     assert await leadership.last_fired() == {}
+    assert await leadership.next_of("e") is None
+
+
+async def test_a_deposed_leader_plans_nothing(leadership: Leadership) -> None:
+    """What is remembered of entries changes under the leader's own term only."""
+    old = await leadership.lead("a", 30, "{}") or ""
+    await leadership.resign("a", old)
+    term = await leadership.lead("b", 30, "{}") or ""
+    await leadership.plan(term, ["e"], [], NOON)
+    assert not await leadership.plan(old, ["x"], ["e"], NOON)
+    assert not await leadership.store_next(old, "e", NOON)
+    assert await leadership.last_fired() == {"e": NOON}
     assert await leadership.next_of("e") is None

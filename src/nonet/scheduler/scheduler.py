@@ -160,7 +160,7 @@ class Scheduler:
                 return now + timedelta(seconds=_LONGEST_PAUSE)
             logger.info("%s: occurrence %s %s", entry.key, occurrence.isoformat(), answer)
         if asked_once and decision.next is not None and decision.next != stored:
-            await self._leadership.store_next(entry.key, decision.next)
+            await self._leadership.store_next(term, entry.key, decision.next)
         return decision.next
 
     async def _base_instants(self, term: str, now: datetime) -> dict[str, datetime]:
@@ -168,12 +168,12 @@ class Scheduler:
         keys = [entry.key for entry in self._entries]
         last = await self._leadership.last_fired()
         new = [key for key in keys if key not in last]
-        if new:
-            await self._leadership.plan(new, now)
+        gone = sorted(last.keys() - set(keys)) if self._planned_for != term else []
+        if new or gone:
+            if not await self._leadership.plan(term, new, gone, now):
+                self._depose()
             last = await self._leadership.last_fired()
-        if self._planned_for != term:
-            await self._leadership.forget(sorted(last.keys() - set(keys)))
-            self._planned_for = term
+        self._planned_for = term
         return last
 
     async def _watch_config(self) -> float:

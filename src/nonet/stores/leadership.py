@@ -63,12 +63,15 @@ class Leadership:
         )
         return str(answer.decode())
 
-    async def plan(self, entries: list[str], now: datetime) -> None:
-        """Remember since when entries are planned, unless they are known already."""
-        async with server_errors(self._client), self._client.pipeline() as pipe:
-            for entry in entries:
-                pipe.hsetnx(f"{self._prefix}periodic", entry, f"{_microseconds(now)}|")
-            await pipe.execute()
+    async def plan(self, term: str, new: list[str], gone: list[str], now: datetime) -> bool:
+        """Remember since when new entries are planned, drop those planned no more.
+
+        Returns:
+            False if another term leads; then nothing has changed.
+        """
+        instant = _microseconds(now)
+        answer = await self._scripts.run("plan", term, instant, len(new), *new, *gone)
+        return bool(answer == 1)
 
     async def last_fired(self) -> dict[str, datetime]:
         """When each entry fired last, or since when it is planned."""
@@ -79,25 +82,16 @@ class Leadership:
             for entry, value in found.items()
         }
 
-    async def forget(self, entries: list[str]) -> None:
-        """Drop the state of entries that are planned no more."""
-        if entries:
-            async with server_errors(self._client):
-                await self._client.hdel(f"{self._prefix}periodic", *entries)
-                await self._client.hdel(f"{self._prefix}periodic:next", *entries)
-
     async def next_of(self, entry: str) -> datetime | None:
         """The stored next occurrence of an entry whose schedule is asked only once."""
         async with server_errors(self._client):
             found = await self._client.hget(f"{self._prefix}periodic:next", entry)
         return _instant(found.decode()) if found else None
 
-    async def store_next(self, entry: str, occurrence: datetime) -> None:
-        """Keep what such a schedule answered."""
-        async with server_errors(self._client):
-            await self._client.hset(
-                f"{self._prefix}periodic:next", entry, _microseconds(occurrence)
-            )
+    async def store_next(self, term: str, entry: str, occurrence: datetime) -> bool:
+        """Keep what such a schedule answered; False if another term leads."""
+        answer = await self._scripts.run("store_next", term, entry, _microseconds(occurrence))
+        return bool(answer == 1)
 
 
 def _instant(microseconds: str) -> datetime:
