@@ -13,7 +13,7 @@ this table.
     h:ID                    LIST    error documents of the last 20 failed attempts
     e:ID                    STRING  error document of a dying task
     r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone
-    waiters:ID              SET     clients that wait for the result
+    waiters:ID              ZSET    client → when it last asked for the result (µs)
     open:ID                 SET     groups that this task opened and has not sealed
     g:GID                   HASH    a callback group
     g:GID:pending           SET     children that have not ended

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from servers import RedisServer
 
 from nonet.errors import NonetError
 from nonet.stores.broker import Broker, Delivery, Submission, new_cursors
@@ -382,6 +386,48 @@ class TestSettle:
         assert keys == {"{test}:r:a"}
         assert await broker.client.ttl("{test}:r:a") > 0
         assert await broker.client.exists("{test}:lock:mutex:job:1") == 0
+
+
+class TestWait:
+    async def test_who_gave_up_is_forgotten(self, broker: Broker, redis_url: str) -> None:
+        """Clients that no longer ask leave the list of those who wait; who waits is told."""
+        await broker.submit([task("a")])
+        gone = [f"client-{n}" for n in range(10)]
+        for client in gone:
+            await broker.scripts.run("wait", "a", client)
+        age = round((await broker.now()).timestamp() * 1e6) - 21_000_000
+        await broker.client.zadd("{test}:waiters:a", dict.fromkeys(gone, age))
+        results = Results(broker.client, broker.batched, redis_url, "test")
+        waiting = asyncio.create_task(results.wait("a", 10))
+        delivery = await fetch_one(broker)
+        while await broker.client.zcard("{test}:waiters:a") != 1:
+            assert not waiting.done()
+        started = await broker.now()
+        await broker.settle(delivery, "done", b"")
+        assert await waiting is not None
+        assert (await broker.now() - started).total_seconds() < 2
+        await results.aclose()
+
+    async def test_a_frozen_redis_does_not_prolong_a_wait(self) -> None:
+        """A timeout is kept, and says the same, when Redis does not answer at all."""
+        with RedisServer() as server:
+            broker = make_broker(server.url)
+            await broker.submit([task("a")])
+            results = Results(broker.client, broker.batched, server.url, "test")
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                started = time.monotonic()
+                with pytest.raises(TimeoutError, match="task a has not ended after 1 s"):
+                    await results.wait("a", 1)
+                assert time.monotonic() - started < 2
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            with pytest.raises(TimeoutError, match="after 0 s"):
+                await results.wait("a", 0)
+            await broker.settle(await fetch_one(broker), "done", b"")
+            assert await results.wait("a", 0) is not None
+            await results.aclose()
+            await broker.aclose()
 
 
 class TestDelayed:

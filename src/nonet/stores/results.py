@@ -7,7 +7,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +27,8 @@ from nonet.stores.redis import (
 # A waiting client asks again after so long: its registration may have gone with Redis' data.
 _RECHECK_SECONDS = 5.0
 _LISTEN_PAUSE = 0.5
+# One look is always granted, also to who does not want to wait.
+_LOOK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -139,20 +141,30 @@ class Results:
             told = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(id, set()).add(told)
             try:
-                answer = await self._batched.run("wait", id, self._me)
+                left = math.inf if deadline is None else deadline - time.monotonic()
+                answer = await self._look(id, left)
                 if answer[0] == b"ended":
                     return parse_ended(answer[1])
                 if answer[0] == b"unknown":
                     return None
                 left = math.inf if deadline is None else deadline - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError(f"task {id} has not ended after {timeout_seconds:g} s")
+                    raise TimeoutError
                 self._listen()
                 await asyncio.wait({told}, timeout=min(left, _RECHECK_SECONDS))
+            except TimeoutError:
+                problem = f"task {id} has not ended after {timeout_seconds:g} s"
+                raise TimeoutError(problem) from None
             finally:
                 self._waiting[id].discard(told)
                 if not self._waiting[id]:
                     del self._waiting[id]
+
+    async def _look(self, id: str, seconds: float) -> Sequence[bytes]:
+        # Without this bound a Redis that hangs would answer after all its retries.
+        async with asyncio.timeout(None if seconds == math.inf else max(seconds, _LOOK_SECONDS)):
+            answer: Sequence[bytes] = await self._batched.run("wait", id, self._me)
+        return answer
 
     async def status(self, id: str) -> TaskStatus | None:
         """One task, or None if it is unknown."""

@@ -11,6 +11,8 @@ end
 if redis.call('EXISTS', P .. 't:' .. ARGV[1]) == 0 then
   return {'unknown'}
 end
-redis.call('SADD', P .. 'waiters:' .. ARGV[1], ARGV[2])
+-- Who still waits asks every 5 seconds; all others gave up.
+redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. ARGV[1], '-inf', digits(now - 20000000))
+redis.call('ZADD', P .. 'waiters:' .. ARGV[1], digits(now), ARGV[2])
 redis.call('HSET', P .. 't:' .. ARGV[1], 'waited', 1)
 return {'live'}

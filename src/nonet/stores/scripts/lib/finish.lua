@@ -17,7 +17,7 @@ local function finish(id, state, fence, doc, ttl, dedup)
     fail_unsealed(id)
   end
   if record[3] then
-    for _, client in ipairs(redis.call('SMEMBERS', P .. 'waiters:' .. id)) do
+    for _, client in ipairs(redis.call('ZRANGE', P .. 'waiters:' .. id, 0, -1)) do
       redis.call('RPUSH', P .. 'wake:' .. client, id)
       redis.call('PEXPIRE', P .. 'wake:' .. client, 10000)
     end
