@@ -20,7 +20,7 @@ this table.
     g:GID:callback          HASH    what to submit when all children have ended
     g:GID:on_failure        HASH    what to submit instead if a child failed
     g:GID:results           HASH    child id → ``state|fence|body``
-    groups                  ZSET    group id → opened (µs)
+    groups                  ZSET    group id → when it may be forgotten (µs)
     lock:mutex:…            STRING  ``owner|expiry`` (µs)
     lock:rw:…:w             STRING  ``owner|expiry`` of the writer
     lock:rw:…:r             ZSET    owner → expiry of each reader

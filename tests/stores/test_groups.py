@@ -178,19 +178,76 @@ async def test_a_parent_that_ends_before_sealing_fails_the_group(broker: Broker)
     assert await broker.client.exists("{test}:open:parent") == 0
 
 
+async def keys_of(broker: Broker) -> dict[str, float]:
+    """Every key of the group, with the seconds that it has left (-0.001: for good)."""
+    names = [key.decode() async for key in broker.client.scan_iter("{test}:g:g*")]
+    return {name: await broker.client.pttl(name) / 1000 for name in names}
+
+
+async def open_another(groups: Groups, group: str) -> None:
+    await groups.open(
+        group, "", policy="all_done", ttl_seconds=60, total=0, callback=CALLBACK, on_failure=None
+    )
+
+
 async def test_a_fired_group_expires_and_leaves_the_list(broker: Broker) -> None:
     """After firing every key of the group has a TTL; the index forgets what is gone."""
     groups = await open_group(broker, 1)
     await groups.seal("g", "")
     await broker.settle((await fetch(broker))["g.0"], "done", b"")
-    for key in [key async for key in broker.client.scan_iter("{test}:g:g*")]:
-        assert await broker.client.ttl(key) > 0, key
-        await broker.client.delete(key)
+    assert all(50 < left <= 60 for left in (await keys_of(broker)).values())
+    forgotten = await broker.client.zscore("{test}:groups", "g") / 1e6
+    assert 50 < forgotten - (await broker.now()).timestamp() <= 60
+    await broker.client.delete(*await keys_of(broker))
     assert await groups.list(10) == []
-    await groups.open(
-        "h", "", policy="all_done", ttl_seconds=60, total=0, callback=CALLBACK, on_failure=None
-    )
+    await broker.client.zadd("{test}:groups", {"g": (await broker.now()).timestamp() * 1e6})
+    await open_another(groups, "h")
     assert await broker.client.zrange("{test}:groups", 0, -1) == [b"h"]
+
+
+async def test_firing_forgets_what_is_gone(broker: Broker) -> None:
+    """The index is cleaned by every group that fires too, however many are gone."""
+    groups = await open_group(broker, 0)
+    await broker.client.zadd("{test}:groups", {f"old-{n}": n for n in range(50)})
+    await groups.seal("g", "")
+    assert await broker.client.zrange("{test}:groups", 0, -1) == [b"g"]
+
+
+async def test_a_slow_spawn_keeps_its_group(broker: Broker) -> None:
+    """A program has a day to seal, however short results live; what it leaves expires then."""
+    day = 24 * 3600
+    groups = await open_group(broker, 2)
+    await broker.settle((await fetch(broker))["g.0"], "done", b"")
+    left = await keys_of(broker)
+    assert {"{test}:g:g:results", "{test}:g:g:pending"} < set(left)
+    assert all(day - 10 < seconds <= day for seconds in left.values()), left
+    forgotten = await broker.client.zscore("{test}:groups", "g") / 1e6
+    assert day - 10 < forgotten - (await broker.now()).timestamp() <= day
+    assert await groups.seal("g", "") == "sealed"
+    assert all(seconds < 0 for seconds in (await keys_of(broker)).values())
+
+
+@pytest.mark.parametrize("parent", ["parent", ""])
+async def test_a_group_that_is_under_way_stays_listed(broker: Broker, parent: str) -> None:
+    """What does not expire is not forgotten either: a parent's group, and any once sealed."""
+    await broker.submit([task("parent")])
+    groups = await open_group(broker, 1, parent=parent)
+    if not parent:
+        await groups.seal("g", parent)
+    assert all(seconds < 0 for seconds in (await keys_of(broker)).values())
+    forgotten = await broker.client.zscore("{test}:groups", "g") / 1e6
+    assert forgotten - (await broker.now()).timestamp() > 9 * 365 * 24 * 3600
+
+
+async def test_the_newest_group_is_listed_first(broker: Broker) -> None:
+    """By when it was opened, whatever became of it and however long it is kept."""
+    await broker.submit([task("parent")])
+    groups = await open_group(broker, 0, parent="parent")
+    for group in ("h", "i", "j"):
+        await open_another(groups, group)
+    await groups.seal("i", "")
+    assert [status.id for status in await groups.list(10)] == ["j", "i", "h", "g"]
+    assert [status.id for status in await groups.list(2)] == ["j", "i"]
 
 
 @given(data=st.data(), total=st.integers(0, 6))

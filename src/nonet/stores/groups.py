@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -122,15 +123,29 @@ class Groups:
 
     async def list(self, limit: int) -> Sequence[GroupStatus]:
         """The groups opened last, newest first."""
-        async with server_errors(self._client):
-            ids = await self._client.zrevrange(f"{self._prefix}groups", 0, limit - 1)
         found = []
-        for id in ids:
+        for id in await self._newest(limit):
             try:
-                found.append(await self.status(id.decode()))
+                found.append(await self.status(id))
             except NotFoundError:
                 continue
         return found
+
+    async def _newest(self, limit: int) -> Sequence[str]:
+        newest: list[tuple[int, str]] = []
+        cursor, more = 0, True
+        async with server_errors(self._client):
+            while more:
+                cursor, page = await self._client.zscan(f"{self._prefix}groups", cursor, count=1000)
+                ids = [id.decode() for id, _ in page]
+                async with self._client.pipeline(transaction=False) as pipe:
+                    for id in ids:
+                        pipe.hget(f"{self._prefix}g:{id}", "opened")
+                    opened = await pipe.execute()
+                known = {(int(at), id) for at, id in zip(opened, ids, strict=True) if at}
+                newest = heapq.nlargest(limit, known.union(newest))
+                more = cursor != 0
+        return [id for _, id in newest]
 
 
 def callback_id(group: str) -> str:

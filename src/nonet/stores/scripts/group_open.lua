@@ -4,7 +4,7 @@
 -- ARGV  group, parent id or '', policy, ttl ms, number of children,
 --       callback (id, name, stream, envelope, locks), on_failure (the same, id '' for none)
 -- returns the state: building, or what an earlier run of the parent reached
--- @include base
+-- @include base index
 local key = P .. 'g:' .. ARGV[1]
 local state = redis.call('HGET', key, 'state')
 if state then
@@ -23,17 +23,14 @@ redis.call('HSET', key, 'state', 'building', 'parent', ARGV[2], 'policy', ARGV[3
 if redis.call('EXISTS', P .. 't:' .. ARGV[2]) == 1 then
   redis.call('SADD', P .. 'open:' .. ARGV[2], ARGV[1])
   redis.call('HSET', P .. 't:' .. ARGV[2], 'opens', 1)
+  list_group(ARGV[1])
 else
-  -- Nobody can tell that a program which is no task has died: it has one ttl to seal.
+  -- Nobody can tell that a program which is no task has died: it has so long to seal.
+  local one_day = 86400000
+  local ttl = math.max(tonumber(ARGV[4]), one_day)
   for _, suffix in ipairs({'', ':callback', ':on_failure'}) do
-    redis.call('PEXPIRE', key .. suffix, ARGV[4])
+    redis.call('PEXPIRE', key .. suffix, digits(ttl))
   end
+  list_group(ARGV[1], ttl)
 end
--- The index forgets groups whose keys are gone.
-for _, old in ipairs(redis.call('ZRANGE', P .. 'groups', 0, 9)) do
-  if redis.call('EXISTS', P .. 'g:' .. old) == 0 then
-    redis.call('ZREM', P .. 'groups', old)
-  end
-end
-redis.call('ZADD', P .. 'groups', digits(now), ARGV[1])
 return 'building'

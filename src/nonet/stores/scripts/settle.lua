@@ -9,7 +9,7 @@
 --                back          no attempt used: keep text as what it waits for
 --                dying         never execute again: keep the document until it is in SQL
 -- returns OK | STALE (not the owner) | LOST (a lock ran out: nothing was changed)
--- @include base wake record locks group finish
+-- @include base wake record locks index group finish
 local id, gen, fence, stream_key, entry = ARGV[1], ARGV[2], ARGV[3], P .. ARGV[4], ARGV[5]
 local outcome, document, text = ARGV[6], ARGV[7], string.sub(ARGV[8], 1, 60)
 local due, started = now + tonumber(ARGV[9]), ARGV[10] == '1'

@@ -1,4 +1,4 @@
--- lib/group: needs base, wake, record. A group fires exactly once, in the script that ends its
+-- lib/group: needs base, wake, record, index. A group fires exactly once, in the script that ends its
 -- last child or seals it.  g:GID: state building | sealed | fired, failed, policy, ttl, parent.
 
 -- Submit callback or on_failure, and let the group's keys expire.
@@ -17,6 +17,7 @@ local function fire_group(gid)
   for _, suffix in ipairs({'', ':results', ':callback', ':on_failure'}) do
     redis.call('PEXPIRE', key .. suffix, group[3])
   end
+  list_group(gid, tonumber(group[3]))
 end
 
 local function fire_if_complete(gid)
@@ -35,6 +36,12 @@ local function end_child(gid, id, state, value)
     return
   end
   redis.call('HSET', key .. ':results', id, value)
+  local left = redis.call('PTTL', key)
+  if left >= 0 then
+    -- Not sealed yet, or fired: what the children left must not outlive the group.
+    redis.call('PEXPIRE', key .. ':results', left)
+    redis.call('PEXPIRE', key .. ':pending', left)
+  end
   if redis.call('SREM', key .. ':pending', id) == 1 then
     if state ~= 'done' then
       redis.call('HINCRBY', key, 'failed', 1)

@@ -1,0 +1,8 @@
+-- lib/index: needs base. The index of groups: each with the time when it may be forgotten.
+
+-- List a group that expires in ms from now, or at no known time (nil); forget those long gone.
+local function list_group(gid, ms)
+  redis.call('ZREMRANGEBYSCORE', P .. 'groups', '-inf', digits(now))
+  local ten_years = 315360000000
+  redis.call('ZADD', P .. 'groups', digits(now + (ms or ten_years) * 1000), gid)
+end
