@@ -6,7 +6,6 @@ take all locks of a task or none when the task is fetched; the watchdog renews t
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable
 from typing import ClassVar
@@ -15,6 +14,9 @@ from nonet.errors import RegistrationError, suggestion
 from nonet.keys import escape
 
 DEFAULT_TTL_MS = 30_000
+# Beyond any sensible lease or window, and far below what Redis refuses as an expiry.
+_MOST_TTL_MS = 2**31 - 1
+_MOST_WINDOW_SECONDS = 366 * 24 * 3600
 
 
 class _NamesTypes(type):
@@ -95,8 +97,8 @@ class BaseLock:
         obj: kind of the object, a registered `LockedObjectType` (or its name).
         key: which object; any text or number.
         extra_keys: further parts of the name, e.g. an action.
-        ttl_ms: how long the lock outlives a dead holder, in milliseconds. The default follows
-            the process setting ``NONET_LOCK_TTL``.
+        ttl_ms: how long the lock outlives a dead holder, in milliseconds, 24 days at most. The
+            default follows the process setting ``NONET_LOCK_TTL``.
     """
 
     kind: ClassVar[str]
@@ -110,9 +112,10 @@ class BaseLock:
         ttl_ms: int = DEFAULT_TTL_MS,
     ) -> None:
         # The scripts read whole numbers; a line with another would not be seen as a lock.
-        if not isinstance(ttl_ms, int) or ttl_ms < 100:
+        if not isinstance(ttl_ms, int) or not 100 <= ttl_ms <= _MOST_TTL_MS:
             raise ValueError(
-                f"{type(self).__name__}: ttl_ms={ttl_ms!r} must be a whole number, 100 at least"
+                f"{type(self).__name__}: ttl_ms={ttl_ms!r} must be a whole number, 100 at least "
+                f"and {_MOST_TTL_MS} (24 days) at most"
             )
         self.obj = LockedObjectType(obj)
         self.key = key
@@ -174,7 +177,8 @@ class RateLimiter(BaseLimiter):
 
     Args:
         n_items: what one execution counts for.
-        limit, window_seconds: override the class attributes of the same name.
+        limit, window_seconds: override the class attributes of the same name; the window is
+            366 days at most.
 
     Example:
         RateLimiter(LockedObjectType.STORAGE_ELEMENT, "CERN-DST", limit=10, window_seconds=60)
@@ -212,9 +216,10 @@ class RateLimiter(BaseLimiter):
                 f"{self!r}: n_items={self.n_items!r} can never fit a limit of {limit}; "
                 "it must be a whole number between 1 and the limit"
             )
-        if not 0.001 <= self.window_seconds < math.inf:
+        if not 0.001 <= self.window_seconds <= _MOST_WINDOW_SECONDS:
             raise ValueError(
-                f"{self!r}: window_seconds={self.window_seconds} must be at least 0.001"
+                f"{self!r}: window_seconds={self.window_seconds} must be at least 0.001 and "
+                f"{_MOST_WINDOW_SECONDS} (366 days) at most"
             )
         window_ms = round(self.window_seconds * 1000)
         return _line(self.kind, self.redis_key, self.ttl_ms, limit, window_ms, self.n_items)

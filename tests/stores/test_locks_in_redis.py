@@ -169,6 +169,24 @@ async def test_renewing_keeps_every_kind_of_lock(redis_url: str, lock: BaseLock)
     await broker.aclose()
 
 
+async def test_the_longest_locks_are_taken_and_renewed(broker: Broker, redis_url: str) -> None:
+    """The bounds of ttl and window are numbers that every script can work with."""
+    locks = [kind("job", 1, ttl_ms=2**31 - 1) for kind in (MutexLock, ExclusiveRWLock)]
+    limits = (
+        ConcurrencyLimiter("job", 1, limit=1, ttl_ms=2**31 - 1),
+        RateLimiter("job", 1, limit=1, window_seconds=366 * 24 * 3600),
+    )
+    (delivery,) = await submit_and_fetch(broker, "a", *locks, *limits)
+    leases = Leases(
+        redis_url, "test", "small-a", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1
+    )
+    lease = Lease("a", delivery.gen, delivery.fence, 30, delivery.stream_key, delivery.entry)
+    assert leases.renew([lease]) == set()
+    leases.close()
+    assert await submit_and_fetch(broker, "b", limits[1]) == []
+    assert await broker.settle(delivery, "done", b"") == "OK"
+
+
 async def test_a_lock_key_of_another_type_costs_its_own_lease(
     broker: Broker, redis_url: str
 ) -> None:

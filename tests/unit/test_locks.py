@@ -29,6 +29,7 @@ from nonet.locks import (
 KINDS = [MutexLock, ExclusiveRWLock, SharedRWLock, RateLimiter, ConcurrencyLimiter]
 # As lib/locks.lua reads a line.
 LINE = re.compile(r"[A-Z]\|[^|\n]*\|\d*\|\d*\|\d*\|\d*")
+YEAR = 366 * 24 * 3600
 KEYS = st.text(st.characters(exclude_categories=()), max_size=10) | st.integers()
 
 
@@ -48,6 +49,7 @@ class Tight(RateLimiter):
         (MutexLock("job", 7), "M|lock:mutex:job:7||||"),
         (MutexLock(JOB, 7, ttl_ms=DEFAULT_TTL_MS), "M|lock:mutex:job:7||||"),
         (MutexLock(JOB, 7, ttl_ms=1500), "M|lock:mutex:job:7|1500|||"),
+        (MutexLock(JOB, 7, ttl_ms=2**31 - 1), "M|lock:mutex:job:7|2147483647|||"),
         (ExclusiveRWLock(TASK, "a"), "W|lock:rw:task:a||||"),
         (SharedRWLock(TRANSFORMATION, "a"), "R|lock:rw:transformation:a||||"),
         (ConcurrencyLimiter(TASK, "T"), None),
@@ -59,6 +61,10 @@ class Tight(RateLimiter):
         (RateLimiter(TASK, "T"), None),
         (RateLimiter(TASK, "T", window_seconds=3), None),
         (RateLimiter(TASK, "T", limit=3, window_seconds=60), "L|limiter:rate:task:T||3|60000|1"),
+        (
+            RateLimiter(TASK, "T", limit=3, window_seconds=YEAR),
+            "L|limiter:rate:task:T||3|31622400000|1",
+        ),
         (Tight(TASK, "T"), "L|limiter:rate:task:T||3|500|1"),
         (Tight(TASK, "T", n_items=3), "L|limiter:rate:task:T||3|500|3"),
         (Tight(TASK, "T", limit=9, window_seconds=1), "L|limiter:rate:task:T||9|1000|1"),
@@ -164,6 +170,10 @@ def test_kinds_are_different_locks() -> None:
         (lambda: MutexLock(JOB, 1, ttl_ms=99), "ttl_ms=99"),
         (lambda: MutexLock(JOB, 1, ttl_ms=1500.5), "ttl_ms=1500.5 must be a whole number"),
         (
+            lambda: MutexLock(JOB, 1, ttl_ms=2**31),
+            r"ttl_ms=2147483648 must .* 2147483647 \(24 days",
+        ),
+        (
             lambda: ConcurrencyLimiter(TASK, "T", limit=0),
             r"ConcurrencyLimiter\('task', 'T'\): limit=0",
         ),
@@ -175,6 +185,10 @@ def test_kinds_are_different_locks() -> None:
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=1e-4), "window_seconds=0.0001"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=math.inf), "window_seconds=inf"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=math.nan), "window_seconds=nan"),
+        (
+            lambda: RateLimiter(TASK, "T", limit=1, window_seconds=YEAR + 1),
+            r"window_seconds=31622401 must .* 31622400 \(366 days\) at most",
+        ),
         (lambda: Tight(TASK, "T", n_items=4), "n_items=4 can never fit a limit of 3"),
         (lambda: Tight(TASK, "T", n_items=0), "n_items=0"),
         (lambda: Tight(TASK, "T", n_items=1.5), "n_items=1.5"),
