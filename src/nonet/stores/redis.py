@@ -27,6 +27,7 @@ _RETRIES = 3
 _CONNECTIONS = 50
 # The longest blocking pop; its connection waits longer than that for the answer.
 BLOCK_SECONDS = 2.0
+_CLOSE_SECONDS = 2.0
 # Calls in one round trip: below it Redis serves others in between.
 _BATCH = 200
 
@@ -125,8 +126,10 @@ class BatchedScripts:
         return await answer
 
     async def aclose(self) -> None:
-        """Wait for what is under way."""
-        if self._sender is not None:
+        """Wait for what is under way, but not long: Redis may be frozen."""
+        if self._sender is not None and not self._sender.done():
+            await asyncio.wait({self._sender}, timeout=_CLOSE_SECONDS)
+            self._sender.cancel()
             await asyncio.wait({self._sender})
 
     async def _send(self) -> None:
