@@ -11,8 +11,10 @@ import enum
 import json
 import os
 import re
+import sys
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -663,3 +665,74 @@ class Relocked(Gated):
     @property
     def execution_locks(self) -> list[Any]:
         return [MutexLock("job", "relocked", ttl_ms=int(os.environ.get("PROBE_TTL", "30000")))]
+
+
+@dataclass
+class BlockingMutexThread(BlockingThread):
+    """A ``def`` task under a mutex."""
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "shared")]
+
+
+@dataclass
+class BuriedFreely(BaseTask):
+    """Fails for good without any lock, under a policy that would retry for ever; kept in SQL."""
+
+    size = Size.SMALL
+    dlq_eligible = True
+    retry_policy = ExponentialBackoff(max_retries=sys.maxsize)
+
+    async def execute(self) -> None:
+        note("start")
+        raise StopRetrying("hopeless")
+
+
+_PLACES = threading.BoundedSemaphore(3)
+
+
+def place() -> Iterator[None]:
+    """One of three places, waited for in a thread and given back at the end."""
+    _PLACES.acquire()
+    yield
+    _PLACES.release()
+
+
+@dataclass
+class NeedsPlace(BaseTask):
+    """Holds a place for a moment."""
+
+    size = Size.SMALL
+
+    async def execute(self, held: Annotated[None, Depends(place)]) -> None:
+        note("start")
+        await asyncio.sleep(0.02)
+
+
+class Mute(str):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+@dataclass
+class Hollow:
+    x: int
+
+
+@dataclass
+class ReturnsOdd(BaseTask):
+    """Returns an object that nobody can look at: ``hollow`` or ``mute``."""
+
+    kind: str
+    size = Size.SMALL
+
+    async def execute(self) -> Any:
+        note("start")
+        if self.kind == "mute":
+            return Mute("text")
+        result = Hollow(1)
+        del result.x
+        return result

@@ -1,0 +1,173 @@
+"""Servers that freeze, locks that vanish, and tasks that return or wait for the wrong thing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from acceptance.probe_tasks import (
+    BlockingMutexThread,
+    BuriedFreely,
+    GatedMutex,
+    NeedsPlace,
+    Quick,
+    ReturnsOdd,
+)
+from acceptance.site import LEASE, Site, result_states, submit_all
+from daemons import until
+from servers import MariaServer, RedisServer, Server
+
+from nonet import ResultUnavailable, TaskFailed
+from nonet.stores.dead_letters import DeadLetter, DeadLetters
+from nonet.stores.sql import upgrade
+
+
+@contextmanager
+def frozen(server: Server) -> Iterator[None]:
+    """A server that takes connections and bytes, and answers nothing."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+async def test_frozen_redis_counts_no_death(own_server: RedisServer, own_site: Site) -> None:
+    """After a freeze longer than lease and lock TTL the voided task runs again; nobody died."""
+    site = own_site
+    gate = site.gate()
+    worker = site.worker()
+    async with site.app() as app:
+        handle = await app.submit(GatedMutex(gate))
+        await site.started(handle)
+        with frozen(own_server):
+            await until(lambda: site.journal("cancelled"), "the attempt is voided")
+            await until(_after(LEASE), "its lease has ended")
+        first, second = await site.started(handle, 2)
+        status = await handle.status()
+        site.open(gate)
+        assert await handle.result(timeout=10) == worker.pid
+        await site.all_ended()
+    assert status.worker_deaths == 0
+    assert (first.attempt, second.attempt) == (1, 1)
+    assert (first.pid, second.pid) == (worker.pid, worker.pid)
+    assert len(site.journal("end")) == 1
+
+
+async def test_abandoned_thread_keeps_its_slot(site: Site) -> None:
+    """A ``def`` task whose lock was taken away uses its slot until its thread has ended."""
+    gate = site.gate()
+    worker = site.worker("--concurrency", "1")
+    async with site.app() as app:
+        blocking = await app.submit(BlockingMutexThread(gate))
+        await site.started(blocking)
+        site.redis.delete(site.key("lock:mutex:job:shared"))
+        await until(lambda: "attempt voided" in worker.log, "the attempt is voided")
+        after = await app.submit(Quick(1))
+        passed = _after(1)
+        await until(lambda: passed() or site.journal("start", id=after), "the worker had its time")
+        assert site.journal("start", id=after) == []
+        site.open(gate)
+        assert await after.result(timeout=10) == 1
+        await blocking.result(timeout=10)
+        await site.all_ended()
+
+
+@pytest.mark.parametrize(
+    ("labels", "kept"),
+    [
+        ({"vo": 7}, {"vo": "7", "labels": {"vo": 7}}),
+        ({"n": 10**5000}, {"labels": {}, "error_type": "StopRetrying"}),
+        ({}, {"max_retries": 2**31 - 1}),
+    ],
+    ids=["vo", "huge label", "huge policy"],
+)
+async def test_what_a_database_refuses_is_cut(
+    site: Site, mariadb_url: str, labels: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    """What no column can hold is cut, alone if possible; the task is buried all the same, once."""
+    await upgrade(mariadb_url)
+    site.worker(NONET_DB_URL=mariadb_url)
+    async with site.app() as app:
+        handle = await app.submit(BuriedFreely(), labels=labels)
+        with pytest.raises(TaskFailed, match="hopeless"):
+            await handle.result(timeout=10)
+        assert (await handle.status()).state == "dead"
+        await site.all_ended()
+    (row,) = await _rows(mariadb_url)
+    assert row.task_id == handle
+    assert {name: getattr(row, name) for name in kept} == kept
+    assert len(site.journal("start")) == 1
+
+
+async def test_frozen_sql_holds_up_nobody(site: Site) -> None:
+    """While MariaDB is frozen 60 dying tasks leave slots to others; then each is kept once."""
+    with MariaServer() as maria:
+        maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
+        url = maria.url("letters")
+        await upgrade(url)
+        site.worker("--concurrency", "20", NONET_DB_URL=url)
+        async with site.app() as app:
+            with frozen(maria):
+                dying = await submit_all(app, [BuriedFreely() for _ in range(60)])
+                await site.until_event("start", 20, task="BuriedFreely")
+                began = time.monotonic()
+                for handle in await app.submit_many([Quick(n) for n in range(100)]):
+                    await handle.result(timeout=10)
+                assert time.monotonic() - began < 5
+            await until(lambda: _hurried(site), "every task has ended")
+            await site.all_ended()
+            assert await result_states(app, dying) == {"dead": 60}
+        assert Counter(row.task_id for row in await _rows(url)) == dict.fromkeys(dying, 1)
+    executed = Counter(event.id for event in site.journal("start", task="BuriedFreely"))
+    assert executed == dict.fromkeys(dying, 1)
+
+
+async def test_teardowns_never_wait_for_set_ups(site: Site) -> None:
+    """Forty tasks share three places that block a thread each while they are waited for."""
+    site.worker()
+    async with site.app() as app:
+        ids = await submit_all(app, [NeedsPlace() for _ in range(40)])
+        await site.all_ended()
+        assert await result_states(app, ids) == {"done": 40}
+    assert len(site.journal("start")) == 40
+
+
+@pytest.mark.parametrize("kind", ["hollow", "mute"])
+async def test_result_that_cannot_be_looked_at(site: Site, kind: str) -> None:
+    """A task whose result breaks whoever touches it is done, after one execution."""
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(ReturnsOdd(kind))
+        with pytest.raises(ResultUnavailable, match="cannot be stored"):
+            await handle.result(timeout=10)
+        assert (await handle.status()).state == "done"
+        await site.all_ended()
+    assert len(site.journal("start")) == 1
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() >= deadline
+
+
+def _hurried(site: Site) -> bool:
+    """Whether no task lives any more; what waits for SQL waits no longer."""
+    live = site.live()
+    for id in live:
+        site.hurry(id)
+    return not live
+
+
+async def _rows(url: str) -> list[DeadLetter]:
+    store = DeadLetters(url)
+    try:
+        return list(await store.list())
+    finally:
+        await store.close()
