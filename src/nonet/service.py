@@ -6,11 +6,13 @@ import asyncio
 import logging
 import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import asynccontextmanager
 from enum import IntEnum
 
 logger = logging.getLogger(__name__)
+
+_LAST_TICK_SECONDS = 2.0
 
 
 class ExitCode(IntEnum):
@@ -81,6 +83,21 @@ async def every(stop: Stop, name: str, tick: Callable[[], Awaitable[float]]) -> 
             pause = 0.1 * 2 ** min(failures, 6) * random.uniform(0.75, 1.25)
             log_tick_failure(name, error, pause)
         await stop.sleep(pause)
+
+
+async def wind_up(stop: Stop, loops: Set[asyncio.Task[None]]) -> None:
+    """Wait for a stop request, then let the last ticks end; a frozen Redis must not hold the exit.
+
+    They get a moment, until the second signal; cut off, a fetch would lose what it was given.
+    """
+    await stop.requested.wait()
+    forced = asyncio.create_task(stop.forced.wait())
+    ended = asyncio.create_task(asyncio.wait(loops))
+    await asyncio.wait(
+        {forced, ended}, timeout=_LAST_TICK_SECONDS, return_when=asyncio.FIRST_COMPLETED
+    )
+    for task in (forced, ended, *loops):
+        task.cancel()
 
 
 def log_tick_failure(name: str, error: Exception, pause: float) -> None:

@@ -18,6 +18,7 @@ from nonet.stores.leases import Lease, Leases
 logger = logging.getLogger(__name__)
 
 _SETTLE_SECONDS = 0.05
+_STOP_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -59,8 +60,9 @@ class Watchdog:
         self._stopping = True
         self._changed.set()
         if self._thread.ident is not None:
-            self._thread.join()
-        self._leases.close()
+            self._thread.join(_STOP_SECONDS)
+        if not self._thread.is_alive():  # else Redis is silent, and the thread ends with its beat
+            self._leases.close()
 
     def hold(self, lease: Lease, since: float, on_lost: Callable[[str], None]) -> None:
         """Keep a lease alive.

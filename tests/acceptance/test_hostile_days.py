@@ -14,18 +14,23 @@ import pytest
 from acceptance.probe_tasks import (
     BlockingMutexThread,
     BuriedFreely,
+    Gated,
     GatedMutex,
     NeedsPlace,
     Quick,
     ReturnsOdd,
 )
 from acceptance.site import LEASE, Site, result_states, submit_all
-from daemons import until
+from daemons import Daemon, until
 from servers import MariaServer, RedisServer, Server
 
 from nonet import ResultUnavailable, TaskFailed
 from nonet.stores.dead_letters import DeadLetter, DeadLetters
 from nonet.stores.sql import upgrade
+
+# Nothing runs out while a test lasts, and every time-out is as long as it gets.
+PRODUCTION = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "30"}
+UNHURRIED, PROMPT = 15.0, 8.0
 
 
 @contextmanager
@@ -129,6 +134,39 @@ async def test_frozen_sql_holds_up_nobody(site: Site) -> None:
     assert executed == dict.fromkeys(dying, 1)
 
 
+async def test_stopping_while_redis_is_frozen(own_server: RedisServer, own_site: Site) -> None:
+    """A frozen Redis holds no exit: worker 1 (cut off by the grace) or 0, scheduler 0."""
+    site = own_site
+    busy = site.worker("--grace", "1", **PRODUCTION)
+    async with site.app() as app:
+        await app.submit(Gated(site.gate()))
+        await site.until_event("start")
+    idle = site.worker("--grace", "1", **PRODUCTION)
+    scheduler = site.scheduler(**PRODUCTION)
+    daemons = {"busy": busy, "idle": idle, "scheduler": scheduler}
+    with frozen(own_server):
+        await until(_after(2), "their scripts hang")
+        for daemon in daemons.values():
+            daemon.terminate()
+        ended = {name: (await _exit(daemon, UNHURRIED)) for name, daemon in daemons.items()}
+    assert ended == {"busy": 1, "idle": 0, "scheduler": 0}
+
+
+async def test_second_signal_while_redis_is_frozen(own_server: RedisServer, own_site: Site) -> None:
+    """The second SIGTERM ends a worker at once, with 143, also when Redis is frozen."""
+    site = own_site
+    worker = site.worker("--grace", "60", **PRODUCTION)
+    async with site.app() as app:
+        await app.submit(Gated(site.gate()))
+        await site.until_event("start")
+    with frozen(own_server):
+        await until(_after(2), "its scripts hang")
+        worker.terminate()
+        await until(lambda: "draining" in worker.log, "the worker drains")
+        worker.terminate()
+        assert await _exit(worker, PROMPT) == 143
+
+
 async def test_teardowns_never_wait_for_set_ups(site: Site) -> None:
     """Forty tasks share three places that block a thread each while they are waited for."""
     site.worker()
@@ -150,6 +188,11 @@ async def test_result_that_cannot_be_looked_at(site: Site, kind: str) -> None:
         assert (await handle.status()).state == "done"
         await site.all_ended()
     assert len(site.journal("start")) == 1
+
+
+async def _exit(daemon: Daemon, seconds: float) -> int:
+    await until(lambda: not daemon.alive, "the daemon has ended", seconds=seconds)
+    return daemon.wait()
 
 
 def _after(seconds: float) -> Callable[[], bool]:

@@ -18,11 +18,11 @@ from datetime import UTC, datetime, timedelta
 
 from nonet.client import Client
 from nonet.config import Config, load_config
-from nonet.errors import ConfigurationError, ServerUnreachableError
+from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.registry import vos_from_entry_points
 from nonet.scheduler.plan import Entry, due, entries
 from nonet.schedules import takes_after
-from nonet.service import ExitCode, Stop, every
+from nonet.service import ExitCode, Stop, every, wind_up
 from nonet.settings import Settings
 from nonet.stores.leadership import Leadership
 from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _STANDBY_SECONDS = 1.0
 _LONGEST_PAUSE = 1.0
 _CONFIG_SECONDS = 1.0
+_RESIGN_SECONDS = 1.0
 _BATCH = 500
 
 
@@ -65,24 +66,35 @@ class Scheduler:
         logger.info("scheduler %s ready: %d periodic entries", self.name, len(self._entries))
         try:
             async with asyncio.TaskGroup() as loops:
-                for name, tick in (
-                    ("leader lease", self._lead),
-                    ("delayed promotion", self._promote),
-                    ("periodic entries", self._fire_due),
-                    ("configuration", self._watch_config),
-                ):
+                running = {
                     loops.create_task(every(stop, name, tick), name=name)
+                    for name, tick in (
+                        ("leader lease", self._lead),
+                        ("delayed promotion", self._promote),
+                        ("periodic entries", self._fire_due),
+                        ("configuration", self._watch_config),
+                    )
+                }
+                await wind_up(stop, running)
         finally:
             if self._wake is not None:
                 self._wake.cancel()
             if self._term is not None:
-                await self._leadership.resign(self._owner, self._term)
+                await self._resign(self._term)
         return ExitCode.OK
 
     @property
     def term(self) -> str | None:
         """The term while this process leads by its own clock, else None."""
         return self._term if time.monotonic() < self._leads_until else None
+
+    async def _resign(self, term: str) -> None:
+        try:
+            async with asyncio.timeout(_RESIGN_SECONDS):
+                await self._leadership.resign(self._owner, term)
+        except (TimeoutError, NonetError) as error:
+            reason = str(error) or "no answer"
+            logger.warning("not resigned, the lease ends by itself: %s", reason)
 
     async def _lead(self) -> float:
         ttl = self._settings.leader_ttl

@@ -27,7 +27,7 @@ _RETRIES = 3
 _CONNECTIONS = 50
 # The longest blocking pop; its connection waits longer than that for the answer.
 BLOCK_SECONDS = 2.0
-_CLOSE_SECONDS = 2.0
+_CLOSE_SECONDS = 1.0
 # Calls in one round trip: below it Redis serves others in between.
 _BATCH = 200
 

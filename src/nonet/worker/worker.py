@@ -11,7 +11,7 @@ import random
 import secrets
 import socket
 import time
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ from nonet.errors import NonetError
 from nonet.injection import Injector
 from nonet.locks import shortest_ttl_ms
 from nonet.registry import Registry
-from nonet.service import ExitCode, Stop, every, log_tick_failure
+from nonet.service import ExitCode, Stop, every, log_tick_failure, wind_up
 from nonet.settings import Settings
 from nonet.stores.broker import Broker, Delivery, new_cursors
 from nonet.stores.leases import Lease, Leases
@@ -39,7 +39,7 @@ _WORKER_DEATH_LIMIT = 10
 _HELP_PROMOTE_SECONDS = 1.0
 # How long cancelled tasks may take to end before the process goes without them.
 _CANCEL_SECONDS = 2.0
-_LEAVE_SECONDS = 2.0
+_LEAVE_SECONDS = 1.0
 _STOPPED = "the worker stopped"
 
 
@@ -111,10 +111,7 @@ class Worker:
                     loops.create_task(every(stop, "help to promote", self._help_promote)),
                     loops.create_task(self._read(stop), name="reader"),
                 }
-                await stop.requested.wait()
-                await _first(asyncio.create_task(stop.forced.wait()), _ended(running))
-                for loop in running:  # a frozen Redis must not hold the exit
-                    loop.cancel()
+                await wind_up(stop, running)
             return await self._drain(stop)
         finally:
             await _in_own_thread(self._watchdog.stop)
@@ -211,7 +208,8 @@ class Worker:
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await self._broker.leave(self.id, self._size)
         except (TimeoutError, NonetError) as error:
-            logger.warning("not signed off, the registration ends by itself: %s", error)
+            reason = str(error) or "no answer"
+            logger.warning("not signed off, the registration ends by itself: %s", reason)
         return code
 
     async def _wait_for_running(
@@ -285,10 +283,6 @@ async def _first(stopping: asyncio.Task[Any], waiting: Coroutine[Any, Any, objec
     else:
         task.cancel()
         await asyncio.wait({task})
-
-
-async def _ended(tasks: Set[asyncio.Task[Any]]) -> None:
-    await asyncio.wait(tasks)
 
 
 async def _in_own_thread(function: Callable[[], None]) -> None:
