@@ -206,6 +206,9 @@ class Worker:
             logger.error("%d tasks did not end when cancelled", len(self._running))
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
+                # A fetch that the stop cut off may have been given tasks that we never saw.
+                held = [attempt.delivery for attempt in self._running]
+                await self._broker.disown(self.id, self._size, held)
                 await self._broker.leave(self.id, self._size)
         except (TimeoutError, NonetError) as error:
             reason = str(error) or "no answer"
