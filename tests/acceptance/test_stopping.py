@@ -154,3 +154,23 @@ async def test_many_drains_lose_nothing(site: Site) -> None:
         await site.all_ended()
     assert len(site.journal("start")) == 600
     assert settles() == dict.fromkeys(ids, 1)
+
+
+async def test_what_a_worker_was_given_unseen_is_given_back(site: Site) -> None:
+    """A stop that cuts a fetch off leaves its task queued at once, not after a lease."""
+    gate = site.gate()
+    worker = site.worker("--concurrency", "1", NONET_LEASE="45", NONET_LOCK_TTL="30")
+    async with site.app() as app:
+        running = await app.submit(Gated(gate))
+        await site.started(running)
+        unseen = await app.submit(Quick())
+        deliveries, _ = await app.broker.fetch(worker.incarnation, "small", 1)
+        assert [delivery.id for delivery in deliveries] == [unseen]
+        worker.terminate()
+        site.open(gate)
+        assert worker.wait() == 0
+        status = await unseen.status()
+        assert (status.state, status.attempt, status.worker_deaths) == ("queued", 0, 0)
+        assert site.pending() == 0
+        site.worker()
+        assert await unseen.result(timeout=10) == 0
