@@ -18,7 +18,7 @@ from nonet.locks import BaseLock, encode_locks
 from nonet.registry import Registry
 from nonet.scheduler.scheduler import Scheduler
 from nonet.settings import Settings, load_settings
-from nonet.stores.broker import Broker
+from nonet.stores.broker import Broker, Waits
 from nonet.stores.leadership import Leadership
 from nonet.stores.results import TaskStatus
 from nonet.task import BaseTask, Size, TaskContext, bind_submitter, unbind_submitter
@@ -87,6 +87,7 @@ class Nonet:
             lease=settings.lease,
             result_ttl=settings.result_ttl,
             dedup_ttl=settings.dedup_ttl,
+            waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
         )
         self._closing.push_async_callback(self._broker.aclose)
         self._client = Client(

@@ -19,7 +19,6 @@ from nonet.errors import (
     ResultUnavailable,
     TaskFailed,
 )
-from nonet.locks import encode_locks
 from nonet.message import VERSION, Envelope, encode, pack
 from nonet.registry import Registry, TaskClass
 from nonet.stores.broker import Broker, Submission
@@ -30,8 +29,8 @@ from nonet.task import (
     Priority,
     Size,
     current_submitter,
-    declared_locks,
     running_context,
+    task_locks,
 )
 
 Policy = Literal["all_success", "all_done"]
@@ -278,7 +277,7 @@ class Client:
             name=task_class.name,
             stream=_stream(task_class, labels),
             envelope=envelope,
-            locks=_locks(task_class, task),
+            locks=_locks(task_class, task, labels),
             due_us=_microseconds(at_time) if at_time else 0,
             group=child_of,
         )
@@ -375,9 +374,9 @@ def _packed_labels(task_class: TaskClass, labels: Mapping[str, Any]) -> dict[str
         raise InvalidArgumentsError(task_class.name, [f"labels: {error}"]) from None
 
 
-def _locks(task_class: TaskClass, task: BaseTask) -> str:
+def _locks(task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
     try:
-        return encode_locks(declared_locks(task))
+        return task_locks(task, task_class.name, labels)
     except ValueError as error:
         raise InvalidArgumentsError(task_class.name, [f"execution_locks: {error}"]) from None
 

@@ -12,6 +12,7 @@
     ├── ConflictError                 the thing is in a state that forbids the request (exit 1)
     ├── NotBoundError                 ``.schedule()`` outside ``async with Nonet…``
     ├── UnableToAcquireLockError      a declared lock is held by somebody else
+    ├── LimitImpossible               a limiter allows less than one execution counts
     ├── LeaseLostError                this attempt no longer owns its delivery or locks
     ├── StopRetrying                  raised by authors: fail now, ask no policy
     ├── TaskRetryRequested            raised by authors: fail this attempt, ask the policy
@@ -158,6 +159,10 @@ class UnableToAcquireLockError(NonetError):
 
     Raised inside ``execute`` it hands the task back without using an attempt.
     """
+
+
+class LimitImpossible(NonetError):
+    """One execution counts for more than the limiter ever allows."""
 
 
 class LeaseLostError(NonetError):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pdb
-import random
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -20,13 +21,14 @@ from nonet.errors import (
     DependencyError,
     InvalidArgumentsError,
     LeaseLostError,
+    LimitImpossible,
     ServerUnreachableError,
     TaskFailed,
     UnableToAcquireLockError,
 )
 from nonet.injection import Injector
 from nonet.invoke import invoke
-from nonet.locks import encode_locks, shortest_ttl_ms
+from nonet.locks import encode_locks, leased_ttl_ms
 from nonet.settings import Settings
 from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
@@ -37,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 Debugger = Literal["none", "before", "exception"]
 
-_POLL_SECONDS = 0.25
 _Answer = TypeVar("_Answer")
 
 
@@ -98,6 +99,7 @@ async def hold(
 
     Raises:
         UnableToAcquireLockError: another holder kept a lock for all that time.
+        LimitImpossible: a limiter never allows as much as is asked of it.
         LeaseLostError: a lock was lost, which cancelled the block.
         ServerUnreachableError: Redis does not answer.
     """
@@ -126,20 +128,31 @@ class _Locks:
         self._settings = settings
         self._lines = lines
         self._id = f"hold-{secrets.token_hex(8)}"
-        self._ttl = shortest_ttl_ms(lines, round(settings.lock_ttl * 1000)) / 1000
+        default_ttl_ms = round(settings.lock_ttl * 1000)
+        # Which of its limiters are switched on is known to the script alone: all may be.
+        ttl_ms = leased_ttl_ms(lines, "x" * len(lines), default_ttl_ms) or default_ttl_ms
+        self._ttl = ttl_ms / 1000
+        self._asked = False
         self._watchdog = self._make_watchdog()
         self.fence = 0
 
-    async def take(self, block: _Block) -> str | None:
-        """Take all of them and begin to renew them; else the name of the one that is held."""
+    async def take(self, block: _Block, *, wait: bool) -> str | None:
+        """Take all of them and begin to renew them; else the name of the one that is held.
+
+        Args:
+            wait: stand in the queues of a refused lock until `release`.
+        """
         since = time.monotonic()
         try:
-            answer, detail = await self._broker.hold(self._id, self._lines)
+            answer, detail = await self._broker.hold(self._id, self._lines, _who(), wait=wait)
         except ServerUnreachableError as error:
             names = ", ".join(line.split("|")[1] for line in self._lines.split("\n"))
             raise ServerUnreachableError(
                 f"nothing was run, because its locks ({names}) cannot be taken: {error}"
             ) from error
+        if answer == "IMPOSSIBLE":
+            raise LimitImpossible(detail)
+        self._asked = wait or answer == "OK"
         if answer != "OK":
             return detail
         self.fence = int(detail)
@@ -148,12 +161,18 @@ class _Locks:
         await asyncio.to_thread(self._watchdog.start)
         return None
 
+    async def wait_for_turn(self, seconds: float) -> None:
+        """Sleep until it is worth asking again, at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._broker.wait_for_wake(self._id)
+
     async def release(self) -> None:
-        """Give back what was taken, if anything was."""
+        """Give back what was taken, if anything was, and wait no more."""
         await asyncio.to_thread(self._watchdog.stop)
-        if self.fence:
+        if self._asked:
             try:
-                await self._broker.unhold(self._id, str(self.fence))
+                await self._broker.unhold(self._id)
             except ServerUnreachableError as error:
                 logger.warning("locks end by themselves within %g s: %s", self._ttl, error)
 
@@ -172,11 +191,18 @@ class _Locks:
 
 async def _until_taken(locks: _Locks, block: _Block, wait_seconds: float) -> None:
     deadline = time.monotonic() + wait_seconds
-    while blocker := await _finished(locks.take(block)):
+    while blocker := await _finished(locks.take(block, wait=wait_seconds > 0)):
         left = deadline - time.monotonic()
         if left <= 0:
-            raise UnableToAcquireLockError(f"{blocker} is held by somebody else; nothing was run")
-        await asyncio.sleep(min(left, _POLL_SECONDS * random.uniform(0.75, 1.25)))
+            raise UnableToAcquireLockError(
+                f"{blocker} is held by somebody else; nothing was run "
+                "('task-run locks' shows by whom)"
+            )
+        await locks.wait_for_turn(left)
+
+
+def _who() -> str:
+    return f"{os.getpid()}@{socket.getfqdn()}"
 
 
 async def _finished(work: Coroutine[Any, Any, _Answer]) -> _Answer:

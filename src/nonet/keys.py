@@ -6,8 +6,9 @@ this table.
 
     tasks:PRIORITY:SIZE     STREAM  fields id, gen; consumer group ``workers``
     woken:PRIORITY:SIZE     STREAM  same, read before the main stream of its priority
-    tasks:delayed           ZSET    id → due (µs); delayed, waiting and dying tasks
-    t:ID                    HASH    the record: small mutable fields
+    tasks:delayed           ZSET    id → due (µs): delayed and dying tasks; waiting ones: when
+                                    to look at them; woken ones: end of their reservation
+    t:ID                    HASH    the record: small mutable fields; of a hold, too (no stream)
     b:ID                    STRING  the envelope: immutable bytes
     l:ID                    STRING  the locks, one line each (see locks.encode_locks)
     h:ID                    LIST    error documents of the last 20 failed attempts
@@ -24,9 +25,14 @@ this table.
     lock:mutex:…            STRING  ``owner|expiry`` (µs)
     lock:rw:…:w             STRING  ``owner|expiry`` of the writer
     lock:rw:…:r             ZSET    owner → expiry of each reader
-    limiter:conc:…          ZSET    owner → expiry of each slot
+    limiter:conc:…          ZSET    owner → expiry of each slot; :@VO:… where a VO has its own
     limiter:rate:…          ZSET    ``owner|items`` → grant time
-    limiter:rate:…:sum      STRING  the sum of these items
+    sum:LIMITER             STRING  the sum of these items
+    queue:LOCK              ZSET    waiting task → rank, or rank - 4·10¹⁵ once woken
+    writers:LOCK            ZSET    the waiting writers among them
+    watch                   ZSET    contended lock → when to look at its queue (µs)
+    limits                  HASH    KIND|vo|type|key|action → limit, limit|window ms, off
+    counters                HASH    what operators should know of → how often
     fence                   STRING  last fence handed out
     idle:SIZE               ZSET    worker → since; the most recent is woken first
     wake:WHO                LIST    wakes a worker, the promoter or a waiting client; with TTL

@@ -16,6 +16,7 @@ from nonet.keys import escape
 DEFAULT_TTL_MS = 30_000
 # Beyond any sensible lease or window, and far below what Redis refuses as an expiry.
 _MOST_TTL_MS = 2**31 - 1
+_MOST_ITEMS = 2**31 - 1
 _MOST_WINDOW_SECONDS = 366 * 24 * 3600
 
 
@@ -128,8 +129,8 @@ class BaseLock:
         parts = (self.obj, self.key, *self.extra_keys)
         return f"{self._prefix}:{':'.join(map(escape, parts))}"
 
-    def line(self) -> str | None:
-        """``kind|name|ttl|limit|window|items`` for the scripts, or None when switched off."""
+    def line(self) -> str:
+        """``kind|name|ttl|limit|window|items`` for the scripts; empty parts have defaults."""
         return _line(self.kind, self.redis_key, self.ttl_ms, "", "", "")
 
     def __repr__(self) -> str:
@@ -161,7 +162,8 @@ class SharedRWLock(BaseLock):
 class BaseLimiter(BaseLock):
     """Base of limiters, which protect others from load and are skipped when interactive.
 
-    `limit` None (the default) switches a limiter off.
+    `limit` None (the default) leaves it to the configuration; what that does not limit is off. A
+    configured limit wins over `limit`.
     """
 
     limit: int | None = None
@@ -205,16 +207,20 @@ class RateLimiter(BaseLimiter):
         if window_seconds is not None:
             self.window_seconds = window_seconds
 
-    def line(self) -> str | None:
+    def line(self) -> str:
         limit = self._checked_limit()
+        if not (isinstance(self.n_items, int) and 1 <= self.n_items <= _MOST_ITEMS):
+            raise ValueError(
+                f"{self!r}: n_items={self.n_items!r} must be a whole number, 1 at least"
+            )
         if limit is None:
-            return None
+            return _line(self.kind, self.redis_key, self.ttl_ms, "", "", self.n_items)
         if self.window_seconds is None:
             raise ValueError(f"{self!r}: limit={limit} needs window_seconds")
-        if not (isinstance(self.n_items, int) and 1 <= self.n_items <= limit):
+        if self.n_items > limit:
             raise ValueError(
-                f"{self!r}: n_items={self.n_items!r} can never fit a limit of {limit}; "
-                "it must be a whole number between 1 and the limit"
+                f"{self!r}: n_items={self.n_items} can never fit a limit of {limit}; "
+                "lower it or raise the limit"
             )
         if not 0.001 <= self.window_seconds <= _MOST_WINDOW_SECONDS:
             raise ValueError(
@@ -247,40 +253,77 @@ class ConcurrencyLimiter(BaseLimiter):
         if limit is not None:
             self.limit = limit
 
-    def line(self) -> str | None:
+    def line(self) -> str:
         limit = self._checked_limit()
-        if limit is None:
-            return None
-        return _line(self.kind, self.redis_key, self.ttl_ms, limit, "", "")
+        return _line(self.kind, self.redis_key, self.ttl_ms, "" if limit is None else limit, "", "")
 
 
-def encode_locks(locks: Iterable[BaseLock], *, interactive: bool = False) -> str:
-    """The lines that the scripts read: one per lock that is switched on, each name once.
+def encode_locks(
+    locks: Iterable[BaseLock], *, interactive: bool = False, task: str = "", vo: str = ""
+) -> str:
+    """The lines that the scripts read: one for each lock, each name once.
 
     The same lock twice counts once; shared and exclusive on one name is exclusive. Interactive
     runs skip limiters (decision record, "Limiter vs Lock").
+
+    Args:
+        task: bare name of the task's class. Its two limiters hold for every task without a line.
+        vo: the VO that the task works for; its own limits hold before the common ones.
 
     Example:
         >>> encode_locks([MutexLock("job", 7), SharedRWLock("job", 7), ExclusiveRWLock("job", 7)])
         'M|lock:mutex:job:7||||\\nW|lock:rw:job:7||||'
     """
+    plain = {item.line() for item in (RateLimiter(TASK, task), ConcurrencyLimiter(TASK, task))}
     lines: dict[str, str] = {}
     for lock in locks:
         if interactive and isinstance(lock, BaseLimiter):
             continue
         line = lock.line()
-        if line is None:
-            continue
         name = lock.redis_key
+        if line in plain and task:
+            continue
         if name not in lines or (lock.kind == "W" and lines[name].startswith("R|")):
             lines[name] = line
-    return "\n".join(lines.values())
+    head = [f"V|{escape(vo)}||||"] if vo and not interactive else []
+    return "\n".join([*head, *lines.values()])
 
 
-def shortest_ttl_ms(lines: str, default_ttl_ms: int) -> int:
-    """The shortest lease among encoded locks, in milliseconds; the default when there is none."""
-    ttls = [int(line.split("|")[2] or default_ttl_ms) for line in lines.split("\n") if line]
-    return min(ttls, default=default_ttl_ms)
+def leased_ttl_ms(lines: str, held: str, default_ttl_ms: int) -> int | None:
+    """The shortest lease among the locks that an admission took, in milliseconds; None: no lock.
+
+    Args:
+        lines: of `encode_locks`.
+        held: a mark for each lock (then for the limiters of the class), ``-`` for a limiter that
+            is off; empty if no limiter holds.
+
+    Example:
+        >>> leased_ttl_ms("M|lock:mutex:job:7|500|||", "", 30_000)
+        500
+    """
+    rows = [line.split("|") for line in lines.split("\n") if line and not line.startswith("V|")]
+    marks = held.ljust(len(rows), "-")
+    ttls = [
+        int(row[2] or default_ttl_ms)
+        for row, mark in zip(rows, marks, strict=False)
+        if row[0] in "MWR" or (row[0] == "C" and mark != "-")
+    ]
+    if marks[len(rows) :].strip("-"):
+        ttls.append(default_ttl_ms)
+    return min(ttls, default=None)
+
+
+def rate_limited(lines: str, held: str) -> bool:
+    """Whether an admission took tokens of a rate limiter, or may have (its class's).
+
+    Example:
+        >>> rate_limited("L|limiter:rate:job:7||3|500|1", "x")
+        True
+    """
+    kinds = [line[0] for line in lines.split("\n") if line and not line.startswith("V|")]
+    marks = held.ljust(len(kinds), "-")
+    own = any(kind == "L" and mark != "-" for kind, mark in zip(kinds, marks, strict=False))
+    return own or bool(marks[len(kinds) :].strip("-"))
 
 
 def _line(kind: str, name: str, ttl_ms: int, limit: object, window: object, items: object) -> str:

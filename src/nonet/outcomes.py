@@ -20,6 +20,7 @@ class Reason(StrEnum):
     ARGUMENTS = "arguments"  # the constructor refuses the stored arguments
     QUARANTINED = "quarantined"  # the envelope cannot be decoded
     WORKER_LOST = "worker-lost"  # its workers died, again and again
+    LIMIT_IMPOSSIBLE = "limit-impossible"  # a limiter allows less than one execution counts
 
 
 @dataclass(frozen=True, slots=True)

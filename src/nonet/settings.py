@@ -44,6 +44,10 @@ class Settings(BaseSettings):
         concurrency: tasks at a time in one worker; unset: 100 for small, 1 for the others.
         lease: after this time without renewal another worker takes a delivery.
         lock_ttl: how long locks outlive a dead holder.
+        lock_aging: a task that has waited so long for its locks counts as realtime.
+        lock_recheck: a waiting task is looked at after so long although nothing woke it; the
+            pause doubles with each refusal in a row.
+        lock_recheck_max: the longest such pause.
         leader_ttl: how long the scheduler's lease outlives a dead leader.
         worker_ttl: how long a dead worker stays registered.
         grace: how long running tasks may go on after SIGTERM.
@@ -73,6 +77,9 @@ class Settings(BaseSettings):
     concurrency: int | None = Field(default=None, ge=1, le=10_000)
     lease: float = Field(default=45, gt=0)
     lock_ttl: float = Field(default=30, ge=0.1)
+    lock_aging: float = Field(default=60, gt=0)
+    lock_recheck: float = Field(default=30, ge=0.1)
+    lock_recheck_max: float = Field(default=600, ge=0.1)
     leader_ttl: float = Field(default=30, ge=0.1)
     worker_ttl: float = Field(default=30, ge=0.1)
     grace: float = Field(default=25, ge=0)
@@ -111,6 +118,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"lock_ttl ({self.lock_ttl:g} s) must be shorter than lease ({self.lease:g} s), "
                 "so that a dead worker's locks are gone before its tasks run again"
+            )
+        if self.lock_recheck > self.lock_recheck_max:
+            raise ValueError(
+                f"lock_recheck ({self.lock_recheck:g} s) must not be longer than "
+                f"lock_recheck_max ({self.lock_recheck_max:g} s)"
             )
         return self
 

@@ -14,7 +14,14 @@ from pydantic import BaseModel
 
 from nonet.arguments import Constructible
 from nonet.errors import LeaseLostError, NotBoundError
-from nonet.locks import TASK, BaseLock, ConcurrencyLimiter, MutexLock, RateLimiter
+from nonet.locks import (
+    TASK,
+    BaseLock,
+    ConcurrencyLimiter,
+    MutexLock,
+    RateLimiter,
+    encode_locks,
+)
 from nonet.retry import NoRetry, RetryPolicyBase
 from nonet.schedules import TaskScheduleBase
 
@@ -180,6 +187,20 @@ def declared_locks(task: BaseTask) -> list[BaseLock]:
     if not isinstance(declared, Iterable) or not all(isinstance(x, BaseLock) for x in declared):
         raise ValueError(f"it must give a list of locks, not {declared!r:.200}")
     return list(declared)
+
+
+def task_locks(task: BaseTask, name: str, labels: Mapping[str, Any]) -> str:
+    """The encoded locks of a task, as submitter and worker compute them.
+
+    Args:
+        name: full task name.
+        labels: ``vo`` among them counts for tasks without a ``vo`` of their own.
+
+    Raises:
+        ValueError: `execution_locks` gives no list of locks, or a lock does not fit.
+    """
+    vo = getattr(task, "vo", None) or labels.get("vo") or ""
+    return encode_locks(declared_locks(task), task=name.rpartition(":")[2], vo=str(vo))
 
 
 _submitters: list[Submitter] = []

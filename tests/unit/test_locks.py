@@ -22,8 +22,9 @@ from nonet.locks import (
     RateLimiter,
     SharedRWLock,
     encode_locks,
+    leased_ttl_ms,
+    rate_limited,
     register_locked_object_type,
-    shortest_ttl_ms,
 )
 
 KINDS = [MutexLock, ExclusiveRWLock, SharedRWLock, RateLimiter, ConcurrencyLimiter]
@@ -52,14 +53,14 @@ class Tight(RateLimiter):
         (MutexLock(JOB, 7, ttl_ms=2**31 - 1), "M|lock:mutex:job:7|2147483647|||"),
         (ExclusiveRWLock(TASK, "a"), "W|lock:rw:task:a||||"),
         (SharedRWLock(TRANSFORMATION, "a"), "R|lock:rw:transformation:a||||"),
-        (ConcurrencyLimiter(TASK, "T"), None),
+        (ConcurrencyLimiter(TASK, "T"), "C|limiter:conc:task:T||||"),
         (ConcurrencyLimiter(TASK, "T", limit=2), "C|limiter:conc:task:T||2||"),
         (
             ConcurrencyLimiter(JOB, "CERN-DST", Action.REMOVE, limit=2, ttl_ms=100),
             "C|limiter:conc:job:CERN-DST:RemoveFile|100|2||",
         ),
-        (RateLimiter(TASK, "T"), None),
-        (RateLimiter(TASK, "T", window_seconds=3), None),
+        (RateLimiter(TASK, "T"), "L|limiter:rate:task:T||||1"),
+        (RateLimiter(TASK, "T", n_items=7), "L|limiter:rate:task:T||||7"),
         (RateLimiter(TASK, "T", limit=3, window_seconds=60), "L|limiter:rate:task:T||3|60000|1"),
         (
             RateLimiter(TASK, "T", limit=3, window_seconds=YEAR),
@@ -70,10 +71,10 @@ class Tight(RateLimiter):
         (Tight(TASK, "T", limit=9, window_seconds=1), "L|limiter:rate:task:T||9|1000|1"),
     ],
 )
-def test_lines(lock: BaseLock, line: str | None) -> None:
-    """Each declaration has one line; a limiter without a limit has none."""
+def test_lines(lock: BaseLock, line: str) -> None:
+    """Each declaration has one line; without a limit of its own, configuration may give one."""
     assert lock.line() == line
-    assert encode_locks([lock]) == (line or "")
+    assert encode_locks([lock]) == line
 
 
 def test_a_limit_may_be_set_on_an_instance() -> None:
@@ -98,7 +99,7 @@ def test_a_limit_may_be_set_on_an_instance() -> None:
         ),
         (
             [RateLimiter(TASK, "T"), MutexLock(JOB, 1), ConcurrencyLimiter(TASK, "T", limit=1)],
-            "M|lock:mutex:job:1||||\nC|limiter:conc:task:T||1||",
+            "L|limiter:rate:task:T||||1\nM|lock:mutex:job:1||||\nC|limiter:conc:task:T||1||",
         ),
     ],
 )
@@ -201,12 +202,51 @@ def test_numbers_that_cannot_work_are_refused(make: object, reason: str) -> None
         make().line()
 
 
-def test_the_shortest_ttl_counts() -> None:
-    """A delivery must be renewed as often as its shortest lock asks for."""
-    lines = encode_locks([MutexLock(JOB, 1, ttl_ms=5000), MutexLock(JOB, 2)])
-    assert shortest_ttl_ms("", 30_000) == 30_000
-    assert shortest_ttl_ms(lines, 30_000) == 5000
-    assert shortest_ttl_ms(lines, 1000) == 1000
+def test_the_limiters_of_the_class_need_no_line() -> None:
+    """Every task has them: only what differs from the default travels."""
+    plain = [RateLimiter(TASK, "T"), ConcurrencyLimiter(TASK, "T")]
+    assert encode_locks(plain, task="T") == ""
+    assert encode_locks([RateLimiter(TASK, "T", n_items=2)], task="T") != ""
+    assert encode_locks([ConcurrencyLimiter(TASK, "T", limit=2)], task="T") != ""
+    assert encode_locks(plain, task="Other") == encode_locks(plain)
+
+
+def test_the_vo_travels_before_the_locks() -> None:
+    """A VO may have limits of its own; a run without limiters need not know it."""
+    assert encode_locks([], vo="lhcb") == "V|lhcb||||"
+    assert encode_locks([MutexLock(JOB, 1)], vo="a b") == "V|a%20b||||\nM|lock:mutex:job:1||||"
+    assert encode_locks([], vo="lhcb", interactive=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("locks", "held", "ttl_ms"),
+    [
+        ([], "", None),
+        ([], "-x", 30_000),  # a limiter of the class
+        ([], "x-", 30_000),
+        ([], "--", None),
+        ([MutexLock(JOB, 1, ttl_ms=5000), MutexLock(JOB, 2)], "", 5000),
+        ([SharedRWLock(JOB, 1)], "", 30_000),
+        ([ConcurrencyLimiter(JOB, 1, ttl_ms=500)], "", None),
+        ([ConcurrencyLimiter(JOB, 1, ttl_ms=500)], "v--", 500),
+        ([Tight(JOB, 1, ttl_ms=500)], "x--", None),
+        ([MutexLock(JOB, 1), ConcurrencyLimiter(JOB, 1, ttl_ms=500)], "x---", 30_000),
+    ],
+)
+def test_the_shortest_lease_counts(locks: list[BaseLock], held: str, ttl_ms: int | None) -> None:
+    """A delivery must be renewed as often as the shortest lock asks for that it holds."""
+    assert leased_ttl_ms(encode_locks(locks), held, 30_000) == ttl_ms
+    assert leased_ttl_ms(encode_locks(locks, vo="lhcb"), held, 30_000) == ttl_ms
+
+
+def test_who_took_tokens() -> None:
+    """Only a rate limiter that holds makes a late start a matter of limits."""
+    lines = encode_locks([MutexLock(JOB, 1), Tight(JOB, 1)], vo="lhcb")
+    assert rate_limited(lines, "xx--")
+    assert not rate_limited(lines, "x---")
+    assert not rate_limited(lines, "")
+    assert rate_limited("", "x-")
+    assert not rate_limited("", "")
 
 
 def test_a_registered_type_is_an_attribute() -> None:

@@ -120,7 +120,7 @@ def test_default_limiters_are_off() -> None:
     first, second = declared_locks(Simple())
     assert isinstance(first, RateLimiter)
     assert isinstance(second, ConcurrencyLimiter)
-    assert encode_locks([first, second]) == ""
+    assert encode_locks([first, second], task="Simple") == ""
 
 
 def test_vo_aware_attributes_are_set() -> None:

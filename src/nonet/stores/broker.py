@@ -28,8 +28,6 @@ SIZES = ("small", "medium", "large")
 _CHUNK_TASKS = 500
 _CHUNK_BYTES = 1024 * 1024
 _LOOKS = 200
-_FIRST_WAIT = timedelta(milliseconds=100)
-_LONGEST_WAIT = timedelta(seconds=2)
 _WORKERS_PROMOTE_AFTER = timedelta(seconds=5)
 
 
@@ -66,7 +64,10 @@ class Delivery:
         state: ``running``, or ``dying`` for a task that only has to reach SQL.
         used: attempts used before this delivery.
         deaths: workers that died with it.
-        error, reason, died: of a dying task: its error document, reason, generation.
+        locks: the lines that were read, see `nonet.locks.encode_locks`.
+        held: a mark for each of its locks and limiters that says which limiters hold; or empty.
+        error, reason, died, detail: of a dying task: its error document, or reason and detail
+            where there is none, and the generation in which it died.
     """
 
     id: str
@@ -79,14 +80,34 @@ class Delivery:
     entry: str
     envelope: bytes
     locks: str
+    held: str
     error: bytes
     reason: str
     died: str
+    detail: str
 
     @property
     def attempt(self) -> int:
         """Number of the attempt that this delivery is, from 1."""
         return self.used + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """When a parked task is looked at although nothing woke it; seconds.
+
+    Attributes:
+        first, longest: the pause after the first refusal in a row, and its growth's end.
+        aging: who has waited for so long counts as realtime.
+    """
+
+    first: float = 30
+    longest: float = 600
+    aging: float = 60
+
+    def microseconds(self) -> tuple[int, int, int]:
+        """As the scripts take them."""
+        return round(self.first * 1e6), round(self.longest * 1e6), round(self.aging * 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +132,7 @@ class Broker:
         url: Redis URL.
         namespace: all keys start with ``{namespace}:``.
         lock_ttl, lease, result_ttl, dedup_ttl: seconds, see `nonet.settings.Settings`.
+        waits: when parked tasks are looked at without a wake-up.
     """
 
     def __init__(
@@ -122,6 +144,7 @@ class Broker:
         lease: float,
         result_ttl: float,
         dedup_ttl: float,
+        waits: Waits = Waits(),
     ) -> None:
         self.url = url
         self.prefix = prefix(namespace)
@@ -134,6 +157,7 @@ class Broker:
         self._lease_ms = round(lease * 1000)
         self._result_ms = round(result_ttl * 1000)
         self._dedup_ms = round(dedup_ttl * 1000)
+        self._waits = waits.microseconds()
 
     async def ping(self) -> None:
         """Return if Redis answers and lets us run scripts that write.
@@ -184,8 +208,7 @@ class Broker:
             free,
             free + _LOOKS,
             self._lock_ttl_ms,
-            _microseconds(_FIRST_WAIT),
-            _microseconds(_LONGEST_WAIT),
+            *self._waits,
         )
         deliveries = []
         for row in rows:
@@ -200,17 +223,18 @@ class Broker:
         known = [f"{self.prefix}{item.stream_key} {item.entry}" for item in held]
         return int(await self.scripts.run("disown", worker, size, self._lock_ttl_ms, *known))
 
-    async def admit(self, delivery: Delivery, locks: str) -> str | None:
-        """Replace the locks of a delivery; None if taken, else the lock that refused.
+    async def admit(self, delivery: Delivery, locks: str) -> tuple[bool, str]:
+        """Replace the locks of a delivery.
 
-        A delivery that is no longer ours counts as refused: its settle will be stale.
+        Returns:
+            True and the marks of `Delivery.held`, or False and the lock that refused. A delivery
+            that is no longer ours counts as refused: its settle will be stale.
         """
         answer = await self.batched.run(
             "admit", delivery.id, delivery.gen, delivery.fence, locks, self._lock_ttl_ms
         )
-        if answer[0] == b"OK":
-            return None
-        return answer[1].decode() if len(answer) > 1 else "the lease was lost"
+        text = answer[1].decode() if len(answer) > 1 else "the lease was lost"
+        return answer[0] == b"OK", text
 
     async def settle(
         self,
@@ -255,9 +279,12 @@ class Broker:
             return list(await self.client.lrange(f"{self.prefix}h:{id}", 0, -1))
 
     async def promote(self, term: str = "", batch: int = 500) -> Promoted:
-        """Move due tasks to their streams, for a leader of `term` or a worker that helps."""
+        """Do what is due, for a leader of `term` or a worker that helps.
+
+        Delayed tasks go to their streams, and locks whose holder died to those who wait.
+        """
         moved, next_us, allowed = await self.scripts.run(
-            "promote", term, batch, _microseconds(_WORKERS_PROMOTE_AFTER)
+            "promote", term, batch, _microseconds(_WORKERS_PROMOTE_AFTER), *self._waits
         )
         return Promoted(moved, None if next_us < 0 else next_us / 1e6, allowed == 1)
 
@@ -278,14 +305,26 @@ class Broker:
         """Take a stopping worker off every list."""
         await self.scripts.run("leave", worker, size)
 
-    async def hold(self, id: str, locks: str) -> tuple[str, str]:
-        """Take locks for code that is no task: ``("OK", fence)`` or ``("REFUSED", lock)``."""
-        answer = await self.scripts.run("hold", id, locks, self._lock_ttl_ms)
+    async def hold(
+        self, id: str, locks: str, who: str = "", *, wait: bool = False
+    ) -> tuple[str, str]:
+        """Take locks for code that is no task.
+
+        Args:
+            id: made by the caller, who asks again with the same.
+            who: who holds them, for people.
+            wait: stand in the queues if a lock refuses: ask again when `wait_for_wake` of the
+                id returns, then `unhold` if nobody wants them any more.
+
+        Returns:
+            ``("OK", fence)``, ``("REFUSED", lock)`` or ``("IMPOSSIBLE", why)``.
+        """
+        answer = await self.scripts.run("hold", id, locks, self._lock_ttl_ms, who, int(wait))
         return answer[0].decode(), answer[1].decode()
 
-    async def unhold(self, id: str, fence: str) -> None:
-        """Release what `hold` took."""
-        await self.scripts.run("unhold", id, fence, self._lock_ttl_ms)
+    async def unhold(self, id: str) -> None:
+        """Release what `hold` took, or stop waiting for it."""
+        await self.scripts.run("unhold", id, self._lock_ttl_ms)
 
     async def quarantine(self, reason: str, task_id: str, data: bytes) -> None:
         """Keep bytes that are no task, with the reason."""
@@ -318,9 +357,8 @@ def _chunks(submissions: Sequence[Submission]) -> Iterator[list[Submission]]:
 
 
 def _delivery(row: Sequence[bytes]) -> Delivery:
-    id, gen, fence, state, used, deaths, stream_key, entry, envelope, locks, error, reason, died = (
-        row
-    )
+    id, gen, fence, state, used, deaths, stream_key, entry, envelope, locks, *rest = row
+    held, error, reason, died, detail = rest
     return Delivery(
         id=id.decode(),
         gen=gen.decode(),
@@ -332,9 +370,11 @@ def _delivery(row: Sequence[bytes]) -> Delivery:
         entry=entry.decode(),
         envelope=envelope,
         locks=locks.decode(),
+        held=held.decode(),
         error=error,
         reason=reason.decode(),
         died=died.decode(),
+        detail=detail.decode(errors="replace"),
     )
 
 

@@ -171,7 +171,7 @@ class Results:
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
             record, due, value = await pipe.get(f"{self._prefix}r:{id}").execute()
-        if record:
+        if record.get(b"stream"):  # else a hold, or nothing
             return _live_status(id, record, due)
         return _ended_status(id, parse_ended(value)) if value else None
 
@@ -184,7 +184,7 @@ class Results:
             async for key in self._client.scan_iter(match=pattern, count=1000, _type="HASH"):
                 id = key.decode().removeprefix(f"{self._prefix}t:")
                 record = await self._client.hgetall(key)
-                if not record:
+                if not record.get(b"stream"):  # gone meanwhile, or a hold
                     continue
                 due = await self._client.zscore(f"{self._prefix}tasks:delayed", id)
                 found = _live_status(id, record, due)

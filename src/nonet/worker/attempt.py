@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
+from nonet.locks import rate_limited
 from nonet.stores.broker import Delivery
 from nonet.stores.leases import Lease
 from nonet.task import TaskContext
+
+_TOKEN_SECONDS = 0.5
 
 
 class Attempt:
@@ -16,15 +20,22 @@ class Attempt:
 
     Attributes:
         delivery: what the broker handed over.
+        lease: what the watchdog renews.
+        locks, held: what it was admitted with, see `nonet.locks.encode_locks`.
+        since: monotonic time before the locks were asked for.
         context: what `context()` returns inside the task.
         cut_off: why the framework cancelled it, or None.
         started: whether ``execute`` was called.
         in_thread: whether it was called in a thread, which no cancellation ends.
     """
 
-    def __init__(self, delivery: Delivery, lease: Lease) -> None:
+    lease: Lease
+
+    def __init__(self, delivery: Delivery, since: float) -> None:
         self.delivery = delivery
-        self.lease = lease
+        self.locks = delivery.locks
+        self.held = delivery.held
+        self.since = since
         self.context = TaskContext(
             id=delivery.id,
             name="",
@@ -38,6 +49,18 @@ class Attempt:
         self.lost: str | None = None
         self._loop = asyncio.get_running_loop()
         self._cancellable: asyncio.Task[Any] | None = None
+
+    def relock(self, locks: str, held: str, since: float) -> None:
+        """It was admitted with other locks than it was delivered with."""
+        self.locks, self.held, self.since = locks, held, since
+
+    def is_token_stale(self) -> bool:
+        """Whether it took a token of a rate limiter and has not started soon enough after.
+
+        The limit is kept at the time of the grant; what starts later could meet the next ones.
+        """
+        waited = time.monotonic() - self.since
+        return waited > _TOKEN_SECONDS and rate_limited(self.locks, self.held)
 
     def describe(self, name: str, labels: Mapping[str, Any], group: str) -> None:
         """Fill in what the envelope says."""

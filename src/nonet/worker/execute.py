@@ -25,11 +25,10 @@ from nonet.errors import (
 )
 from nonet.injection import Injector
 from nonet.invoke import invoke
-from nonet.locks import encode_locks
 from nonet.message import VERSION, Envelope, decode_envelope
 from nonet.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
 from nonet.registry import Registry, TaskClass
-from nonet.task import BaseTask, TaskContext, declared_locks, enter_context
+from nonet.task import BaseTask, TaskContext, enter_context, task_locks
 from nonet.worker.attempt import Attempt
 
 # How long a task that this worker does not know waits before the next worker may look at it.
@@ -51,7 +50,7 @@ class Tools:
     injector: Injector
     threads: Executor
     message_limit: int
-    relock: Callable[[Attempt, str, float], None]
+    relock: Callable[[Attempt, float], None]
     abandon: Callable[[Future[Any]], None]
 
 
@@ -78,7 +77,9 @@ async def _guarded(
         task = task_class.arguments.build(envelope.args)
         refused = await _admit(attempt, task, tools)
         if refused is not None:
-            return HandedBack(refused, _REFUSED_DELAY)
+            return HandedBack(refused)  # the next fetch parks it
+        if attempt.is_token_stale():
+            return HandedBack("its rate limit token was not used in time")
         return Succeeded(await _call(attempt, task, tools))
     except InvalidArgumentsError as error:
         # Raised by execute() it is the task's own failure, and its policy is asked.
@@ -101,14 +102,16 @@ async def _guarded(
 
 async def _admit(attempt: Attempt, task: BaseTask, tools: Tools) -> str | None:
     """Locks were taken as the submitter computed them; mend that if this code sees others."""
-    lines = encode_locks(declared_locks(task))
+    lines = task_locks(task, attempt.context.name, attempt.context.labels)
     if lines == attempt.delivery.locks:
         return None
     since = time.monotonic()
-    refused = await tools.client.broker.admit(attempt.delivery, lines)
-    if refused is None:
-        tools.relock(attempt, lines, since)
-    return refused
+    admitted, answer = await tools.client.broker.admit(attempt.delivery, lines)
+    if not admitted:
+        return answer
+    attempt.relock(lines, answer, since)
+    tools.relock(attempt, since)
+    return None
 
 
 async def _call(attempt: Attempt, task: BaseTask, tools: Tools) -> Any:

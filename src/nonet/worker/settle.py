@@ -20,6 +20,7 @@ from nonet.dlq import dead_letter, reduced
 from nonet.errors import (
     ConfigurationError,
     ConflictError,
+    LimitImpossible,
     MalformedMessageError,
     NotFoundError,
     ServerUnreachableError,
@@ -252,13 +253,17 @@ class Settler:
 
 
 def _last_words(delivery: Delivery) -> ErrorDocument:
-    """The error document of a dying task; composed where its workers died without a word."""
+    """The error document of a dying task; composed where no attempt of its own wrote one."""
     if delivery.error:
         return decode_error(delivery.error)
+    error_type, error = "WorkerLost", f"its worker died {delivery.deaths} times while it ran"
+    if delivery.reason == Reason.LIMIT_IMPOSSIBLE:
+        error_type = LimitImpossible.__name__
+        error = f"{delivery.detail}; lower n_items or raise the limit, then submit it again"
     return ErrorDocument(
         reason=delivery.reason or Reason.WORKER_LOST,
-        error_type="WorkerLost",
-        error=f"its worker died {delivery.deaths} times while it ran",
+        error_type=error_type,
+        error=error,
         traceback="",
         attempt=delivery.used,
         at=0.0,

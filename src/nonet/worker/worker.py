@@ -19,7 +19,7 @@ from typing import Any
 from nonet.client import Client
 from nonet.errors import NonetError
 from nonet.injection import Injector
-from nonet.locks import shortest_ttl_ms
+from nonet.locks import leased_ttl_ms
 from nonet.registry import Registry
 from nonet.service import ExitCode, Stop, every, log_tick_failure, wind_up
 from nonet.settings import Settings
@@ -149,7 +149,8 @@ class Worker:
             await _first(stopping, self._broker.wait_for_wake(self.id))
 
     def _start(self, delivery: Delivery, since: float) -> None:
-        attempt = Attempt(delivery, self._lease(delivery, delivery.locks))
+        attempt = Attempt(delivery, since)
+        attempt.lease = self._lease(attempt)
         self._watchdog.hold(attempt.lease, since, attempt.lose)
         # A context of its own, so that one attempt never sees another one's variables.
         task = asyncio.create_task(
@@ -226,10 +227,10 @@ class Worker:
             watched = {*self._running.values(), *([forced] if forced else [])}
             await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
-    def _relock(self, attempt: Attempt, locks: str, since: float) -> None:
+    def _relock(self, attempt: Attempt, since: float) -> None:
         """Renew an attempt as often as the locks ask that were admitted instead of others."""
         if attempt.lost is None:
-            attempt.lease = self._lease(attempt.delivery, locks)
+            attempt.lease = self._lease(attempt)
             self._watchdog.hold(attempt.lease, since, attempt.lose)
 
     def _abandon(self, thread: Future[Any]) -> None:
@@ -245,14 +246,15 @@ class Worker:
             lambda done: loop.is_closed() or loop.call_soon_threadsafe(ended, done)
         )
 
-    def _lease(self, delivery: Delivery, locks: str) -> Lease:
-        settings = self._parts.settings
-        lock_ttl = shortest_ttl_ms(locks, round(settings.lock_ttl * 1000)) / 1000
+    def _lease(self, attempt: Attempt) -> Lease:
+        settings, delivery = self._parts.settings, attempt.delivery
+        default_ttl_ms = round(settings.lock_ttl * 1000)
+        lock_ttl_ms = leased_ttl_ms(attempt.locks, attempt.held, default_ttl_ms)
         return Lease(
             id=delivery.id,
             gen=delivery.gen,
             fence=delivery.fence,
-            ttl=min(settings.lease, lock_ttl) if locks else settings.lease,
+            ttl=min(settings.lease, lock_ttl_ms / 1000) if lock_ttl_ms else settings.lease,
             stream_key=delivery.stream_key,
             entry=delivery.entry,
         )

@@ -3,18 +3,27 @@
 -- worker's code computes other locks than the submitter's did (a deploy in between).
 -- KEYS  prefix
 -- ARGV  id, gen, fence, locks, lock ttl ms
--- returns {'OK'} | {'STALE'} | {'REFUSED', name of the lock}
--- @include base locks
-local id, gen, fence = ARGV[1], ARGV[2], ARGV[3]
-local record = redis.call('HMGET', P .. 't:' .. id, 'gen', 'fence')
-if record[1] ~= gen or record[2] ~= fence then
+-- returns {'OK', marks of the limiters that hold} | {'STALE'} | {'REFUSED', name of the lock}
+-- @include base wake record limits locks waiting
+local id, gen, fence, lock_ttl = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
+local key, owner = P .. 't:' .. id, id .. '/' .. gen .. '/' .. fence
+local record = read_fields(key, {'gen', 'fence', 'stream', 'ticket', 'name', 'held'})
+if record.gen ~= gen or record.fence ~= fence then
   return {'STALE'}
 end
-local owner = id .. '/' .. gen .. '/' .. fence
-release_locks(parse_locks(redis.call('GET', P .. 'l:' .. id) or '', tonumber(ARGV[5])), owner, false)
-redis.call('SET', P .. 'l:' .. id, ARGV[4])
-local blocker = take_locks(parse_locks(ARGV[4], tonumber(ARGV[5])), owner)
-if blocker then
-  return {'REFUSED', blocker}
+local lines = redis.call('GET', P .. 'l:' .. id) or ''
+release_locks(held_locks(lines, lock_ttl, record.name, record.held or ''), owner, false)
+if ARGV[4] ~= '' then
+  redis.call('SET', P .. 'l:' .. id, ARGV[4])
+else
+  redis.call('DEL', P .. 'l:' .. id)
 end
-return {'OK'}
+local me = new_waiter(id, record, parse_locks(ARGV[4], lock_ttl, record.name))
+local refusal = refusal_of(me)
+local held = refusal and '' or take_locks(me, owner)
+redis.call('HSET', key, 'held', held)
+offer_all()
+if refusal then
+  return {'REFUSED', refusal.lock.counter}
+end
+return {'OK', held}

@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  worker, size, lock ttl ms, n × (key and entry, with a blank between) that the worker knows
 -- returns the number of tasks that were queued again
--- @include base wake record rescue locks
+-- @include base wake record rescue limits locks waiting
 local worker, size, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local known, given = {}, 0
 for i = 4, #ARGV do
@@ -12,15 +12,17 @@ for i = 4, #ARGV do
 end
 
 local function give_back(id, gen)
-  local record = redis.call('HMGET', P .. 't:' .. id, 'gen', 'owner', 'state', 'stream', 'fence')
-  if record[1] ~= gen or (record[2] ~= worker and record[3] ~= 'queued') then
+  local record = read_fields(P .. 't:' .. id, {'gen', 'owner', 'state', 'stream', 'fence', 'name',
+    'held'})
+  if record.gen ~= gen or (record.owner ~= worker and record.state ~= 'queued') then
     return
   end
-  if record[3] ~= 'queued' then  -- else the fetch was cut short before it took the locks
-    local locks = parse_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl)
-    release_locks(locks, id .. '/' .. gen .. '/' .. record[5], false)
+  if record.state ~= 'queued' then  -- else the fetch was cut short before it took the locks
+    local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record.name or '',
+      record.held or '')
+    release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false)
   end
-  requeue(id, record[3] == 'dying' and 'dying' or 'queued', record[4], tonumber(gen), now)
+  requeue(id, record.state == 'dying' and 'dying' or 'queued', record.stream, tonumber(gen), now)
   given = given + 1
 end
 
@@ -45,4 +47,5 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
     end
   end
 end
+offer_all()
 return given

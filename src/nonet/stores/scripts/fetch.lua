@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- fetch: hand tasks to a worker, in strict priority, woken ones first; take their locks or let
--- them wait. A worker that gets fewer than it asked for is put on the stack of idle workers.
+-- fetch: hand tasks to a worker, in strict priority, woken ones first; take their locks or park
+-- them. A worker that gets fewer than it asked for is put on the stack of idle workers.
 -- KEYS  prefix
 -- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
---       first delay µs of a refused task, longest delay µs
+--       first and longest pause µs before a parked task is looked at by itself, lock aging µs
 -- returns {1 if there may be more (looks ran out) else 0, n × row}; a row is (id, gen, fence,
---       state, attempts used, worker deaths, stream key, entry, envelope, locks, error document,
---       reason, generation in which it died); the last three only for dying tasks
--- @include base wake record rescue locks
+--       state, attempts used, worker deaths, stream key, entry, envelope, locks, marks of the
+--       limiters that hold or '', error document, reason, generation in which it died, what it
+--       died of); the last four only for dying tasks
+-- @include base wake record rescue limits locks waiting
 local worker, size = ARGV[1], ARGV[2]
-local free, looks = tonumber(ARGV[3]), tonumber(ARGV[4])
-local lock_ttl, first_delay, longest_delay = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
 local taken = {0}
 math.randomseed(tonumber(clock[2]))
 local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now)
@@ -30,67 +31,84 @@ local function read(key, count)
   return reply and reply[1] and reply[1][2] or {}
 end
 
--- Let a refused task wait: longer with each refusal, never using an attempt.
-local function park(id, record, blocker)
-  local refusals = tonumber(record[6] or '0')
-  local wait = math.min(longest_delay, first_delay * 2 ^ math.min(refusals, 20))
-  -- Spread, so that tasks refused together do not return together.
-  wait = wait * (0.5 + math.random())
-  redis.call('HSET', P .. 't:' .. id, 'state', 'waiting', 'refusals', refusals + 1,
-    'blocker', string.sub(blocker, 1, 60))
-  delay(id, now + wait)
-end
-
-local function hand_over(key, entry, id, gen, state, record, lines, document)
+local function hand_over(pointer, record, state, held, lines, document)
   local text = digits(fence)
-  redis.call('HSET', P .. 't:' .. id, 'state', state, 'owner', worker, 'fence', text,
-    'started', digits(now))
-  taken[#taken + 1] = {id, gen, text, state, record[3] or '0', record[4] or '0',
-    string.sub(key, #P + 1), entry, redis.call('GET', P .. 'b:' .. id) or '', lines,
-    document, record[7] or '', record[8] or ''}
+  redis.call('HSET', P .. 't:' .. pointer.id, 'state', state, 'owner', worker, 'fence', text,
+    'started', digits(now), 'held', held)
+  taken[#taken + 1] = {pointer.id, pointer.gen, text, state, record.attempt or '0',
+    record.deaths or '0', string.sub(pointer.key, #P + 1), pointer.entry,
+    redis.call('GET', P .. 'b:' .. pointer.id) or '', lines, held, document,
+    record.reason or '', record.died or '', record.detail or ''}
   free = free - 1
 end
 
-local function deliver(key, entry, id, gen, record)
+local function hand_over_dying(pointer, record)
   fence = fence + 1
-  if record[1] == 'dying' then
-    local document = redis.call('GET', P .. 'e:' .. id) or ''
-    return hand_over(key, entry, id, gen, 'dying', record, '', document)
-  end
-  local lines = redis.call('GET', P .. 'l:' .. id) or ''
-  if lines ~= '' then
-    local owner = id .. '/' .. gen .. '/' .. digits(fence)
-    local blocker = take_locks(parse_locks(lines, lock_ttl), owner)
-    if blocker then
-      park(id, record, blocker)
-      return drop(key, entry)
-    end
-  end
-  hand_over(key, entry, id, gen, 'running', record, lines, '')
+  hand_over(pointer, record, 'dying', '', '', redis.call('GET', P .. 'e:' .. pointer.id) or '')
 end
+
+-- A task that asks a limiter for more than its limit would wait for ever.
+local function refuse_for_ever(pointer, record, me, lock)
+  leave_as_admitted(me)
+  each_place(me, function(_, _, name) give_back(name) end)
+  record.reason, record.died = 'limit-impossible', pointer.gen
+  record.detail = lock.counter .. ' allows ' .. lock.limit .. ', one execution counts ' .. lock.items
+  redis.call('HSET', P .. 't:' .. pointer.id, 'reason', record.reason, 'died', record.died,
+    'detail', record.detail)
+  hand_over_dying(pointer, record)
+end
+
+local function deliver(pointer, record)
+  local id, lines = pointer.id, redis.call('GET', P .. 'l:' .. pointer.id) or ''
+  if lines == '' and not record.since and not are_limits_set() then
+    fence = fence + 1
+    return hand_over(pointer, record, 'running', '', '', '')
+  end
+  local me = new_waiter(id, record, parse_locks(lines, lock_ttl, record.name or ''))
+  local refusal = refusal_of(me)
+  if refusal and refusal.impossible then
+    return refuse_for_ever(pointer, record, me, refusal.lock)
+  elseif refusal then
+    park(me, refusal, waits)
+    return drop(pointer.key, pointer.entry)
+  end
+  fence = fence + 1
+  local held = take_locks(me, id .. '/' .. pointer.gen .. '/' .. digits(fence))
+  if record.since then
+    leave_as_admitted(me)
+  end
+  hand_over(pointer, record, 'running', held, lines, '')
+end
+
+local FIELDS = {'state', 'gen', 'attempt', 'deaths', 'ticket', 'refusals', 'reason', 'died',
+  'detail', 'stream', 'places', 'aged', 'since', 'name'}
 
 local function examine(key, entry, fields)
   looks = looks - 1
   if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
     return quarantine(key, entry, fields, 'not a task pointer')
   end
-  local id, gen = fields[2], fields[4]
-  local record = redis.call('HMGET', P .. 't:' .. id, 'state', 'gen', 'attempt', 'deaths',
-    'ticket', 'refusals', 'reason', 'died')
-  if record[2] ~= gen or (record[1] ~= 'queued' and record[1] ~= 'dying') then
-    return drop(key, entry)
+  local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry}
+  local record = read_fields(P .. 't:' .. pointer.id, FIELDS)
+  if record.gen ~= pointer.gen or (record.state ~= 'queued' and record.state ~= 'dying') then
+    drop(key, entry)
+  elseif record.state == 'dying' then
+    hand_over_dying(pointer, record)
+  else
+    deliver(pointer, record)
   end
-  deliver(key, entry, id, gen, record)
 end
 
--- A delivery failed half way: free the locks that it took before, each that can be freed.
+-- A delivery failed half way: free what it took before, each lock and place that can be freed.
 local function give_up(key, entry, fields, problem)
   local id, gen = fields[2], fields[4]
-  local lines = redis.pcall('GET', P .. 'l:' .. id)
-  if type(lines) == 'string' then
-    for _, lock in ipairs(parse_locks(lines, lock_ttl)) do
-      pcall(release_locks, {lock}, id .. '/' .. gen .. '/' .. digits(fence), false)
+  local fine, me = pcall(load_waiter, id)
+  for i, lock in ipairs(fine and me and me.locks or {}) do
+    if lock.limits then
+      pcall(resolve_limit, lock)
     end
+    pcall(release_locks, {lock}, id .. '/' .. gen .. '/' .. digits(fence), false)
+    pcall(leave_queues, {id = id, locks = {lock}, places = place_of(me, i) or ''})
   end
   rescue(key, entry, fields, problem)
 end
@@ -114,8 +132,9 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
     end
   end
 end
+offer_all()
 redis.call('SET', P .. 'fence', digits(fence))
-if free > 0 and looks <= 0 then
+if free > 0 and (looks <= 0 or woken_sizes[size]) then
   taken[1] = 1
 elseif free > 0 then
   redis.call('ZADD', P .. 'idle:' .. size, digits(now), worker)

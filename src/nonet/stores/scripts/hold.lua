@@ -1,20 +1,50 @@
 #!lua
--- hold: take locks for code that is not a task, all or none; the watchdog renews them.
+-- hold: take locks for code that is no task, all or none; the watchdog renews them. Who is refused
+-- and waits stands in the same queues as tasks do, as one of the highest priority, and asks again
+-- when it is told through its wake list, or every few seconds.
 -- KEYS  prefix
--- ARGV  id (made by the client), locks, lock ttl ms
--- returns {'OK', fence} | {'REFUSED', name of the lock}
--- @include base locks
+-- ARGV  id (made by the client), locks, lock ttl ms, who asks, wait (1|0)
+-- returns {'OK', fence} | {'REFUSED', name of the lock} | {'IMPOSSIBLE', why}
+-- @include base wake record limits locks waiting
+local id, lines, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local key = P .. 't:' .. id
+local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', 'fence', 'refusals',
+  'since', 'aged'})
 -- The reply to an earlier call may have been lost: its locks must not refuse their own holder.
-local before = redis.call('GET', P .. 'l:' .. ARGV[1])
-if before then
-  return {'OK', string.match(before, 'fence (%d+)$')}
+if record.state == 'held' then
+  return {'OK', record.fence}
+end
+record.stream, record.ticket, record.gen = '', record.ticket or digits(now), record.gen or '0'
+local me = new_waiter(id, record, parse_locks(lines, lock_ttl, ''))
+local refusal = refusal_of(me)
+if refusal and refusal.impossible then
+  leave_as_admitted(me)
+  each_place(me, function(_, _, name) give_back(name) end)
+  redis.call('DEL', key, P .. 'l:' .. id)
+  offer_all()
+  return {'IMPOSSIBLE', refusal.lock.counter .. ' allows ' .. refusal.lock.limit .. ', not '
+    .. refusal.lock.items .. ' at a time'}
+elseif refusal and ARGV[5] == '0' then
+  return {'REFUSED', refusal.lock.counter}
+end
+
+redis.call('HSET', key, 'name', 'hold', 'stream', '', 'ticket', record.ticket, 'gen', record.gen,
+  'owner', ARGV[4], 'seen', digits(now))
+redis.call('SET', P .. 'l:' .. id, lines)
+if refusal then
+  park(me, refusal, {first = HOLD_ASKS, longest = HOLD_ASKS, aging = HOLD_ASKS})
+  -- The tick forgets it when it asks no more; this is for the case that nobody ticks.
+  redis.call('PEXPIRE', key, 600000)
+  redis.call('PEXPIRE', P .. 'l:' .. id, 600000)
+  offer_all()
+  return {'REFUSED', refusal.lock.counter}
 end
 local fence = digits(math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now) + 1)
-local blocker = take_locks(parse_locks(ARGV[2], tonumber(ARGV[3])), ARGV[1] .. '/0/' .. fence)
-if blocker then
-  return {'REFUSED', blocker}
-end
+local held = take_locks(me, id .. '/0/' .. fence)
+leave_as_admitted(me)
 redis.call('SET', P .. 'fence', fence)
--- The last line is no lock, and no reader of locks takes it for one.
-redis.call('SET', P .. 'l:' .. ARGV[1], ARGV[2] .. '\nfence ' .. fence, 'PX', tonumber(ARGV[3]) * 2)
+redis.call('HSET', key, 'state', 'held', 'gen', '0', 'fence', fence, 'held', held,
+  'started', digits(now))
+redis.call('PEXPIRE', key, lock_ttl * 2)
+redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl * 2)
 return {'OK', fence}

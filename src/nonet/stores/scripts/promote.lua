@@ -1,11 +1,15 @@
 #!lua flags=allow-oom
--- promote: move due tasks from the delayed set into their streams.
+-- promote: do what is due. Delayed tasks go into their streams; parked ones are looked at, and
+-- counted as realtime when they have waited for long; the places of woken ones that nobody took
+-- are given up; locks whose holder died are offered to those who wait.
 -- KEYS  prefix
 -- ARGV  leader's term, or '' for a worker that helps out; batch; µs without a promotion after
---       by a leader after which workers help
+--       by a leader after which workers help; first and longest pause µs before a parked task is
+--       looked at by itself; lock aging µs
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
--- @include base wake record
+-- @include base wake record limits locks waiting
 local term, batch = ARGV[1], tonumber(ARGV[2])
+local waits = {first = tonumber(ARGV[4]), longest = tonumber(ARGV[5]), aging = tonumber(ARGV[6])}
 if term ~= '' then
   local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
   if leader[1] ~= term or tonumber(leader[2]) <= now then
@@ -16,35 +20,99 @@ elseif now - tonumber(redis.call('GET', P .. 'promoted') or '0') < tonumber(ARGV
   return {0, -1, 0}
 end
 
-local key = P .. 'tasks:delayed'
+local due_key = P .. 'tasks:delayed'
 local woken, moved = {}, 0
+offers_left = 200
+math.randomseed(tonumber(clock[2]))
 
-local function move(id)
-  local record = redis.call('HMGET', P .. 't:' .. id, 'state', 'gen', 'stream')
-  local state = record[1]
-  if state == 'delayed' or state == 'waiting' or state == 'dying' then
-    local gen = digits(tonumber(record[2]) + 1)
-    -- Write first, remove last.
-    enqueue(state == 'waiting' and 'woken' or 'tasks', id, record[3], gen)
-    redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
-      'gen', gen)
-    local size = size_of(record[3])
-    woken[size] = (woken[size] or 0) + 1
-    moved = moved + 1
-  end
-  redis.call('ZREM', key, id)
+-- delayed and dying: its time has come.
+local function move(me)
+  local gen = digits(tonumber(me.gen) + 1)
+  -- Write first, remove last.
+  enqueue('tasks', me.id, me.stream, gen)
+  redis.call('HSET', P .. 't:' .. me.id, 'state', me.state == 'dying' and me.state or 'queued',
+    'gen', gen)
+  local size = size_of(me.stream)
+  woken[size] = (woken[size] or 0) + 1
+  redis.call('ZREM', due_key, me.id)
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', digits(now), 'LIMIT', 0, batch)) do
+-- waiting: the safety net below the wake-ups, and aging. The rank of who comes of age changes.
+local function look_at(me, waits)
+  local of_age = not me.aged and now >= me.since + waits.aging
+  if of_age then
+    me.aged, me.rank = true, rank_of(me.ticket, me.stream, true)
+    redis.call('HSET', P .. 't:' .. me.id, 'aged', 1)
+  end
+  if offer(me, of_age) then
+    me.refusals = me.refusals + 1
+    redis.call('HSET', P .. 't:' .. me.id, 'refusals', me.refusals, 'since', digits(me.since))
+    redis.call('ZADD', due_key, digits(next_look(me, waits)), me.id)
+  end
+end
+
+-- queued, with places that were kept for it: nobody took it in time.
+local function lapse(me)
+  leave_queues(me)
+  redis.call('HSET', P .. 't:' .. me.id, 'places', '')
+  redis.call('ZREM', due_key, me.id)
+end
+
+local function look_at_hold(me)
+  if me.state == 'held' then
+    redis.call('ZREM', due_key, me.id)
+  elseif me.state == 'queued' or now - me.seen > 2 * HOLD_ASKS then
+    forget_hold(me)  -- whoever waited for it is gone
+  else
+    look_at(me, {first = HOLD_ASKS, longest = HOLD_ASKS, aging = waits.aging})
+  end
+end
+
+local function act(id)
+  local me = read_waiter(id)
+  local state = me and me.state
+  if state == 'delayed' or state == 'dying' then
+    move(me)
+  elseif state == 'waiting' or state == 'queued' or state == 'held' then
+    me = load_waiter(id)
+    local look = me.stream == '' and look_at_hold or state == 'queued' and lapse or look_at
+    look(me, waits)
+  else
+    redis.call('ZREM', due_key, id)
+  end
+  moved = moved + 1
+end
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now), 'LIMIT', 0, batch)) do
   -- One broken record or stream must not hold up the others.
-  local fine, problem = pcall(move, id)
+  local fine, problem = pcall(act, id)
   if not fine then
     redis.pcall('HSET', P .. 't:' .. id, 'blocker', string.sub(reason_of(problem), 1, 60))
-    redis.call('ZADD', key, digits(now + 60000000), id)
+    redis.call('ZADD', due_key, digits(now + 60000000), id)
   end
 end
 for size, count in pairs(woken) do
   wake(size, count)
 end
-local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-return {moved, head[2] and math.max(0, tonumber(head[2]) - now) or -1, 1}
+
+-- What is contended, and was not given back in time.
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', P .. 'watch', '-inf', digits(now),
+  'LIMIT', 0, batch)) do
+  if redis.call('EXISTS', P .. 'queue:' .. name) == 1 then
+    redis.call('ZADD', P .. 'watch', digits(now + SLOW_LOOK), name)
+    give_back(name)
+  else
+    redis.call('ZREM', P .. 'watch', name)
+  end
+end
+offer_all()
+
+local next_due = -1
+for _, key in ipairs({due_key, P .. 'watch'}) do
+  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  local pause = head[2] and math.max(0, tonumber(head[2]) - now)
+  if pause and (next_due < 0 or pause < next_due) then
+    next_due = pause
+  end
+end
+return {moved, next_due, 1}

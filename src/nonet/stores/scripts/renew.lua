@@ -5,33 +5,58 @@
 -- ARGV  worker or '', worker ttl ms, lock ttl ms, what the worker says of itself,
 --       n × (id, gen, fence, stream key or '' for a hold, entry)
 -- returns id/gen of each that is lost
--- @include base locks
+-- @include base limits locks
 local worker, worker_ttl, lock_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lost = {}
 
-local function renew(id, gen, fence, stream_key, entry)
-  local lines = redis.call('GET', P .. 'l:' .. id) or ''
-  if stream_key == '' then
-    if lines == '' then
-      return false
+-- A limit that was set while the task ran counts it from now on, too.
+local function join_new_limits(id, lines, task, held, owner)
+  local locks, marks, joined = parse_locks(lines, lock_ttl, task), {}, false
+  for i, lock in ipairs(locks) do
+    marks[i] = not lock.limits and 'x' or string.sub(held .. '--------', i, i)
+    if lock.kind == 'C' and marks[i] ~= 'x' and marks[i] ~= 'v' then
+      resolve_limit(lock)
+      if lock.limit then
+        write_lock(lock, owner)
+        marks[i], joined = lock.mark, true
+      end
     end
-    redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl * 2)
-  else
-    local record = redis.call('HMGET', P .. 't:' .. id, 'gen', 'fence', 'owner', 'state')
-    if record[1] ~= gen or record[2] ~= fence or record[3] ~= worker then
-      return false
-    end
-    redis.call('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')
-    if record[4] == 'dying' then
-      return true
+    if marks[i] == '' then
+      marks[i] = '-'
     end
   end
-  local locks = parse_locks(lines, lock_ttl)
+  if joined then
+    redis.call('HSET', P .. 't:' .. id, 'held', table.concat(marks))
+  end
+end
+
+local function renew(id, gen, fence, stream_key, entry)
+  local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'owner', 'state', 'name', 'held'})
+  if record.gen ~= gen or record.fence ~= fence then
+    return false
+  end
+  local task, lines = '', redis.call('GET', P .. 'l:' .. id) or ''
+  if stream_key == '' then
+    redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl * 2)
+    redis.call('PEXPIRE', P .. 't:' .. id, lock_ttl * 2)
+  elseif record.owner ~= worker then
+    return false
+  else
+    redis.call('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')
+    if record.state == 'dying' then
+      return true
+    end
+    task = record.name or ''
+  end
+  local locks = held_locks(lines, lock_ttl, task, record.held or '')
   local owner = id .. '/' .. gen .. '/' .. fence
   if lost_lock(locks, owner) then
     return false
   end
   renew_locks(locks, owner)
+  if are_limits_set() then
+    join_new_limits(id, lines, task, record.held or '', owner)
+  end
   return true
 end
 

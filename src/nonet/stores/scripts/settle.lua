@@ -8,48 +8,58 @@
 --                retry         one attempt used: keep document and text as its error
 --                back          no attempt used: keep text as what it waits for
 --                dying         never execute again: keep the document until it is in SQL
--- returns OK | STALE (not the owner) | LOST (a lock ran out: nothing was changed)
--- @include base wake record locks index group finish
+-- returns OK | STALE (not the owner) | LOST (a lock ran out: nothing was changed); HASH counters
+--       counts the two refusals
+-- @include base wake record limits locks waiting index group finish
 local id, gen, fence, stream_key, entry = ARGV[1], ARGV[2], ARGV[3], P .. ARGV[4], ARGV[5]
 local outcome, document, text = ARGV[6], ARGV[7], string.sub(ARGV[8], 1, 60)
 local due, started = now + tonumber(ARGV[9]), ARGV[10] == '1'
 local key = P .. 't:' .. id
 
-local record = redis.call('HMGET', key, 'gen', 'fence', 'settled', 'stream', 'state', 'attempt')
-if record[1] ~= gen or record[2] ~= fence then
+local record = read_fields(key, {'gen', 'fence', 'settled', 'stream', 'state', 'attempt', 'held',
+  'name'})
+if record.gen ~= gen or record.fence ~= fence then
   local ended = redis.call('GETRANGE', P .. 'r:' .. id, 0, 63)
-  local repeated = record[3] == fence or string.match(ended, '^%a+|(%d+)|') == fence
-  return repeated and 'OK' or 'STALE'
+  if record.settled == fence or string.match(ended, '^%a+|(%d+)|') == fence then
+    return 'OK'
+  end
+  redis.call('HINCRBY', P .. 'counters', 'settle:stale', 1)
+  return 'STALE'
 end
 
 -- A record may have lost fields (foul play, a cut script): its stream is where it was read.
-local stream = record[4] or string.match(ARGV[4], '^%a+:(.*)$')
-local locks = parse_locks(redis.call('GET', P .. 'l:' .. id) or '', tonumber(ARGV[13]))
+local stream = record.stream or string.match(ARGV[4], '^%a+:(.*)$')
+local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', tonumber(ARGV[13]),
+  record.name or '', record.held or '')
 local owner = id .. '/' .. gen .. '/' .. fence
 if outcome == 'done' and lost_lock(locks, owner) then
+  redis.call('HINCRBY', P .. 'counters', 'settle:lost', 1)
   return 'LOST'
 end
-release_locks(locks, owner, started)
 
 if outcome == 'dying' then
   -- The worker keeps the delivery while it writes to SQL.
   redis.call('SET', P .. 'e:' .. id, document)
   redis.call('HSET', key, 'state', 'dying', 'died', gen)
+  release_locks(locks, owner, started)
+  offer_all()
   return 'OK'
 elseif outcome == 'retry' or outcome == 'back' then
   if outcome == 'retry' then
-    redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record[6] or '0') + 1, 'refusals', 0,
+    redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record.attempt or '0') + 1,
       'error', text)
     redis.call('RPUSH', P .. 'h:' .. id, document)
     redis.call('LTRIM', P .. 'h:' .. id, -20, -1)
   else
     redis.call('HSET', key, 'settled', fence, 'blocker', text)
   end
-  local state = record[5] == 'dying' and 'dying' or outcome == 'retry' and 'delayed' or 'waiting'
+  local state = record.state == 'dying' and 'dying' or outcome == 'retry' and 'delayed' or 'waiting'
   requeue(id, state, stream, tonumber(gen), due)
 else
   finish(id, outcome, fence, document, tonumber(ARGV[11]), tonumber(ARGV[12]))
 end
 redis.call('XACK', stream_key, 'workers', entry)
 redis.call('XDEL', stream_key, entry)
+release_locks(locks, owner, started)
+offer_all()
 return 'OK'

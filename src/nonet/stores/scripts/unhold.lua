@@ -1,10 +1,19 @@
 #!lua flags=allow-oom
--- unhold: release what hold took.
+-- unhold: release what hold took, or stop waiting for it.
 -- KEYS  prefix
--- ARGV  id, fence, lock ttl ms
+-- ARGV  id, lock ttl ms
 -- returns OK
--- @include base locks
-local lines = redis.call('GET', P .. 'l:' .. ARGV[1]) or ''
-release_locks(parse_locks(lines, tonumber(ARGV[3])), ARGV[1] .. '/0/' .. ARGV[2], true)
-redis.call('DEL', P .. 'l:' .. ARGV[1])
+-- @include base wake record limits locks waiting
+local id = ARGV[1]
+local key = P .. 't:' .. id
+local record = read_fields(key, {'state', 'fence', 'held'})
+if record.state == 'held' then
+  local lines = redis.call('GET', P .. 'l:' .. id) or ''
+  local locks = held_locks(lines, tonumber(ARGV[2]), '', record.held or '')
+  release_locks(locks, id .. '/0/' .. record.fence, true)
+elseif record.state then
+  forget_hold(load_waiter(id))
+end
+redis.call('DEL', key, P .. 'l:' .. id, P .. 'wake:' .. id)
+offer_all()
 return 'OK'

@@ -8,3 +8,12 @@ local now = clock[1] * 1000000 + clock[2]
 local function digits(number)
   return string.format('%.0f', number)
 end
+
+-- Some fields of a hash by their names; those it has not are nil.
+local function read_fields(key, names)
+  local fields = {}
+  for i, value in ipairs(redis.call('HMGET', key, unpack(names))) do
+    fields[names[i]] = value or nil
+  end
+  return fields
+end

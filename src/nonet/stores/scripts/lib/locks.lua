@@ -1,33 +1,73 @@
--- lib/locks: needs base. All locks of a task are checked, then all are written.
--- A lock line is kind|name|ttl ms|limit|window ms|items; kind M mutex, W writer, R reader,
--- C concurrency, L rate. owner is id/gen/fence. Expiries are compared with now; the TTL of a
--- key only collects garbage.
+-- lib/locks: needs base, limits. What a lock is: who holds it, whether it is free, and how it is
+-- taken, renewed and released. A lock line is kind|name|ttl ms|limit|window ms|items; kind M mutex,
+-- W writer, R reader, C concurrency, L rate, and V for the VO of the task. owner is id/gen/fence.
+-- Expiries are compared with now; the TTL of a key only collects garbage.
 
-local function parse_locks(lines, default_ttl)
-  local locks = {}
+local function new_lock(kind, name, ttl, vo)
+  local lock = {kind = kind, name = name, ttl = ttl, vo = vo, items = 1, counter = name}
+  lock.limits = kind == 'C' or kind == 'L'
+  lock.exclusive = kind == 'M' or kind == 'W'
+  lock.key = P .. name .. ((kind == 'W' or kind == 'R') and ':w' or '')
+  lock.readers = (kind == 'W' or kind == 'R') and P .. name .. ':r' or nil
+  return lock
+end
+
+-- All locks of a task: those of its lines, then the limiters of its class (Task: <Class> in the
+-- configuration), which every task has without naming them. task is the full name, '' for a hold.
+local function parse_locks(lines, default_ttl, task)
+  local locks, vo, named = {}, '', {}
   for kind, name, ttl, limit, window, items in
     string.gmatch(lines, '(%u)|([^|\n]*)|(%d*)|(%d*)|(%d*)|(%d*)') do
-    locks[#locks + 1] = {
-      kind = kind,
-      key = P .. name .. ((kind == 'W' or kind == 'R') and ':w' or ''),
-      readers = (kind == 'W' or kind == 'R') and P .. name .. ':r' or nil,
-      name = name,
-      ttl = tonumber(ttl) or default_ttl,
-      limit = tonumber(limit),
-      window = tonumber(window),
-      items = tonumber(items) or 1,
-    }
+    if kind == 'V' then
+      vo = name
+    else
+      local lock = new_lock(kind, name, tonumber(ttl) or default_ttl, vo)
+      lock.limit, lock.window = tonumber(limit), tonumber(window)
+      lock.items = tonumber(items) or 1
+      locks[#locks + 1] = lock
+      named[name] = true
+    end
+  end
+  local class = string.match(task, '([^:]+)$')
+  if class then
+    class = string.gsub(class, '[^%w_]', function(byte)
+      return string.format('%%%02X', string.byte(byte))
+    end)
+    for _, kind in ipairs({'L', 'C'}) do
+      local name = 'limiter:' .. (kind == 'C' and 'conc' or 'rate') .. ':task:' .. class
+      if not named[name] then
+        locks[#locks + 1] = new_lock(kind, name, default_ttl, vo)
+      end
+    end
   end
   return locks
 end
 
--- The owner of an unexpired mutex or writer lock, or nil.
+-- The locks that an admission took: held has one mark for each, '' if no limiter was among them.
+local function held_locks(lines, default_ttl, task, held)
+  if lines == '' and held == '' then
+    return {}
+  end
+  local taken = {}
+  for i, lock in ipairs(parse_locks(lines, default_ttl, held ~= '' and task or '')) do
+    local mark = string.sub(held, i, i)
+    if lock.limits and mark ~= '' and mark ~= '-' then
+      count_at(lock, mark)
+      taken[#taken + 1] = lock
+    elseif not lock.limits then
+      taken[#taken + 1] = lock
+    end
+  end
+  return taken
+end
+
+-- The owner of an unexpired mutex or writer lock and its expiry, or nil.
 local function holder(key)
   local value = redis.call('GET', key)
   if value then
     local owner, expiry = string.match(value, '^(.*)|(%d+)$')
     if owner and tonumber(expiry) > now then
-      return owner
+      return owner, tonumber(expiry)
     end
   end
   return nil
@@ -38,21 +78,27 @@ local function prune(key)
   return redis.call('ZCARD', key)
 end
 
+-- When the first lease or grant of a set ends, after so many µs more; nil if it is empty.
+local function first_end(key, after)
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  return first[2] and tonumber(first[2]) + after
+end
+
 local function items_of(members)
   local items = 0
   for _, member in ipairs(members) do
-    items = items + tonumber(string.match(member, '|(%d+)$'))
+    items = items + tonumber(string.match(member, '%d+$'))
   end
   return items
 end
 
 -- Items granted within the window that ends now: their sum is kept beside them, so that a check
 -- reads only what has left the window.
-local function used(lock)
-  local past = digits(now - lock.window * 1000)
+local function used_items(lock)
+  local past, sum_key = digits(now - lock.window * 1000), P .. 'sum:' .. lock.counter
   local gone = redis.call('ZRANGEBYSCORE', lock.key, '-inf', past)
   redis.call('ZREMRANGEBYSCORE', lock.key, '-inf', past)
-  local sum = tonumber(redis.call('GET', lock.key .. ':sum') or '')
+  local sum = tonumber(redis.call('GET', sum_key) or '')
   if redis.call('EXISTS', lock.key) == 0 then
     sum = 0
   elseif sum then
@@ -60,19 +106,27 @@ local function used(lock)
   else
     sum = items_of(redis.call('ZRANGE', lock.key, 0, -1))
   end
-  redis.call('SET', lock.key .. ':sum', sum, 'PX', lock.window + 1000)
+  redis.call('SET', sum_key, sum, 'PX', lock.window + 1000)
   return sum
 end
 
-local function is_free(lock)
-  if lock.kind == 'M' or lock.kind == 'R' then
-    return not holder(lock.key)
-  elseif lock.kind == 'W' then
-    return not holder(lock.key) and prune(lock.readers) == 0
-  elseif lock.kind == 'C' then
-    return prune(lock.key) < lock.limit
+-- Until when a structural lock is held against a request (at least; µs), or nil if it is not.
+local function held_until(lock)
+  local _, expiry = holder(lock.key)
+  if not expiry and lock.kind == 'W' and prune(lock.readers) > 0 then
+    expiry = first_end(lock.readers, 0)
   end
-  return used(lock) + lock.items <= lock.limit
+  return expiry
+end
+
+-- How much of a limiter is free.
+local function free_places(lock)
+  return lock.limit - (lock.kind == 'C' and prune(lock.key) or used_items(lock))
+end
+
+-- When some of what is used of a limiter comes back (µs), or nil if nothing is used.
+local function first_free(lock)
+  return first_end(lock.key, lock.kind == 'C' and 0 or lock.window * 1000)
 end
 
 -- Let a set of leases live at least until its longest one has ended.
@@ -84,11 +138,11 @@ end
 
 local function write_lock(lock, owner)
   local expiry = digits(now + lock.ttl * 1000)
-  if lock.kind == 'M' or lock.kind == 'W' then
+  if lock.exclusive then
     redis.call('SET', lock.key, owner .. '|' .. expiry, 'PX', lock.ttl + 1000)
   elseif lock.kind == 'L' then
     redis.call('ZADD', lock.key, digits(now), owner .. '|' .. lock.items)
-    redis.call('INCRBY', lock.key .. ':sum', lock.items)
+    redis.call('INCRBY', P .. 'sum:' .. lock.counter, lock.items)
     keep(lock.key, lock.window + 1000)
   else
     redis.call('ZADD', lock.readers or lock.key, expiry, owner)
@@ -96,21 +150,8 @@ local function write_lock(lock, owner)
   end
 end
 
--- Take all locks or none. Returns nil, or the name of the first lock that refused.
-local function take_locks(locks, owner)
-  for _, lock in ipairs(locks) do
-    if not is_free(lock) then
-      return lock.name
-    end
-  end
-  for _, lock in ipairs(locks) do
-    write_lock(lock, owner)
-  end
-  return nil
-end
-
 local function holds(lock, owner)
-  if lock.kind == 'M' or lock.kind == 'W' then
+  if lock.exclusive then
     return holder(lock.key) == owner
   elseif lock.kind == 'L' then
     return true
@@ -138,19 +179,20 @@ local function renew_locks(locks, owner)
   end
 end
 
--- Give everything back that owner still holds; rate tokens only if the attempt never started.
-local function release_locks(locks, owner, started)
-  for _, lock in ipairs(locks) do
-    if lock.kind == 'M' or lock.kind == 'W' then
-      if holder(lock.key) == owner then
-        redis.call('DEL', lock.key)
-      end
-    elseif lock.kind == 'L' then
-      if not started and redis.call('ZREM', lock.key, owner .. '|' .. lock.items) == 1 then
-        redis.call('DEL', lock.key .. ':sum')  -- counted anew by the next check
-      end
-    else
-      redis.call('ZREM', lock.readers or lock.key, owner)
+-- Give one lock back; a rate token only if the attempt never started. Returns whether another
+-- task may be able to run now.
+local function release_lock(lock, owner, started)
+  if lock.exclusive then
+    return holder(lock.key) == owner and redis.call('DEL', lock.key) == 1
+  elseif lock.kind == 'L' then
+    if started or redis.call('ZREM', lock.key, owner .. '|' .. lock.items) == 0 then
+      return false
     end
+    redis.call('DEL', P .. 'sum:' .. lock.counter)  -- counted anew by the next check
+    return true
+  elseif lock.kind == 'R' then
+    -- Beside other readers only a writer waits, and for the last of them.
+    return redis.call('ZREM', lock.readers, owner) == 1 and prune(lock.readers) == 0
   end
+  return redis.call('ZREM', lock.key, owner) == 1
 end

@@ -13,7 +13,7 @@ end
 
 local function delay(id, due)
   redis.call('ZADD', P .. 'tasks:delayed', digits(due), id)
-  wake_promoter(id)
+  wake_promoter_for(due)
 end
 
 local function reason_of(problem)

@@ -18,10 +18,12 @@ local function wake(size, count)
   end
 end
 
--- Tell whoever promotes that `id` came to the head of the delayed set.
-local function wake_promoter(id)
-  if redis.call('ZRANGE', P .. 'tasks:delayed', 0, 0)[1] == id then
-    redis.call('DEL', P .. 'wake:promoter')
+-- Whoever promotes looks once a second by itself.
+local PROMOTER_LOOKS = 1200000
+
+-- Tell whoever promotes that something is due soon.
+local function wake_promoter_for(due)
+  if due - now < PROMOTER_LOOKS and redis.call('EXISTS', P .. 'wake:promoter') == 0 then
     redis.call('LPUSH', P .. 'wake:promoter', '1')
     redis.call('PEXPIRE', P .. 'wake:promoter', 10000)
   end
