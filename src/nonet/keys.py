@@ -8,7 +8,7 @@ this table.
     woken:PRIORITY:SIZE     STREAM  same, read before the main stream of its priority
     tasks:delayed           ZSET    id → due (µs): delayed and dying tasks; waiting ones: when
                                     to look at them; woken ones: end of their reservation
-    t:ID                    HASH    the record: small mutable fields; of a hold, too (no stream)
+    t:ID                    HASH    the record: small mutable fields; a hold has one, too
     b:ID                    STRING  the envelope: immutable bytes
     l:ID                    STRING  the locks, one line each (see locks.encode_locks)
     h:ID                    LIST    error documents of the last 20 failed attempts

@@ -7,7 +7,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -171,7 +171,7 @@ class Results:
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
             record, due, value = await pipe.get(f"{self._prefix}r:{id}").execute()
-        if record.get(b"stream"):  # else a hold, or nothing
+        if _is_task(record):
             return _live_status(id, record, due)
         return _ended_status(id, parse_ended(value)) if value else None
 
@@ -184,7 +184,7 @@ class Results:
             async for key in self._client.scan_iter(match=pattern, count=1000, _type="HASH"):
                 id = key.decode().removeprefix(f"{self._prefix}t:")
                 record = await self._client.hgetall(key)
-                if not record.get(b"stream"):  # gone meanwhile, or a hold
+                if not _is_task(record):
                     continue
                 due = await self._client.zscore(f"{self._prefix}tasks:delayed", id)
                 found = _live_status(id, record, due)
@@ -258,6 +258,11 @@ def parse_ended(value: bytes) -> Ended:
         return Ended(state.decode(), decode_result(document) if document else None)
     except MalformedMessageError:
         return Ended(state.decode(), None)
+
+
+def _is_task(record: Mapping[bytes, bytes]) -> bool:
+    """Whether there is a record, and not one of a hold."""
+    return record.get(b"stream", b"hold") != b"hold"
 
 
 def _live_status(id: str, record: dict[bytes, bytes], due: float | None) -> TaskStatus:

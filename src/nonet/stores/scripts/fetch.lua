@@ -34,7 +34,7 @@ end
 local function hand_over(pointer, record, state, held, lines, document)
   local text = digits(fence)
   redis.call('HSET', P .. 't:' .. pointer.id, 'state', state, 'owner', worker, 'fence', text,
-    'started', digits(now), 'held', held)
+    'started', digits(now), 'held', held, unpack(record.since and NOT_WAITING or {}))
   taken[#taken + 1] = {pointer.id, pointer.gen, text, state, record.attempt or '0',
     record.deaths or '0', string.sub(pointer.key, #P + 1), pointer.entry,
     redis.call('GET', P .. 'b:' .. pointer.id) or '', lines, held, document,

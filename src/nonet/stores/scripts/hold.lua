@@ -14,7 +14,7 @@ local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', '
 if record.state == 'held' then
   return {'OK', record.fence}
 end
-record.stream, record.ticket, record.gen = '', record.ticket or digits(now), record.gen or '0'
+record.stream, record.ticket, record.gen = 'hold', record.ticket or digits(now), record.gen or '0'
 local me = new_waiter(id, record, parse_locks(lines, lock_ttl, ''))
 local refusal = refusal_of(me)
 if refusal and refusal.impossible then
@@ -28,7 +28,7 @@ elseif refusal and ARGV[5] == '0' then
   return {'REFUSED', refusal.lock.counter}
 end
 
-redis.call('HSET', key, 'name', 'hold', 'stream', '', 'ticket', record.ticket, 'gen', record.gen,
+redis.call('HSET', key, 'name', 'hold', 'stream', 'hold', 'ticket', record.ticket, 'gen', record.gen,
   'owner', ARGV[4], 'seen', digits(now))
 redis.call('SET', P .. 'l:' .. id, lines)
 if refusal then
@@ -44,7 +44,7 @@ local held = take_locks(me, id .. '/0/' .. fence)
 leave_as_admitted(me)
 redis.call('SET', P .. 'fence', fence)
 redis.call('HSET', key, 'state', 'held', 'gen', '0', 'fence', fence, 'held', held,
-  'started', digits(now))
+  'started', digits(now), unpack(NOT_WAITING))
 redis.call('PEXPIRE', key, lock_ttl * 2)
 redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl * 2)
 return {'OK', fence}

@@ -75,7 +75,7 @@ local function act(id)
     move(me)
   elseif state == 'waiting' or state == 'queued' or state == 'held' then
     me = load_waiter(id)
-    local look = me.stream == '' and look_at_hold or state == 'queued' and lapse or look_at
+    local look = me.stream == 'hold' and look_at_hold or state == 'queued' and lapse or look_at
     look(me, waits)
   else
     redis.call('ZREM', due_key, id)

@@ -17,7 +17,7 @@ local due, started = now + tonumber(ARGV[9]), ARGV[10] == '1'
 local key = P .. 't:' .. id
 
 local record = read_fields(key, {'gen', 'fence', 'settled', 'stream', 'state', 'attempt', 'held',
-  'name'})
+  'name', 'group', 'opens', 'waited'})
 if record.gen ~= gen or record.fence ~= fence then
   local ended = redis.call('GETRANGE', P .. 'r:' .. id, 0, 63)
   if record.settled == fence or string.match(ended, '^%a+|(%d+)|') == fence then
@@ -32,7 +32,8 @@ local stream = record.stream or string.match(ARGV[4], '^%a+:(.*)$')
 local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', tonumber(ARGV[13]),
   record.name or '', record.held or '')
 local owner = id .. '/' .. gen .. '/' .. fence
-if outcome == 'done' and lost_lock(locks, owner) then
+local is_held = outcome == 'done' and not lost_lock(locks, owner)
+if outcome == 'done' and not is_held then
   redis.call('HINCRBY', P .. 'counters', 'settle:lost', 1)
   return 'LOST'
 end
@@ -41,7 +42,7 @@ if outcome == 'dying' then
   -- The worker keeps the delivery while it writes to SQL.
   redis.call('SET', P .. 'e:' .. id, document)
   redis.call('HSET', key, 'state', 'dying', 'died', gen)
-  release_locks(locks, owner, started)
+  release_locks(locks, owner, started, is_held)
   offer_all()
   return 'OK'
 elseif outcome == 'retry' or outcome == 'back' then
@@ -56,10 +57,10 @@ elseif outcome == 'retry' or outcome == 'back' then
   local state = record.state == 'dying' and 'dying' or outcome == 'retry' and 'delayed' or 'waiting'
   requeue(id, state, stream, tonumber(gen), due)
 else
-  finish(id, outcome, fence, document, tonumber(ARGV[11]), tonumber(ARGV[12]))
+  finish(id, record, outcome, fence, document, tonumber(ARGV[11]), tonumber(ARGV[12]))
 end
 redis.call('XACK', stream_key, 'workers', entry)
 redis.call('XDEL', stream_key, entry)
-release_locks(locks, owner, started)
+release_locks(locks, owner, started, is_held)
 offer_all()
 return 'OK'

@@ -9,11 +9,11 @@ local function digits(number)
   return string.format('%.0f', number)
 end
 
--- Some fields of a hash by their names; those it has not are nil.
+-- Some fields of a hash by their names; those that are missing or empty are nil.
 local function read_fields(key, names)
   local fields = {}
   for i, value in ipairs(redis.call('HMGET', key, unpack(names))) do
-    fields[names[i]] = value or nil
+    fields[names[i]] = value and value ~= '' and value or nil
   end
   return fields
 end

@@ -181,9 +181,9 @@ end
 
 -- Give one lock back; a rate token only if the attempt never started. Returns whether another
 -- task may be able to run now.
-local function release_lock(lock, owner, started)
+local function release_lock(lock, owner, started, is_held)
   if lock.exclusive then
-    return holder(lock.key) == owner and redis.call('DEL', lock.key) == 1
+    return (is_held or holder(lock.key) == owner) and redis.call('DEL', lock.key) == 1
   elseif lock.kind == 'L' then
     if started or redis.call('ZREM', lock.key, owner .. '|' .. lock.items) == 0 then
       return false

@@ -47,9 +47,10 @@ local function submit_one(id, name, stream, due, group, envelope, locks)
   local ticket = digits(now + submitted)
   submitted = submitted + 1
   local later = due > now
-  redis.call('SET', P .. 'b:' .. id, envelope)
-  if locks ~= '' then
-    redis.call('SET', P .. 'l:' .. id, locks)
+  if locks == '' then
+    redis.call('SET', P .. 'b:' .. id, envelope)
+  else
+    redis.call('MSET', P .. 'b:' .. id, envelope, P .. 'l:' .. id, locks)
   end
   if group ~= '' then
     redis.call('SADD', P .. 'g:' .. group .. ':pending', id)

@@ -43,12 +43,12 @@ local function read_waiter(id)
   return record.ticket and new_waiter(id, record, {})
 end
 
--- The same with its locks. A hold has no stream, and no class whose limits would count.
+-- The same with its locks. A hold has no class whose limits would count.
 local function load_waiter(id)
   local me = read_waiter(id)
   local lines = me and redis.call('GET', P .. 'l:' .. id) or ''
   if lines ~= '' or me and are_limits_set() then
-    me.locks = parse_locks(lines, 0, me.stream ~= '' and me.name or '')
+    me.locks = parse_locks(lines, 0, me.stream ~= 'hold' and me.name or '')
   end
   return me
 end
@@ -115,7 +115,7 @@ local function is_overtaking(queue, me)
       end
     end
   end
-  if first[2] and tonumber(first[2]) < 0 then
+  if first[4] and tonumber(first[4]) < 0 then
     -- The woken stand first; one of a lower rank may wait behind them.
     local below = redis.call('ZRANGEBYSCORE', queue, 0, '(' .. digits(me.rank), 'LIMIT', 0, 1)
     return below[1] ~= nil, contended
@@ -250,19 +250,21 @@ local function take_locks(me, owner)
   return held_marks(me)
 end
 
--- Forget that a task waited: it is admitted, and its locks now keep the others away.
+-- Take an admitted task out of its queues: its locks now keep the others away. Write NOT_WAITING
+-- into its record, too.
+local NOT_WAITING = {'places', '', 'aged', '', 'since', '', 'refusals', '', 'blocker', ''}
 local function leave_as_admitted(me)
   each_place(me, function(queue, member)
     redis.call('ZREM', queue, member)
   end)
   redis.call('ZREM', P .. 'tasks:delayed', me.id)
-  redis.call('HDEL', P .. 't:' .. me.id, 'places', 'aged', 'since', 'refusals', 'blocker')
 end
 
--- Give everything back that owner still holds, and offer it to those who wait.
-local function release_locks(locks, owner, started)
+-- Give everything back that owner still holds, and offer it to those who wait. is_held: nobody can
+-- have taken it over, lost_lock() said so.
+local function release_locks(locks, owner, started, is_held)
   for _, lock in ipairs(locks) do
-    if release_lock(lock, owner, started) then
+    if release_lock(lock, owner, started, is_held) then
       give_back(lock.counter)
     end
   end
@@ -271,7 +273,7 @@ end
 -- Send a waiter on its way: into a stream, or tell the program that waits for a hold.
 local function wake_waiter(me)
   local gen = digits(tonumber(me.gen) + 1)
-  if me.stream == '' then
+  if me.stream == 'hold' then
     redis.call('RPUSH', P .. 'wake:' .. me.id, '1')
     redis.call('PEXPIRE', P .. 'wake:' .. me.id, 10000)
   else
@@ -284,7 +286,7 @@ local function wake_waiter(me)
   else
     redis.call('ZREM', P .. 'tasks:delayed', me.id)
   end
-  if me.stream ~= '' then
+  if me.stream ~= 'hold' then
     wake(size_of(me.stream), 1)
     woken_sizes[size_of(me.stream)] = true
   end

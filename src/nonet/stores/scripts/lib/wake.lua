@@ -11,8 +11,7 @@ local function wake(size, count)
     end
     local alive = redis.call('ZSCORE', P .. 'workers', worker)
     if alive and tonumber(alive) > now then
-      redis.call('LPUSH', P .. 'wake:' .. worker, '1')
-      redis.call('PEXPIRE', P .. 'wake:' .. worker, 10000)
+      redis.call('LPUSH', P .. 'wake:' .. worker, '1')  -- deleted when the worker is forgotten
       count = count - 1
     end
   end
