@@ -13,7 +13,7 @@ from servers import MariaServer, RedisServer
 # Keys without a TTL that a namespace keeps for good; everything else must expire or be removed.
 _STRUCTURE = (
     *("tasks:*", "woken:*", "fence", "term", "leader", "promoted", "periodic*", "quarantine"),
-    *("workers", "idle:*", "groups"),
+    *("workers", "idle:*", "groups", "watch", "limits*", "counters", "events"),
 )
 
 _databases = itertools.count(1)
