@@ -32,6 +32,7 @@ this table.
     writers:LOCK            ZSET    the waiting writers among them
     watch                   ZSET    contended lock → when to look at its queue (µs)
     limits                  HASH    KIND|vo|type|key|action → limit, limit|window ms, off
+    events                  STREAM  fields kind, at (µs), who, text: changes by people; capped
     counters                HASH    what operators should know of → how often
     fence                   STRING  last fence handed out
     idle:SIZE               ZSET    worker → since; the most recent is woken first
