@@ -8,6 +8,7 @@ from nonet.client import CallbackSpawner, ChildResult, Client, Handle, spawn_wit
 from nonet.errors import (
     ConfigurationError,
     ConflictError,
+    DeadlockError,
     DependencyError,
     InvalidArgumentsError,
     LeaseLostError,
@@ -69,6 +70,7 @@ __all__ = [
     "ConfigurationError",
     "ConflictError",
     "CronSchedule",
+    "DeadlockError",
     "DependencyError",
     "Depends",
     "ExclusiveRWLock",

@@ -28,6 +28,7 @@ from nonet.task import (
     BaseTask,
     Priority,
     Size,
+    current_holders,
     current_submitter,
     running_context,
     task_locks,
@@ -69,6 +70,7 @@ class Handle(str):
             TaskFailed: the task ended dead.
             ResultUnavailable: unknown task, or no result is kept.
             TimeoutError: it has not ended in time.
+            DeadlockError: it needs a lock that is held where its result is awaited.
         """
         return await self._client.result(self, timeout=timeout)
 
@@ -152,7 +154,7 @@ class Client:
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
         """See `Handle.result`."""
-        ended = await self.results.wait(id, timeout)
+        ended = await self.results.wait(id, timeout, current_holders())
         if ended is None:
             raise ResultUnavailable(_unknown(id))
         return self._value(id, ended)

@@ -12,6 +12,7 @@
     ├── ConflictError                 the thing is in a state that forbids the request (exit 1)
     ├── NotBoundError                 ``.schedule()`` outside ``async with Nonet…``
     ├── UnableToAcquireLockError      a declared lock is held by somebody else
+    ├── DeadlockError                 a task awaits one that needs its own locks
     ├── LimitImpossible               a limiter allows less than one execution counts
     ├── LeaseLostError                this attempt no longer owns its delivery or locks
     ├── StopRetrying                  raised by authors: fail now, ask no policy
@@ -159,6 +160,10 @@ class UnableToAcquireLockError(NonetError):
 
     Raised inside ``execute`` it hands the task back without using an attempt.
     """
+
+
+class DeadlockError(NonetError):
+    """A task was to be awaited that can go on only after the one that awaits it has ended."""
 
 
 class LimitImpossible(NonetError):

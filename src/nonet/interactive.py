@@ -32,7 +32,14 @@ from nonet.locks import encode_locks, leased_ttl_ms
 from nonet.settings import Settings
 from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
-from nonet.task import BaseTask, TaskContext, declared_locks, enter_context, leave_context
+from nonet.task import (
+    BaseTask,
+    TaskContext,
+    declared_locks,
+    enter_context,
+    holding,
+    leave_context,
+)
 from nonet.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -111,7 +118,8 @@ async def hold(
     try:
         with block:
             await _until_taken(locks, block, wait_seconds)
-            yield locks.fence
+            with holding(locks.id):
+                yield locks.fence
     finally:
         await _finished(locks.release())
 
@@ -120,6 +128,7 @@ class _Locks:
     """One set of locks, from the script that takes them to the one that releases them.
 
     Attributes:
+        id: of this hold.
         fence: 0 until they are taken.
     """
 
@@ -127,7 +136,7 @@ class _Locks:
         self._broker = broker
         self._settings = settings
         self._lines = lines
-        self._id = f"hold-{secrets.token_hex(8)}"
+        self.id = f"hold-{secrets.token_hex(8)}"
         default_ttl_ms = round(settings.lock_ttl * 1000)
         # Which of its limiters are switched on is known to the script alone: all may be.
         ttl_ms = leased_ttl_ms(lines, "x" * len(lines), default_ttl_ms) or default_ttl_ms
@@ -144,7 +153,7 @@ class _Locks:
         """
         since = time.monotonic()
         try:
-            answer, detail = await self._broker.hold(self._id, self._lines, _who(), wait=wait)
+            answer, detail = await self._broker.hold(self.id, self._lines, _who(), wait=wait)
         except ServerUnreachableError as error:
             names = ", ".join(line.split("|")[1] for line in self._lines.split("\n"))
             raise ServerUnreachableError(
@@ -156,7 +165,7 @@ class _Locks:
         if answer != "OK":
             return detail
         self.fence = int(detail)
-        lease = Lease(id=self._id, gen="0", fence=detail, ttl=self._ttl)
+        lease = Lease(id=self.id, gen="0", fence=detail, ttl=self._ttl)
         self._watchdog.hold(lease, since, block.lose)
         await asyncio.to_thread(self._watchdog.start)
         return None
@@ -165,14 +174,14 @@ class _Locks:
         """Sleep until it is worth asking again, at most so long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._broker.wait_for_wake(self._id)
+                await self._broker.wait_for_wake(self.id)
 
     async def release(self) -> None:
         """Give back what was taken, if anything was, and wait no more."""
         await asyncio.to_thread(self._watchdog.stop)
         if self._asked:
             try:
-                await self._broker.unhold(self._id)
+                await self._broker.unhold(self.id)
             except ServerUnreachableError as error:
                 logger.warning("locks end by themselves within %g s: %s", self._ttl, error)
 

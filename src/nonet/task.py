@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -303,6 +304,26 @@ def context() -> TaskContext:
 def running_context() -> TaskContext | None:
     """The context of the running task, or None outside of one."""
     return _context.get(None)
+
+
+_holds: ContextVar[tuple[str, ...]] = ContextVar("nonet_holds", default=())
+
+
+def current_holders() -> tuple[str, ...]:
+    """Ids of the running task and of the holds that are open here: they keep their locks."""
+    running = running_context()
+    return (*([running.id] if running else []), *_holds.get())
+
+
+@contextmanager
+def holding(id: str) -> Iterator[None]:
+    """Called by the framework around the code under a hold."""
+    outer = _holds.get()
+    _holds.set((*outer, id))
+    try:
+        yield
+    finally:
+        _holds.set(outer)
 
 
 def enter_context(value: TaskContext) -> Token[TaskContext]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.errors import MalformedMessageError, NonetError
+from nonet.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.keys import prefix, stream
 from nonet.message import ResultDocument, decode_result
 from nonet.stores.broker import PRIORITIES, SIZES
@@ -127,14 +127,21 @@ class Results:
             await asyncio.wait({self._listener})
         await self._blocking.aclose()
 
-    async def wait(self, id: str, timeout_seconds: float | None) -> Ended | None:
+    async def wait(
+        self, id: str, timeout_seconds: float | None, holders: Sequence[str] = ()
+    ) -> Ended | None:
         """How a task ended; waits for the end.
+
+        Args:
+            holders: tasks and holds in which the caller waits, and which keep their locks
+                meanwhile.
 
         Returns:
             None if the task is unknown (or vanished with Redis while we waited).
 
         Raises:
             TimeoutError: it has not ended in time.
+            DeadlockError: it cannot end before one of `holders` has.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
@@ -142,11 +149,13 @@ class Results:
             self._waiting.setdefault(id, set()).add(told)
             try:
                 left = math.inf if deadline is None else deadline - time.monotonic()
-                answer = await self._look(id, left)
+                answer = await self._look(id, left, holders)
                 if answer[0] == b"ended":
                     return parse_ended(answer[1])
                 if answer[0] == b"unknown":
                     return None
+                if answer[0] == b"deadlock":
+                    raise _deadlock(id, answer[1].decode())
                 left = math.inf if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     raise TimeoutError
@@ -160,10 +169,10 @@ class Results:
                 if not self._waiting[id]:
                     del self._waiting[id]
 
-    async def _look(self, id: str, seconds: float) -> Sequence[bytes]:
+    async def _look(self, id: str, seconds: float, holders: Sequence[str]) -> Sequence[bytes]:
         # Without this bound a Redis that hangs would answer after all its retries.
         async with asyncio.timeout(None if seconds == math.inf else max(seconds, _LOOK_SECONDS)):
-            answer: Sequence[bytes] = await self._batched.run("wait", id, self._me)
+            answer: Sequence[bytes] = await self._batched.run("wait", id, self._me, *holders)
         return answer
 
     async def status(self, id: str) -> TaskStatus | None:
@@ -258,6 +267,14 @@ def parse_ended(value: bytes) -> Ended:
         return Ended(state.decode(), decode_result(document) if document else None)
     except MalformedMessageError:
         return Ended(state.decode(), None)
+
+
+def _deadlock(id: str, lock: str) -> DeadlockError:
+    return DeadlockError(
+        f"task {id} can never end while this waits for it: at {lock} it waits, directly or behind "
+        "others, for a lock that is held here. Submit it without waiting for its result, or give "
+        "it as a callback (spawn_with_callback), or take the lock only in one of the two"
+    )
 
 
 def _is_task(record: Mapping[bytes, bytes]) -> bool:

@@ -1,18 +1,30 @@
 #!lua flags=allow-oom
 -- wait: the result of a task, or a promise to be told when it ends.
 -- KEYS  prefix
--- ARGV  id, client (told through its wake list)
--- returns {'ended', value} | {'live'} | {'unknown'}
--- @include base
-local value = redis.call('GET', P .. 'r:' .. ARGV[1])
+-- ARGV  id, client (told through its wake list), tasks and holds in which it waits …
+-- returns {'ended', value} | {'live'} | {'unknown'} | {'deadlock', lock}: the task cannot go on
+--       before one of those has ended in which its end is awaited
+-- @include base wake record limits locks waiting deadlock
+local id = ARGV[1]
+local value = redis.call('GET', P .. 'r:' .. id)
 if value then
   return {'ended', value}
 end
-if redis.call('EXISTS', P .. 't:' .. ARGV[1]) == 0 then
+if redis.call('EXISTS', P .. 't:' .. id) == 0 then
   return {'unknown'}
 end
+for i = 3, #ARGV do
+  if redis.call('EXISTS', P .. 't:' .. ARGV[i]) == 1 then
+    local lock = depends_on(id, ARGV[i])
+    if lock then
+      return {'deadlock', lock}
+    end
+    redis.call('HSET', P .. 't:' .. ARGV[i], 'awaits', id .. ' ' .. digits(now))
+    seen = {}
+  end
+end
 -- Who still waits asks every 5 seconds; all others gave up.
-redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. ARGV[1], '-inf', digits(now - 20000000))
-redis.call('ZADD', P .. 'waiters:' .. ARGV[1], digits(now), ARGV[2])
-redis.call('HSET', P .. 't:' .. ARGV[1], 'waited', 1)
+redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. id, '-inf', digits(now - 20000000))
+redis.call('ZADD', P .. 'waiters:' .. id, digits(now), ARGV[2])
+redis.call('HSET', P .. 't:' .. id, 'waited', 1)
 return {'live'}

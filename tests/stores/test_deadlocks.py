@@ -1,0 +1,146 @@
+"""Awaiting a task that needs a lock which is held by whoever awaits it, on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from nonet.errors import DeadlockError
+from nonet.locks import (
+    BaseLock,
+    ConcurrencyLimiter,
+    ExclusiveRWLock,
+    MutexLock,
+    SharedRWLock,
+    encode_locks,
+)
+from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.results import Results
+
+A, B = MutexLock("job", "a"), MutexLock("job", "b")
+READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)
+SLOT, SLOTS = ConcurrencyLimiter("job", 1, limit=1), ConcurrencyLimiter("job", 1, limit=2)
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def results(broker: Broker) -> AsyncIterator[Results]:
+    opened = Results(broker.client, broker.batched, broker.url, "test")
+    yield opened
+    await opened.aclose()
+
+
+async def submit(broker: Broker, id: str, *locks: BaseLock) -> None:
+    await broker.submit([Submission(id, "p:T", "normal:small", b"e", encode_locks(locks))])
+
+
+async def start(broker: Broker, id: str, *locks: BaseLock) -> Delivery:
+    await submit(broker, id, *locks)
+    (delivery,), _ = await broker.fetch("small-a", "small", 10)
+    assert delivery.id == id
+    return delivery
+
+
+async def park(broker: Broker, id: str, *locks: BaseLock) -> None:
+    await submit(broker, id, *locks)
+    assert (await broker.fetch("small-a", "small", 10))[0] == []
+
+
+async def look(results: Results, id: str, *holders: str) -> None:
+    """Ask for the result as code in `holders` does; it has not ended."""
+    with pytest.raises(TimeoutError):
+        await results.wait(id, 0, holders)
+
+
+@pytest.mark.parametrize(
+    ("held", "needed", "at"),
+    [
+        (A, A, "lock:mutex:job:a"),
+        (WRITER, READER, "lock:rw:job:1"),
+        (READER, WRITER, "lock:rw:job:1"),
+        (WRITER, WRITER, "lock:rw:job:1"),
+        (SLOT, SLOT, "limiter:conc:job:1"),
+    ],
+)
+@pytest.mark.parametrize("parked", [True, False])
+async def test_a_child_that_needs_the_parents_lock(
+    broker: Broker, results: Results, held: BaseLock, needed: BaseLock, at: str, parked: bool
+) -> None:
+    """It can never run while its parent waits for it: said at once, whether it is parked yet."""
+    await start(broker, "parent", held)
+    await submit(broker, "child", needed)
+    if parked:
+        assert (await broker.fetch("small-a", "small", 10))[0] == []
+    with pytest.raises(DeadlockError, match=rf"task child can never end.* {at}"):
+        await results.wait("child", 5, ["parent"])
+    await look(results, "child")  # who holds nothing may wait
+
+
+@pytest.mark.parametrize(
+    ("held", "needed"), [(A, B), (READER, READER), (SLOTS, SLOTS), (A, WRITER)]
+)
+async def test_a_child_that_can_run_beside_its_parent(
+    broker: Broker, results: Results, held: BaseLock, needed: BaseLock
+) -> None:
+    """Locks that go together are no reason to refuse."""
+    await start(broker, "parent", held)
+    await submit(broker, "child", needed)
+    await look(results, "child", "parent")
+
+
+async def test_a_child_behind_one_that_needs_the_parents_lock(
+    broker: Broker, results: Results
+) -> None:
+    """Fairness must not hide it: the child waits behind an older task that waits for the parent."""
+    await start(broker, "parent", A)
+    await park(broker, "older", A, B)
+    await submit(broker, "child", B)
+    with pytest.raises(DeadlockError, match="lock:mutex:job:b"):
+        await results.wait("child", 5, ["parent"])
+
+
+async def test_a_grandchild_that_needs_the_first_lock(broker: Broker, results: Results) -> None:
+    """A chain of tasks that await each other ends at the one that holds the lock."""
+    await start(broker, "parent", A)
+    await start(broker, "child", B)
+    await look(results, "child", "parent")
+    await submit(broker, "grandchild", A)
+    with pytest.raises(DeadlockError):
+        await results.wait("grandchild", 5, ["child"])
+    # And, should it have begun to wait before the chain was closed, the parent is told.
+    await look(results, "grandchild")
+    await broker.client.hset("{test}:t:child", "awaits", f"grandchild {2**52}")
+    with pytest.raises(DeadlockError):
+        await results.wait("child", 5, ["parent"])
+
+
+async def test_a_task_that_is_waited_for_under_a_hold(broker: Broker, results: Results) -> None:
+    """Locks taken by `hold` count like those of a task."""
+    await broker.hold("hold-1", encode_locks([A]))
+    await submit(broker, "child", A)
+    with pytest.raises(DeadlockError):
+        await results.wait("child", 5, ["hold-1"])
+
+
+async def test_a_full_limiter_of_others_is_no_deadlock(broker: Broker, results: Results) -> None:
+    """One slot of many comes back without the parent."""
+    await start(broker, "parent", SLOTS)
+    await start(broker, "other", SLOTS)
+    await park(broker, "child", SLOTS)
+    await look(results, "child", "parent")
+    with pytest.raises(DeadlockError):  # now both of them would wait for it
+        await results.wait("child", 5, ["other"])
+
+
+async def test_an_interactive_call_is_nobody(broker: Broker, results: Results) -> None:
+    """Whoever holds nothing in Redis leaves no record there by waiting."""
+    await submit(broker, "child", A)
+    await look(results, "child", "call-1")
+    assert not await broker.client.exists("{test}:t:call-1")
