@@ -736,3 +736,20 @@ class ReturnsOdd(BaseTask):
         result = Hollow(1)
         del result.x
         return result
+
+
+@dataclass
+class AwaitsItsLike(BaseTask):
+    """Waits, under a mutex, for a task that needs the same mutex."""
+
+    depth: int
+    size = Size.SMALL
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "family")]
+
+    async def execute(self) -> str:
+        if self.depth == 0:
+            return "alone"
+        return str(await (await AwaitsItsLike(self.depth - 1).schedule()).result())
