@@ -57,12 +57,13 @@ def test_a_script_includes_what_its_parts_need(name: str) -> None:
     """A part says what it needs; that comes before it."""
     included: list[str] = []
     (line,) = re.findall(r"^-- @include (.+)$", LUA[f"{name}.lua"], re.M)
-    for part in line.split():
+    deferred = re.findall(r"^-- @defer (\w+) \w+$", LUA[f"{name}.lua"], re.M)
+    for part in [*line.split(), *deferred]:
         needs = re.match(r"-- lib/\w+: needs ([\w, ]+)\.", LUA[f"lib/{part}.lua"])
         if needs:
             assert set(needs[1].split(", ")) <= set(included), part
         included.append(part)
-    assert "@include" not in script(name)[0]
+    assert not re.search("@include|@defer", script(name)[0])
 
 
 def test_only_new_work_is_refused_when_memory_is_full() -> None:

@@ -12,7 +12,8 @@ if record.gen ~= gen or record.fence ~= fence then
   return {'STALE'}
 end
 local lines = redis.call('GET', P .. 'l:' .. id) or ''
-release_locks(held_locks(lines, lock_ttl, record.name, record.held or ''), owner, false)
+local held_before = held_locks(lines, lock_ttl, record.name, record.held or '')
+give_back(release_locks(held_before, owner, false))
 if ARGV[4] ~= '' then
   redis.call('SET', P .. 'l:' .. id, ARGV[4])
 else

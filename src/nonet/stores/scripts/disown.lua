@@ -11,7 +11,7 @@ for i = 4, #ARGV do
   known[ARGV[i]] = true
 end
 
-local function give_back(id, gen)
+local function hand_back(id, gen)
   local record = read_fields(P .. 't:' .. id, {'gen', 'owner', 'state', 'stream', 'fence', 'name',
     'held'})
   if record.gen ~= gen or (record.owner ~= worker and record.state ~= 'queued') then
@@ -20,7 +20,7 @@ local function give_back(id, gen)
   if record.state ~= 'queued' then  -- else the fetch was cut short before it took the locks
     local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record.name or '',
       record.held or '')
-    release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false)
+    give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false))
   end
   requeue(id, record.state == 'dying' and 'dying' or 'queued', record.stream, tonumber(gen), now)
   given = given + 1
@@ -36,7 +36,7 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
         local found = redis.call('XRANGE', key, entry, entry)[1]
         local fine, problem = true, nil
         if found and found[2][1] == 'id' and found[2][3] == 'gen' then
-          fine, problem = pcall(give_back, found[2][2], found[2][4])
+          fine, problem = pcall(hand_back, found[2][2], found[2][4])
         end
         if fine then
           drop(key, entry)

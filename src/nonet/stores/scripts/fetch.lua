@@ -50,7 +50,7 @@ end
 -- A task that asks a limiter for more than its limit would wait for ever.
 local function refuse_for_ever(pointer, record, me, lock)
   leave_as_admitted(me)
-  each_place(me, function(_, _, name) give_back(name) end)
+  each_place(me, function(_, _, name) give_back({name}) end)
   record.reason, record.died = 'limit-impossible', pointer.gen
   record.detail = lock.counter .. ' allows ' .. lock.limit .. ', one execution counts ' .. lock.items
   redis.call('HSET', P .. 't:' .. pointer.id, 'reason', record.reason, 'died', record.died,
@@ -107,7 +107,9 @@ local function give_up(key, entry, fields, problem)
     if lock.limits then
       pcall(resolve_limit, lock)
     end
-    pcall(release_locks, {lock}, id .. '/' .. gen .. '/' .. digits(fence), false)
+    local owner = id .. "/" .. gen .. "/" .. digits(fence)
+    local freed, names = pcall(release_locks, {lock}, owner, false)
+    give_back(freed and names or {})
     pcall(leave_queues, {id = id, locks = {lock}, places = place_of(me, i) or ''})
   end
   rescue(key, entry, fields, problem)

@@ -19,7 +19,7 @@ local me = new_waiter(id, record, parse_locks(lines, lock_ttl, ''))
 local refusal = refusal_of(me)
 if refusal and refusal.impossible then
   leave_as_admitted(me)
-  each_place(me, function(_, _, name) give_back(name) end)
+  each_place(me, function(_, _, name) give_back({name}) end)
   redis.call('DEL', key, P .. 'l:' .. id)
   offer_all()
   return {'IMPOSSIBLE', refusal.lock.counter .. ' allows ' .. refusal.lock.limit .. ', not '

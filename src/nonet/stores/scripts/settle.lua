@@ -10,7 +10,8 @@
 --                dying         never execute again: keep the document until it is in SQL
 -- returns OK | STALE (not the owner) | LOST (a lock ran out: nothing was changed); HASH counters
 --       counts the two refusals
--- @include base wake record limits locks waiting index group finish
+-- @include base wake record limits locks index group finish
+-- @defer waiting offer_all
 local id, gen, fence, stream_key, entry = ARGV[1], ARGV[2], ARGV[3], P .. ARGV[4], ARGV[5]
 local outcome, document, text = ARGV[6], ARGV[7], string.sub(ARGV[8], 1, 60)
 local due, started = now + tonumber(ARGV[9]), ARGV[10] == '1'
@@ -38,12 +39,18 @@ if outcome == 'done' and not is_held then
   return 'LOST'
 end
 
+local function release()
+  local names = release_locks(locks, owner, started, is_held)
+  if is_wanted(names) then
+    offer_all(names)
+  end
+end
+
 if outcome == 'dying' then
   -- The worker keeps the delivery while it writes to SQL.
   redis.call('SET', P .. 'e:' .. id, document)
   redis.call('HSET', key, 'state', 'dying', 'died', gen)
-  release_locks(locks, owner, started, is_held)
-  offer_all()
+  release()
   return 'OK'
 elseif outcome == 'retry' or outcome == 'back' then
   if outcome == 'retry' then
@@ -61,6 +68,5 @@ else
 end
 redis.call('XACK', stream_key, 'workers', entry)
 redis.call('XDEL', stream_key, entry)
-release_locks(locks, owner, started, is_held)
-offer_all()
+release()
 return 'OK'

@@ -10,7 +10,7 @@ local record = read_fields(key, {'state', 'fence', 'held'})
 if record.state == 'held' then
   local lines = redis.call('GET', P .. 'l:' .. id) or ''
   local locks = held_locks(lines, tonumber(ARGV[2]), '', record.held or '')
-  release_locks(locks, id .. '/0/' .. record.fence, true)
+  give_back(release_locks(locks, id .. '/0/' .. record.fence, true))
 elseif record.state then
   forget_hold(load_waiter(id))
 end

@@ -196,3 +196,24 @@ local function release_lock(lock, owner, started, is_held)
   end
   return redis.call('ZREM', lock.key, owner) == 1
 end
+
+-- Give everything back that owner still holds. Returns the names of what others may have now.
+-- is_held: nobody can have taken it over, lost_lock() said so.
+local function release_locks(locks, owner, started, is_held)
+  local names = {}
+  for _, lock in ipairs(locks) do
+    if release_lock(lock, owner, started, is_held) then
+      names[#names + 1] = lock.counter
+    end
+  end
+  return names
+end
+
+-- Whether anybody stands in the queue of one of these locks.
+local function is_wanted(names)
+  local queues = {}
+  for i, name in ipairs(names) do
+    queues[i] = P .. 'queue:' .. name
+  end
+  return #queues > 0 and redis.call('EXISTS', unpack(queues)) > 0
+end

@@ -88,16 +88,18 @@ local function watch(name, at)
   wake_promoter_for(at)
 end
 
--- Offer a lock's queue to those who stand in it, when the script ends.
-local function give_back(name)
-  to_offer[#to_offer + 1] = name
+-- Offer the queues of these locks to those who stand in them, when the script ends.
+local function give_back(names)
+  for _, name in ipairs(names) do
+    to_offer[#to_offer + 1] = name
+  end
 end
 
 -- Leave every queue. Who stood behind may be able to run now.
 local function leave_queues(me)
   each_place(me, function(queue, member, name)
     redis.call('ZREM', queue, member)
-    give_back(name)
+    give_back({name})
   end)
   me.places = ''
 end
@@ -260,16 +262,6 @@ local function leave_as_admitted(me)
   redis.call('ZREM', P .. 'tasks:delayed', me.id)
 end
 
--- Give everything back that owner still holds, and offer it to those who wait. is_held: nobody can
--- have taken it over, lost_lock() said so.
-local function release_locks(locks, owner, started, is_held)
-  for _, lock in ipairs(locks) do
-    if release_lock(lock, owner, started, is_held) then
-      give_back(lock.counter)
-    end
-  end
-end
-
 -- Send a waiter on its way: into a stream, or tell the program that waits for a hold.
 local function wake_waiter(me)
   local gen = digits(tonumber(me.gen) + 1)
@@ -357,8 +349,9 @@ local function forget_hold(me)
   redis.call('DEL', P .. 't:' .. me.id, P .. 'l:' .. me.id, P .. 'wake:' .. me.id)
 end
 
--- Offer all that was given back in this script.
-local function offer_all()
+-- Offer all that was given back in this script, and these.
+local function offer_all(names)
+  give_back(names or {})
   while offered < #to_offer do
     offered = offered + 1
     if offers_left <= 0 then
