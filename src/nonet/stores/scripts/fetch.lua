@@ -107,7 +107,7 @@ local function give_up(key, entry, fields, problem)
     if lock.limits then
       pcall(resolve_limit, lock)
     end
-    local owner = id .. "/" .. gen .. "/" .. digits(fence)
+    local owner = id .. '/' .. gen .. '/' .. digits(fence)
     local freed, names = pcall(release_locks, {lock}, owner, false)
     give_back(freed and names or {})
     pcall(leave_queues, {id = id, locks = {lock}, places = place_of(me, i) or ''})
