@@ -74,7 +74,7 @@ local function act(id)
   if state == 'delayed' or state == 'dying' then
     move(me)
   elseif state == 'waiting' or state == 'queued' or state == 'held' then
-    me = load_waiter(id)
+    read_locks(me)
     local look = me.stream == 'hold' and look_at_hold or state == 'queued' and lapse or look_at
     look(me, waits)
   else
