@@ -151,17 +151,17 @@ local function reserved(lock, me, free)
   return sum
 end
 
--- What refuses a task now: nil, or the lock, whether holders keep it (and not others who wait),
--- when to look again, and whether it can never be granted.
+-- What refuses a task now: nil, or the lock, whether the task is the next that will get it (only
+-- holders keep it, asked for aged ones), when to look again, and whether it can never be granted.
 local function refusal_of(me)
   for _, lock in ipairs(me.locks) do
     if not lock.limits then
       local expiry = held_until(lock)
+      local queue = P .. (lock.kind == 'R' and 'writers:' or 'queue:') .. lock.name
       if expiry then
-        return {lock = lock, held = true, look = expiry}
+        return {lock = lock, is_next = me.aged and not is_overtaking(queue, me), look = expiry}
       end
-      local queue = (lock.kind == 'R' and 'writers:' or 'queue:') .. lock.name
-      local overtaking, contended = is_overtaking(P .. queue, me)
+      local overtaking, contended = is_overtaking(queue, me)
       if overtaking then
         return {lock = lock, look = now + SLOW_LOOK}
       end
@@ -175,8 +175,9 @@ local function refusal_of(me)
         return {lock = lock, impossible = true}
       elseif lock.limit then
         local free = free_places(lock)
-        if lock.items + reserved(lock, me, free) > free then
-          return {lock = lock, held = lock.items > free, look = first_free(lock) or now + SLOW_LOOK}
+        local before = reserved(lock, me, free)
+        if lock.items + before > free then
+          return {lock = lock, is_next = before == 0, look = first_free(lock) or now + SLOW_LOOK}
         end
       end
     end
@@ -184,11 +185,12 @@ local function refusal_of(me)
   return nil
 end
 
--- Where a refused task stands. An aged one, that only holders keep waiting, keeps its places at the
--- limiters too: else a task that needs a busy lock and a busy limiter would never get both.
+-- Where a refused task stands. An aged one that is the next for what others hold keeps its places
+-- at the limiters too: else a task that needs a busy lock and a busy limiter would never get both.
+-- Only the next, so that what it keeps idle is one place; and not while tokens must come back.
 local function places_after(me, refusal)
   local marks = {}
-  local everywhere = me.aged and refusal.held and refusal.lock.kind ~= 'L'
+  local everywhere = me.aged and refusal.is_next and refusal.lock.kind ~= 'L'
   for i, lock in ipairs(me.locks) do
     local stands = lock == refusal.lock or not lock.limits and not refusal.lock.limits
     if lock.limits and everywhere and not stands then
