@@ -90,9 +90,13 @@ local function stand(me, score)
 end
 
 -- Look at the queue of a lock at a time, at the latest.
+local watched = {}  -- by this script: many wait for the same
 local function watch(name, at)
-  redis.call('ZADD', P .. 'watch', 'LT', digits(at), name)
-  wake_promoter_for(at)
+  if at < (watched[name] or math.huge) then
+    redis.call('ZADD', P .. 'watch', 'LT', digits(at), name)
+    watched[name] = at
+    wake_promoter_for(at)
+  end
 end
 
 -- Offer the queues of these locks to those who stand in them, when the script ends.
@@ -151,15 +155,17 @@ local function reserved(lock, me, free)
   return sum
 end
 
--- What refuses a task now: nil, or the lock, whether the task is the next that will get it (only
--- holders keep it, asked for aged ones), when to look again, and whether it can never be granted.
+-- What refuses a task now: nil, or the lock, whether its holders do (held; else those who came
+-- before), whether an aged task is the next to get it, when to look again, and whether it can never
+-- be granted.
 local function refusal_of(me)
   for _, lock in ipairs(me.locks) do
     if not lock.limits then
       local expiry = held_until(lock)
       local queue = P .. (lock.kind == 'R' and 'writers:' or 'queue:') .. lock.name
       if expiry then
-        return {lock = lock, is_next = me.aged and not is_overtaking(queue, me), look = expiry}
+        local is_next = me.aged and not is_overtaking(queue, me)
+        return {lock = lock, held = true, is_next = is_next, look = expiry}
       end
       local overtaking, contended = is_overtaking(queue, me)
       if overtaking then
@@ -177,7 +183,8 @@ local function refusal_of(me)
         local free = free_places(lock)
         local before = reserved(lock, me, free)
         if lock.items + before > free then
-          return {lock = lock, is_next = before == 0, look = first_free(lock) or now + SLOW_LOOK}
+          return {lock = lock, held = lock.items > free, is_next = before == 0,
+            look = first_free(lock) or now + SLOW_LOOK}
         end
       end
     end
