@@ -19,7 +19,9 @@ from nonet.registry import Registry
 from nonet.scheduler.scheduler import Scheduler
 from nonet.settings import Settings, load_settings
 from nonet.stores.broker import Broker, Waits
+from nonet.stores.events import Events
 from nonet.stores.leadership import Leadership
+from nonet.stores.limits import Limits
 from nonet.stores.results import TaskStatus
 from nonet.task import BaseTask, Size, TaskContext, bind_submitter, unbind_submitter
 from nonet.worker.settle import Settler
@@ -221,7 +223,17 @@ class Nonet:
     def scheduler(self) -> Scheduler:
         """A scheduler of this application; call its ``run``."""
         leadership = Leadership(self.broker.client, self.settings.namespace)
-        return Scheduler(self.settings, self.client, leadership)
+        return Scheduler(self.settings, self.client, leadership, self.limits)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that hold, and how to override them. Raises `NotBoundError` if not open."""
+        return Limits(self.broker.client, self.settings.namespace)
+
+    @property
+    def events(self) -> Events:
+        """Who changed what. Raises `NotBoundError` if not open."""
+        return Events(self.broker.client, self.settings.namespace)
 
     async def dead_letters(self) -> DeadLetters:
         """The SQL store of dead letters, opened on first use and closed with the application."""

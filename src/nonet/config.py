@@ -16,6 +16,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -25,14 +26,16 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from nonet.errors import ConfigurationError, suggestion
+from nonet.limits import LimitRule, read_limits
 from nonet.schedules import TaskScheduleBase, build_schedule, schedule_class, zone
 
 Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
 Location: TypeAlias = tuple[str | int, ...]
 
-LATER_SECTIONS = frozenset({"limits", "tasks", "admission"})
+LATER_SECTIONS = frozenset({"tasks", "admission"})
 
 
 class _Section(BaseModel):
@@ -99,12 +102,37 @@ def _distinct_names(entries: list[TaskConfig]) -> list[TaskConfig]:
     return entries
 
 
+def _limit_rules(section: object) -> tuple[LimitRule, ...]:
+    rules, problems = read_limits(section)
+    if problems:
+        raise ValidationError.from_exception_data(
+            "limits",
+            [
+                InitErrorDetails(
+                    type=PydanticCustomError("limits", "{reason}", {"reason": reason}),
+                    loc=place,
+                    input=None,
+                )
+                for place, reason in problems
+            ],
+        )
+    return tuple(rules)
+
+
 class SectionConfig(_Section):
-    """What ``common`` and each VO under ``vo-overrides`` may contain."""
+    """What ``common`` and each VO under ``vo-overrides`` may contain.
+
+    Attributes:
+        limits: one rule for each limiter that is written there.
+    """
 
     periodic_tasks: dict[
         StrictStr, Annotated[list[TaskConfig], AfterValidator(_distinct_names)]
     ] = Field(default_factory=dict, alias="periodic-tasks")
+    limits: Annotated[tuple[LimitRule, ...], BeforeValidator(_limit_rules)] = ()
+
+
+_IN_SECTIONS = {field.alias or name for name, field in SectionConfig.model_fields.items()}
 
 
 class Config(_Section):
@@ -312,7 +340,10 @@ def _reason(kind: str, message: str, location: Location) -> str:
         return f"this version does not know the section {key!r} yet: remove it"
     fields = _model_at(location[:-1]).model_fields
     known = [field.alias or name for name, field in fields.items()]
-    return f"unknown key {key!r}, known are {', '.join(known)}.{suggestion(key, known)}"
+    reason = f"unknown key {key!r}, known are {', '.join(known)}."
+    if len(location) == 1 and key in _IN_SECTIONS:
+        return f"{reason} Write it under common, or under a VO of vo-overrides"
+    return reason + suggestion(key, known)
 
 
 def _model_at(location: Location) -> type[_Section]:

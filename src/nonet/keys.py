@@ -32,6 +32,9 @@ this table.
     writers:LOCK            ZSET    the waiting writers among them
     watch                   ZSET    contended lock → when to look at its queue (µs)
     limits                  HASH    KIND|vo|type|key|action → limit, limit|window ms, off
+    limits:config           HASH    same, as the leader published them from the file
+    limits:live             HASH    same field → ``value at (µs) who``: overrides by hand
+    limits:version          STRING  of what the leader published
     events                  STREAM  fields kind, at (µs), who, text: changes by people; capped
     counters                HASH    what operators should know of → how often
     fence                   STRING  last fence handed out
@@ -49,7 +52,7 @@ this table.
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 GROUP = "workers"
 
@@ -72,6 +75,15 @@ def escape(part: object) -> str:
     ('CERN-DST', '/lhcb/a%20b%3Ac')
     """
     return quote(str(part), safe="/-_.~@+=,", errors="surrogatepass")
+
+
+def unescape(part: str) -> str:
+    """What `escape` was given, as text.
+
+    >>> unescape("/lhcb/a%20b%3Ac")
+    '/lhcb/a b:c'
+    """
+    return unquote(part, errors="surrogatepass")
 
 
 def stream(priority: str, size: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from enum import Enum
 from typing import ClassVar
 
 from nonet.errors import RegistrationError, suggestion
@@ -16,8 +17,9 @@ from nonet.keys import escape
 DEFAULT_TTL_MS = 30_000
 # Beyond any sensible lease or window, and far below what Redis refuses as an expiry.
 _MOST_TTL_MS = 2**31 - 1
-_MOST_ITEMS = 2**31 - 1
-_MOST_WINDOW_SECONDS = 366 * 24 * 3600
+MOST_ITEMS = 2**31 - 1
+LEAST_WINDOW_SECONDS = 0.001
+MOST_WINDOW_SECONDS = 366 * 24 * 3600
 
 
 class _NamesTypes(type):
@@ -127,7 +129,7 @@ class BaseLock:
     def redis_key(self) -> str:
         """Name of the lock in Redis, without the namespace; parts are percent-encoded."""
         parts = (self.obj, self.key, *self.extra_keys)
-        return f"{self._prefix}:{':'.join(map(escape, parts))}"
+        return f"{self._prefix}:{':'.join(escape(_plain(part)) for part in parts)}"
 
     def line(self) -> str:
         """``kind|name|ttl|limit|window|items`` for the scripts; empty parts have defaults."""
@@ -209,7 +211,7 @@ class RateLimiter(BaseLimiter):
 
     def line(self) -> str:
         limit = self._checked_limit()
-        if not (isinstance(self.n_items, int) and 1 <= self.n_items <= _MOST_ITEMS):
+        if not (isinstance(self.n_items, int) and 1 <= self.n_items <= MOST_ITEMS):
             raise ValueError(
                 f"{self!r}: n_items={self.n_items!r} must be a whole number, 1 at least"
             )
@@ -222,10 +224,11 @@ class RateLimiter(BaseLimiter):
                 f"{self!r}: n_items={self.n_items} can never fit a limit of {limit}; "
                 "lower it or raise the limit"
             )
-        if not 0.001 <= self.window_seconds <= _MOST_WINDOW_SECONDS:
+        if not LEAST_WINDOW_SECONDS <= self.window_seconds <= MOST_WINDOW_SECONDS:
             raise ValueError(
-                f"{self!r}: window_seconds={self.window_seconds} must be at least 0.001 and "
-                f"{_MOST_WINDOW_SECONDS} (366 days) at most"
+                f"{self!r}: window_seconds={self.window_seconds} must be at least "
+                f"{LEAST_WINDOW_SECONDS} and "
+                f"{MOST_WINDOW_SECONDS} (366 days) at most"
             )
         window_ms = round(self.window_seconds * 1000)
         return _line(self.kind, self.redis_key, self.ttl_ms, limit, window_ms, self.n_items)
@@ -324,6 +327,16 @@ def rate_limited(lines: str, held: str) -> bool:
     marks = held.ljust(len(kinds), "-")
     own = any(kind == "L" and mark != "-" for kind, mark in zip(kinds, marks, strict=False))
     return own or bool(marks[len(kinds) :].strip("-"))
+
+
+def _plain(part: object) -> object:
+    """A member of an enumeration as people write it in the configuration: ``RemoveFile``.
+
+    One that is equal to a text or a number is that, so that both name the same lock.
+    """
+    if isinstance(part, Enum):
+        return part.value if isinstance(part, str | int) else part.name
+    return part
 
 
 def _line(kind: str, name: str, ttl_ms: int, limit: object, window: object, items: object) -> str:

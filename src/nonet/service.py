@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import logging
+import os
 import random
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import asynccontextmanager
 from enum import IntEnum
@@ -24,6 +27,15 @@ class ExitCode(IntEnum):
     UNREACHABLE = 3
     NOT_FOUND = 4
     SECOND_SIGNAL = 143
+
+
+def who() -> str:
+    """Who acts in this process, for the event stream: ``user@host pid``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        user = str(os.getuid())
+    return f"{user}@{socket.getfqdn()} {os.getpid()}"
 
 
 class Stop:

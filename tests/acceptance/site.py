@@ -195,7 +195,7 @@ class Site:
 
     def _streams(self) -> list[str]:
         found = self.redis.scan_iter(self.key("*"), count=1000, _type="STREAM")
-        return [key for key in found if not key.endswith(":quarantine")]
+        return [key for key in found if not key.endswith((":quarantine", ":events"))]
 
     def _start(self, *command: str, wait: bool, **environment: str) -> Daemon:
         log = self._home / f"{command[0]}-{len(self._daemons)}.log"

@@ -32,9 +32,13 @@ def refusal(text: str) -> list[str]:
         ("vos: ['']", "vos[0]: String should have at least 1 character"),
         ("vos: [a, b, a]", "vos: listed twice: a"),
         ("common: ", "common: Input should be a valid dictionary or instance of SectionConfig"),
-        ("limits: {}", "limits: this version does not know the section 'limits' yet: remove it"),
+        (
+            "limits: {}",
+            "limits: unknown key 'limits', known are vos, common, vo-overrides. Write it under"
+            " common, or under a VO of vo-overrides",
+        ),
         ("admission: {}", "admission: this version does not know the section 'admission' yet"),
-        ("common: {limits: {}}", "common.limits: this version does not know the section 'limits'"),
+        ("tasks: {}", "tasks: this version does not know the section 'tasks' yet: remove it"),
         (
             "vo-overrides: {lhcb: {tasks: {}}}",
             "vo-overrides.lhcb.tasks: this version does not know the section 'tasks' yet",
@@ -42,7 +46,7 @@ def refusal(text: str) -> list[str]:
         (
             "vo-overrides: {lhcb: {periodic_tasks: {}}}",
             "vo-overrides.lhcb.periodic_tasks: unknown key 'periodic_tasks', known are"
-            " periodic-tasks. Did you mean periodic-tasks?",
+            " periodic-tasks, limits. Did you mean periodic-tasks?",
         ),
         ("common: {periodic-tasks: {Sweep: {}}}", f"{AT}: Input should be a valid list"),
         ("common: {periodic-tasks: {7: []}}", "common.periodic-tasks[7]: as a key: Input"),
@@ -95,6 +99,105 @@ def test_a_mistake_is_reported_with_file_path_and_reason(text: str, line: str) -
     assert lines[0].startswith(f"c.yaml: {line}")
 
 
+LIMITS = "common: {limits: {%s}}"
+NODE = LIMITS % "Job: {7: {%s}}"
+KNOWN = "known are ConcurrencyLimiter, RateLimiter."
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("common: {limits: }", ": must be a mapping of object types, not None"),
+        (LIMITS % "Job: 5", ".Job: must be a mapping of keys, or 'default', not 5"),
+        (LIMITS % "Job: {default: 5}", ".Job.default: must be a mapping of limiters, not 5"),
+        (LIMITS % "Job: {1.5: {}}", ".Job: the key 1.5 must be text: write it in quotes"),
+        (LIMITS % "Job: {yes: {}}", ".Job: the key True must be text: write it in quotes"),
+        (LIMITS % "Job: {'': {}}", ".Job: the key '' must be text: write it in quotes"),
+        (LIMITS % "Job: {7: {}, '7': {}}", ".Job.7: is written twice"),
+        (NODE % "Remove: {}, Other: 5", ".Job[7].Other: must be a mapping of limiters, not 5"),
+        (
+            NODE % "ConcurencyLimiter: {limit: 5}",
+            f".Job[7].ConcurencyLimiter: unknown limiter 'ConcurencyLimiter', {KNOWN}"
+            " Did you mean ConcurrencyLimiter",
+        ),
+        (
+            NODE % "Remove: {RateLimit: {limit: 5, window_seconds: 1}}",
+            f".Job[7].Remove.RateLimit: unknown limiter 'RateLimit', {KNOWN} Did you mean Rate",
+        ),
+        # Limiters of a key and of its actions cannot be mixed.
+        (
+            NODE % "ConcurrencyLimiter: {limit: 5}, Remove: {RateLimiter: {}}",
+            f".Job[7].Remove: unknown limiter 'Remove', {KNOWN}",
+        ),
+        (
+            NODE % "ConcurrencyLimiter: 5",
+            ".Job[7].ConcurrencyLimiter: must be a mapping of limit, not 5",
+        ),
+        (
+            NODE % "RateLimiter: ",
+            ".Job[7].RateLimiter: must be a mapping of limit and window_seconds, not None",
+        ),
+        (NODE % "ConcurrencyLimiter: {}", ".Job[7].ConcurrencyLimiter.limit: is missing"),
+        (
+            NODE % "RateLimiter: {limit: 5}",
+            ".Job[7].RateLimiter.window_seconds: is missing",
+        ),
+        (
+            NODE % "ConcurrencyLimiter: {limit: 5, window_seconds: 60}",
+            ".Job[7].ConcurrencyLimiter.window_seconds: unknown key 'window_seconds', known are"
+            " limit.",
+        ),
+        (
+            NODE % "ConcurrencyLimiter: {limt: 5}",
+            ".Job[7].ConcurrencyLimiter.limt: unknown key 'limt', known are limit. Did you mean",
+        ),
+        *(
+            (
+                NODE % f"ConcurrencyLimiter: {{limit: {limit}}}",
+                ".Job[7].ConcurrencyLimiter.limit: must be a whole number, 1 at least and",
+            )
+            for limit in ("0", "-1", "1.5", "2.0", "'5'", "yes", "", "2147483648", "[1]")
+        ),
+        *(
+            (
+                NODE % f"RateLimiter: {{limit: 1, window_seconds: {window}}}",
+                ".Job[7].RateLimiter.window_seconds: must be a number of seconds, 0.001 at least",
+            )
+            for window in ("0", "-5", "0.0005", "31622401", ".nan", ".inf", "'60'", "yes", "")
+        ),
+    ],
+)
+def test_a_mistake_in_limits_is_reported(text: str, line: str) -> None:
+    """The same for limits, at any depth, under common and under a VO."""
+    assert refusal(text)[0].startswith(f"c.yaml: common.limits{line}")
+    of_vo = text.replace("common:", "vo-overrides: {lhcb:") + "}"
+    assert refusal(of_vo)[0].startswith(f"c.yaml: vo-overrides.lhcb.limits{line}")
+
+
+def test_limits_are_read_as_they_are_written() -> None:
+    """Limiters of a key or of its actions, whole numbers as keys, and no limiter at all."""
+    config = parse_config(
+        """
+common:
+  limits:
+    Task: {}
+    Job: {default: {}}
+    Transformation:
+      12345: {ConcurrencyLimiter: {limit: 10_000}}
+      default: {Register: {RateLimiter: {limit: 3, window_seconds: 0.5}}, Remove: {}}
+""",
+        "c.yaml",
+    )
+    found = [
+        (rule.object_type, rule.key, rule.action, rule.limiter, rule.limit, rule.window_seconds)
+        for rule in config.common.limits
+    ]
+    assert found == [
+        ("Transformation", "12345", "", "concurrency", 10_000, None),
+        ("Transformation", "default", "Register", "rate", 3, 0.5),
+    ]
+
+
 def test_all_mistakes_are_reported_at_once() -> None:
     """One error lists every problem of the document."""
     text = """
@@ -104,11 +207,14 @@ common:
   periodic-tasks:
     Sweep:
       - {schedule: {class: CronSchedule, arg: "x"}, nome: y}
+  limits: {Job: {7: {RateLimiter: {limit: 0}}}}
 vo-overrides:
   lhcb: {periodic-tasks: {Sweep: [{schedule: {class: Nope, arg: 1, timezone: Mars}}]}}
 """
     paths = [re.split(r": ", line)[1] for line in refusal(text)]
     assert sorted(paths) == [
+        "common.limits.Job[7].RateLimiter.limit",
+        "common.limits.Job[7].RateLimiter.window_seconds",
         "common.periodic-tasks.Sweep[0].nome",
         "common.periodic-tasks.Sweep[0].schedule.arg",
         "limit",
@@ -145,7 +251,7 @@ def test_an_empty_document_is_the_default() -> None:
 
 
 def test_the_shipped_example_loads() -> None:
-    """config.example.yaml has an RRULE and a cron entry for lhcb and one for everybody."""
+    """config.example.yaml has an RRULE and a cron entry for lhcb, one for everybody, and limits."""
     config = load_config(ROOT / "config.example.yaml")
     assert config.vos == ["lhcb", "gridpp"]
     (everybody,) = config.common.periodic_tasks["SubmitPilots"]
@@ -157,6 +263,13 @@ def test_the_shipped_example_loads() -> None:
     for element, expected in [("ce1.cern.ch", 0), ("ce.ral.ac.uk", 1), ("ce.nikhef.nl", 2)]:
         assert [bool(p.fullmatch(element)) for p in patterns].index(True) == expected
         assert sum(bool(p.fullmatch(element)) for p in patterns) == 1
+    assert len(config.common.limits) == 6
+    (of_vo,) = config.vo_overrides["lhcb"].limits
+    assert (of_vo.object_type, of_vo.key, of_vo.action) == (
+        "StorageElement",
+        "CERN-DST",
+        "RemoveFile",
+    )
 
 
 def test_the_fingerprint_follows_the_meaning() -> None:
@@ -169,6 +282,11 @@ def test_the_fingerprint_follows_the_meaning() -> None:
         for value in ("1", "'1'", "2025-01-01", "!!binary /w==", "[1]", "{1: 2}", ".nan")
     }
     assert len(others) == 7
+    limits = {
+        parse_config(NODE % f"ConcurrencyLimiter: {{limit: {limit}}}", "c").fingerprint()
+        for limit in (1, 2)
+    }
+    assert len(limits) == 2
 
 
 def test_a_directory_is_merged_in_the_order_of_names(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import typer
 
-from nonet.cli import database, dlq, tasks, views
+from nonet.cli import database, dlq, limits, tasks, views
 from nonet.cli.common import Version
 from nonet.cli.demo import demo
+from nonet.cli.events import events
 
 app = typer.Typer(
     add_completion=False,
@@ -33,6 +34,8 @@ app.command()(tasks.status)
 app.command()(views.queues)
 app.command()(views.workers)
 app.command()(views.groups)
+app.add_typer(limits.app, name="limits")
+app.command()(events)
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(database.app, name="db")
 app.command()(demo)

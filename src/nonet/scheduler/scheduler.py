@@ -1,7 +1,7 @@
 """The scheduler daemon: one leader among any number, and what it does while it leads.
 
-Four loops: the leader's lease, delayed promotion, periodic entries, the configuration. Every
-write carries the leader's term and is refused by the script once somebody else leads.
+Four loops: the leader's lease, delayed promotion, periodic entries, the configuration with its
+limits. Every write carries the leader's term and is refused by the script once somebody else leads.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from nonet.client import Client
 from nonet.config import Config, load_config
 from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.limits import Limit, LimitAddress
 from nonet.registry import vos_from_entry_points
+from nonet.scheduler.limits import configured_limits
 from nonet.scheduler.plan import Entry, due, entries
 from nonet.schedules import takes_after
-from nonet.service import ExitCode, Stop, every, wind_up
+from nonet.service import ExitCode, Stop, every, who, wind_up
 from nonet.settings import Settings
 from nonet.stores.leadership import Leadership
+from nonet.stores.limits import Limits, limits_version
 from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 logger = logging.getLogger(__name__)
@@ -39,16 +44,20 @@ _BATCH = 500
 class Scheduler:
     """One scheduler process; leads when it holds the lease, else stands by."""
 
-    def __init__(self, settings: Settings, client: Client, leadership: Leadership) -> None:
+    def __init__(
+        self, settings: Settings, client: Client, leadership: Leadership, limits: Limits
+    ) -> None:
         self._settings = settings
         self._client = client
         self._broker = client.broker
         self._leadership = leadership
+        self._limits = limits
         self.name = f"{os.getpid()}@{socket.getfqdn()}"
         self._owner = f"{self.name}/{secrets.token_hex(4)}"
         self._term: str | None = None
         self._leads_until = 0.0
         self._entries: list[Entry] = []
+        self._configured_limits: dict[LimitAddress, Limit] = {}
         self._planned_for: str | None = None
         self._fingerprint: str | None = None
         self._config_problem = ""
@@ -193,13 +202,31 @@ class Scheduler:
             config = self._read_config()
             if config.fingerprint() != self._fingerprint:
                 self._adopt(config)
-                logger.info("configuration applied: %d periodic entries", len(self._entries))
+                logger.info(
+                    "configuration applied: %d periodic entries, %d limits",
+                    len(self._entries),
+                    len(self._configured_limits),
+                )
             self._config_problem = ""
         except ConfigurationError as error:
             if str(error) != self._config_problem:
                 logger.error("configuration not applied, the last good one stays: %s", error)
             self._config_problem = str(error)
+        await self._publish_limits()
         return _CONFIG_SECONDS
+
+    async def _publish_limits(self) -> None:
+        """Let the configured limits hold, unless they do: they change, and Redis may lose them."""
+        term = self.term
+        if term is None:
+            return
+        wanted = self._configured_limits
+        if await self._limits.published() == limits_version(wanted):
+            return
+        if await self._limits.publish(term, wanted, who()):
+            logger.info("limits published: %d", len(wanted))
+        else:
+            self._depose()
 
     def _read_config(self) -> Config:
         path = self._settings.config
@@ -213,9 +240,19 @@ class Scheduler:
             if issubclass(item.cls, PeriodicBaseTask)
         }
         vos = vos_from_entry_points(("nonet", *self._settings.entry_points))
-        self._entries = [
-            entry for entry in entries(config, classes, vos) if self._can_be_made(entry, config)
-        ]
+        names = {item.name.rpartition(":")[2] for item in self._client.registry}
+        planned: list[Entry] = []
+        limits: dict[LimitAddress, Limit] = {}
+        problems: list[str] = []
+        with _noting(problems):
+            planned = [
+                entry for entry in entries(config, classes, vos) if self._can_be_made(entry, config)
+            ]
+        with _noting(problems):
+            limits = configured_limits(config, names)
+        if problems:
+            raise ConfigurationError("\n".join(problems))
+        self._entries, self._configured_limits = planned, limits
         per_vo = [name for name, cls in classes.items() if issubclass(cls, PeriodicVoAwareBaseTask)]
         if per_vo and not (config.vos or config.vo_overrides or vos):
             logger.warning("%s: nothing is planned, no VO is configured", ", ".join(per_vo))
@@ -246,6 +283,15 @@ class Scheduler:
     def _depose(self) -> None:
         logger.warning("deposed: somebody else leads")
         self._term = None
+
+
+@contextmanager
+def _noting(problems: list[str]) -> Iterator[None]:
+    """Note what is wrong with the configuration and go on: all of it is told at once."""
+    try:
+        yield
+    except ConfigurationError as error:
+        problems.append(str(error))
 
 
 def occurrence_id(entry: str, occurrence: datetime) -> str:

@@ -12,17 +12,26 @@ local function are_limits_set()
   return limits_exist
 end
 
+-- What may be configured for a limiter, the best fit first: a list of 'object type|key|action'.
+local function addresses_of(name)
+  local kind, of, key, action = string.match(name, '^limiter:(%a+):([^:]*):([^:]*):?(.*)$')
+  local addresses = {}
+  for _, keyed in ipairs({key, 'default'}) do
+    if action ~= '' then
+      addresses[#addresses + 1] = table.concat({of, keyed, action}, '|')
+    end
+    addresses[#addresses + 1] = of .. '|' .. keyed .. '|'
+  end
+  return addresses, kind == 'conc' and 'C' or 'L'
+end
+
 -- The configured value that fits best, and whether it is the VO's own.
 local function configured_limit(lock)
-  local kind, of, key, action = string.match(lock.name, '^limiter:(%a+):([^:]*):([^:]*):?(.*)$')
-  kind = kind == 'conc' and 'C' or 'L'
+  local addresses, kind = addresses_of(lock.name)
   local fields = {}
   local function add(vo)
-    for _, keyed in ipairs({key, 'default'}) do
-      if action ~= '' then
-        fields[#fields + 1] = table.concat({kind, vo, of, keyed, action}, '|')
-      end
-      fields[#fields + 1] = table.concat({kind, vo, of, keyed, ''}, '|')
+    for _, address in ipairs(addresses) do
+      fields[#fields + 1] = kind .. '|' .. vo .. '|' .. address
     end
   end
   if lock.vo ~= '' then

@@ -1,0 +1,358 @@
+"""Limits that are published and overridden while tasks run, on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from nonet.limits import Limit, LimitAddress
+from nonet.locks import BaseLock, ConcurrencyLimiter, RateLimiter, encode_locks
+from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.events import Events
+from nonet.stores.leadership import Leadership
+from nonet.stores.leases import Lease, Leases
+from nonet.stores.limits import EffectiveLimit, Limits, limits_version
+
+KEY = LimitAddress("job", "7")
+WHO = "alice@host 1"
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def limits(broker: Broker) -> Limits:
+    return Limits(broker.client, "test")
+
+
+@pytest.fixture
+async def term(broker: Broker) -> str:
+    return await Leadership(broker.client, "test").lead("a", 30, "{}") or ""
+
+
+async def submit(
+    broker: Broker, *ids: str, locks: tuple[BaseLock, ...] = (), vo: str = "", name: str = "p:T"
+) -> None:
+    lines = encode_locks(locks, task=name.rpartition(":")[2], vo=vo)
+    await broker.submit([Submission(id, name, "normal:small", b"e", lines) for id in ids])
+
+
+async def fetch(broker: Broker) -> list[Delivery]:
+    return (await broker.fetch("small-a", "small", 100))[0]
+
+
+async def fetch_ids(broker: Broker) -> list[str]:
+    return [item.id for item in await fetch(broker)]
+
+
+async def holding(limits: Limits) -> dict[str, str]:
+    return {item.address.field: item.limit.encode() for item in await limits.all()}
+
+
+async def test_a_published_limit_holds_for_the_next_admission(
+    broker: Broker, limits: Limits, term: str
+) -> None:
+    """The configuration wins over the limit of the class, until it says nothing any more."""
+    own = ConcurrencyLimiter("job", 7, limit=3)
+    assert await limits.publish(term, {KEY: Limit(1)}, WHO)
+    await submit(broker, "a", "b", "c", "d", locks=(own,))
+    assert await fetch_ids(broker) == ["a"]
+    assert await limits.publish(term, {}, WHO)
+    await broker.promote(term)
+    assert await fetch_ids(broker) == ["b", "c"]
+    assert await broker.client.exists("{test}:limits", "{test}:limits:config") == 0
+    assert await limits.published() == ""
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [
+        # Key and action, then key, then default and action, then default.
+        (
+            {
+                LimitAddress("job", "7", "Act"): 1,
+                LimitAddress("job", "7"): 2,
+                LimitAddress("job", "default", "Act"): 3,
+                LimitAddress("job", "default"): 4,
+            },
+            1,
+        ),
+        (
+            {
+                LimitAddress("job", "7", "Other"): 1,
+                LimitAddress("job", "7"): 2,
+                LimitAddress("job", "default", "Act"): 3,
+                LimitAddress("job", "default"): 4,
+            },
+            2,
+        ),
+        (
+            {
+                LimitAddress("job", "8"): 2,
+                LimitAddress("job", "default", "Act"): 3,
+                LimitAddress("job", "default"): 4,
+            },
+            3,
+        ),
+        ({LimitAddress("job", "default"): 4, LimitAddress("task", "default"): 9}, 4),
+        # The VO's own before the common ones, however well those fit.
+        (
+            {
+                LimitAddress("job", "7", "Act"): 1,
+                LimitAddress("job", "default", vo="lhcb"): 2,
+                LimitAddress("job", "7", "Act", vo="other"): 3,
+            },
+            2,
+        ),
+        # A limit of the other kind is none.
+        ({LimitAddress("job", "7", "Act", "rate"): 1}, 5),
+    ],
+)
+async def test_the_best_fit_wins(
+    broker: Broker, limits: Limits, term: str, configured: dict[LimitAddress, int], expected: int
+) -> None:
+    """Of all configured limits the one for key and action, key, default and action, default."""
+    window = {"rate": 60.0}
+    await limits.publish(
+        term, {at: Limit(n, window.get(at.limiter)) for at, n in configured.items()}, WHO
+    )
+    lock = ConcurrencyLimiter("job", 7, "Act", limit=5)
+    await submit(broker, *map(str, range(8)), locks=(lock,), vo="lhcb")
+    assert len(await fetch(broker)) == expected
+
+
+async def test_a_vo_is_counted_apart(broker: Broker, limits: Limits, term: str) -> None:
+    """A VO's own limit has a counter of its own; others share the common one."""
+    await limits.publish(term, {KEY: Limit(1), LimitAddress("job", "7", vo="lhcb"): Limit(2)}, WHO)
+    lock = ConcurrencyLimiter("job", 7)
+    await submit(broker, "l1", "l2", "l3", locks=(lock,), vo="lhcb")
+    await submit(broker, "g1", locks=(lock,), vo="gridpp")
+    await submit(broker, "n1", locks=(lock,))
+    assert await fetch_ids(broker) == ["l1", "l2", "g1"]
+    used = {item.address.vo: item.used for item in await limits.all()}
+    assert used == {"lhcb": 2, "": 1}
+
+
+@pytest.mark.parametrize("limiter", ["concurrency", "rate"])
+@pytest.mark.parametrize("level", ["key", "default", "off", "removed", "vo"])
+async def test_a_raise_wakes_who_waits(
+    broker: Broker, limits: Limits, term: str, limiter: str, level: str
+) -> None:
+    """A higher limit, none, or one at another level lets waiting tasks run with the next tick."""
+    window = 60.0 if limiter == "rate" else None
+    before = LimitAddress("job", "default" if level == "default" else "7", "", limiter)
+    lock = (RateLimiter if limiter == "rate" else ConcurrencyLimiter)("job", 7)
+    await limits.publish(term, {before: Limit(1, window)}, WHO)
+    await submit(broker, "a", "b", "c", locks=(lock,), vo="lhcb")
+    assert await fetch_ids(broker) == ["a"]
+    await broker.promote(term)
+    assert await fetch_ids(broker) == []
+    after = {
+        "off": {},
+        "removed": {},
+        "vo": {
+            before: Limit(1, window),
+            LimitAddress("job", "7", "", limiter, "lhcb"): Limit(3, window),
+        },
+    }.get(level, {before: Limit(3, window)})
+    if level == "off":
+        await limits.override(before, Limit(None), WHO)
+    else:
+        await limits.publish(term, after, WHO)
+    assert await broker.client.exists("{test}:wake:promoter") == 1
+    await broker.promote(term)
+    assert await fetch_ids(broker) == ["b", "c"]
+    assert await broker.client.zcard(f"{{test}}:queue:{lock.redis_key}") == 0
+
+
+async def test_a_raise_wakes_as_many_as_can_run(broker: Broker, limits: Limits, term: str) -> None:
+    """Whoever the new limit does not let run keeps its place."""
+    await limits.publish(term, {KEY: Limit(1)}, WHO)
+    await submit(broker, *"abcde", locks=(ConcurrencyLimiter("job", 7),))
+    assert await fetch_ids(broker) == ["a"]
+    await limits.publish(term, {KEY: Limit(3)}, WHO)
+    await broker.promote(term)
+    assert await fetch_ids(broker) == ["b", "c"]
+    assert await broker.client.zcard("{test}:queue:limiter:conc:job:7") == 2
+
+
+async def test_a_change_leaves_other_limiters_alone(
+    broker: Broker, limits: Limits, term: str
+) -> None:
+    """Only limiters that the change may concern are looked at again."""
+    locks = [
+        ConcurrencyLimiter("job", 7, "Act", limit=1),
+        ConcurrencyLimiter("job", 8, limit=1),
+        ConcurrencyLimiter("task", 7, limit=1),
+        RateLimiter("job", 7, limit=1, window_seconds=600),
+    ]
+    for lock in locks:
+        await submit(broker, f"{lock}1", f"{lock}2", locks=(lock,))
+    assert len(await fetch(broker)) == 4
+    before = await broker.client.zrange("{test}:watch", 0, -1, withscores=True)
+    await limits.publish(term, {KEY: Limit(1)}, WHO)
+    after = dict(await broker.client.zrange("{test}:watch", 0, -1, withscores=True))
+    changed = {name for name, at in before if after[name] != at}
+    assert len(before) == 4
+    assert changed == {b"limiter:conc:job:7:Act"}
+
+
+async def test_lowering_drains(broker: Broker, limits: Limits, term: str) -> None:
+    """Who runs goes on; the next one starts when fewer than the new limit are left."""
+    await limits.publish(term, {KEY: Limit(3)}, WHO)
+    await submit(broker, *"abcd", locks=(ConcurrencyLimiter("job", 7),))
+    running = await fetch(broker)
+    assert len(running) == 3
+    await limits.publish(term, {KEY: Limit(1)}, WHO)
+    for delivery in running[:2]:
+        assert await broker.settle(delivery, "done", b"") == "OK"
+        await broker.promote(term)
+        assert await fetch(broker) == []
+    assert await broker.settle(running[2], "done", b"") == "OK"
+    assert await fetch_ids(broker) == ["d"]
+
+
+async def test_a_waiter_that_a_cut_makes_impossible_ends(
+    broker: Broker, limits: Limits, term: str
+) -> None:
+    """More items than a lowered limit ever allows: the task does not wait for ever."""
+    rate = LimitAddress("job", "7", "", "rate")
+    await limits.publish(term, {rate: Limit(5, 600)}, WHO)
+    await submit(broker, "a", "b", locks=(RateLimiter("job", 7, n_items=4),))
+    assert await fetch_ids(broker) == ["a"]
+    await limits.publish(term, {rate: Limit(3, 600)}, WHO)
+    await broker.promote(term)
+    (delivery,) = await fetch(broker)
+    assert (delivery.id, delivery.state, delivery.reason) == ("b", "dying", "limit-impossible")
+
+
+async def test_the_class_limits_tasks_that_name_no_limiter(
+    broker: Broker, limits: Limits, term: str
+) -> None:
+    """``Task: <Class>`` and ``Task: default`` hold for every class, each with its own counter."""
+    at = {LimitAddress("task", "T"): Limit(2), LimitAddress("task", "default"): Limit(1)}
+    await limits.publish(term, at, WHO)
+    await submit(broker, *"abc")
+    await submit(broker, *"xy", name="p:Other")
+    assert await fetch_ids(broker) == ["a", "b", "x"]
+
+
+async def test_what_runs_unlimited_is_counted_after_its_renewal(
+    broker: Broker, limits: Limits, redis_url: str
+) -> None:
+    """A limit that is set while tasks run counts them from their next beat on."""
+    await submit(broker, *"abc", locks=(ConcurrencyLimiter("job", 7),))
+    first, *_ = await fetch(broker)
+    await limits.override(KEY, Limit(1), WHO)
+    (before,) = await limits.all()
+    leases = Leases(
+        redis_url, "test", "small-a", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=5
+    )
+    lease = Lease("a", first.gen, first.fence, 30, first.stream_key, first.entry)
+    assert leases.renew([lease]) == set()
+    leases.close()
+    (after,) = await limits.all()
+    assert (before.used, after.used) == (0, 1)
+    await submit(broker, "d", locks=(ConcurrencyLimiter("job", 7),))
+    assert await fetch_ids(broker) == []
+    assert await broker.settle(first, "done", b"") == "OK"
+    (after,) = await limits.all()
+    assert after.used == 0
+    assert await fetch_ids(broker) == ["d"]
+
+
+async def test_a_deposed_leader_publishes_nothing(
+    broker: Broker, limits: Limits, term: str
+) -> None:
+    """Limits change under the leader's own term only."""
+    leadership = Leadership(broker.client, "test")
+    await leadership.resign("a", term)
+    assert not await limits.publish(term, {KEY: Limit(1)}, WHO)
+    new = await leadership.lead("b", 30, "{}") or ""
+    assert not await limits.publish(term, {KEY: Limit(1)}, WHO)
+    assert await limits.all() == [] and await limits.published() == ""
+    assert await limits.publish(new, {KEY: Limit(1)}, WHO)
+
+
+async def test_what_is_published_has_a_version(limits: Limits, term: str) -> None:
+    """It follows the meaning, not the order, and tells when Redis has lost it."""
+    one, other = {KEY: Limit(1)}, {LimitAddress("job", "8"): Limit(1)}
+    assert limits_version({**one, **other}) == limits_version({**other, **one})
+    assert limits_version(one) != limits_version(other) != limits_version({KEY: Limit(2)})
+    await limits.publish(term, one, WHO)
+    assert await limits.published() == limits_version(one)
+
+
+async def test_an_override_stays_above_the_configuration(
+    broker: Broker, limits: Limits, term: str
+) -> None:
+    """It outlives what is published, shows who set it, and the configuration holds after it."""
+    other = LimitAddress("job", "8")
+    await limits.publish(term, {KEY: Limit(1), other: Limit(1)}, WHO)
+    await limits.override(KEY, Limit(5), WHO)
+    assert await holding(limits) == {"C||job|7|": "5", "C||job|8|": "1"}
+    await limits.publish(term, {KEY: Limit(2)}, WHO)
+    assert await holding(limits) == {"C||job|7|": "5"}
+    (item,) = await limits.all()
+    now = await broker.now()
+    assert item == EffectiveLimit(KEY, Limit(5), WHO, item.since, Limit(2), 0)
+    assert item.since and abs((now - item.since).total_seconds()) < 60
+    assert await limits.go_back(KEY, WHO)
+    assert await limits.all() == [EffectiveLimit(KEY, Limit(2), used=0)]
+    assert not await limits.go_back(KEY, WHO)
+    await limits.override(other, Limit(None), WHO)
+    await limits.publish(term, {}, WHO)
+    assert await holding(limits) == {"C||job|8|": "off"}
+    assert await limits.go_back(other, WHO)
+    assert await broker.client.keys("{test}:limits*") == []
+
+
+async def test_every_change_is_an_event(broker: Broker, limits: Limits, term: str) -> None:
+    """Overrides and configured changes are kept with who, what and when; repetitions are not."""
+    rate = LimitAddress("job", "a b", "Act", "rate", "lhcb")
+    await limits.publish(term, {KEY: Limit(1), rate: Limit(10, 0.5)}, "scheduler@host 2")
+    await limits.publish(term, {KEY: Limit(1), rate: Limit(10, 0.5)}, "scheduler@host 2")
+    for _ in range(2):
+        await limits.override(KEY, Limit(5), WHO)
+    await limits.go_back(KEY, WHO)
+    await limits.publish(term, {KEY: Limit(2)}, "scheduler@host 2")
+    found = await Events(broker.client, "test").last(100)
+    assert [(item.kind, item.who, item.text) for item in found] == [
+        (
+            "limits-published",
+            "scheduler@host 2",
+            "concurrency job 7: not set -> 1; rate job a%20b Act of VO lhcb: not set -> 10 per"
+            " 0.5 s",
+        ),
+        ("limit-set", WHO, "concurrency job 7: 1 -> 5"),
+        ("limit-unset", WHO, "concurrency job 7: 5 -> 1"),
+        (
+            "limits-published",
+            "scheduler@host 2",
+            "concurrency job 7: 1 -> 2; rate job a%20b Act of VO lhcb: 10 per 0.5 s -> not set",
+        ),
+    ]
+    assert [item.at for item in found] == sorted(item.at for item in found)
+    assert [item.kind for item in await Events(broker.client, "test").last(2)] == [
+        "limit-unset",
+        "limits-published",
+    ]
+
+
+async def test_events_do_not_grow_without_bound(broker: Broker, limits: Limits) -> None:
+    """The stream is capped, and a change of very many limits is one short event."""
+    async with broker.client.pipeline(transaction=False) as pipe:
+        for n in range(11_000):
+            pipe.xadd("{test}:events", {"kind": "k", "at": n, "who": WHO, "text": "t"})
+        await pipe.execute()
+    term = await Leadership(broker.client, "test").lead("a", 30, "{}") or ""
+    many = {LimitAddress("job", str(n)): Limit(1) for n in range(3000)}
+    await limits.publish(term, many, WHO)
+    assert await broker.client.xlen("{test}:events") < 10_200
+    (last,) = await Events(broker.client, "test").last(1)
+    assert last.text.endswith("; and 2980 more") and len(last.text) < 1000

@@ -1,0 +1,160 @@
+"""Configured limits: their addresses and values, and which ones a document sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nonet.config import parse_config
+from nonet.errors import ConfigurationError
+from nonet.limits import Limit, LimitAddress, find_object_type, snake_case
+from nonet.locks import (
+    ConcurrencyLimiter,
+    LockedObjectType,
+    RateLimiter,
+    register_locked_object_type,
+)
+from nonet.scheduler.limits import configured_limits
+
+CLASSES = ("RemoveFile", "SubmitPilots")
+
+
+@pytest.fixture
+def storage_element() -> Iterator[LockedObjectType]:
+    """A type that a package of tasks would register."""
+    yield register_locked_object_type("storage_element")
+    del LockedObjectType._places["storage_element"]
+    del LockedObjectType.STORAGE_ELEMENT
+
+
+def limits_of(text: str) -> dict[str, str]:
+    config = parse_config(text, "c.yaml")
+    return {
+        address.field: limit.encode()
+        for address, limit in configured_limits(config, CLASSES).items()
+    }
+
+
+@given(*[st.text(st.characters(codec=None), min_size=n) for n in (1, 0, 0)])
+def test_an_address_survives_as_a_field(key: str, action: str, vo: str) -> None:
+    """Keys, actions and VOs of any text are kept apart in the fields of Redis, and come back."""
+    for limiter in ("concurrency", "rate"):
+        address = LimitAddress("job", key, action, limiter, vo)
+        assert address.field.count("|") == 4
+        assert LimitAddress.of_field(address.field) == address
+
+
+@pytest.mark.parametrize("limit", [Limit(8), Limit(1, 0.001), Limit(10_000, 3600), Limit(None)])
+def test_a_value_survives(limit: Limit) -> None:
+    """What is written for Redis is read as the same limit."""
+    assert Limit.decode(limit.encode()) == limit
+
+
+def test_an_address_names_the_counter_of_its_limiter() -> None:
+    """The counter is the key under which the limiter itself counts; a VO's is apart."""
+    address = LimitAddress("job", "a b:c", "Remove")
+    assert address.counter == ConcurrencyLimiter("job", "a b:c", "Remove").redis_key
+    assert LimitAddress("job", "7", limiter="rate").counter == RateLimiter("job", 7).redis_key
+    assert LimitAddress("job", "7", vo="lhcb").counter == "limiter:conc:@lhcb:job:7"
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("storage_element", "storage_element"),
+        ("StorageElement", "storage_element"),
+        ("STORAGE_ELEMENT", "storage_element"),
+        ("LFN", "lfn"),
+        ("Lfn", "lfn"),
+        ("Storage", None),
+        ("A_b", None),  # two types could be meant
+        ("a_b", "a_b"),
+    ],
+)
+def test_types_are_found_as_registered_or_in_camel_case(written: str, found: str | None) -> None:
+    """Both spellings name the type; a spelling that fits two types names neither."""
+    assert find_object_type(written, {"storage_element", "lfn", "a_b", "ab"}) == found
+
+
+def test_an_unknown_type_has_the_customary_name() -> None:
+    """CamelCase becomes words with underscores, as types are registered."""
+    assert snake_case("ComputingElement") == "computing_element"
+    assert snake_case("LFN") == "lfn"
+
+
+def test_a_document_sets_the_fields_that_scripts_look_up(
+    storage_element: LockedObjectType,
+) -> None:
+    """Type, key and action, for all and for a VO, as the fields of the hash ``limits``."""
+    assert limits_of(
+        """
+common:
+  limits:
+    Task:
+      SubmitPilots: {ConcurrencyLimiter: {limit: 2}, RateLimiter: {limit: 10, window_seconds: 60}}
+      default: {ConcurrencyLimiter: {limit: 100}}
+    StorageElement:
+      default: {RemoveFile: {ConcurrencyLimiter: {limit: 5}}}
+      "CERN DST": {RemoveFile: {ConcurrencyLimiter: {limit: 8}}}
+    transformation: {12345: {ConcurrencyLimiter: {limit: 5}}}
+vo-overrides:
+  lhcb: {limits: {Task: {SubmitPilots: {ConcurrencyLimiter: {limit: 1}}}}}
+"""
+    ) == {
+        "C||task|SubmitPilots|": "2",
+        "L||task|SubmitPilots|": "10|60000",
+        "C||task|default|": "100",
+        "C||storage_element|default|RemoveFile": "5",
+        "C||storage_element|CERN%20DST|RemoveFile": "8",
+        "C||transformation|12345|": "5",
+        "C|lhcb|task|SubmitPilots|": "1",
+    }
+
+
+ONE = "{ConcurrencyLimiter: {limit: 1}}"
+
+
+@pytest.mark.parametrize(
+    ("section", "lines"),
+    [
+        (
+            f"Transformaton: {{a: {ONE}, b: {ONE}}}",
+            [
+                "Transformaton: unknown object type 'Transformaton', known are KNOWN."
+                " Did you mean transformation?"
+            ],
+        ),
+        (
+            f"Task: {{RemovFile: {ONE}}}, Jobb: {{a: {ONE}}}",
+            [
+                "Jobb: unknown object type 'Jobb', known are KNOWN. Did you mean job?",
+                "Task.RemovFile: unknown task class 'RemovFile'. Did you mean RemoveFile?",
+            ],
+        ),
+        (
+            f"Task: {{'files:RemoveFile': {ONE}}}",
+            [
+                "Task.files:RemoveFile: unknown task class 'files:RemoveFile'."
+                " Did you mean RemoveFile?"
+            ],
+        ),
+        (
+            f"Job: {{a: {ONE}}}, job: {{a: {ONE}}}",
+            ["job.a.ConcurrencyLimiter: is written twice, for object type job"],
+        ),
+    ],
+)
+def test_what_nothing_is_registered_for_is_refused(section: str, lines: list[str]) -> None:
+    """Unknown types and classes are named with the nearest one, each once, and all together."""
+    text = f"common: {{limits: {{{section}}}}}\nvo-overrides: {{x: {{limits: {{{section}}}}}}}"
+    with pytest.raises(ConfigurationError) as refused:
+        limits_of(text)
+    known = ", ".join(sorted(LockedObjectType.registered()))
+    assert str(refused.value).splitlines() == [
+        f"c.yaml: {at}.limits.{line.replace('KNOWN', known)}"
+        for at in ("common", "vo-overrides.x")
+        for line in lines
+    ]
