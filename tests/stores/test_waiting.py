@@ -1,0 +1,441 @@
+"""Who waits for which lock, who is woken when, and in which order, on a real server.
+
+No test waits: what time would bring about (a lease that ends, coming of age, a reservation that
+lapses) is written into Redis, and a promotion does what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from nonet.locks import (
+    BaseLock,
+    ConcurrencyLimiter,
+    ExclusiveRWLock,
+    MutexLock,
+    RateLimiter,
+    SharedRWLock,
+    encode_locks,
+)
+from nonet.stores.broker import Broker, Delivery, Submission
+
+A, B, C = (MutexLock("job", name) for name in "abc")
+READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)
+SLOT = ConcurrencyLimiter("job", 1, limit=1)
+SLOTS = ConcurrencyLimiter("job", 1, limit=3)
+RATE = RateLimiter("job", 1, limit=1, window_seconds=3600)
+WORKER = "small-a"
+
+
+class Queue:
+    """One namespace, a worker without a process, and what it was given."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.redis = broker.client
+        self.running: dict[str, Delivery] = {}
+
+    async def submit(self, id: str, *locks: BaseLock, priority: str = "normal") -> None:
+        lines = encode_locks(locks)
+        await self.broker.submit([Submission(id, "p:T", f"{priority}:small", b"e", lines)])
+
+    async def fetch(self, free: int = 100) -> list[str]:
+        """Ids that were admitted, in the order in which the worker got them."""
+        ids = []
+        more = True
+        while more and free > len(ids):
+            deliveries, more = await self.broker.fetch(WORKER, "small", free - len(ids))
+            ids += [delivery.id for delivery in deliveries]
+            self.running |= {delivery.id: delivery for delivery in deliveries}
+        return ids
+
+    async def start(self, id: str, *locks: BaseLock, priority: str = "normal") -> None:
+        await self.submit(id, *locks, priority=priority)
+        assert await self.fetch() == [id]
+
+    async def park(self, id: str, *locks: BaseLock, priority: str = "normal") -> None:
+        await self.submit(id, *locks, priority=priority)
+        assert await self.fetch() == []
+        assert await self.state(id) == "waiting"
+
+    async def end(self, *ids: str) -> None:
+        for id in ids:
+            assert await self.broker.settle(self.running.pop(id), "done", b"") == "OK"
+
+    async def state(self, id: str) -> str:
+        found = await self.redis.hget(f"{{test}}:t:{id}", "state")
+        return str(found.decode())
+
+    async def woken(self) -> list[str]:
+        """Ids in the front streams that no worker has, in the order in which one would read."""
+        entries = []
+        for priority in ("realtime", "normal", "background"):
+            entries += await self.redis.xrange(f"{{test}}:woken:{priority}:small")
+        ids = [fields[b"id"].decode() for _, fields in entries]
+        return [id for id in ids if id not in self.running]
+
+    async def end_lease(self, name: str) -> None:
+        """The holder of a mutex or a writer lock has died, and its lease has just ended."""
+        await self.redis.set(f"{{test}}:{name}", "dead/1/1|1000")
+
+    async def tick(self) -> None:
+        while (await self.broker.promote()).next_in == 0:
+            pass
+
+    async def make_due(self, id: str) -> None:
+        """A task's own look is due; nothing else is."""
+        await self.redis.zadd("{test}:tasks:delayed", {id: 0})
+        await self.tick()
+
+    async def age(self, id: str) -> None:
+        """A waiting task has waited for so long that it counts as realtime."""
+        await self.redis.hset(f"{{test}}:t:{id}", "since", 1000)
+        await self.make_due(id)
+
+
+@pytest.fixture
+async def queue(redis_url: str) -> AsyncIterator[Queue]:
+    broker = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    yield Queue(broker)
+    await broker.aclose()
+
+
+async def test_first_come_first_served(queue: Queue) -> None:
+    """Each release of a mutex wakes one waiter: the one that was submitted first."""
+    await queue.start("0", A)
+    for id in "12345":
+        await queue.park(id, A)
+    for before, id in zip("01234", "12345", strict=True):
+        await queue.end(before)
+        assert await queue.woken() == [id]
+        assert await queue.fetch() == [id]
+
+
+async def test_priority_before_age(queue: Queue) -> None:
+    """Waiters go by priority, then by first submission."""
+    await queue.start("holder", A)
+    order = ["background", "normal", "realtime", "background", "normal", "realtime"]
+    for number, priority in enumerate(order):
+        await queue.park(f"{priority}{number}", A, priority=priority)
+    got = ["holder"]
+    for _ in order:
+        await queue.end(got[-1])
+        got += await queue.fetch()
+    assert got[1:] == [
+        *("realtime2", "realtime5", "normal1", "normal4", "background0", "background3"),
+    ]
+
+
+async def test_the_order_holds_for_tasks_with_several_locks(queue: Queue) -> None:
+    """T1 holds A and B, T2 wants B and C, T3 wants C: T3 does not overtake T2."""
+    await queue.start("t1", A, B)
+    await queue.park("t2", B, C)
+    await queue.park("t3", C)
+    await queue.end("t1")
+    assert await queue.fetch() == ["t2"]
+    await queue.end("t2")
+    assert await queue.fetch() == ["t3"]
+
+
+async def test_a_task_that_needs_other_locks_goes_on(queue: Queue) -> None:
+    """A blocked head does not hold up tasks that need other locks, or none."""
+    await queue.start("holder", A)
+    for number in range(300):
+        await queue.submit(f"blocked{number}", A, WRITER)
+    await queue.submit("free", B)
+    await queue.submit("none")
+    assert await queue.fetch() == ["free", "none"]
+
+
+async def test_a_higher_priority_may_overtake_who_is_woken(queue: Queue) -> None:
+    """A reservation yields to a lower rank, and to nobody else; it keeps its turn."""
+    await queue.start("holder", A)
+    await queue.park("woken", A)
+    await queue.end("holder")
+    await queue.submit("later", A)
+    await queue.submit("urgent", A, priority="realtime")
+    assert await queue.fetch() == ["urgent"]
+    assert [await queue.state(id) for id in ("woken", "later")] == ["waiting", "waiting"]
+    await queue.end("urgent")
+    assert await queue.fetch() == ["woken"]
+
+
+async def test_a_waiting_writer_stops_new_readers(queue: Queue) -> None:
+    """Readers that come after a writer wait behind it; it starts when the last one ends."""
+    await queue.start("r1", READER)
+    await queue.start("r2", READER)
+    await queue.park("w", WRITER)
+    await queue.park("r3", READER)
+    await queue.end("r1")
+    assert await queue.woken() == []
+    await queue.end("r2")
+    assert await queue.fetch() == ["w"]
+    await queue.end("w")
+    assert await queue.fetch() == ["r3"]
+
+
+async def test_the_leading_readers_are_woken_together(queue: Queue) -> None:
+    """A writer that ends wakes all readers before the next writer, and none behind it."""
+    await queue.start("w1", WRITER)
+    for id in ("r1", "r2", "r3"):
+        await queue.park(id, READER)
+    await queue.park("w2", WRITER)
+    await queue.park("r4", READER)
+    await queue.end("w1")
+    assert await queue.fetch() == ["r1", "r2", "r3"]
+    await queue.end("r1", "r2")
+    assert await queue.woken() == []
+    await queue.end("r3")
+    assert await queue.fetch() == ["w2"]
+
+
+async def test_a_reader_whose_other_lock_is_held_does_not_stop_those_behind_it(
+    queue: Queue,
+) -> None:
+    """Only a writer keeps readers waiting."""
+    await queue.start("a", A)
+    await queue.start("w", WRITER)
+    await queue.park("r1", READER, A)
+    await queue.park("r2", READER)
+    await queue.end("w")
+    assert await queue.fetch() == ["r2"]
+
+
+async def test_as_many_are_woken_as_there_are_slots(queue: Queue) -> None:
+    """Each slot of a limiter that comes back wakes one, in order."""
+    for id in ("1", "2", "3"):
+        await queue.start(id, SLOTS)
+    for id in ("4", "5", "6", "7"):
+        await queue.park(id, SLOTS)
+    await queue.end("1", "2")
+    assert await queue.woken() == ["4", "5"]
+    await queue.submit("late", SLOTS)
+    assert await queue.fetch() == ["4", "5"]
+    await queue.end("3")
+    assert await queue.fetch() == ["6"]
+
+
+async def test_no_storm(queue: Queue) -> None:
+    """One script wakes at most 32; the rest follows with promotions, nobody is forgotten."""
+    await queue.start("w", WRITER)
+    ids = [f"r{number:03}" for number in range(100)]
+    for id in ids:
+        await queue.submit(id, READER)
+    assert await queue.fetch() == []
+    await queue.end("w")
+    assert await queue.woken() == ids[:32]
+    await queue.tick()
+    assert await queue.woken() == ids
+    assert await queue.fetch() == ids
+
+
+@pytest.mark.parametrize("lock", [A, WRITER])
+async def test_the_end_of_a_dead_holders_lease_wakes(queue: Queue, lock: BaseLock) -> None:
+    """Nobody gives the lock of a dead holder back: the watch is due when its lease ends."""
+    await queue.start("dead", lock)
+    await queue.park("next", lock)
+    due = await queue.redis.zscore("{test}:watch", lock.redis_key)
+    (expiry,) = [
+        int(value.split(b"|")[1])
+        for value in [await queue.redis.get(f"{{test}}:{lock.redis_key}{_side(lock)}")]
+    ]
+    assert due == expiry
+    await queue.end_lease(lock.redis_key + _side(lock))
+    await queue.tick()
+    assert await queue.woken() == []
+    await queue.redis.zadd("{test}:watch", {lock.redis_key: 0})
+    await queue.tick()
+    assert await queue.fetch() == ["next"]
+
+
+def _side(lock: BaseLock) -> str:
+    return ":w" if lock.kind == "W" else ""
+
+
+async def test_a_shorter_lease_is_watched_earlier(queue: Queue) -> None:
+    """A contended lock is looked at when its newest holder's lease ends, if that is sooner."""
+    brief = MutexLock("job", "a", ttl_ms=500)
+    await queue.start("long", A)
+    await queue.park("brief", brief)
+    await queue.park("last", A)
+    before = await queue.redis.zscore("{test}:watch", A.redis_key)
+    await queue.end("long")
+    assert await queue.fetch() == ["brief"]
+    assert await queue.redis.zscore("{test}:watch", A.redis_key) < before - 20e6
+
+
+async def test_a_lost_wake_up_costs_a_pause_only(queue: Queue) -> None:
+    """A waiter whose lock is free is found by its own look, without any watch."""
+    await queue.start("holder", A)
+    await queue.park("next", A)
+    await queue.redis.delete("{test}:lock:mutex:job:a", "{test}:watch")
+    await queue.tick()
+    assert await queue.woken() == []
+    await queue.make_due("next")
+    assert await queue.fetch() == ["next"]
+
+
+async def test_a_reservation_lapses_and_the_ticket_stays(queue: Queue) -> None:
+    """What nobody takes gives its places up; others run; it is before those who came later."""
+    await queue.start("holder", A)
+    await queue.park("untaken", A)
+    await queue.park("next", A)
+    await queue.end("holder")
+    assert await queue.woken() == ["untaken"]
+    await queue.make_due("untaken")
+    assert await queue.woken() == ["untaken", "next"]
+    # Both are in the stream now; whoever is read first is checked against those who wait.
+    assert await queue.fetch(1) == ["untaken"]
+    assert await queue.fetch() == []
+    await queue.park("last", A)
+    await queue.end("untaken")
+    assert await queue.fetch() == ["next"]
+
+
+async def test_who_has_waited_for_long_counts_as_realtime(queue: Queue) -> None:
+    """An aged background task goes before a younger realtime one, through realtime's stream."""
+    await queue.start("holder", A)
+    await queue.park("old", A, priority="background")
+    await queue.park("young", A, priority="realtime")
+    await queue.age("old")
+    await queue.end("holder")
+    assert await queue.redis.xlen("{test}:woken:realtime:small") == 1
+    assert await queue.fetch() == ["old"]
+    await queue.end("old")
+    assert await queue.fetch() == ["young"]
+
+
+async def test_waiting_for_a_limiter_keeps_no_lock(queue: Queue) -> None:
+    """A mutex does not idle because a task that needs it waits for a rate limit."""
+    await queue.start("token", RATE)
+    await queue.park("limited", A, RATE)
+    await queue.start("other", A)
+    await queue.end("other")
+    assert await queue.woken() == []
+
+
+async def test_waiting_for_a_lock_keeps_no_limiter_place(queue: Queue) -> None:
+    """A token is not burnt, and a slot does not idle, while a task waits for a mutex."""
+    await queue.start("holder", A)
+    await queue.park("waiting", A, SLOT, RATE)
+    await queue.start("slot", SLOT, RATE)
+    assert await queue.redis.zcard("{test}:limiter:rate:job:1") == 1
+
+
+async def test_a_limiters_waiter_moves_to_the_lock_that_refuses_it(queue: Queue) -> None:
+    """When the slot comes back but the mutex is taken, the slot goes to the next."""
+    await queue.start("slot", SLOT)
+    await queue.park("both", A, SLOT)
+    await queue.park("next", SLOT)
+    await queue.start("mutex", A)
+    await queue.end("slot")
+    assert await queue.fetch() == ["next"]
+    await queue.end("next")
+    await queue.end("mutex")
+    assert await queue.fetch() == ["both"]
+
+
+async def test_an_aged_task_gets_a_busy_lock_and_a_busy_limiter(queue: Queue) -> None:
+    """The next aged waiter of a held lock keeps its place at the limiter until it has both."""
+    await queue.start("mutex", A)
+    await queue.start("slot", SLOT)
+    await queue.park("both", A, SLOT)
+    await queue.park("second", A, SLOT)
+    await queue.age("both")
+    await queue.age("second")
+    await queue.end("slot")
+    # The free slot is kept for the next of the mutex, against all who come later.
+    await queue.park("rival", SLOT)
+    assert await queue.redis.zscore("{test}:queue:limiter:conc:job:1", "second") is None
+    await queue.end("mutex")
+    assert await queue.fetch() == ["both"]
+
+
+async def test_only_the_next_keeps_a_limiter_place(queue: Queue) -> None:
+    """Others who wait for the mutex, however old, leave the limiter to whoever can use it."""
+    three = ConcurrencyLimiter("job", 1, limit=2)
+    await queue.start("mutex", A)
+    for id in ("first", "second", "third"):
+        await queue.park(id, A, three)
+        await queue.age(id)
+    await queue.start("free", three)
+
+
+async def test_a_big_request_is_not_starved_by_small_ones(queue: Queue) -> None:
+    """Items that an earlier waiter needs are not given to a later one that needs fewer."""
+
+    def rate(items: int) -> RateLimiter:
+        return RateLimiter("job", 2, limit=5, window_seconds=3600, n_items=items)
+
+    await queue.start("four", rate(4))
+    await queue.park("three", rate(3))
+    await queue.park("one", rate(1))
+    await queue.start("other", RATE)
+
+
+async def test_a_freed_token_wakes(queue: Queue) -> None:
+    """The token of an attempt that never started goes to the next waiter at once."""
+    await queue.start("first", RATE)
+    await queue.park("next", RATE)
+    delivery = queue.running.pop("first")
+    assert await queue.broker.settle(delivery, "back", started=False) == "OK"
+    # Handed back, the first keeps its ticket.
+    assert await queue.fetch() == ["first"]
+    assert await queue.state("next") == "waiting"
+
+
+async def test_a_hold_waits_in_the_same_queue(queue: Queue) -> None:
+    """Code that is no task takes its turn as one of the highest priority, and is told."""
+    await queue.start("holder", A)
+    await queue.park("task", A)
+    lines = encode_locks([A])
+    assert await queue.broker.hold("hold-1", lines, "me", wait=True) == ("REFUSED", A.redis_key)
+    await queue.end("holder")
+    assert await queue.fetch() == []
+    assert await queue.redis.llen("{test}:wake:hold-1") == 1
+    assert (await queue.broker.hold("hold-1", lines, "me", wait=True))[0] == "OK"
+    await queue.broker.unhold("hold-1")
+    assert await queue.fetch() == ["task"]
+
+
+@pytest.mark.parametrize("woken", [True, False])
+async def test_a_hold_that_asks_no_more_is_forgotten(queue: Queue, woken: bool) -> None:
+    """A program that died while it waited keeps nobody waiting."""
+    await queue.start("holder", A)
+    lines = encode_locks([A])
+    await queue.broker.hold("hold-1", lines, "me", wait=True)
+    await queue.park("task", A)
+    if woken:
+        await queue.end("holder")
+    await queue.redis.hset("{test}:t:hold-1", "seen", 1000)
+    await queue.make_due("hold-1")
+    assert not await queue.redis.exists("{test}:t:hold-1", "{test}:l:hold-1")
+    if not woken:
+        await queue.end("holder")
+    assert await queue.fetch() == ["task"]
+
+
+async def test_a_hold_that_gives_up_wakes_those_behind_it(queue: Queue) -> None:
+    """Leaving a queue without the lock is a reason to look at it."""
+    await queue.start("reader", READER)
+    await queue.broker.hold("hold-1", encode_locks([WRITER]), "me", wait=True)
+    await queue.park("behind", READER)
+    await queue.broker.unhold("hold-1")
+    assert await queue.fetch() == ["behind"]
+
+
+async def test_nothing_is_left_of_waiting(queue: Queue) -> None:
+    """When all have run, neither queues nor watches nor fields of the wait remain."""
+    await queue.start("0", A, READER, SLOTS)
+    for id in "1234":
+        await queue.park(id, A, WRITER, SLOTS)
+    for id in "01234":
+        await queue.end(id)
+        await queue.fetch()
+    await queue.redis.zadd("{test}:watch", {A.redis_key: 0, WRITER.redis_key: 0}, xx=True)
+    await queue.tick()
+    left = {key.decode() async for key in queue.redis.scan_iter("*")}
+    kinds = {key.removeprefix("{test}:").partition(":")[0] for key in left}
+    assert kinds <= {"tasks", "woken", "fence", "idle", "r", "wake"}
