@@ -100,6 +100,7 @@ for _, name in ipairs(redis.call('ZRANGEBYSCORE', P .. 'watch', '-inf', digits(n
   'LIMIT', 0, batch)) do
   if redis.call('EXISTS', P .. 'queue:' .. name) == 1 then
     redis.call('ZADD', P .. 'watch', digits(now + SLOW_LOOK), name)
+    watched[name] = nil
     give_back({name})
   else
     redis.call('ZREM', P .. 'watch', name)

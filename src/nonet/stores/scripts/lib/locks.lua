@@ -61,16 +61,15 @@ local function held_locks(lines, default_ttl, task, held)
   return taken
 end
 
--- The owner of an unexpired mutex or writer lock and its expiry, or nil.
+-- The owner of an unexpired mutex or writer lock and its expiry, or nil. Remembered: while a script
+-- runs nobody else writes, and it meets the same lock again and again.
+local holders = {}
 local function holder(key)
-  local value = redis.call('GET', key)
-  if value then
-    local owner, expiry = string.match(value, '^(.*)|(%d+)$')
-    if owner and tonumber(expiry) > now then
-      return owner, tonumber(expiry)
-    end
+  if not holders[key] then
+    local owner, expiry = string.match(redis.call('GET', key) or '', '^(.*)|(%d+)$')
+    holders[key] = owner and tonumber(expiry) > now and {owner, tonumber(expiry)} or {}
   end
-  return nil
+  return holders[key][1], holders[key][2]
 end
 
 local function prune(key)
@@ -140,6 +139,7 @@ local function write_lock(lock, owner)
   local expiry = digits(now + lock.ttl * 1000)
   if lock.exclusive then
     redis.call('SET', lock.key, owner .. '|' .. expiry, 'PX', lock.ttl + 1000)
+    holders[lock.key] = {owner, tonumber(expiry)}
   elseif lock.kind == 'L' then
     redis.call('ZADD', lock.key, digits(now), owner .. '|' .. lock.items)
     redis.call('INCRBY', P .. 'sum:' .. lock.counter, lock.items)
@@ -183,7 +183,11 @@ end
 -- task may be able to run now.
 local function release_lock(lock, owner, started, is_held)
   if lock.exclusive then
-    return (is_held or holder(lock.key) == owner) and redis.call('DEL', lock.key) == 1
+    if not is_held and holder(lock.key) ~= owner then
+      return false
+    end
+    holders[lock.key] = {}
+    return redis.call('DEL', lock.key) == 1
   elseif lock.kind == 'L' then
     if started or redis.call('ZREM', lock.key, owner .. '|' .. lock.items) == 0 then
       return false
