@@ -27,6 +27,7 @@ from nonet.errors import (
     UnableToAcquireLockError,
     UnknownTaskError,
 )
+from nonet.explanation import Explanation, LockHolder
 from nonet.injection import Depends, register_dependency
 from nonet.locks import (
     BaseLimiter,
@@ -74,6 +75,7 @@ __all__ = [
     "DependencyError",
     "Depends",
     "ExclusiveRWLock",
+    "Explanation",
     "ExponentialBackoff",
     "Handle",
     "IntervalSeconds",
@@ -81,6 +83,7 @@ __all__ = [
     "InvalidArgumentsError",
     "LeaseLostError",
     "LimitImpossible",
+    "LockHolder",
     "LockedObjectType",
     "MalformedMessageError",
     "MutexLock",

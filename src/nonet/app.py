@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nonet.client import CallbackSpawner, Client, Handle
 from nonet.dlq import resubmit
 from nonet.errors import ConfigurationError, NotBoundError
+from nonet.explanation import Explanation
 from nonet.injection import Injector, load_entry_points
 from nonet.interactive import Debugger, call, hold
 from nonet.locks import BaseLock, encode_locks
@@ -146,6 +147,10 @@ class Nonet:
     async def status(self, id: str) -> TaskStatus:
         """One task; see `Client.status`."""
         return await self.client.status(id)
+
+    async def explain(self, id: str) -> Explanation:
+        """Why a task does not run; see `Client.explain`."""
+        return await self.client.explain(id)
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
         """The result of a task; see `Handle.result`."""

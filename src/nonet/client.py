@@ -19,10 +19,12 @@ from nonet.errors import (
     ResultUnavailable,
     TaskFailed,
 )
+from nonet.explanation import Explanation, explain
 from nonet.message import VERSION, Envelope, encode, pack
 from nonet.registry import Registry, TaskClass
 from nonet.stores.broker import Broker, Submission
 from nonet.stores.groups import Groups, callback_id, child_id, failure_id
+from nonet.stores.lock_board import LockBoard
 from nonet.stores.results import Ended, Results, TaskStatus
 from nonet.task import (
     BaseTask,
@@ -106,6 +108,7 @@ class Client:
         self.broker = broker
         self.registry = registry
         self.groups = Groups(broker.client, namespace)
+        self.locks = LockBoard(broker.client, namespace)
         self.results = Results(broker.client, broker.batched, broker.url, namespace)
         self._message_limit = message_limit
 
@@ -151,6 +154,17 @@ class Client:
         if found is None:
             raise NotFoundError(_unknown(id))
         return found
+
+    async def explain(self, id: str) -> Explanation:
+        """Where a task is, or the first thing that keeps it from running, in words.
+
+        Raises:
+            NotFoundError: unknown id, or one of a group or a hold.
+
+        Example:
+            print((await client.explain(handle)).text)
+        """
+        return explain(await self.locks.facts(id))
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
         """See `Handle.result`."""

@@ -232,6 +232,11 @@ async def blocking_pop(client: AsyncRedis, key: str) -> bytes | None:
     return popped[1] if popped else None
 
 
+def literal(text: str) -> str:
+    """`text` with the wildcards of a pattern for ``SCAN`` escaped."""
+    return "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in text)
+
+
 async def ping(client: AsyncRedis) -> None:
     """Raise `ServerUnreachableError` unless the server answers."""
     async with server_errors(client), asyncio.timeout(_TIMEOUT_SECONDS * (_RETRIES + 1)):

@@ -21,6 +21,7 @@ from nonet.stores.redis import (
     BatchedScripts,
     blocking_pop,
     connect_blocking,
+    literal,
     server_errors,
 )
 
@@ -189,7 +190,7 @@ class Results:
     ) -> AsyncIterator[TaskStatus]:
         """Every live task, in no order; a scan that never blocks Redis."""
         async with server_errors(self._client):
-            pattern = f"{_literal(self._prefix)}t:*"
+            pattern = f"{literal(self._prefix)}t:*"
             async for key in self._client.scan_iter(match=pattern, count=1000, _type="HASH"):
                 id = key.decode().removeprefix(f"{self._prefix}t:")
                 record = await self._client.hgetall(key)
@@ -330,8 +331,3 @@ def _worker_status(worker: str, record: dict[bytes, bytes], now: int, alive: boo
         beat_seconds=(now - int(record[b"beat"])) / 1e6,
         alive=alive,
     )
-
-
-def _literal(text: str) -> str:
-    """`text` with the wildcards of a Redis pattern escaped."""
-    return "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in text)

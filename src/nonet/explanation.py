@@ -1,0 +1,316 @@
+"""Why a task does not run: the first blocking cause, from facts to words. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Whoever promotes looks once a second; what is due for longer is not looked at.
+_PROMOTED_WITHIN = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """Who holds a lock.
+
+    Attributes:
+        id: of the task, or of the hold.
+        task: its full class name, ``hold`` for code that is no task; empty if it is gone.
+        worker: ``pid@host`` of the process.
+        held_seconds: since when; None of an attempt that is lost.
+        ttl_seconds: until the lock ends by itself unless it is renewed.
+        is_live: False if the attempt no longer owns its task: it died, or was voided.
+    """
+
+    id: str
+    task: str
+    worker: str
+    held_seconds: float | None
+    ttl_seconds: float
+    is_live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The lock or limiter that refuses a task now.
+
+    Attributes:
+        kind: ``M`` mutex, ``W`` writer, ``R`` reader, ``C`` concurrency, ``L`` rate.
+        is_held: holders or grants are in the way, not only others who wait.
+        is_impossible: the limit is below what one execution counts.
+        ahead: waiters that came first or rank higher; `first` is the id of the first of them.
+        holding: how many hold it; `holders` names some of them.
+        used, limit, window_seconds, items: of a limiter; items is what one execution counts.
+        back_in: seconds until some of what is used comes back.
+    """
+
+    lock: str
+    kind: str
+    is_held: bool
+    is_impossible: bool = False
+    ahead: int = 0
+    first: str = ""
+    holding: int = 0
+    holders: tuple[LockHolder, ...] = ()
+    used: int = 0
+    limit: int = 0
+    window_seconds: float = 0.0
+    items: int = 1
+    back_in: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one look at Redis tells of a task.
+
+    Attributes:
+        now: Redis time, Unix seconds; so is `due`.
+        state: of a live task, or its terminal state.
+        is_ended: whether that is terminal; `error` then tells why it failed.
+        used: attempts used.
+        due: when it is looked at next, of a task in the delayed set.
+        worker: ``pid@host`` of who has it; `is_worker_alive`: whether that one is registered.
+        running_seconds: since its delivery.
+        is_parked: it stands in the queues of locks; then `refusal` (None: nothing refuses it now).
+        place: of a queued task: ``tasks`` or ``woken``: its stream, with `ahead` tasks before it;
+            ``beyond``: there are more than `ahead`; ``none``: it is in no stream.
+        workers, idle: live workers of its size, and those of them that have a free slot.
+        promoters: live processes that move what is due.
+    """
+
+    id: str
+    state: str
+    now: float
+    is_ended: bool = False
+    stream: str = ""
+    used: int = 0
+    error: str = ""
+    blocker: str = ""
+    due: float | None = None
+    worker: str = ""
+    is_worker_alive: bool = True
+    running_seconds: float = 0.0
+    is_parked: bool = False
+    refusal: Refusal | None = None
+    place: str = ""
+    ahead: int = 0
+    workers: int = 0
+    idle: int = 0
+    promoters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a task is, or the first thing that keeps it from running.
+
+    Attributes:
+        state: as `TaskStatus.state`.
+        cause: one word for programs: ``running``, ``lock``, ``turn`` (others came first),
+            ``limiter``, ``rate``, ``impossible``, ``look`` (nothing refuses it, it will be looked
+            at), ``hand-back``, ``time``, ``retry``, ``promoter`` (due, but nobody moves it),
+            ``worker`` (there is none of its size), ``queue``, ``woken``, ``sql``, ``ended``.
+        text: the sentence for people; it begins with the state.
+        lock: name of the lock or limiter, as ``task-run locks`` shows it.
+        holders: some of those who hold it.
+        ahead: how many come first.
+        until: when it changes by itself, if that is known.
+        worker: who has the task.
+    """
+
+    id: str
+    state: str
+    cause: str
+    text: str
+    lock: str = ""
+    holders: tuple[LockHolder, ...] = ()
+    ahead: int | None = None
+    until: datetime | None = None
+    worker: str = ""
+
+
+def explain(facts: Facts) -> Explanation:
+    """The first blocking cause.
+
+    >>> explain(Facts("a", "running", 0.0, worker="7@host", running_seconds=61)).text
+    'running on 7@host for 1 min 1 s'
+    """
+    if facts.is_ended:
+        return _made(facts, "ended", facts.state + (f": {facts.error}" if facts.error else ""))
+    if facts.state in ("running", "dying") and facts.worker:
+        return _in_hands(facts)
+    if facts.is_parked:
+        return _refused(facts)
+    if facts.due is not None and facts.state in ("delayed", "waiting", "dying"):
+        return _later(facts, facts.due)
+    return _queued(facts)
+
+
+def span(seconds: float) -> str:
+    """A duration for people.
+
+    >>> span(0.44), span(59.6), span(3725), span(180_000), span(-1)
+    ('0.4 s', '1 min', '1 h 2 min', '2 d 2 h', '0 s')
+    """
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    for unit, name, small, small_name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= unit:
+            rest = whole % unit // small
+            return f"{whole // unit} {name}" + (f" {rest} {small_name}" if rest else "")
+    return f"{whole} s"
+
+
+def named(holder: LockHolder) -> str:
+    """A holder for people.
+
+    >>> named(LockHolder("a", "files:Audit", "7@host", 12.0, 20.0, True))
+    'task a (files:Audit on 7@host)'
+    >>> named(LockHolder("hold-1", "hold", "7@host", 12.0, 20.0, True))
+    'a program that is no task (7@host, hold-1)'
+    >>> named(LockHolder("a", "files:Audit", "", None, 20.0, False))
+    'a lost attempt of task a (files:Audit)'
+    """
+    if holder.task == "hold":
+        return f"a program that is no task ({holder.worker}, {holder.id})"
+    at = f" on {holder.worker}" if holder.worker else ""
+    what = f" ({holder.task}{at})" if holder.task else ""
+    return f"{'' if holder.is_live else 'a lost attempt of '}task {holder.id}{what}"
+
+
+def _made(facts: Facts, cause: str, text: str, **details: object) -> Explanation:
+    return Explanation(facts.id, facts.state, cause, text, **details)  # type: ignore[arg-type]  # the names are those of the class
+
+
+def _in_hands(facts: Facts) -> Explanation:
+    text = f"{facts.state} on {facts.worker} for {span(facts.running_seconds)}"
+    if facts.state == "dying":
+        text = f"dying: {facts.worker} writes its dead letter to SQL"
+    if not facts.is_worker_alive:
+        text += "; that worker no longer answers: another one takes over when the lease has ended"
+    cause = "running" if facts.state == "running" else "sql"
+    return _made(facts, cause, text, worker=facts.worker)
+
+
+def _refused(facts: Facts) -> Explanation:
+    refusal = facts.refusal
+    if refusal is None:
+        look = f" (at the latest in {span(facts.due - facts.now)})" if facts.due else ""
+        text = f"waiting: nothing refuses it any more, it is about to be looked at{look}"
+        return _made(facts, "look", text, until=_instant(facts.due))
+    if refusal.is_impossible:
+        text = (
+            f"waiting: {refusal.lock} allows {refusal.limit}, one execution counts "
+            f"{refusal.items}: it dies when it is looked at"
+        )
+        return _made(facts, "impossible", text, lock=refusal.lock)
+    if not refusal.is_held:
+        text = f"waiting: {refusal.ahead} came first for {refusal.lock}"
+        if refusal.first:
+            text += f" (the next is task {refusal.first})"
+        return _made(facts, "turn", text, lock=refusal.lock, ahead=refusal.ahead)
+    cause = {"C": "limiter", "L": "rate"}.get(refusal.kind, "lock")
+    text = {"C": _slots, "L": _rate}.get(refusal.kind, _held)(refusal)
+    if refusal.ahead:
+        text += f"; {refusal.ahead} came first for it"
+    return _made(
+        facts,
+        cause,
+        f"waiting: {text}",
+        lock=refusal.lock,
+        holders=refusal.holders,
+        ahead=refusal.ahead,
+        until=_instant(facts.now + refusal.back_in) if refusal.back_in is not None else None,
+    )
+
+
+def _held(refusal: Refusal) -> str:
+    if not refusal.holders:  # it was released between two looks of one script: it cannot happen
+        return f"{refusal.lock} is held"
+    first, others = refusal.holders[0], refusal.holding - 1
+    text = f"{refusal.lock} is held by {named(first)}"
+    if first.is_live and first.held_seconds is not None:
+        text += f" for {span(first.held_seconds)}"
+    elif not first.is_live:
+        text += f", whose lock ends in {span(first.ttl_seconds)}"
+    if others > 0:
+        text += f" and {others} other reader{'s' if others > 1 else ''}"
+    return text
+
+
+def _slots(refusal: Refusal) -> str:
+    return f"{refusal.lock}: {refusal.used} of {refusal.limit} in use"
+
+
+def _rate(refusal: Refusal) -> str:
+    window = f"{refusal.window_seconds:g} s"
+    text = f"{refusal.lock}: {refusal.used} of {refusal.limit} in {window} used"
+    if refusal.items > 1:
+        text += f", one execution counts {refusal.items}"
+    if refusal.back_in is not None:
+        text += f", next token in {span(refusal.back_in)}"
+    return text
+
+
+def _later(facts: Facts, due: float) -> Explanation:
+    cause, text = "time", f"until {_clock(due)} (in {span(due - facts.now)})"
+    if facts.state == "delayed":
+        text = f"delayed {text}"
+        if facts.error:
+            cause = "retry"
+            text += f": attempt {facts.used + 1} follows after {facts.error}"
+    else:
+        cause = "sql" if facts.state == "dying" else "hand-back"
+        what = "waits for SQL" if facts.state == "dying" else "handed back"
+        why = facts.blocker.removeprefix("SQL: ") or "no reason kept"
+        text = f"{facts.state}: {what}: {why}; looked at again in {span(due - facts.now)}"
+    if facts.now - due > _PROMOTED_WITHIN and not facts.promoters:
+        text = (
+            f"{facts.state}: due for {span(facts.now - due)}, but nobody moves it: "
+            "no task-scheduler leads and no task-worker is live"
+        )
+        return _made(facts, "promoter", text)
+    return _made(facts, cause, text, until=_instant(due))
+
+
+def _queued(facts: Facts) -> Explanation:
+    size = facts.stream.rpartition(":")[2]
+    what = f"{facts.state}: " + ("its dead letter must be written, " * (facts.state == "dying"))
+    if not facts.workers:
+        text = f"{what}no live worker of size {size}: start a task-worker --size {size}"
+        return _made(facts, "worker", text)
+    if facts.place == "none":
+        text = (
+            f"{what}in no stream: a fetch was cut short, and it is queued again when that lease "
+            "has ended; or Redis has lost its entry"
+        )
+        return _made(facts, "queue", text)
+    if facts.place == "beyond":
+        text = f"{what}behind more than {facts.ahead} tasks that are older or of a higher priority"
+    elif facts.ahead:
+        tasks = "1 task that is" if facts.ahead == 1 else f"{facts.ahead} tasks that are"
+        text = f"{what}behind {tasks} older or of a higher priority"
+    elif facts.place == "woken":
+        text = f"{what}woken, a worker of size {size} will take it"
+        return _made(facts, "woken", text)
+    else:
+        text = f"{what}next in line"
+    if facts.idle:
+        text += "; an idle worker is about to read them"
+    else:
+        workers = f"{facts.workers} live worker{'s' if facts.workers > 1 else ''}"
+        text += f"; {workers} of size {size}, none with a free slot"
+    return _made(facts, "queue", text, ahead=facts.ahead)
+
+
+def _instant(seconds: float | None) -> datetime | None:
+    return None if seconds is None else _EPOCH + timedelta(seconds=seconds)
+
+
+def _clock(seconds: float) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%d %H:%M:%SZ")

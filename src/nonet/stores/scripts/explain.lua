@@ -1,0 +1,166 @@
+#!lua flags=allow-oom
+-- explain: what keeps a task from running, or where it runs, as facts of one instant. Only what has
+-- expired is removed.
+-- KEYS  prefix
+-- ARGV  id, how many holders to name, how many entries of a stream to look at for its place
+-- returns {n × (name, value)}, holders as the value of 'holders' (rows of lib/sight); empty: the id
+--       is unknown
+-- @include base wake record limits locks waiting sight
+local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local facts = {}
+
+local function add(name, value)
+  if value ~= nil and value ~= '' then
+    facts[#facts + 1] = name
+    facts[#facts + 1] = type(value) == 'number' and digits(value) or value
+  end
+end
+
+local function add_worker(worker)
+  add('worker', worker)
+  add('info', redis.call('HGET', P .. 'w:' .. worker, 'info') or '')
+  add('alive_until', redis.call('ZSCORE', P .. 'workers', worker) or '')
+end
+
+-- Who could take a task of this size, and who could move one that is due.
+local function add_workers(size)
+  local of_size, idle = 0, 0
+  local all = redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')
+  for _, worker in ipairs(all) do
+    if string.match(worker, '^%a+') == size then
+      of_size = of_size + 1
+      idle = idle + (redis.call('ZSCORE', P .. 'idle:' .. size, worker) and 1 or 0)
+    end
+  end
+  local leads = tonumber(redis.call('HGET', P .. 'leader', 'expiry') or '0') > now
+  add('workers', of_size)
+  add('idle', idle)
+  add('promoters', #all + (leads and 1 or 0))
+end
+
+-- Entries of a stream that no worker has read, and after which entry they begin.
+local function unread(key)
+  local groups = redis.pcall('XINFO', 'GROUPS', key)
+  local pending, last = 0, '-'
+  for _, group in ipairs(groups.err and {} or groups) do
+    for i = 1, #group, 2 do
+      if group[i] == 'pending' then
+        pending = group[i + 1]
+      elseif group[i] == 'last-delivered-id' then
+        last = '(' .. group[i + 1]
+      end
+    end
+  end
+  return redis.call('XLEN', key) - pending, last
+end
+
+-- How many entries from `start` on stand before the task's own; nil if it is not among the first.
+local function place_in(key, start, gen)
+  for i, entry in ipairs(redis.call('XRANGE', key, start, '+', 'COUNT', looks)) do
+    local fields = entry[2]
+    if fields[2] == id and fields[4] == gen then
+      return i - 1
+    end
+  end
+  return nil
+end
+
+-- How many tasks workers of its size read before it, in their order of reading.
+local function add_place(me)
+  local own, size = string.match(me.stream, '^%a*'), size_of(me.stream)
+  local ahead = 0
+  for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+    for _, kind in ipairs({'woken', 'tasks'}) do
+      local key = P .. kind .. ':' .. priority .. ':' .. size
+      local count, start = unread(key)
+      if count > 0 and (priority == own or kind == 'woken' and priority == 'realtime') then
+        local place = place_in(key, start, me.gen)
+        if place then
+          add('ahead', ahead + place)
+          return add('place', kind)
+        elseif priority == own and count > looks then
+          add('ahead', ahead + looks)
+          return add('place', 'beyond')
+        end
+      end
+      ahead = ahead + count
+    end
+  end
+  add('place', 'none')
+end
+
+-- Who stands in a queue before a task: how many, and the first of them.
+local function add_ahead(queue, me)
+  local ahead, first = 0, nil
+  for _, range in ipairs({{'-inf', '(' .. digits(me.rank - WOKEN)}, {0, '(' .. digits(me.rank)}}) do
+    ahead = ahead + redis.call('ZCOUNT', queue, range[1], range[2])
+    first = first or redis.call('ZRANGEBYSCORE', queue, range[1], range[2], 'LIMIT', 0, 1)[1]
+  end
+  add('ahead', ahead)
+  add('first', first and string.match(first, '^%S+'))
+end
+
+-- What refuses a parked task now, which is not always what refused it last.
+local function add_refusal(me)
+  local refusal = refusal_of(me)
+  if not refusal then
+    return
+  end
+  local lock = refusal.lock
+  add('lock', lock.counter)
+  add('kind', lock.kind)
+  add('held', refusal.held and 1 or 0)
+  add('impossible', refusal.impossible and 1 or 0)
+  if lock.limits then
+    add('limit', lock.limit)
+    add('items', lock.items)
+    add('window', lock.window)
+    if not refusal.impossible then
+      add('used', lock.limit - free_places(lock))
+      add('back', first_free(lock))
+    end
+  end
+  local queue = lock.kind == 'R' and 'writers:' or 'queue:'
+  add_ahead(P .. queue .. lock.counter, me)
+  if refusal.held and lock.kind ~= 'L' then
+    local owners, count = owners_of(lock, most)
+    add('holding', count)
+    add('holders', holder_rows(owners))
+  end
+end
+
+local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
+  'owner', 'started', 'places'})
+add('now', now)
+if not record.state or record.stream == 'hold' then
+  local ended = redis.call('GET', P .. 'r:' .. id)
+  if record.state then
+    add('state', 'hold')
+  elseif ended then
+    add('state', 'ended')
+    add('ended', ended)
+  elseif redis.call('EXISTS', P .. 'g:' .. id) == 1 then
+    add('state', 'group')
+  else
+    return {}
+  end
+  return facts
+end
+
+for _, name in ipairs({'state', 'name', 'stream', 'error', 'blocker'}) do
+  add(name, record[name])
+end
+add('attempt', record.attempt)
+add('started', record.started)
+local due = redis.call('ZSCORE', P .. 'tasks:delayed', id)
+add('due', due and tonumber(due))
+add_workers(size_of(record.stream or ''))
+if record.owner then
+  add_worker(record.owner)
+elseif record.state == 'waiting' and record.places then
+  add('parked', 1)
+  add_refusal(load_waiter(id))
+elseif record.state == 'queued' or record.state == 'dying' and not due then
+  add_place(read_waiter(id))
+end
+return facts

@@ -1,0 +1,93 @@
+#!lua flags=allow-oom
+-- show_locks: who holds some locks and limiters, and who waits for them. Only what has expired is
+-- removed.
+-- KEYS  prefix
+-- ARGV  how many holders and waiters of each to name, n × name
+-- returns {now µs, last fence, n × row}; a row is (name, kind (R: held by readers), number of holders, used, limit or '',
+--       window ms or '', end of the first grant µs or '', number who wait, of these woken, since
+--       when the longest of them waits µs or '', holders of lib/sight, waiters); a waiter is (id,
+--       class, since when it waits µs, 1 if woken)
+-- @include base wake record limits locks waiting sight
+local most = tonumber(ARGV[1])
+
+-- Where the configuration is silent, a limiter allows what those ask who use it.
+local function declare_limit(lock, ids)
+  for _, id in ipairs(ids) do
+    local me = load_waiter(id)
+    for _, asked in ipairs(me and me.locks or {}) do
+      if asked.name == lock.name and asked.limit then
+        lock.limit, lock.window = asked.limit, asked.window
+        return
+      end
+    end
+  end
+end
+
+local function waiter_row(member, score)
+  local id = string.match(member, '^%S+')
+  local record = read_fields(P .. 't:' .. id, {'name', 'since'})
+  return {id, record.name or '', record.since or '', tonumber(score) < 0 and 1 or 0}
+end
+
+-- Since when those wait who came first: of each priority, and of the woken.
+local function longest_wait(queue)
+  local longest
+  for _, range in ipairs({{'-inf', '(0'}, {'0', digits(now)},
+    {'(' .. digits(now), digits(now + CLASS)}, {'(' .. digits(now + CLASS), '+inf'}}) do
+    local first = redis.call('ZRANGEBYSCORE', queue, range[1], range[2], 'LIMIT', 0, 1)[1]
+    local since = first and tonumber(waiter_row(first, 0)[3])
+    if since and (not longest or since < longest) then
+      longest = since
+    end
+  end
+  return longest and digits(longest) or ''
+end
+
+-- Used, and when some of it comes back. Without its window nobody can tell which grants are past.
+local function usage(lock, count)
+  if lock.kind ~= 'L' then
+    return count, ''
+  elseif not lock.window then
+    return tonumber(redis.call('GET', P .. 'sum:' .. lock.counter) or '0'), ''
+  end
+  local used = used_items(lock)
+  local back = first_free(lock)
+  return used, back and digits(back) or ''
+end
+
+local function show(name)
+  local lock = lock_named(name)
+  local queue = P .. 'queue:' .. name
+  local owners, count = owners_of(lock, most)
+  local waiters, rows = {}, redis.call('ZRANGE', queue, 0, most - 1, 'WITHSCORES')
+  for i = 1, #rows, 2 do
+    waiters[#waiters + 1] = waiter_row(rows[i], rows[i + 1])
+  end
+  if lock.limits and not lock.is_configured then
+    local ids = {}
+    for _, owner in ipairs(owners) do
+      ids[#ids + 1] = id_of(owner[1])
+    end
+    for _, waiter in ipairs(waiters) do
+      ids[#ids + 1] = waiter[1]
+    end
+    for _, grant in ipairs(lock.kind == 'L' and redis.call('ZRANGE', lock.key, -most, -1) or {}) do
+      ids[#ids + 1] = id_of((string.match(grant, '^(.*)|%d+$')))
+    end
+    declare_limit(lock, ids)
+  end
+  local used, back = usage(lock, count)
+  local waiting = redis.call('ZCARD', queue)
+  local kind = lock.readers and not holder(lock.key) and 'R' or lock.kind
+  return {name, kind, count, used, lock.limit or '', lock.window or '', back, waiting,
+    redis.call('ZCOUNT', queue, '-inf', '(0'), waiting > 0 and longest_wait(queue) or '',
+    holder_rows(owners), waiters}
+end
+
+local answer = {digits(now), redis.call('GET', P .. 'fence') or '0'}
+for i = 2, #ARGV do
+  -- A key of the wrong type is shown by its name alone.
+  local fine, row = pcall(show, ARGV[i])
+  answer[#answer + 1] = fine and row or {ARGV[i], '?'}
+end
+return answer

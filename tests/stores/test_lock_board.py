@@ -1,0 +1,494 @@
+"""What is seen of locks and of tasks that do not run, and what a forced release does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from nonet import InvalidArgumentsError, NotFoundError
+from nonet.explanation import Explanation, explain
+from nonet.locks import (
+    BaseLock,
+    ConcurrencyLimiter,
+    ExclusiveRWLock,
+    MutexLock,
+    RateLimiter,
+    SharedRWLock,
+    encode_locks,
+)
+from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.leases import Lease, Leases
+from nonet.stores.lock_board import LockBoard, LockStatus
+
+MUTEX = MutexLock("job", 7)
+NAME = "lock:mutex:job:7"
+WRITER = ExclusiveRWLock("job", 7)
+READER = SharedRWLock("job", 7)
+SLOT = ConcurrencyLimiter("job", 7, limit=1)
+RATE = RateLimiter("job", 7, limit=2, window_seconds=60)
+WHO = "me@here 1"
+
+
+class Bench:
+    """A broker and a registered worker, without processes."""
+
+    def __init__(self, url: str, lock_ttl: float = 30) -> None:
+        self.broker = Broker(url, "test", lock_ttl=lock_ttl, lease=45, result_ttl=60, dedup_ttl=60)
+        self.board = LockBoard(self.broker.client, "test")
+        self.client: redis.asyncio.Redis = self.broker.client
+        self.leases = Leases(
+            url,
+            "test",
+            "small-a",
+            json.dumps({"name": "7@host"}),
+            worker_ttl=9,
+            lock_ttl=lock_ttl,
+            timeout_seconds=5,
+        )
+
+    async def aclose(self) -> None:
+        self.leases.close()
+        await self.broker.aclose()
+
+    def beat(self, *held: Delivery) -> set[str]:
+        """Register the worker; the ids of those deliveries that are lost."""
+        leases = [
+            Lease(item.id, item.gen, item.fence, 30, item.stream_key, item.entry) for item in held
+        ]
+        return {key.partition("/")[0] for key in self.leases.renew(leases)}
+
+    async def submit(
+        self, id: str, *locks: BaseLock, stream: str = "normal:small", vo: str = "", due: int = 0
+    ) -> None:
+        lines = encode_locks(locks, vo=vo)
+        await self.broker.submit([Submission(id, "p:T", stream, b"e", lines, due)])
+
+    async def fetch(self, free: int = 10) -> list[Delivery]:
+        return (await self.broker.fetch("small-a", "small", free))[0]
+
+    async def run(self, id: str, *locks: BaseLock, **options: Any) -> Delivery:
+        """A task that runs."""
+        await self.submit(id, *locks, **options)
+        (delivery,) = await self.fetch()
+        return delivery
+
+    async def park(self, *ids: str, lock: BaseLock = MUTEX, **options: Any) -> None:
+        """Tasks that are refused."""
+        for id in ids:
+            await self.submit(id, lock, **options)
+        assert await self.fetch() == []
+
+    async def explain(self, id: str) -> Explanation:
+        return explain(await self.board.facts(id))
+
+    async def only(self) -> LockStatus:
+        (found,) = await self.board.in_use()
+        return found
+
+
+@pytest.fixture
+async def bench(redis_url: str) -> AsyncIterator[Bench]:
+    made = Bench(redis_url)
+    yield made
+    await made.aclose()
+
+
+async def test_a_mutex_shows_holder_and_waiters_in_order(bench: Bench) -> None:
+    """Who holds it, with task and worker; who waits, by rank, those who were told first."""
+    bench.beat()
+    held = await bench.run("a", MUTEX)
+    await bench.park("b", "c")
+    await bench.park("first", stream="realtime:small")
+    found = await bench.only()
+    assert (found.lock, found.kind, found.holding, found.waiting) == (NAME, "mutex", 1, 3)
+    (holder,) = found.holders
+    assert (holder.id, holder.task, holder.worker, holder.is_live) == ("a", "p:T", "7@host", True)
+    assert 25 < holder.ttl_seconds <= 30 and 0 <= (holder.held_seconds or -1) < 20
+    assert [item.id for item in found.waiters] == ["first", "b", "c"]
+    assert not any(item.is_woken for item in found.waiters)
+    assert 0 < (found.longest_wait_seconds or 0) < 20
+    await bench.broker.settle(held, "done", b"")
+    found = await bench.only()
+    assert (found.holding, found.woken) == (0, 1)
+    assert [(item.id, item.is_woken) for item in found.waiters][:2] == [
+        ("first", True),
+        ("b", False),
+    ]
+
+
+async def test_both_sides_of_a_reader_writer_lock_are_one_lock(bench: Bench) -> None:
+    """Readers are counted and named; then a writer."""
+    readers = [await bench.run(f"r{n}", READER) for n in range(3)]
+    await bench.park("w", lock=WRITER)
+    found = (await bench.board.in_use(show=2))[0]
+    assert (found.lock, found.side, found.holding) == ("lock:rw:job:7", "readers", 3)
+    assert [item.id for item in found.holders] == ["r0", "r1"]
+    for delivery in readers:
+        await bench.broker.settle(delivery, "done", b"")
+    assert [item.id for item in await bench.fetch()] == ["w"]
+    found = await bench.only()
+    assert (found.side, [item.id for item in found.holders]) == ("writer", ["w"])
+
+
+async def test_limiters_show_what_is_used_of_the_limit_that_holds(bench: Bench) -> None:
+    """The class's own limit, unless the configuration says another; a VO's counter has its own."""
+    await bench.run("a", SLOT, RATE)
+    await bench.park("b", lock=SLOT)
+    rows = {item.lock: item for item in await bench.board.in_use()}
+    conc, rate = rows["limiter:conc:job:7"], rows["limiter:rate:job:7"]
+    assert (conc.used, conc.limit, conc.waiting) == (1, 1, 1)
+    assert (rate.used, rate.limit, rate.window_seconds) == (1, 2, 60)
+    assert 50 < (rate.back_seconds or 0) <= 60
+    await bench.client.hset("{test}:limits", "C||job|7|", "5")
+    await bench.client.hset("{test}:limits", "C|lhcb|job|7|", "3")
+    await bench.run("v", SLOT, vo="lhcb")
+    rows = {item.lock: item for item in await bench.board.in_use("job")}
+    assert (rows["limiter:conc:job:7"].limit, rows["limiter:conc:job:7"].used) == (5, 1)
+    mine = rows["limiter:conc:@lhcb:job:7"]
+    assert (mine.limit, mine.used, [item.id for item in mine.holders]) == (3, 1, ["v"])
+    assert await bench.board.in_use("task") == []
+
+
+async def test_a_limit_that_nobody_can_tell_is_unknown(bench: Bench) -> None:
+    """When who asked for it has ended, the grants are still shown, without a limit."""
+    await bench.broker.settle(await bench.run("a", RATE), "done", b"")
+    found = await bench.only()
+    assert (found.used, found.limit, found.waiting) == (1, None, 0)
+
+
+async def test_many_locks_are_looked_at_in_small_scripts(bench: Bench) -> None:
+    """All are found, the most wanted first, and nothing that is no lock."""
+    locks = [MutexLock("job", n) for n in range(120)]
+    await bench.run("a", *locks)
+    await bench.park("b", lock=locks[77])
+    await bench.client.set("{test}:lock:mutex:job:odd", "no owner")
+    await bench.client.sadd("{test}:lock:mutex:job:wrong", "type")
+    found = await bench.board.in_use()
+    assert len(found) == 120 and found[0].lock == "lock:mutex:job:77"
+
+
+async def test_running_names_the_worker(bench: Bench) -> None:
+    """A running task is explained by its worker, also one that no longer answers."""
+    await bench.run("a")
+    assert "no longer answers" in (await bench.explain("a")).text
+    bench.beat()
+    found = await bench.explain("a")
+    assert (found.cause, found.worker) == ("running", "7@host")
+    assert found.text.startswith("running on 7@host for ")
+
+
+async def test_a_parked_task_is_explained_by_what_refuses_it_now(bench: Bench) -> None:
+    """The holder; then those who came first; the stored blocker is not asked."""
+    bench.beat()
+    held = await bench.run("a", MUTEX)
+    await bench.park("b", "c")
+    found = await bench.explain("c")
+    assert (found.cause, found.lock, found.ahead) == ("lock", NAME, 1)
+    assert [item.id for item in found.holders] == ["a"]
+    assert "held by task a (p:T on 7@host) for " in found.text
+    await bench.broker.settle(held, "done", b"")
+    found = await bench.explain("c")
+    assert (found.cause, found.ahead) == ("turn", 1) and "next is task b" in found.text
+    assert (await bench.explain("b")).cause == "woken"
+    # As if its wake-up had been lost.
+    await bench.client.zrem("{test}:queue:" + NAME, "b")
+    assert (await bench.explain("c")).cause == "look"
+
+
+async def test_a_second_lock_is_named_when_the_first_is_free(bench: Bench) -> None:
+    """The lock that is named is the one that refuses, not the one that did when it was parked."""
+    first, second = await bench.run("a", MUTEX), await bench.run("b", WRITER)
+    await bench.submit("c", MUTEX, WRITER)
+    assert await bench.fetch() == []
+    assert (await bench.explain("c")).lock == NAME
+    await bench.client.delete("{test}:" + NAME)  # gone, and nobody was told
+    assert (await bench.explain("c")).lock == "lock:rw:job:7"
+    assert {first.id, second.id} == {"a", "b"}
+
+
+async def test_a_reader_waits_for_the_writer_that_came_first(bench: Bench) -> None:
+    """A reader beside readers is kept by a waiting writer."""
+    await bench.run("r", READER)
+    await bench.park("w", lock=WRITER)
+    await bench.park("late", lock=READER)
+    assert (await bench.explain("w")).cause == "lock"
+    found = await bench.explain("late")
+    assert (found.cause, found.ahead, "next is task w" in found.text) == ("turn", 1, True)
+
+
+async def test_what_a_dead_worker_left_is_called_so(bench: Bench) -> None:
+    """A lock whose attempt no longer owns its task is held by a lost attempt, until its TTL."""
+    await bench.run("a", MUTEX)
+    await bench.client.hset("{test}:t:a", "gen", "1")
+    await bench.park("b")
+    found = await bench.explain("b")
+    assert "a lost attempt of task a (p:T), whose lock ends in " in found.text
+    assert not found.holders[0].is_live
+
+
+async def test_code_that_holds_is_named_by_its_process(bench: Bench) -> None:
+    """A hold is no task, and shows where it is held."""
+    assert (await bench.broker.hold("hold-1", encode_locks([MUTEX]), "8@host"))[0] == "OK"
+    await bench.park("b")
+    assert "a program that is no task (8@host, hold-1)" in (await bench.explain("b")).text
+    assert (await bench.only()).holders[0].worker == "8@host"
+    with pytest.raises(NotFoundError, match="code that holds locks"):
+        await bench.explain("hold-1")
+
+
+async def test_limiters_say_how_much_is_used_and_when_it_comes_back(bench: Bench) -> None:
+    """8 of 8 in use; a rate's next token; who came first; what can never be."""
+    await bench.run("a", SLOT)
+    await bench.park("b", "c", lock=SLOT)
+    found = await bench.explain("b")
+    assert (found.cause, found.text) == ("limiter", "waiting: limiter:conc:job:7: 1 of 1 in use")
+    assert [item.id for item in found.holders] == ["a"]
+    assert (await bench.explain("c")).ahead == 1
+    await bench.run("x", RATE)
+    await bench.run("y", RATE)
+    await bench.park("z", lock=RATE)
+    found = await bench.explain("z")
+    assert found.cause == "rate" and found.until is not None
+    assert "limiter:rate:job:7: 2 of 2 in 60 s used, next token in " in found.text
+    await bench.client.hset("{test}:limits", "L||job|7|", "1|5000")
+    assert "2 of 1 in 5 s" in (await bench.explain("z")).text
+
+
+async def test_what_can_never_be_granted_says_so(bench: Bench) -> None:
+    """A limit that was lowered below what one execution counts."""
+    three = RateLimiter("job", 7, limit=3, window_seconds=60, n_items=2)
+    await bench.run("a", three)
+    await bench.park("b", lock=three)
+    await bench.client.hset("{test}:limits", "L||job|7|", "1|60000")
+    found = await bench.explain("b")
+    assert found.cause == "impossible" and "allows 1, one execution counts 2" in found.text
+
+
+async def test_delays_retries_and_hand_backs_tell_when(bench: Bench) -> None:
+    """`at_time`, a retry with its error, a hand-back with its reason."""
+    seconds, _ = await bench.client.time()
+    await bench.submit("later", due=(seconds + 3601) * 1_000_000)
+    found = await bench.explain("later")
+    assert found.cause == "time" and "(in 1 h)" in found.text
+    retried = await bench.run("retried")
+    await bench.broker.settle(
+        retried, "retry", b"doc", text="ValueError: no", delay=timedelta(seconds=20)
+    )
+    found = await bench.explain("retried")
+    assert found.cause == "retry" and "attempt 2 follows after ValueError: no" in found.text
+    back = await bench.run("back", MUTEX)
+    await bench.broker.settle(back, "back", text="no worker knows p:T", delay=timedelta(seconds=20))
+    found = await bench.explain("back")
+    assert found.cause == "hand-back"
+    assert found.text.startswith("waiting: handed back: no worker knows p:T; looked at again in ")
+    dying = await bench.run("dying")
+    await bench.broker.settle(dying, "dying", b"doc")
+    await bench.broker.settle(dying, "back", text="SQL: away", delay=timedelta(seconds=20))
+    found = await bench.explain("dying")
+    assert found.cause == "sql" and "waits for SQL: away; looked at" in found.text
+
+
+async def test_what_is_due_and_not_moved_needs_somebody_who_moves_it(bench: Bench) -> None:
+    """Without a scheduler and workers a due task says that nobody moves it."""
+    await bench.submit("late", due=1)
+    await bench.client.hset("{test}:t:late", "state", "delayed")
+    await bench.client.zadd("{test}:tasks:delayed", {"late": 1})
+    assert (await bench.explain("late")).cause == "promoter"
+    bench.beat()
+    assert (await bench.explain("late")).cause == "time"
+
+
+async def test_queued_says_who_could_take_it_and_what_is_read_before(bench: Bench) -> None:
+    """No worker of its size; then its place: what is older, or of a higher priority."""
+    for id in ("a", "b", "c"):
+        await bench.submit(id)
+    found = await bench.explain("c")
+    assert found.cause == "worker" and "task-worker --size small" in found.text
+    bench.beat()
+    found = await bench.explain("c")
+    assert (found.cause, found.ahead) == ("queue", 2)
+    await bench.submit("urgent", stream="realtime:small")
+    await bench.submit("other", stream="realtime:large")
+    await bench.submit("idle", stream="background:small")
+    assert (await bench.explain("c")).ahead == 3
+    assert (await bench.explain("idle")).ahead == 4
+    assert [item.id for item in await bench.fetch(2)] == ["urgent", "a"]
+    assert (await bench.explain("c")).ahead == 1
+    assert [item.id for item in await bench.fetch(1)] == ["b"]
+    found = await bench.explain("c")
+    assert found.ahead == 0 and "none with a free slot" in found.text
+    await bench.fetch(3)
+    await bench.submit("next")
+    await bench.client.zadd("{test}:idle:small", {"small-a": 1})
+    assert "an idle worker is about to read them" in (await bench.explain("next")).text
+
+
+async def test_the_place_in_a_long_queue_costs_little(bench: Bench) -> None:
+    """Beyond the entries that one look reads it is only said that there are more."""
+    bench.beat()
+    tasks = [Submission(f"t{n}", "p:T", "normal:small", b"e") for n in range(1500)]
+    await bench.broker.submit(tasks)
+    assert (await bench.explain("t999")).ahead == 999
+    found = await bench.explain("t1200")
+    assert found.ahead == 1000 and "behind more than 1000 tasks" in found.text
+
+
+async def test_an_entry_that_is_nowhere_is_told(bench: Bench) -> None:
+    """A queued task without an entry does not pretend to have a place."""
+    bench.beat()
+    await bench.submit("a")
+    await bench.client.delete("{test}:tasks:normal:small")
+    assert "in no stream" in (await bench.explain("a")).text
+
+
+async def test_ended_and_unknown_tasks(bench: Bench) -> None:
+    """An ended task says how; an unknown one, and a group, are told apart."""
+    await bench.broker.settle(await bench.run("a"), "done", b"")
+    assert (await bench.explain("a")).text == "done"
+    await bench.broker.settle(await bench.run("b"), "dead", b"no document")
+    found = await bench.explain("b")
+    assert (found.cause, found.text) == ("ended", "dead: no error is kept")
+    with pytest.raises(NotFoundError, match="task nobody is unknown"):
+        await bench.explain("nobody")
+    await bench.client.hset("{test}:g:g1", "state", "sealed")
+    with pytest.raises(NotFoundError, match="task-run groups g1"):
+        await bench.explain("g1")
+
+
+async def test_looking_changes_nothing(bench: Bench) -> None:
+    """Neither explaining nor listing moves a task, a lock or a score."""
+    bench.beat()
+    await bench.run("a", MUTEX, SLOT)
+    await bench.park("b", "c")
+    await bench.submit("d")
+
+    async def state() -> dict[bytes, Any]:
+        return {key: await bench.client.dump(key) for key in await bench.client.keys("*")}
+
+    before = await state()
+    for id in "abcd":
+        await bench.explain(id)
+    await bench.board.in_use()
+    assert await state() == before
+
+
+async def test_a_released_mutex_voids_its_holder_and_goes_to_the_next(bench: Bench) -> None:
+    """The old attempt loses its lease, its settle is STALE and counted; the task runs again."""
+    old = await bench.run("a", MUTEX, WRITER)
+    await bench.park("b", "c")
+    done = await bench.board.release(NAME, WHO)
+    assert [item.id for item in done.voided] == ["a"] and done.woken == ("b",)
+    assert bench.beat(old) == {"a"}
+    assert await bench.broker.settle(old, "done", b"") == "STALE"
+    assert await bench.board.counters() == {"settle:stale": 1}
+    # Its other lock stays until it expires: the old attempt may still be at work.
+    assert [item.id for item in await bench.fetch()] == ["b"]
+    found = await bench.explain("a")
+    assert found.lock == NAME and "held by task b" in found.text
+    await bench.client.delete("{test}:lock:rw:job:7:w")
+    waiting = (await bench.board.get(NAME)).waiters
+    assert [item.id for item in waiting] == ["a", "c"]
+
+
+async def test_a_released_task_uses_no_attempt_and_dies_no_death(bench: Bench) -> None:
+    """It runs again with a new generation and a later fence, at once; nothing of it is left."""
+    old = await bench.run("a", MUTEX)
+    await bench.board.release(NAME, WHO)
+    assert await bench.client.xpending("{test}:tasks:normal:small", "workers") == {
+        "pending": 0,
+        "min": None,
+        "max": None,
+        "consumers": [],
+    }
+    (again,) = await bench.fetch()
+    assert (again.id, again.attempt, again.deaths) == ("a", 1, 0)
+    assert int(again.fence) > int(old.fence) and again.gen != old.gen
+    assert await bench.broker.settle(again, "done", b"") == "OK"
+    assert await bench.broker.settle(old, "done", b"") == "STALE"
+
+
+async def test_all_readers_are_voided(bench: Bench) -> None:
+    """Releasing a reader/writer lock takes it from every reader, and the writer starts."""
+    readers = [await bench.run(f"r{n}", READER) for n in range(3)]
+    await bench.park("w", lock=WRITER)
+    done = await bench.board.release("lock:rw:job:7", WHO)
+    assert {item.id for item in done.voided} == {"r0", "r1", "r2"}
+    assert bench.beat(*readers) == {"r0", "r1", "r2"}
+    assert (await bench.fetch())[0].id == "w"
+
+
+async def test_a_released_hold_is_lost(bench: Bench) -> None:
+    """A program's next renewal fails; its other locks stay until their TTL."""
+    _, fence = await bench.broker.hold("hold-1", encode_locks([MUTEX, WRITER]), "8@host")
+    await bench.park("b")
+    await bench.board.release(NAME, WHO)
+    assert bench.leases.renew([Lease("hold-1", "0", fence, 30)]) == {"hold-1/0"}
+    await bench.broker.unhold("hold-1")
+    assert await bench.client.exists("{test}:lock:rw:job:7:w")
+    assert [item.id for item in await bench.fetch()] == ["b"]
+
+
+async def test_what_a_lost_attempt_left_is_only_dropped(bench: Bench) -> None:
+    """The task that was reclaimed meanwhile is not touched."""
+    await bench.run("a", MUTEX)
+    await bench.client.hset("{test}:t:a", "gen", "1")
+    before = await bench.client.hgetall("{test}:t:a")
+    done = await bench.board.release(NAME, WHO)
+    assert [item.is_live for item in done.voided] == [False]
+    assert await bench.client.hgetall("{test}:t:a") == before
+    assert await bench.board.in_use() == []
+
+
+async def test_slots_are_dropped_and_their_holders_go_on(bench: Bench) -> None:
+    """A limiter is no safety: who runs keeps its lease and settles, and the next may run."""
+    old = await bench.run("a", MUTEX, SLOT)
+    await bench.park("b", lock=SLOT)
+    done = await bench.board.release("limiter:conc:job:7", WHO)
+    assert (done.dropped, done.voided, [item.id for item in done.spared]) == (1, (), ["a"])
+    assert [item.id for item in await bench.fetch()] == ["b"]
+    assert bench.beat(old) == set()
+    assert await bench.broker.settle(old, "done", b"") == "OK"
+    assert (await bench.only()).used == 1
+
+
+async def test_tokens_are_dropped(bench: Bench) -> None:
+    """An emptied rate limiter grants again at once."""
+    await bench.run("a", RATE)
+    await bench.run("b", RATE)
+    await bench.park("c", lock=RATE)
+    assert (await bench.board.release("limiter:rate:job:7", WHO)).dropped == 2
+    assert [item.id for item in await bench.fetch()] == ["c"]
+    assert (await bench.only()).used == 1
+
+
+async def test_a_repeated_release_leaves_those_who_came_after(bench: Bench) -> None:
+    """A repeat after a lost reply, with the fence that was read before, voids nobody else."""
+    await bench.run("a", MUTEX)
+    _, fence = await bench.board._look([NAME], 1)
+    assert (await bench.broker.scripts.run("break_lock", NAME, fence, WHO))[1]
+    (again,) = await bench.fetch()
+    assert await bench.broker.scripts.run("break_lock", NAME, fence, WHO) == [0, [], []]
+    assert bench.beat(again) == set()
+
+
+async def test_a_release_is_written_down(bench: Bench) -> None:
+    """The event stream says who took which lock from whom; a refused one leaves nothing."""
+    with pytest.raises(NotFoundError, match="nobody holds"):
+        await bench.board.release(NAME, WHO)
+    await bench.run("a", MUTEX)
+    await bench.board.release(NAME, WHO)
+    ((_, event),) = await bench.client.xrange("{test}:events")
+    assert (event[b"kind"], event[b"who"]) == (b"lock-released", WHO.encode())
+    assert event[b"text"] == f"{NAME}, was held by a".encode()
+
+
+@pytest.mark.parametrize("name", ["", "t:a", "lock:mutex", "{test}:lock:mutex:job:7", "fence"])
+async def test_only_locks_can_be_released(bench: Bench, name: str) -> None:
+    """No other key can be reached by this name."""
+    with pytest.raises(InvalidArgumentsError, match="no name of a lock"):
+        await bench.board.release(name, WHO)

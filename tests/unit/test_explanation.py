@@ -1,0 +1,215 @@
+"""From facts to words: each cause once, and what decides between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from nonet.explanation import Explanation, Facts, LockHolder, Refusal, explain
+
+NOW = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
+HOLDER = LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)
+PROGRAM = LockHolder("hold-1", "hold", "8@host", 3.0, 20.0, True)
+LOST = LockHolder("t-2", "files:Audit", "", None, 12.0, False)
+MUTEX = Refusal("lock:mutex:job:7", "M", True, holding=1, holders=(HOLDER,))
+SLOTS = Refusal("limiter:conc:job:7", "C", True, used=8, limit=8, back_in=20.0)
+RATE = Refusal("limiter:rate:job:7", "L", True, used=10, limit=10, window_seconds=60, back_in=3.25)
+
+
+def facts(state: str, **known: Any) -> Facts:
+    return Facts(**{"id": "t", "state": state, "now": NOW, "stream": "normal:small", **known})
+
+
+def parked(refusal: Refusal | None, **known: Any) -> Facts:
+    return facts("waiting", is_parked=True, refusal=refusal, due=NOW + 30, **known)
+
+
+def queued(**known: Any) -> Facts:
+    return facts("queued", **{"workers": 2, "place": "tasks", **known})
+
+
+@pytest.mark.parametrize(
+    ("known", "cause", "text"),
+    [
+        (facts("done", is_ended=True), "ended", "done"),
+        (
+            facts("dead", is_ended=True, error="ValueError: no (retries)"),
+            "ended",
+            "dead: ValueError: no (retries)",
+        ),
+        (
+            facts("running", worker="7@host", running_seconds=12.3),
+            "running",
+            "running on 7@host for 12 s",
+        ),
+        (
+            facts("running", worker="7@host", running_seconds=50, is_worker_alive=False),
+            "running",
+            "running on 7@host for 50 s; that worker no longer answers: another one takes over "
+            "when the lease has ended",
+        ),
+        (
+            facts("dying", worker="7@host"),
+            "sql",
+            "dying: 7@host writes its dead letter to SQL",
+        ),
+        (
+            facts("dying", due=NOW + 8, blocker="SQL: the server does not answer"),
+            "sql",
+            "dying: waits for SQL: the server does not answer; looked at again in 8 s",
+        ),
+        (
+            facts("dying", workers=1, place="tasks", ahead=2),
+            "queue",
+            "dying: its dead letter must be written, behind 2 tasks that are older or of a higher "
+            "priority; 1 live worker of size small, none with a free slot",
+        ),
+        (
+            parked(MUTEX),
+            "lock",
+            "waiting: lock:mutex:job:7 is held by task t-1 (files:Audit on 7@host) for 1 min 15 s",
+        ),
+        (
+            parked(replace(MUTEX, ahead=3, first="t-3")),
+            "lock",
+            "waiting: lock:mutex:job:7 is held by task t-1 (files:Audit on 7@host) for 1 min 15 s; "
+            "3 came first for it",
+        ),
+        (
+            parked(replace(MUTEX, holders=(PROGRAM,))),
+            "lock",
+            "waiting: lock:mutex:job:7 is held by a program that is no task (8@host, hold-1) for "
+            "3 s",
+        ),
+        (
+            parked(replace(MUTEX, holders=(LOST,))),
+            "lock",
+            "waiting: lock:mutex:job:7 is held by a lost attempt of task t-2 (files:Audit), whose "
+            "lock ends in 12 s",
+        ),
+        (
+            parked(replace(MUTEX, lock="lock:rw:job:7", kind="W", holding=3)),
+            "lock",
+            "waiting: lock:rw:job:7 is held by task t-1 (files:Audit on 7@host) for 1 min 15 s "
+            "and 2 other readers",
+        ),
+        (
+            parked(Refusal("lock:mutex:job:7", "M", False, ahead=4, first="t-3")),
+            "turn",
+            "waiting: 4 came first for lock:mutex:job:7 (the next is task t-3)",
+        ),
+        (
+            parked(replace(SLOTS, is_held=False, ahead=1, first="t-3")),
+            "turn",
+            "waiting: 1 came first for limiter:conc:job:7 (the next is task t-3)",
+        ),
+        (parked(SLOTS), "limiter", "waiting: limiter:conc:job:7: 8 of 8 in use"),
+        (
+            parked(replace(SLOTS, used=9, ahead=2)),
+            "limiter",
+            "waiting: limiter:conc:job:7: 9 of 8 in use; 2 came first for it",
+        ),
+        (
+            parked(RATE),
+            "rate",
+            "waiting: limiter:rate:job:7: 10 of 10 in 60 s used, next token in 3.2 s",
+        ),
+        (
+            parked(replace(RATE, used=8, items=3)),
+            "rate",
+            "waiting: limiter:rate:job:7: 8 of 10 in 60 s used, one execution counts 3, next token "
+            "in 3.2 s",
+        ),
+        (
+            parked(replace(RATE, items=11, is_impossible=True)),
+            "impossible",
+            "waiting: limiter:rate:job:7 allows 10, one execution counts 11: it dies when it is "
+            "looked at",
+        ),
+        (
+            parked(None),
+            "look",
+            "waiting: nothing refuses it any more, it is about to be looked at (at the latest in "
+            "30 s)",
+        ),
+        (
+            facts("waiting", due=NOW + 12, blocker="no worker knows files:Audit"),
+            "hand-back",
+            "waiting: handed back: no worker knows files:Audit; looked at again in 12 s",
+        ),
+        (
+            facts("delayed", due=NOW + 3600),
+            "time",
+            "delayed until 2026-07-01 13:00:00Z (in 1 h)",
+        ),
+        (
+            facts("delayed", due=NOW + 20, used=1, error="ValueError: no"),
+            "retry",
+            "delayed until 2026-07-01 12:00:20Z (in 20 s): attempt 2 follows after ValueError: no",
+        ),
+        (
+            facts("delayed", due=NOW - 60),
+            "promoter",
+            "delayed: due for 1 min, but nobody moves it: no task-scheduler leads and no "
+            "task-worker is live",
+        ),
+        (
+            facts("delayed", due=NOW - 60, promoters=1),
+            "time",
+            "delayed until 2026-07-01 11:59:00Z (in 0 s)",
+        ),
+        (
+            queued(workers=0, ahead=9),
+            "worker",
+            "queued: no live worker of size small: start a task-worker --size small",
+        ),
+        (
+            queued(ahead=9),
+            "queue",
+            "queued: behind 9 tasks that are older or of a higher priority; 2 live workers of size "
+            "small, none with a free slot",
+        ),
+        (
+            queued(ahead=1, idle=1),
+            "queue",
+            "queued: behind 1 task that is older or of a higher priority; an idle worker is about "
+            "to read them",
+        ),
+        (
+            queued(ahead=1000, place="beyond"),
+            "queue",
+            "queued: behind more than 1000 tasks that are older or of a higher priority; 2 live "
+            "workers of size small, none with a free slot",
+        ),
+        (
+            queued(),
+            "queue",
+            "queued: next in line; 2 live workers of size small, none with a free slot",
+        ),
+        (queued(place="woken"), "woken", "queued: woken, a worker of size small will take it"),
+        (
+            queued(place="none"),
+            "queue",
+            "queued: in no stream: a fetch was cut short, and it is queued again when that lease "
+            "has ended; or Redis has lost its entry",
+        ),
+    ],
+)
+def test_the_first_cause_in_words(known: Facts, cause: str, text: str) -> None:
+    """Each state and cause reads as a sentence that begins with the state."""
+    found = explain(known)
+    assert (found.cause, found.text) == (cause, text)
+    assert found.text.startswith(found.state) and found.state == known.state
+
+
+def test_what_programs_need_is_not_only_in_the_text() -> None:
+    """Lock, holders, number ahead, worker and time of a change are fields."""
+    found = explain(parked(replace(RATE, ahead=2)))
+    assert (found.lock, found.ahead, found.holders) == (RATE.lock, 2, ())
+    assert found.until == datetime.fromtimestamp(NOW + 3.25, UTC)
+    assert explain(parked(MUTEX)).holders == (HOLDER,)
+    assert explain(facts("running", worker="7@host")).worker == "7@host"
+    assert explain(facts("done", is_ended=True)) == Explanation("t", "done", "ended", "done")
