@@ -149,6 +149,19 @@ async def test_an_expired_lease_excludes_nobody_even_if_its_key_is_still_there(
     leases.close()
 
 
+async def test_a_hold_that_ran_out_is_asked_anew(redis_url: str) -> None:
+    """Who asks again with an id whose locks ran out gets them only if nobody else holds them."""
+    broker = make_broker(redis_url, lock_ttl=30)
+    mutex = MutexLock("job", 1, ttl_ms=100)
+    first = await hold(broker, "a", mutex, WRITER)
+    while (other := await hold(broker, "b", mutex)) is None:
+        pass
+    assert await hold(broker, "a", mutex, WRITER) is None
+    assert await hold(broker, "c", WRITER) is not None
+    assert other > (first or "")
+    await broker.aclose()
+
+
 @pytest.mark.parametrize("lock", [MUTEX, WRITER, READER, ConcurrencyLimiter("job", 1, limit=1)])
 async def test_renewing_keeps_every_kind_of_lock(redis_url: str, lock: BaseLock) -> None:
     """A renewed lock outlives its TTL many times; a lost one is reported, not revived."""

@@ -9,10 +9,19 @@
 local id, lines, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = P .. 't:' .. id
 local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', 'fence', 'refusals',
-  'since', 'aged'})
--- The reply to an earlier call may have been lost: its locks must not refuse their own holder.
+  'since', 'aged', 'held'})
 if record.state == 'held' then
-  return {'OK', record.fence}
+  local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or lines, lock_ttl, '',
+    record.held or '')
+  local owner = id .. '/0/' .. record.fence
+  -- The reply to an earlier call may have been lost: its locks must not refuse their own holder.
+  if not lost_lock(locks, owner) then
+    return {'OK', record.fence}
+  end
+  -- Somebody else may hold by now what ran out: ask anew, behind all others.
+  release_locks(locks, owner, true)
+  redis.call('DEL', key, P .. 'l:' .. id)
+  record = {}
 end
 record.stream, record.ticket, record.gen = 'hold', record.ticket or digits(now), record.gen or '0'
 local me = new_waiter(id, record, parse_locks(lines, lock_ttl, ''))
@@ -25,6 +34,7 @@ if refusal and refusal.impossible then
   return {'IMPOSSIBLE', refusal.lock.counter .. ' allows ' .. refusal.lock.limit .. ', not '
     .. refusal.lock.items .. ' at a time'}
 elseif refusal and ARGV[5] == '0' then
+  offer_all()
   return {'REFUSED', refusal.lock.counter}
 end
 
@@ -47,4 +57,5 @@ redis.call('HSET', key, 'state', 'held', 'gen', '0', 'fence', fence, 'held', hel
   'started', digits(now), unpack(NOT_WAITING))
 redis.call('PEXPIRE', key, lock_ttl * 2)
 redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl * 2)
+offer_all()
 return {'OK', fence}
