@@ -136,6 +136,9 @@ async def test_a_vo_is_counted_apart(broker: Broker, limits: Limits, term: str) 
     assert await fetch_ids(broker) == ["l1", "l2", "g1"]
     used = {item.address.vo: item.used for item in await limits.all()}
     assert used == {"lhcb": 2, "": 1}
+    await limits.override(LimitAddress("job", "7", vo="lhcb"), Limit(3), WHO)
+    await broker.promote(term)
+    assert await fetch_ids(broker) == ["l3"]
 
 
 @pytest.mark.parametrize("limiter", ["concurrency", "rate"])

@@ -1,0 +1,121 @@
+"""``task-run limits|events``: limits set by hand, and who did it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from cli.terminal import TaskRun
+
+from nonet.limits import Limit, LimitAddress
+from nonet.stores.leadership import Leadership
+
+
+async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:
+    """`set` holds at once, `list` tells by whom, `unset` goes back to what is configured."""
+    async with task_run.app() as app:
+        term = await Leadership(app.broker.client, "cli").lead("a", 30, "{}") or ""
+        configured = {
+            LimitAddress("job", "7", "Remove"): Limit(5),
+            LimitAddress("job", "default", limiter="rate"): Limit(10, 60),
+        }
+        await app.limits.publish(term, configured, "scheduler@host 1")
+    ended = await task_run("limits", "set", "Job", 7, "Remove", "--concurrency", 8)
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.err == "concurrency job 7 Remove: 8\n"
+    first, second = (await task_run("limits", "list", "--json")).json
+    assert first.pop("since").endswith("Z")
+    assert re.fullmatch(r"\S+@\S+ \d+", first.pop("by"))
+    assert first == {
+        "object_type": "job",
+        "key": "7",
+        "action": "Remove",
+        "vo": None,
+        "limiter": "concurrency",
+        "limit": 8,
+        "window_seconds": None,
+        "used": 0,
+        "source": "override",
+        "configured": "5",
+    }
+    assert (second["key"], second["limit"], second["window_seconds"]) == ("default", 10, 60)
+    assert (second["source"], second["by"], second["used"]) == ("configuration", None, None)
+    table = await task_run("limits", "list")
+    assert "override" in table.out and "configuration" in table.out
+    ended = await task_run("limits", "unset", "job", 7, "Remove")
+    assert (ended.code, ended.err) == (0, "concurrency job 7 Remove: as configured\n")
+    first, _ = (await task_run("limits", "list", "--json")).json
+    assert (first["limit"], first["source"]) == (5, "configuration")
+    ended = await task_run("limits", "unset", "job", 7, "Remove")
+    assert (ended.code, ended.out) == (4, "")
+    assert "no override of concurrency job 7 Remove or rate job 7 Remove" in ended.err
+
+
+async def test_every_change_can_be_read(task_run: TaskRun) -> None:
+    """`events` has one line for each change, the newest last."""
+    assert (await task_run("events", "--json")).json == []
+    assert (await task_run("events")).err == "no event\n"
+    await task_run("limits", "set", "Job", "default", "--rate", 10, "--window", 0.5, "--vo", "lhcb")
+    await task_run("limits", "set", "Job", "default", "--off")
+    await task_run("limits", "unset", "Job", "default", "--rate")
+    found = (await task_run("events", "--json")).json
+    assert [(item["kind"], item["text"]) for item in found] == [
+        ("limit-set", "rate job default of VO lhcb: not set -> 10 per 0.5 s"),
+        ("limit-set", "concurrency job default: not set -> off"),
+        ("limit-set", "rate job default: not set -> off"),
+        ("limit-unset", "rate job default: off -> not set"),
+    ]
+    assert all(re.fullmatch(r"\S+@\S+ \d+", item["who"]) for item in found)
+    assert found[0]["at"] < found[-1]["at"]
+    (last,) = (await task_run("events", "--limit", 1, "--json")).json
+    assert last["kind"] == "limit-unset"
+    assert "of VO lhcb" in (await task_run("events")).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("Job", 7), "nothing to set: give --concurrency, --rate or --off"),
+        (("Job", 7, "--concurrency", 0), "--concurrency: must be a whole number, 1 at least"),
+        (("Job", 7, "--concurrency", "many"), "--concurrency: must be a whole number"),
+        (("Job", 7, "--rate", 5), "--window: must be a number of seconds"),
+        (("Job", 7, "--rate", 5, "--window", 0), "--window: must be a number of seconds"),
+        (("Job", 7, "--concurrency", 5, "--window", 1), "--window needs --rate"),
+        (("Job", 7, "--rate", "off", "--window", 1), "--window needs --rate"),
+        (("Job", 7, "--off", "--rate", 5), "--off lifts every limit"),
+        (("no type", 7, "--off"), "object type 'no type' must be an identifier"),
+    ],
+)
+async def test_a_mistake_is_refused(
+    task_run: TaskRun, arguments: tuple[object, ...], reason: str
+) -> None:
+    """What makes no sense is exit code 2 and one line, and changes nothing."""
+    ended = await task_run("limits", "set", *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("error: ") and reason in line
+    assert task_run.keys() == set()
+
+
+async def test_what_is_not_registered_here_is_a_warning(task_run: TaskRun) -> None:
+    """Who operates need not have the code: an unknown type or class is told, and set."""
+    ended = await task_run("limits", "set", "StorageElement", "CERN DST", "--concurrency", 3)
+    assert ended.code == 0
+    assert ended.err == (
+        "warning: object type 'storage_element' is not registered here.\n"
+        "concurrency storage_element CERN DST: 3\n"
+    )
+    ended = await task_run("limits", "set", "Task", "Ad", "--concurrency", "off")
+    assert ended.code == 0
+    assert "warning: task class 'Ad' is not registered here. Did you mean Add?" in ended.err
+    ended = await task_run(
+        "limits", "set", "Task", "Add", "--concurrency", 1, NONET_TASKS="no.such"
+    )
+    assert ended.code == 0 and "warning: tasks module 'no.such' cannot be imported" in ended.err
+    ended = await task_run("limits", "set", "Task", "Add", "--concurrency", 2)
+    assert (ended.code, ended.err) == (0, "concurrency task Add: 2\n")
+    assert set(task_run.redis.hgetall("{cli}:limits")) == {
+        "C||storage_element|CERN%20DST|",
+        "C||task|Ad|",
+        "C||task|Add|",
+    }
