@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from nonet.cli import database, dlq, limits, tasks, views
+from nonet.cli import database, dlq, limits, locks, tasks, views
 from nonet.cli.common import Version
 from nonet.cli.demo import demo
 from nonet.cli.events import events
@@ -31,9 +31,11 @@ app.command()(tasks.submit)
 app.command()(tasks.classes)
 app.command("list")(tasks.list_)
 app.command()(tasks.status)
+app.command()(locks.explain)
 app.command()(views.queues)
 app.command()(views.workers)
 app.command()(views.groups)
+app.add_typer(locks.app, name="locks")
 app.add_typer(limits.app, name="limits")
 app.command()(events)
 app.add_typer(dlq.app, name="dlq")

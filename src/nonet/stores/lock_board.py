@@ -110,7 +110,7 @@ class LockBoard:
         """Everything that is held or waited for; what most wait for comes first.
 
         Args:
-            object_type: only locks of this kind of object.
+            object_type: only locks of this kind of object, as registered or in CamelCase.
             show: how many holders and waiters of each to name, 1 at least.
         """
         names = sorted(await self._names(object_type))
@@ -194,11 +194,12 @@ class LockBoard:
     async def _names(self, object_type: str | None) -> set[str]:
         # lock:…, limiter:… and queue:…; few others begin so.
         pattern = f"{literal(self._prefix)}[lq][oiu]*"
+        wanted = None if object_type is None else _folded(object_type)
         names = set()
         async with server_errors(self._client):
             async for key in self._client.scan_iter(match=pattern, count=1000):
                 name = _lock_of(key.decode(errors="replace").removeprefix(self._prefix))
-                if name and object_type in (None, _object_type(name)):
+                if name and wanted in (None, _folded(_object_type(name))):
                     names.add(name)
         return names
 
@@ -231,6 +232,10 @@ def _object_type(name: str) -> str:
     """
     parts = name.split(":")[2:]
     return parts[1] if parts[0].startswith("@") else parts[0]
+
+
+def _folded(object_type: str) -> str:
+    return object_type.replace("_", "").lower()
 
 
 def _lock(row: Sequence[Any], now: int) -> LockStatus:

@@ -1,0 +1,136 @@
+"""``task-run locks``, ``locks release`` and ``explain``: what a person sees at night."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from cli.errands import Add, Guarded
+from cli.terminal import TaskRun
+
+from nonet import ConcurrencyLimiter, LeaseLostError, MutexLock, NotFoundError
+
+JOB = MutexLock("job", 7)
+NAME = "lock:mutex:job:7"
+
+
+async def test_locks_show_who_holds_and_who_waits(task_run: TaskRun) -> None:
+    """A row for each lock; as JSON a list; `--object-type` chooses, in any spelling."""
+    async with task_run.app() as app, app.hold(JOB, MutexLock("task", "x")):
+        id = await app.submit(Guarded(Path("/nowhere")))
+        assert (await app.broker.fetch("medium-a", "medium", 1))[0] == []
+        brief = await task_run("locks")
+        full = await task_run("locks", "--object-type", "Job", "--json")
+    assert (brief.code, brief.err) == (0, "")
+    header, first, *others = brief.out.splitlines()
+    assert header.split()[:2] == ["lock", "kind"]
+    assert first.startswith(NAME) and id in first and f"{os.getpid()}@" in first
+    assert {line.split()[0] for line in others} >= {"lock:mutex:task:x", "lock:rw:job:7"}
+    (row,) = [row for row in full.json if row["lock"] == NAME]
+    assert (row["kind"], row["holding"], row["waiting"]) == ("mutex", 1, 1)
+    assert row["waiters"][0] | {"waiting_seconds": 0} == {
+        "id": id,
+        "task": "errands:Guarded",
+        "waiting_seconds": 0,
+        "is_woken": False,
+    }
+    assert 0 < row["holders"][0]["ttl_seconds"] <= 0.5
+    assert all(":job:" in row["lock"] for row in full.json)
+
+
+async def test_no_locks_are_an_empty_list(task_run: TaskRun) -> None:
+    """Nothing held is no error."""
+    ended = await task_run("locks")
+    assert (ended.code, ended.out, ended.err) == (0, "", "nothing is held or waited for\n")
+    assert (await task_run("locks", "--json")).json == []
+
+
+async def test_explain_says_one_sentence(task_run: TaskRun) -> None:
+    """The first cause as a line; as JSON with its parts; 4 for what is unknown."""
+    async with task_run.app() as app, app.hold(JOB):
+        queued, held = await app.submit(Add(1)), await app.submit(Guarded(Path("/nowhere")))
+        await app.broker.fetch("medium-a", "medium", 1)
+        brief = await task_run("explain", queued)
+        full = (await task_run("explain", held, "--json")).json
+        assert (await app.explain(held)).cause == "lock"
+    assert (brief.code, brief.err) == (0, "")
+    assert brief.out == "queued: no live worker of size small: start a task-worker --size small\n"
+    assert (full["id"], full["state"], full["cause"], full["lock"]) == (
+        *(held, "waiting", "lock"),
+        NAME,
+    )
+    assert f"({os.getpid()}@" in full["text"] and len(full["holders"]) == 1
+    unknown = await task_run("explain", "nobody")
+    assert (unknown.code, unknown.out) == (4, "") and "nobody is unknown" in unknown.err
+
+
+async def test_explain_of_a_group_names_the_command_that_shows_it(task_run: TaskRun) -> None:
+    """A group is no task."""
+    async with task_run.app() as app:
+        group = await app.client.spawn_with_callback([Add(1)], Add(2))
+        ended = await task_run("explain", group)
+        with pytest.raises(NotFoundError):
+            await app.explain(group)
+    assert ended.code == 4 and f"'task-run groups {group}' shows it" in ended.err
+
+
+async def test_release_needs_force(task_run: TaskRun) -> None:
+    """Without `--force` it says what it would do, and does nothing."""
+    async with task_run.app() as app, app.hold(JOB):
+        ended = await task_run("locks", "release", NAME)
+        assert (await app.client.locks.get(NAME)).holding == 1
+    assert (ended.code, ended.out) == (2, "")
+    assert "would void a program that is no task" in ended.err
+    assert "warning: " in ended.err and "add --force" in ended.err.splitlines()[-1]
+
+
+async def test_release_takes_the_lock_away(task_run: TaskRun) -> None:
+    """The holder learns that it lost its lock; who did it is in the events."""
+    async with task_run.app() as app:
+        id = ""
+        with pytest.raises(LeaseLostError):
+            async with app.hold(JOB):
+                id = await app.submit(Guarded(Path("/nowhere")))
+                await app.broker.fetch("medium-a", "medium", 1)
+                ended = await task_run("locks", "release", NAME, "--force", "--json")
+                assert (ended.code, ended.json["woken"]) == (0, [id])
+                assert [item["task"] for item in ended.json["voided"]] == ["hold"]
+                await app.result(id)  # until the loss is noticed
+    (event,) = (await task_run("events", "--json")).json
+    assert (event["kind"], event["text"].partition(",")[0]) == ("lock-released", NAME)
+
+
+async def test_release_empties_a_limiter(task_run: TaskRun) -> None:
+    """A limiter's slots are dropped; its holder goes on."""
+    slot = ConcurrencyLimiter("job", 9, limit=1)
+    async with task_run.app() as app, app.hold(slot):
+        plan = await task_run("locks", "release", slot.redis_key)
+        done = await task_run("locks", "release", slot.redis_key, "--force")
+        async with app.hold(slot):
+            pass
+    assert plan.code == 2 and "would empty limiter:conc:job:9 of 1" in plan.err
+    assert "emptied of 1; the tasks that it counted go on" in done.out
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+async def test_release_of_what_nobody_holds(task_run: TaskRun, force: tuple[str, ...]) -> None:
+    """Exit code 4; 2 for what is no lock at all."""
+    ended = await task_run("locks", "release", NAME, *force)
+    assert (ended.code, ended.out) == (4, "") and f"nobody holds {NAME}" in ended.err
+    ended = await task_run("locks", "release", "leader", *force)
+    assert ended.code == 2 and "is no name of a lock" in ended.err
+
+
+async def test_refused_settles_are_told(task_run: TaskRun) -> None:
+    """What late owners tried is a sentence below the table."""
+    async with task_run.app() as app:
+        await app.submit(Add(1))
+        ((delivery,), _) = await app.broker.fetch("small-a", "small", 1)
+        assert await app.broker.settle(delivery, "done", b"") == "OK"
+        task_run.redis.delete(f"{{cli}}:r:{delivery.id}")
+        assert await app.broker.settle(delivery, "done", b"") == "STALE"
+    assert (await task_run("locks", "--json")).err == (
+        "settles refused so far: 1 by attempts that no longer owned their task, "
+        "0 by attempts that had lost a lock\n"
+    )
