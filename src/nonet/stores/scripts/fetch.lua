@@ -32,13 +32,13 @@ local function read(key, count)
 end
 
 local function hand_over(pointer, record, state, held, lines, document)
+  local envelope = pointer.envelope or redis.call('GET', P .. 'b:' .. pointer.id) or ''
   local text = digits(fence)
   redis.call('HSET', P .. 't:' .. pointer.id, 'state', state, 'owner', worker, 'fence', text,
     'started', digits(now), 'held', held, unpack(record.since and NOT_WAITING or {}))
   taken[#taken + 1] = {pointer.id, pointer.gen, text, state, record.attempt or '0',
     record.deaths or '0', string.sub(pointer.key, #P + 1), pointer.entry,
-    redis.call('GET', P .. 'b:' .. pointer.id) or '', lines, held, document,
-    record.reason or '', record.died or '', record.detail or ''}
+    envelope, lines, held, document, record.reason or '', record.died or '', record.detail or ''}
   free = free - 1
 end
 
@@ -58,8 +58,22 @@ local function refuse_for_ever(pointer, record, me, lock)
   hand_over_dying(pointer, record)
 end
 
+-- The locks of a task. With them comes the envelope of one that was woken: it is not refused again.
+-- (MGET takes a key of another type for a missing one; GET complains.)
+local function read_lines(pointer, was_parked)
+  local key = P .. 'l:' .. pointer.id
+  if was_parked then
+    local both = redis.call('MGET', key, P .. 'b:' .. pointer.id)
+    pointer.envelope = both[2] or nil
+    if both[1] then
+      return both[1]
+    end
+  end
+  return redis.call('GET', key) or ''
+end
+
 local function deliver(pointer, record)
-  local id, lines = pointer.id, redis.call('GET', P .. 'l:' .. pointer.id) or ''
+  local id, lines = pointer.id, read_lines(pointer, record.since)
   if lines == '' and not record.since and not are_limits_set() then
     fence = fence + 1
     return hand_over(pointer, record, 'running', '', '', '')

@@ -89,9 +89,10 @@ local function stand(me, score)
   end)
 end
 
--- Look at the queue of a lock at a time, at the latest.
+-- Look at the queue of a lock at a time, at the latest; never later than after a slow look.
 local watched = {}  -- by this script: many wait for the same
 local function watch(name, at)
+  at = math.min(at, now + SLOW_LOOK)
   if at < (watched[name] or math.huge) then
     redis.call('ZADD', P .. 'watch', 'LT', digits(at), name)
     watched[name] = at
@@ -261,8 +262,9 @@ local function take_locks(me, owner)
   for _, lock in ipairs(me.locks) do
     if not lock.limits or lock.limit then
       write_lock(lock, owner)
-      if lock.contended then
-        watch(lock.counter, now + (lock.kind == 'L' and lock.window or lock.ttl) * 1000)
+      local lasts = (lock.kind == 'L' and lock.window or lock.ttl) * 1000
+      if lock.contended and lasts < SLOW_LOOK then  -- else those who wait have set a watch
+        watch(lock.counter, now + lasts)
       end
     end
   end
