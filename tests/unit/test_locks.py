@@ -2,7 +2,7 @@
 
 import math
 import re
-from enum import StrEnum
+from enum import Enum, IntEnum, StrEnum
 
 import pytest
 from hypothesis import given
@@ -38,6 +38,18 @@ class Action(StrEnum):
     REMOVE = "RemoveFile"
 
 
+class Plain(Enum):
+    RemoveFile = 1
+
+
+class Mixed(str, Enum):  # noqa: UP042  # ported code has such ones
+    REMOVE = "RemoveFile"
+
+
+class Number(IntEnum):
+    SEVEN = 7
+
+
 class Tight(RateLimiter):
     limit = 3
     window_seconds = 0.5
@@ -55,6 +67,9 @@ class Tight(RateLimiter):
         (SharedRWLock(TRANSFORMATION, "a"), "R|lock:rw:transformation:a||||"),
         (ConcurrencyLimiter(TASK, "T"), "C|limiter:conc:task:T||||"),
         (ConcurrencyLimiter(TASK, "T", limit=2), "C|limiter:conc:task:T||2||"),
+        (ConcurrencyLimiter(JOB, "a", Plain.RemoveFile), "C|limiter:conc:job:a:RemoveFile||||"),
+        (ConcurrencyLimiter(JOB, "a", Mixed.REMOVE), "C|limiter:conc:job:a:RemoveFile||||"),
+        (MutexLock(JOB, Number.SEVEN), "M|lock:mutex:job:7||||"),
         (
             ConcurrencyLimiter(JOB, "CERN-DST", Action.REMOVE, limit=2, ttl_ms=100),
             "C|limiter:conc:job:CERN-DST:RemoveFile|100|2||",
