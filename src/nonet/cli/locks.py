@@ -36,8 +36,9 @@ def locks(
 ) -> None:
     """Show who holds locks and limiters, and who waits for them.
 
-    All that are held or waited for are listed, the most wanted ones first. Holders are shown with the time until their lock ends by itself (they renew it), waiters in
-    their order, those who were told first. Limits are those that hold now.
+    All that are held or waited for are listed, the most wanted ones first: holders with the time
+    until their lock ends by itself (they renew it), waiters in their order, those who were told
+    first. A task that a lock refuses waits at all its locks. Limits are those that hold now.
     """
     if chosen.invoked_subcommand is not None:
         return

@@ -1,0 +1,94 @@
+"""A lock that is taken away from a live worker by hand, and what explain says of real workers."""
+
+from __future__ import annotations
+
+from acceptance.probe_tasks import Alone, GatedMutex, Quick, SettlesLate
+from acceptance.site import LOCK_TTL, Site
+from daemons import until
+
+NAME = "lock:mutex:job:shared"
+BEAT = LOCK_TTL / 3
+WHO = "operator@here 1"
+
+
+async def test_a_forced_release_moves_the_lock_and_runs_both(site: Site) -> None:
+    """The holder is cancelled at its next renewal, the next waiter starts, both end once.
+
+    The attempt that lost its lock is refused when it settles; its task uses no attempt.
+    """
+    settles = site.settles()
+    stuck, free = site.gate(), site.gate()
+    worker = site.worker()
+    async with site.app() as app:
+        board = app.client.locks
+        holder = await app.submit(GatedMutex(stuck))
+        (first,) = await site.started(holder)
+        waiter = await app.submit(GatedMutex(free))
+        await until(lambda: site.parked(waiter), "the second one waits")
+        text = (await app.explain(waiter)).text
+        assert f"{NAME} is held by task {holder} (probe_tasks:GatedMutex on {worker.pid}@" in text
+        assert f"running on {worker.pid}@" in (await app.explain(holder)).text
+
+        released = (await app.broker.now()).timestamp()
+        done = await board.release(NAME, WHO)
+        assert [item.id for item in done.voided] == [holder] and done.woken == (waiter,)
+        (cancelled,) = await site.until_event("cancelled", id=holder)
+        (second,) = await site.started(waiter)
+        stale = await until(
+            lambda: site.redis.hget(site.key("counters"), "settle:stale"), "a settle was refused"
+        )
+        assert f"held by task {waiter}" in (await app.explain(holder)).text
+        site.open(free)
+        await waiter.result(timeout=20)
+        _, again = await site.started(holder, 2)
+        site.open(stuck)
+        await holder.result(timeout=20)
+    print(
+        f"cancelled {cancelled.at - released:.3f} s after the release (a beat is {BEAT:.3f} s), "
+        f"the waiter started after {second.at - released:.3f} s; {stale} settle refused"
+    )
+    assert cancelled.at - released < BEAT + 0.5
+    assert (first.attempt, again.attempt) == (1, 1)
+    assert first.fence < second.fence < again.fence
+    assert (stale, settles()) == ("1", {str(holder): 1, str(waiter): 1})
+    await site.all_ended()
+
+
+async def test_a_holder_that_cannot_be_cancelled_is_refused_when_it_settles(site: Site) -> None:
+    """Its loop is blocked when the lock goes; its result is not taken, the second run's is."""
+    gate, open_gate = site.gate(), site.gate()
+    site.open(open_gate)
+    settles = site.settles()
+    blocked = site.worker(PROBE_GATE=gate)
+    async with site.app() as app:
+        holder = await app.submit(SettlesLate())
+        await until(lambda: site.journal("closing"), "the attempt is past its last check")
+        other = site.worker(PROBE_GATE=open_gate)
+        waiter = await app.submit(Alone())
+        await until(lambda: site.parked(waiter), "the second one waits")
+        await app.client.locks.release(NAME, WHO)
+        assert await waiter.result(timeout=20) == other.pid
+        assert await holder.result(timeout=20) == other.pid
+        site.open(gate)
+        await until(lambda: "settle as done refused: STALE" in blocked.log, "it was refused")
+        assert await holder.result(timeout=1) == other.pid
+    assert settles() == {str(holder): 1, str(waiter): 1}
+    await site.all_ended()
+
+
+async def test_explain_follows_a_task_through_its_life(site: Site) -> None:
+    """No worker; then a full one; then it runs; then it has ended."""
+    gate = site.gate()
+    async with site.app() as app:
+        first = await app.submit(GatedMutex(gate))
+        last = await app.submit(Quick())
+        assert (await app.explain(last)).cause == "worker"
+        worker = site.worker("--concurrency", "1")
+        await site.started(first)
+        found = await app.explain(last)
+        assert (found.cause, found.ahead) == ("queue", 0)
+        assert "1 live worker of size small, none with a free slot" in found.text
+        assert (await app.explain(first)).worker.startswith(f"{worker.pid}@")
+        site.open(gate)
+        await last.result(timeout=20)
+        assert (await app.explain(last)).text == "done"
