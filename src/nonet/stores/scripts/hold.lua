@@ -19,7 +19,7 @@ if record.state == 'held' then
     return {'OK', record.fence}
   end
   -- Somebody else may hold by now what ran out: ask anew, behind all others.
-  release_locks(locks, owner, true)
+  give_back(release_locks(locks, owner, true))
   redis.call('DEL', key, P .. 'l:' .. id)
   record = {}
 end
