@@ -151,6 +151,9 @@ async def test_limiters_show_what_is_used_of_the_limit_that_holds(bench: Bench) 
     assert (rows["limiter:conc:job:7"].limit, rows["limiter:conc:job:7"].used) == (5, 1)
     mine = rows["limiter:conc:@lhcb:job:7"]
     assert (mine.limit, mine.used, [item.id for item in mine.holders]) == (3, 1, ["v"])
+    await bench.client.hdel("{test}:limits", "C|lhcb|job|7|")
+    mine = await bench.board.get("limiter:conc:@lhcb:job:7")
+    assert (mine.limit, mine.used) == (None, 1)
     assert await bench.board.in_use("task") == []
 
 
@@ -215,9 +218,9 @@ async def test_a_reader_waits_for_the_writer_that_came_first(bench: Bench) -> No
     """A reader beside readers is kept by a waiting writer."""
     await bench.run("r", READER)
     await bench.park("w", lock=WRITER)
-    await bench.park("late", lock=READER)
+    await bench.park("late", "later", lock=READER)
     assert (await bench.explain("w")).cause == "lock"
-    found = await bench.explain("late")
+    found = await bench.explain("later")
     assert (found.cause, found.ahead, "next is task w" in found.text) == ("turn", 1, True)
 
 
@@ -399,6 +402,8 @@ async def test_a_released_task_uses_no_attempt_and_dies_no_death(bench: Bench) -
     """It runs again with a new generation and a later fence, at once; nothing of it is left."""
     old = await bench.run("a", MUTEX)
     await bench.board.release(NAME, WHO)
+    record = await bench.client.hgetall("{test}:t:a")
+    assert int(record[b"fence"]) > int(old.fence) and int(record[b"gen"]) > int(old.gen)
     assert await bench.client.xpending("{test}:tasks:normal:small", "workers") == {
         "pending": 0,
         "min": None,
@@ -474,6 +479,17 @@ async def test_a_repeated_release_leaves_those_who_came_after(bench: Bench) -> N
     (again,) = await bench.fetch()
     assert await bench.broker.scripts.run("break_lock", NAME, fence, WHO) == [0, [], []]
     assert bench.beat(again) == set()
+
+
+async def test_a_repeated_release_leaves_later_tokens_counted(bench: Bench) -> None:
+    """What was granted since is neither dropped nor forgotten in the sum."""
+    await bench.run("a", RATE)
+    _, fence = await bench.board._look(["limiter:rate:job:7"], 1)
+    await bench.run("b", RATE)
+    for dropped in (1, 0):
+        answer = await bench.broker.scripts.run("break_lock", "limiter:rate:job:7", fence, WHO)
+        assert answer[0] == dropped
+    assert (await bench.only()).used == 1
 
 
 async def test_a_release_is_written_down(bench: Bench) -> None:

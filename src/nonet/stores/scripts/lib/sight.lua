@@ -9,6 +9,7 @@ local function lock_named(name)
   local lock = new_lock(kind, vo and head .. rest or name, 0, vo or '')
   lock.key = vo and P .. name or lock.key
   lock.counter = name
+  lock.is_configured = vo ~= nil  -- what a task declares is counted at the common counter
   if lock.limits and are_limits_set() then
     local value, of_vo = configured_limit(lock)
     if value and of_vo == (vo ~= nil) then
