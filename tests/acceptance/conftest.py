@@ -26,6 +26,13 @@ def site(redis_server: RedisServer, no_leaked_keys: list[str], tmp_path: Path) -
 
 
 @pytest.fixture
+def contended(site: Site) -> Site:
+    """A site whose daemons know the tasks that hold locks, instead of the probes."""
+    site.settings["NONET_TASKS"] = "acceptance.lock_tasks"
+    return site
+
+
+@pytest.fixture
 def own_server() -> Iterator[RedisServer]:
     """A Redis that this test may kill."""
     with RedisServer() as server:

@@ -86,7 +86,7 @@ class Site:
         chosen = {
             "redis_url": self.settings["NONET_REDIS_URL"],
             "namespace": NAMESPACE,
-            "tasks": (PROBES,),
+            "tasks": (self.settings["NONET_TASKS"],),
             "state_dir": self._home / "state",
         }
         return Nonet.from_settings(**{**chosen, **options})

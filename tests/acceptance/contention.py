@@ -1,0 +1,103 @@
+"""What the tests of contention share: who waits, how often Redis was asked, who overlapped whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis
+from acceptance.lock_tasks import lock_of
+from acceptance.site import Site
+from daemons import Daemon, until
+
+# Bounds are promises for a machine that is ours; a noisy one needs patience, not other bounds.
+PATIENCE = 60.0
+# Where leases and looks are counted or must not disturb, those of the default settings.
+PRODUCTION = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "30"}
+# A script runs inside one of these, a worker sleeps in the third; a test itself sends others.
+_CALLS = ("evalsha", "eval", "blpop")
+
+
+def scales(scaled: Any, full: Any) -> Any:
+    """A scenario in two scales: small for each test run, and as the issue asks for it."""
+    return pytest.mark.parametrize(
+        "scale",
+        [pytest.param(scaled, id="scaled"), pytest.param(full, id="full", marks=pytest.mark.soak)],
+    )
+
+
+def workers(site: Site, count: int, *, slots: int, **environment: str) -> list[Daemon]:
+    """So many workers, ready; they start side by side."""
+    started = [
+        site.worker("--concurrency", str(slots), wait=False, **environment) for _ in range(count)
+    ]
+    return [worker.wait_ready() for worker in started]
+
+
+def queue_length(site: Site, lock: str) -> int:
+    """How many stand in the queue of a lock, by its text."""
+    return int(site.redis.zcard(site.key(f"queue:{lock_of(lock).redis_key}")))
+
+
+async def parked(site: Site, lock: str, count: int, seconds: float = PATIENCE) -> None:
+    """Wait until so many stand in the queue of a lock."""
+    await until(
+        lambda: queue_length(site, lock) == count, f"{count} wait for {lock!r}", seconds=seconds
+    )
+
+
+async def waits(site: Site, id: str) -> None:
+    """Wait until a task was refused."""
+    key = site.key(f"t:{id}")
+    await until(lambda: site.redis.hget(key, "state") == "waiting", f"{id} waits")
+
+
+def in_order(site: Site, ids: Iterable[str]) -> list[str]:
+    """Those of `ids` that have started, in the order of their first start."""
+    wanted = set(ids)
+    return list(dict.fromkeys(event.id for event in site.journal("start") if event.id in wanted))
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """One execution, from its start to its end (Unix seconds)."""
+
+    start: float
+    end: float
+    id: str
+
+
+def spans(site: Site) -> list[Span]:
+    """Every execution that has ended, by start."""
+    ends = {(event.id, event.fence): event.at for event in site.journal("end")}
+    return sorted(
+        Span(event.at, ends[event.id, event.fence], event.id)
+        for event in site.journal("start")
+        if (event.id, event.fence) in ends
+    )
+
+
+def overlaps(spans: Iterable[Span]) -> list[Span]:
+    """Those that began before an earlier one had ended."""
+    found, latest = [], 0.0
+    for span in sorted(spans):
+        if span.start < latest:
+            found.append(span)
+        latest = max(latest, span.end)
+    return found
+
+
+class Commands:
+    """Counts what Redis executes from now on, the commands inside of scripts included."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._client.config_resetstat()
+
+    def __call__(self) -> tuple[int, int]:
+        """All commands, and those of them that are calls of workers and clients."""
+        stats = self._client.info("commandstats")
+        counts = {name.removeprefix("cmdstat_"): int(row["calls"]) for name, row in stats.items()}
+        return sum(counts.values()), sum(counts.get(name, 0) for name in _CALLS)
