@@ -461,6 +461,16 @@ async def test_slots_are_dropped_and_their_holders_go_on(bench: Bench) -> None:
     assert (await bench.only()).used == 1
 
 
+async def test_dropped_slots_are_counted_again_under_a_configured_limit(bench: Bench) -> None:
+    """Who goes on joins the limiter at its next renewal, as after any change of a limit."""
+    await bench.client.hset("{test}:limits", "C||job|7|", "1")
+    old = await bench.run("a", SLOT)
+    await bench.board.release("limiter:conc:job:7", WHO)
+    assert not (await bench.board.get("limiter:conc:job:7")).is_held
+    assert bench.beat(old) == set()
+    assert [item.id for item in (await bench.only()).holders] == ["a"]
+
+
 async def test_tokens_are_dropped(bench: Bench) -> None:
     """An emptied rate limiter grants again at once."""
     await bench.run("a", RATE)
