@@ -47,7 +47,8 @@ end
 -- Its locks are read apart: not all need them. A hold has no class whose limits would count.
 local function read_locks(me)
   local lines = redis.call('GET', P .. 'l:' .. me.id) or ''
-  if lines ~= '' or are_limits_set() then
+  -- Where it stands may be at a limit that is no longer set.
+  if lines ~= '' or me.places ~= '' or are_limits_set() then
     me.locks = parse_locks(lines, 0, me.stream ~= 'hold' and me.name or '')
   end
 end
