@@ -19,7 +19,7 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.broker import Broker, Delivery, Submission, Waits
 
 A, B, C = (MutexLock("job", name) for name in "abc")
 READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)
@@ -305,6 +305,27 @@ async def test_who_has_waited_for_long_counts_as_realtime(queue: Queue) -> None:
     assert await queue.fetch() == ["old"]
     await queue.end("old")
     assert await queue.fetch() == ["young"]
+
+
+async def test_waiters_come_of_age_in_the_order_of_their_tickets(
+    queue: Queue, redis_url: str
+) -> None:
+    """However many are parked at once, none counts as realtime before an older one does."""
+    waits = Waits(first=600, longest=600, aging=0.001)
+    broker = Broker(
+        redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60, waits=waits
+    )
+    await queue.start("holder", A)
+    ids = [str(n * 37 % 50) for n in range(50)]
+    for id in ids:
+        await queue.submit(id, A)
+    assert (await broker.fetch(WORKER, "small", 1))[0] == []
+    aged: list[str] = []
+    while len(aged) < len(ids):
+        await broker.promote(batch=7)
+        aged = [id for id in ids if await queue.redis.hget(f"{{test}}:t:{id}", "aged") == b"1"]
+        assert aged == ids[: len(aged)]
+    await broker.aclose()
 
 
 async def test_waiting_for_a_limiter_keeps_no_lock(queue: Queue) -> None:

@@ -24,15 +24,18 @@ local function rank_of(ticket, stream, aged)
   return tonumber(ticket) + class * CLASS
 end
 
+local met = 0  -- those that one script parks come of age in the order in which it read them
+
 -- What a refusal needs to know of a task, from fields of its record. places has a mark for each
 -- lock: '-', or 'x' (or 'v', at the VO's own counter) where it stands.
 local function new_waiter(id, record, locks)
+  met = met + 1
   local aged = record.aged == '1'
   return {id = id, locks = locks, aged = aged, stream = record.stream, ticket = record.ticket,
     rank = rank_of(record.ticket, record.stream, aged), places = record.places or '',
     state = record.state, gen = record.gen, name = record.name,
     refusals = tonumber(record.refusals or '0'),
-    since = tonumber(record.since or '') or now, seen = tonumber(record.seen or '')}
+    since = tonumber(record.since or '') or now + met, seen = tonumber(record.seen or '')}
 end
 
 local WAITER = {'state', 'gen', 'stream', 'ticket', 'aged', 'places', 'name', 'refusals', 'since',
@@ -228,13 +231,13 @@ end
 -- When to look at one waiter by itself: later with each refusal in a row, and when it is of age.
 local function next_look(me, waits)
   local pause = math.min(waits.longest, waits.first * 2 ^ math.min(me.refusals - 1, 20))
-  -- Spread, so that tasks refused together are not looked at together.
-  local at = now + pause * (0.5 + math.random())
+  -- Spread, so that tasks refused together are not looked at together; but on a grid, so that one
+  -- script looks at many. Nobody comes of age before an older one, so that is on no grid.
+  local at = math.ceil((now + pause * (0.5 + math.random())) / LOOK_GRID) * LOOK_GRID
   if not me.aged then
     at = math.min(at, math.max(now, me.since + waits.aging))
   end
-  -- On a grid, so that many waiters are looked at by one script, and not by one each.
-  return math.ceil(at / LOOK_GRID) * LOOK_GRID
+  return at
 end
 
 -- Park a task that a lock refused: no slot, no attempt used, its ticket kept.
