@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import dataclass
 
 from acceptance.probe_tasks import note, passed
@@ -65,3 +66,16 @@ class Holding(BaseTask):
             raise
         note("end")
         return os.getpid()
+
+
+@dataclass
+class Hogging(BaseTask):
+    """Blocks the whole event loop for `seconds`."""
+
+    seconds: float
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("start")
+        time.sleep(self.seconds)  # noqa: ASYNC251  # to block the loop is what it is for
+        note("end")

@@ -81,6 +81,10 @@ class Site:
         """A ``task-scheduler``."""
         return self._start("task-scheduler", *options, wait=wait, **environment)
 
+    def program(self, *command: str) -> Daemon:
+        """Another command of this environment, e.g. ``python -c CODE``."""
+        return self._start(*command, wait=False)
+
     def app(self, **options: Any) -> Nonet:
         """The application of this test's process, not yet open."""
         chosen = {
