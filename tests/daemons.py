@@ -17,7 +17,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -110,6 +111,16 @@ class Daemon:
     def wait(self, seconds: float = WAIT_SECONDS) -> int:
         """Wait for its end: the exit code, negative for a signal."""
         return self._process.wait(seconds)
+
+
+@contextmanager
+def frozen(daemon: Daemon) -> Iterator[None]:
+    """A daemon that is stopped where it is; what happens meanwhile is there when it goes on."""
+    daemon.freeze()
+    try:
+        yield
+    finally:
+        daemon.thaw()
 
 
 def wait_until(

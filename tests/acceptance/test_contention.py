@@ -6,8 +6,7 @@ import heapq
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acceptance.contention import (
@@ -23,7 +22,7 @@ from acceptance.contention import (
 )
 from acceptance.lock_tasks import Holding, lock_of
 from acceptance.site import Site, submit_all
-from daemons import Daemon, until
+from daemons import Daemon, frozen, until
 
 from nonet import Nonet
 
@@ -209,16 +208,6 @@ async def latency(site: Site, app: Nonet, worker: Daemon) -> float:
     handle = await app.submit(Holding([]))
     await handle.result(timeout=PATIENCE)
     return site.journal("start", id=handle)[0].at - began
-
-
-@contextmanager
-def frozen(worker: Daemon) -> Iterator[None]:
-    """What is submitted meanwhile is there when the worker looks."""
-    worker.freeze()
-    try:
-        yield
-    finally:
-        worker.thaw()
 
 
 def stop(started: Sequence[Daemon]) -> None:

@@ -122,6 +122,7 @@ async def test_frozen_worker_comes_back_too_late_to_settle(site: Site) -> None:
         frozen.thaw()
         await until(lambda: "STALE" in frozen.log, "the late settle was refused")
         assert await handle.result(timeout=1) == other.pid
+    assert int(site.redis.hget(site.key("counters"), "settle:stale")) == 1
     first, second = site.journal("start")
     assert second.fence > first.fence
     assert second.at - first.at >= LEASE
@@ -129,30 +130,39 @@ async def test_frozen_worker_comes_back_too_late_to_settle(site: Site) -> None:
 
 
 async def test_frozen_worker_voids_what_it_held(site: Site) -> None:
-    """A worker frozen in the middle of an attempt cancels it when it wakes; the lock moved on."""
+    """A worker frozen for three lock TTLs cancels its attempt when it wakes; the lock moved on.
+
+    Then it goes on working.
+    """
     gate = site.gate()
     frozen = site.worker()
     async with site.app() as app:
         handle = await app.submit(GatedMutex(gate))
         await site.started(handle)
         frozen.freeze()
+        since = time.monotonic()
         other = site.worker()
         first, second = await site.started(handle, 2)
+        await until(lambda: time.monotonic() >= since + 3 * LOCK_TTL, "it was frozen for 3 TTLs")
         frozen.thaw()
         await until(lambda: site.journal("cancelled"), "the voided attempt is cancelled")
         assert [event.pid for event in site.journal("cancelled")] == [frozen.pid]
         assert site.journal("end") == []
+        counters = site.key("counters")
+        await until(lambda: site.redis.hget(counters, "settle:stale") == "1", "it was refused")
         site.open(gate)
         assert await handle.result(timeout=10) == other.pid
+        other.kill()
+        assert await (await app.submit(Gated(gate))).result(timeout=10) == frozen.pid
     assert (first.pid, second.pid) == (frozen.pid, other.pid)
     assert second.fence > first.fence
 
 
 async def test_blocked_event_loop_keeps_lock_and_delivery(site: Site) -> None:
-    """A task that blocks the loop for three lock TTLs runs once, and nobody enters its lock."""
+    """A task that blocks the loop for five lock TTLs runs once, and nobody enters its lock."""
     first = site.worker()
     async with site.app() as app:
-        long = await app.submit(Blocking(3 * LOCK_TTL))
+        long = await app.submit(Blocking(5 * LOCK_TTL))
         await site.started(long)
         site.worker()
         after = await app.submit(Alone())
