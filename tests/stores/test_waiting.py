@@ -231,6 +231,20 @@ async def test_no_storm(queue: Queue) -> None:
     assert await queue.fetch() == ids
 
 
+async def test_offers_that_wake_nobody_are_not_repeated_at_once(queue: Queue) -> None:
+    """Where other locks refuse all those in a queue, promotions come to rest."""
+    await queue.start("a", A)
+    await queue.start("w", WRITER)
+    for number in range(250):
+        await queue.submit(f"r{number:03}", READER, A)
+    assert await queue.fetch() == []
+    await queue.end("w")
+    promoted = [await queue.broker.promote() for _ in range(3)]
+    assert promoted[-1].next_in != 0
+    await queue.end("a")
+    assert await queue.fetch() == ["r000"]
+
+
 @pytest.mark.parametrize("lock", [A, WRITER])
 async def test_the_end_of_a_dead_holders_lease_wakes(queue: Queue, lock: BaseLock) -> None:
     """Nobody gives the lock of a dead holder back: the watch is due when its lease ends."""

@@ -57,8 +57,8 @@ def test_a_script_includes_what_its_parts_need(name: str) -> None:
     """A part says what it needs; that comes before it."""
     included: list[str] = []
     (line,) = re.findall(r"^-- @include (.+)$", LUA[f"{name}.lua"], re.M)
-    deferred = re.findall(r"^-- @defer (\w+) \w+$", LUA[f"{name}.lua"], re.M)
-    for part in [*line.split(), *deferred]:
+    deferred = re.findall(r"^-- @defer (.+) \w+$", LUA[f"{name}.lua"], re.M)
+    for part in " ".join([line, *deferred]).split():
         needs = re.match(r"-- lib/\w+: needs ([\w, ]+)\.", LUA[f"lib/{part}.lua"])
         if needs:
             assert set(needs[1].split(", ")) <= set(included), part

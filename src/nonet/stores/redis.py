@@ -194,25 +194,22 @@ def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
 def script(name: str) -> tuple[str, str]:
     """Source and SHA-1 of a script with its parts.
 
-    ``@include PART …`` is replaced by the parts. ``@defer PART FUNCTION`` becomes that function,
-    which sets the part up when it is called: each call of a script makes all its functions anew,
+    ``@include PART …`` is replaced by the parts. ``@defer PART … FUNCTION`` becomes that function,
+    which sets the parts up when it is called: each call of a script makes all its functions anew,
     and most ends of a task wake nobody.
     """
     folder = files(__package__) / "scripts"
     text = (folder / f"{name}.lua").read_text()
 
-    def part(name: str) -> str:
-        return (folder / "lib" / f"{name}.lua").read_text()
-
-    def included(match: re.Match[str]) -> str:
-        return "\n".join(map(part, match[1].split()))
+    def parts(names: str) -> str:
+        return "\n".join((folder / "lib" / f"{name}.lua").read_text() for name in names.split())
 
     def deferred(match: re.Match[str]) -> str:
         function = match[2]
-        return f"local function {function}(...)\n{part(match[1])}return {function}(...)\nend"
+        return f"local function {function}(...)\n{parts(match[1])}return {function}(...)\nend"
 
-    source = re.sub(r"^-- @include (.+)$", included, text, flags=re.MULTILINE)
-    source = re.sub(r"^-- @defer (\w+) (\w+)$", deferred, source, flags=re.MULTILINE)
+    source = re.sub(r"^-- @include (.+)$", lambda match: parts(match[1]), text, flags=re.MULTILINE)
+    source = re.sub(r"^-- @defer (.+) (\w+)$", deferred, source, flags=re.MULTILINE)
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 

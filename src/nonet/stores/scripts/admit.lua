@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  id, gen, fence, locks, lock ttl ms
 -- returns {'OK', marks of the limiters that hold} | {'STALE'} | {'REFUSED', name of the lock}
--- @include base wake record limits locks waiting
+-- @include base wake record limits locks queues refusal waiting
 local id, gen, fence, lock_ttl = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local key, owner = P .. 't:' .. id, id .. '/' .. gen .. '/' .. fence
 local record = read_fields(key, {'gen', 'fence', 'stream', 'ticket', 'name', 'held'})

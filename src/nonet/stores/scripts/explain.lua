@@ -5,7 +5,7 @@
 -- ARGV  id, how many holders to name, how many entries of a stream to look at for its place
 -- returns {n × (name, value)}, holders as the value of 'holders' (rows of lib/sight); empty: the id
 --       is unknown
--- @include base wake record limits locks waiting sight
+-- @include base wake record limits locks queues refusal sight
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
 

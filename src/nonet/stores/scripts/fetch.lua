@@ -8,7 +8,7 @@
 --       state, attempts used, worker deaths, stream key, entry, envelope, locks, marks of the
 --       limiters that hold or '', error document, reason, generation in which it died, what it
 --       died of); the last four only for dying tasks
--- @include base wake record rescue limits locks waiting
+-- @include base wake record rescue limits locks queues refusal waiting
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}

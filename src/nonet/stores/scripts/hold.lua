@@ -5,7 +5,7 @@
 -- KEYS  prefix
 -- ARGV  id (made by the client), locks, lock ttl ms, who asks, wait (1|0)
 -- returns {'OK', fence} | {'REFUSED', name of the lock} | {'IMPOSSIBLE', why}
--- @include base wake record limits locks waiting
+-- @include base wake record limits locks queues refusal waiting
 local id, lines, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = P .. 't:' .. id
 local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', 'fence', 'refusals',

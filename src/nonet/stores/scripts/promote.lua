@@ -7,7 +7,7 @@
 --       by a leader after which workers help; first and longest pause µs before a parked task is
 --       looked at by itself; lock aging µs
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
--- @include base wake record limits locks waiting
+-- @include base wake record limits locks queues refusal waiting
 local term, batch = ARGV[1], tonumber(ARGV[2])
 local waits = {first = tonumber(ARGV[4]), longest = tonumber(ARGV[5]), aging = tonumber(ARGV[6])}
 if term ~= '' then
@@ -22,7 +22,7 @@ end
 
 local due_key = P .. 'tasks:delayed'
 local woken, moved = {}, 0
-offers_left = 200
+offers_left, is_promotion = 200, true
 math.randomseed(tonumber(clock[2]))
 
 -- delayed and dying: its time has come.

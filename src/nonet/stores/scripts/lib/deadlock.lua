@@ -1,4 +1,4 @@
--- lib/deadlock: needs base, wake, record, limits, locks, waiting. Whether a task can go on only after
+-- lib/deadlock: needs base, limits, locks, queues. Whether a task can go on only after
 -- somebody has ended who awaits it. An edge leads from a task to whoever must go on before it can.
 
 local seen, nodes_left = {}, 200

@@ -1,201 +1,12 @@
--- lib/waiting: needs base, wake, record, limits, locks. Parked tasks: in which queues they stand,
--- what refuses them, and who is woken when a lock is given back.
---
--- A task that a structural lock refuses stands in the queues of all its structural locks, so that
--- nobody who came later takes one of them; a task that only a limiter refuses stands in that
--- limiter's queue and reserves no lock. ZSET queue:LOCK is id → rank: the ticket, plus a class for
--- the priority. Who is woken keeps its places until it is admitted, before all others: its score
--- is rank - WOKEN. A waiting writer stands in writers:LOCK too, where readers look.
--- ZSET watch: lock → when to look at its queue if nobody gives it back before.
+-- lib/waiting: needs base, wake, record, limits, locks, queues, refusal. Parks what a lock refuses, and
+-- wakes those who can run when it is given back.
 
-local CLASS, WOKEN = 100000000000000, 4000000000000000
 local RESERVATION = 5000000
-local SLOW_LOOK = 30000000
 local LOOK_GRID = 500000
 
 local offers_left = 32  -- the rest goes to the watch, so that no release holds up Redis
-local to_offer, offered = {}, 0
+local is_promotion = false
 local woken_sizes = {}  -- of the tasks that this script woke
-
-local CLASSES = {realtime = 0, normal = 1, background = 2}
-
-local function rank_of(ticket, stream, aged)
-  local class = aged and 0 or CLASSES[string.match(stream, '^%a*')] or 0
-  return tonumber(ticket) + class * CLASS
-end
-
-local met = 0  -- those that one script parks come of age in the order in which it read them
-
--- What a refusal needs to know of a task, from fields of its record. places has a mark for each
--- lock: '-', or 'x' (or 'v', at the VO's own counter) where it stands.
-local function new_waiter(id, record, locks)
-  met = met + 1
-  local aged = record.aged == '1'
-  return {id = id, locks = locks, aged = aged, stream = record.stream, ticket = record.ticket,
-    rank = rank_of(record.ticket, record.stream, aged), places = record.places or '',
-    state = record.state, gen = record.gen, name = record.name,
-    refusals = tonumber(record.refusals or '0'),
-    since = tonumber(record.since or '') or now + met, seen = tonumber(record.seen or '')}
-end
-
-local WAITER = {'state', 'gen', 'stream', 'ticket', 'aged', 'places', 'name', 'refusals', 'since',
-  'seen'}
-
--- A parked or woken task by its record, without its locks; nil if there is none.
-local function read_waiter(id)
-  local record = read_fields(P .. 't:' .. id, WAITER)
-  return record.ticket and new_waiter(id, record, {})
-end
-
--- Its locks are read apart: not all need them. A hold has no class whose limits would count.
-local function read_locks(me)
-  local lines = redis.call('GET', P .. 'l:' .. me.id) or ''
-  -- Where it stands may be at a limit that is no longer set.
-  if lines ~= '' or me.places ~= '' or are_limits_set() then
-    me.locks = parse_locks(lines, 0, me.stream ~= 'hold' and me.name or '')
-  end
-end
-
-local function load_waiter(id)
-  local me = read_waiter(id)
-  if me then
-    read_locks(me)
-  end
-  return me
-end
-
-local function place_of(me, i)
-  local mark = string.sub(me.places, i, i)
-  return (mark == 'x' or mark == 'v') and mark or nil
-end
-
-local function member_of(me, lock)
-  return lock.kind == 'L' and me.id .. ' ' .. lock.items or me.id
-end
-
--- Call visit(queue, member, name of the lock) for every queue in which a task stands.
-local function each_place(me, visit)
-  for i, lock in ipairs(me.locks) do
-    local mark = place_of(me, i)
-    if mark then
-      local name = lock.limits and counter_of(lock, mark) or lock.name
-      visit(P .. 'queue:' .. name, member_of(me, lock), name)
-      if lock.kind == 'W' then
-        visit(P .. 'writers:' .. name, me.id, name)
-      end
-    end
-  end
-end
-
-local function stand(me, score)
-  each_place(me, function(queue, member)
-    redis.call('ZADD', queue, digits(score), member)
-  end)
-end
-
--- Look at the queue of a lock at a time, at the latest; never later than after a slow look.
-local watched = {}  -- by this script: many wait for the same
-local function watch(name, at)
-  at = math.min(at, now + SLOW_LOOK)
-  if at < (watched[name] or math.huge) then
-    redis.call('ZADD', P .. 'watch', 'LT', digits(at), name)
-    watched[name] = at
-    wake_promoter_for(at)
-  end
-end
-
--- Offer the queues of these locks to those who stand in them, when the script ends.
-local function give_back(names)
-  for _, name in ipairs(names) do
-    to_offer[#to_offer + 1] = name
-  end
-end
-
--- Leave every queue. Who stood behind may be able to run now.
-local function leave_queues(me)
-  each_place(me, function(queue, member, name)
-    redis.call('ZREM', queue, member)
-    give_back({name})
-  end)
-  me.places = ''
-end
-
--- Whether somebody of a lower rank stands in a queue, and whether anybody else does.
-local function is_overtaking(queue, me)
-  local first = redis.call('ZRANGE', queue, 0, 1, 'WITHSCORES')
-  local contended = false
-  for i = 1, #first, 2 do
-    if first[i] ~= me.id then
-      contended = true
-      local score = tonumber(first[i + 1])
-      if (score < 0 and score + WOKEN or score) < me.rank then
-        return true, true
-      end
-    end
-  end
-  if first[4] and tonumber(first[4]) < 0 then
-    -- The woken stand first; one of a lower rank may wait behind them.
-    local below = redis.call('ZRANGEBYSCORE', queue, 0, '(' .. digits(me.rank), 'LIMIT', 0, 1)
-    return below[1] ~= nil, contended
-  end
-  return false, contended
-end
-
--- How much of a limiter those of a lower rank wait for; more than `free` need not be counted.
-local function reserved(lock, me, free)
-  local queue, sum = P .. 'queue:' .. lock.counter, 0
-  lock.contended = redis.call('EXISTS', queue) == 1
-  if not lock.contended then
-    return 0
-  end
-  for _, range in ipairs({{'-inf', '(' .. digits(me.rank - WOKEN)}, {0, '(' .. digits(me.rank)}}) do
-    if lock.kind == 'C' then
-      sum = sum + redis.call('ZCOUNT', queue, range[1], range[2])
-    else
-      -- Each waits for one item at least.
-      sum = sum + items_of(redis.call('ZRANGEBYSCORE', queue, range[1], range[2],
-        'LIMIT', 0, math.max(0, free) + 1))
-    end
-  end
-  return sum
-end
-
--- What refuses a task now: nil, or the lock, whether its holders do (held; else those who came
--- before), whether an aged task is the next to get it, when to look again, and whether it can never
--- be granted.
-local function refusal_of(me)
-  for _, lock in ipairs(me.locks) do
-    if not lock.limits then
-      local expiry = held_until(lock)
-      local queue = P .. (lock.kind == 'R' and 'writers:' or 'queue:') .. lock.name
-      if expiry then
-        local is_next = me.aged and not is_overtaking(queue, me)
-        return {lock = lock, held = true, is_next = is_next, look = expiry}
-      end
-      local overtaking, contended = is_overtaking(queue, me)
-      if overtaking then
-        return {lock = lock, look = now + SLOW_LOOK}
-      end
-      lock.contended = contended
-    end
-  end
-  for _, lock in ipairs(me.locks) do
-    if lock.limits then
-      resolve_limit(lock)
-      if lock.limit and lock.items > lock.limit then
-        return {lock = lock, impossible = true}
-      elseif lock.limit then
-        local free = free_places(lock)
-        local before = reserved(lock, me, free)
-        if lock.items + before > free then
-          return {lock = lock, held = lock.items > free, is_next = before == 0,
-            look = first_free(lock) or now + SLOW_LOOK}
-        end
-      end
-    end
-  end
-  return nil
-end
 
 -- Where a refused task stands. An aged one that is the next for what others hold keeps its places
 -- at the limiters too: else a task that needs a busy lock and a busy limiter would never get both.
@@ -336,7 +147,7 @@ end
 
 -- Offer a lock to its queue: to the first if it is exclusive, else to as many as can run.
 local function offer_queue(name)
-  local queue, skip = P .. 'queue:' .. name, 0
+  local queue, skip, is_useful = P .. 'queue:' .. name, 0, false
   while offers_left > 0 do
     local member = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', skip, 1)[1]
     if not member then
@@ -350,6 +161,7 @@ local function offer_queue(name)
       redis.call('ZREM', P .. 'writers:' .. name, member)
     else
       local refusal = offer(me)
+      is_useful = is_useful or not refusal
       if lock.exclusive and (not refusal or standing_at(me, name)) then
         return
       elseif refusal and refusal.lock.counter == name then
@@ -359,7 +171,8 @@ local function offer_queue(name)
       end
     end
   end
-  watch(name, now)
+  -- Go on with the next promotion; but not over and over where other locks refuse all of them.
+  watch(name, (is_useful or not is_promotion) and now or now + SLOW_LOOK)
 end
 
 -- A program that waits for a hold asks again within this time; else it is gone.
@@ -371,6 +184,8 @@ local function forget_hold(me)
   redis.call('ZREM', P .. 'tasks:delayed', me.id)
   redis.call('DEL', P .. 't:' .. me.id, P .. 'l:' .. me.id, P .. 'wake:' .. me.id)
 end
+
+local offered = 0
 
 -- Offer all that was given back in this script, and these.
 local function offer_all(names)
