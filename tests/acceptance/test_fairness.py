@@ -120,7 +120,7 @@ async def test_an_aged_task_gets_a_busy_lock_and_a_full_limiter(contended: Site)
     workers(site, 2, slots=8, **PRODUCTION, NONET_LOCK_AGING="1")
     async with site.app() as app:
         load = [
-            asyncio.create_task(_endless(app, Holding([lock], 0.05), every=0.045))
+            asyncio.create_task(_endless(app, Holding([lock], 0.4), every=0.35))
             for lock in ("M a", "C b 1")
         ]
         await until(lambda: queue_length(site, "M a") and queue_length(site, "C b 1"), "both wait")
