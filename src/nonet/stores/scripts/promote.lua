@@ -22,7 +22,7 @@ end
 
 local due_key = P .. 'tasks:delayed'
 local woken, moved = {}, 0
-offers_left, is_promotion = 200, true
+offers_left, tick_offers = 200, 200
 math.randomseed(tonumber(clock[2]))
 
 -- delayed and dying: its time has come.

@@ -5,7 +5,7 @@ local RESERVATION = 5000000
 local LOOK_GRID = 500000
 
 local offers_left = 32  -- the rest goes to the watch, so that no release holds up Redis
-local is_promotion = false
+local tick_offers = nil  -- all that a promotion begins with
 local woken_sizes = {}  -- of the tasks that this script woke
 
 -- Where a refused task stands. An aged one that is the next for what others hold keeps its places
@@ -148,6 +148,7 @@ end
 -- Offer a lock to its queue: to the first if it is exclusive, else to as many as can run.
 local function offer_queue(name)
   local queue, skip, is_useful = P .. 'queue:' .. name, 0, false
+  local had_all = offers_left == tick_offers
   while offers_left > 0 do
     local member = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', skip, 1)[1]
     if not member then
@@ -172,7 +173,7 @@ local function offer_queue(name)
     end
   end
   -- Go on with the next promotion; but not over and over where other locks refuse all of them.
-  watch(name, (is_useful or not is_promotion) and now or now + SLOW_LOOK)
+  watch(name, had_all and not is_useful and now + SLOW_LOOK or now)
 end
 
 -- A program that waits for a hold asks again within this time; else it is gone.
