@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from enum import Enum
+from functools import cache
 from typing import ClassVar
 
 from nonet.errors import RegistrationError, suggestion
@@ -277,19 +278,24 @@ def encode_locks(
         >>> encode_locks([MutexLock("job", 7), SharedRWLock("job", 7), ExclusiveRWLock("job", 7)])
         'M|lock:mutex:job:7||||\\nW|lock:rw:job:7||||'
     """
-    plain = {item.line() for item in (RateLimiter(TASK, task), ConcurrencyLimiter(TASK, task))}
     lines: dict[str, str] = {}
     for lock in locks:
         if interactive and isinstance(lock, BaseLimiter):
             continue
         line = lock.line()
         name = lock.redis_key
-        if line in plain and task:
+        if task and line in _class_lines(task):
             continue
         if name not in lines or (lock.kind == "W" and lines[name].startswith("R|")):
             lines[name] = line
     head = [f"V|{escape(vo)}||||"] if vo and not interactive else []
     return "\n".join([*head, *lines.values()])
+
+
+@cache
+def _class_lines(task: str) -> frozenset[str]:
+    """The lines of the limiters that every task has on its class."""
+    return frozenset({RateLimiter(TASK, task).line(), ConcurrencyLimiter(TASK, task).line()})
 
 
 def leased_ttl_ms(lines: str, held: str, default_ttl_ms: int) -> int | None:

@@ -201,7 +201,10 @@ def task_locks(task: BaseTask, name: str, labels: Mapping[str, Any]) -> str:
         ValueError: `execution_locks` gives no list of locks, or a lock does not fit.
     """
     vo = getattr(task, "vo", None) or labels.get("vo") or ""
-    return encode_locks(declared_locks(task), task=name.rpartition(":")[2], vo=str(vo))
+    is_default = type(task).execution_locks is BaseTask.execution_locks
+    # These need no line, and most tasks have no others: both sides compute them for every task.
+    locks = [] if is_default else declared_locks(task)
+    return encode_locks(locks, task=name.rpartition(":")[2], vo=str(vo))
 
 
 _submitters: list[Submitter] = []

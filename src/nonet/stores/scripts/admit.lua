@@ -19,7 +19,8 @@ if ARGV[4] ~= '' then
 else
   redis.call('DEL', P .. 'l:' .. id)
 end
-local me = new_waiter(id, record, parse_locks(ARGV[4], lock_ttl, record.name))
+local task = are_limits_set() and record.name or ''
+local me = new_waiter(id, record, parse_locks(ARGV[4], lock_ttl, task))
 local refusal = refusal_of(me)
 local held = refusal and '' or take_locks(me, owner)
 redis.call('HSET', key, 'held', held)

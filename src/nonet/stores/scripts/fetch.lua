@@ -44,6 +44,8 @@ end
 
 local function hand_over_dying(pointer, record)
   fence = fence + 1
+  local why = read_fields(P .. 't:' .. pointer.id, {'reason', 'died', 'detail'})
+  record.reason, record.died, record.detail = why.reason, why.died, why.detail
   hand_over(pointer, record, 'dying', '', '', redis.call('GET', P .. 'e:' .. pointer.id) or '')
 end
 
@@ -51,10 +53,8 @@ end
 local function refuse_for_ever(pointer, record, me, lock)
   leave_as_admitted(me)
   each_place(me, function(_, _, name) give_back({name}) end)
-  record.reason, record.died = 'limit-impossible', pointer.gen
-  record.detail = lock.counter .. ' allows ' .. lock.limit .. ', one execution counts ' .. lock.items
-  redis.call('HSET', P .. 't:' .. pointer.id, 'reason', record.reason, 'died', record.died,
-    'detail', record.detail)
+  redis.call('HSET', P .. 't:' .. pointer.id, 'reason', 'limit-impossible', 'died', pointer.gen,
+    'detail', lock.counter .. ' allows ' .. lock.limit .. ', one execution counts ' .. lock.items)
   hand_over_dying(pointer, record)
 end
 
@@ -78,7 +78,8 @@ local function deliver(pointer, record)
     fence = fence + 1
     return hand_over(pointer, record, 'running', '', '', '')
   end
-  local me = new_waiter(id, record, parse_locks(lines, lock_ttl, record.name or ''))
+  local task = (record.places or are_limits_set()) and record.name or ''
+  local me = new_waiter(id, record, parse_locks(lines, lock_ttl, task))
   local refusal = refusal_of(me)
   if refusal and refusal.impossible then
     return refuse_for_ever(pointer, record, me, refusal.lock)
@@ -94,8 +95,8 @@ local function deliver(pointer, record)
   hand_over(pointer, record, 'running', held, lines, '')
 end
 
-local FIELDS = {'state', 'gen', 'attempt', 'deaths', 'ticket', 'refusals', 'reason', 'died',
-  'detail', 'stream', 'places', 'aged', 'since', 'name'}
+local FIELDS = {'state', 'gen', 'attempt', 'deaths', 'ticket', 'refusals', 'stream', 'places', 'aged',
+  'since', 'name'}
 
 local function examine(key, entry, fields)
   looks = looks - 1

@@ -13,7 +13,8 @@ local function new_lock(kind, name, ttl, vo)
 end
 
 -- All locks of a task: those of its lines, then the limiters of its class (Task: <Class> in the
--- configuration), which every task has without naming them. task is the full name, '' for a hold.
+-- configuration), which every task has without naming them. task is the full name; '' where the
+-- limiters of the class do not matter: of a hold, and while no limit is set at all.
 local function parse_locks(lines, default_ttl, task)
   local locks, vo, named = {}, '', {}
   for kind, name, ttl, limit, window, items in

@@ -40,13 +40,12 @@ local function read_waiter(id)
   return record.ticket and new_waiter(id, record, {})
 end
 
--- Its locks are read apart: not all need them. A hold has no class whose limits would count.
+-- Its locks are read apart: not all need them. A hold has no class whose limits would count; a task
+-- may stand at a limit of its class that is no longer set.
 local function read_locks(me)
   local lines = redis.call('GET', P .. 'l:' .. me.id) or ''
-  -- Where it stands may be at a limit that is no longer set.
-  if lines ~= '' or me.places ~= '' or are_limits_set() then
-    me.locks = parse_locks(lines, 0, me.stream ~= 'hold' and me.name or '')
-  end
+  local is_limited = me.stream ~= 'hold' and (me.places ~= '' or are_limits_set())
+  me.locks = parse_locks(lines, 0, is_limited and me.name or '')
 end
 
 local function load_waiter(id)

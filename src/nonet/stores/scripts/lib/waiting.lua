@@ -22,7 +22,8 @@ local function places_after(me, refusal)
     end
     marks[i] = stands and (lock.mark or 'x') or '-'
   end
-  return table.concat(marks)
+  -- Without the limiters of its class, which are not always there.
+  return (string.gsub(table.concat(marks), '%-+$', ''))
 end
 
 -- Let a refused task stand in its queues, and leave those where it no longer waits. Its rank there
