@@ -409,7 +409,8 @@ class LockMachine:
             self._judge()
             self.settle(delivery, "back", started=False)
         else:
-            must((answer[1:] or [""])[0] == self.model.marks(job.locks), "wrong marks", answer)
+            marks = self.model.marks(job.locks).rstrip("-")
+            must(answer[1].rstrip("-") == marks, job.id, "marks", answer[1], "not", marks)
             self.model.take(delivery.fence, job.locks, self.now)
             self._judge()
 
@@ -659,7 +660,7 @@ class LockMachine:
             self._fence = int(fence)
         else:
             marks = self.model.marks(job.locks)
-            must(held == marks, id, "marks", held, "not", marks)
+            must(held.rstrip("-") == marks.rstrip("-"), id, "marks", held, "not", marks)
             self._grant(job, fence)
         return Delivery(job, gen, fence, worker, stream_key, entry, dying, self.now)
 
@@ -790,10 +791,19 @@ class LockMachine:
                 continue
             of_age = self.now - int(old["since"]) >= self.pace.aging
             was_looked_at = due <= self.now and self.state.delayed[id] != due
+            if was_looked_at and self._changed() == [id]:
+                me = self._waiter(id, record)
+                refusal = self._refusal(me, self.state)
+                fits = refusal is None or self.model.places_after(me, refusal) == me.places
+                must(fits, id, "stands at", *me.places, "after", refusal)
             was_aged, is_aged = old.get("aged") == "1", record.get("aged") == "1"
             if old["state"] == record["state"] == "waiting" and was_looked_at and of_age:
                 must(is_aged, id, "is of age and does not count as such")
             must(is_aged >= was_aged and (of_age or is_aged == was_aged), id, "aged:", is_aged)
+
+    def _changed(self) -> list[str]:
+        before, after = self.before.records, self.state.records
+        return [id for id in {**before, **after} if before.get(id) != after.get(id)]
 
     def _judge_looks(self, standing: list[Waiter]) -> None:
         """Whoever waits and could run has a look that is due; so has who came of age."""
