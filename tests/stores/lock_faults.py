@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stores.lock_machine import Fault
+from stores.lock_site import Fault
 
 FAULTS = (
     Fault("anybody may release a lock", "not is_held and holder(lock.key) ~= owner", "false"),

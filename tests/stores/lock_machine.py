@@ -1,7 +1,6 @@
 """Drives the lock scripts on a real server under a clock of its own, and judges every step.
 
-`Site` runs the real scripts; only the line that reads the clock is replaced, so that leases end
-without waiting. `LockMachine` has one method for each thing that can happen. Each runs scripts,
+`LockMachine` has one method for each thing that can happen. Each runs scripts (`lock_site.Site`),
 tells `lock_model.Model` what callers were told, and compares what Redis then contains with what
 must hold; a difference is a `Violation`:
 
@@ -17,15 +16,13 @@ Keys expire by the server's own clock: the virtual one must run at least as fast
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import redis
 from stores.lock_model import CLASS_US, CLASSES, Lock, Model, Refusal, Waiter, parse
+from stores.lock_site import PREFIX, Site, State
 
 from nonet.locks import (
     BaseLock,
@@ -36,9 +33,7 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.redis import script
 
-PREFIX = "{m}:"
 START = 1_760_000_000_000_000
 STEP = 2_000  # µs that each script call takes on the virtual clock: more than it really takes
 MOST_LAG_SECONDS = 0.8  # the TTL of a key is a second longer than its lease
@@ -46,13 +41,7 @@ LOCK_TTL_MS = 30_000
 LEASE = 45_000_000
 WOKEN = 4 * 10**15
 HOLD_ASKS = 5_000_000
-KINDS = ("tasks", "woken")
-WINDOWS = {"1": 8.0, "2": 20.0, "A": 8.0}
-SCRIPTS = (
-    *("submit", "fetch", "settle", "promote", "renew", "admit", "hold", "unhold"),
-    *("reclaim", "disown", "leave"),
-)
-
+WINDOWS = {"1": 8.0, "2": 20.0}
 # Those that tasks choose from; two objects of a kind, so that they meet often.
 CHOICES: tuple[BaseLock, ...] = (
     MutexLock("job", 1),
@@ -81,33 +70,6 @@ SETTINGS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("L||task|A|", (None, "2|8000")),
 )
 
-SNAPSHOT = """
-local P = KEYS[1]
-local out = {records = {}, queues = {}, writers = {}, streams = {}}
-for _, key in ipairs(redis.call('KEYS', P .. '*')) do
-  local name = string.sub(key, #P + 1)
-  local head, rest = string.match(name, '^(%a+):(.*)$')
-  if head == 't' then
-    out.records[rest] = redis.call('HGETALL', key)
-  elseif head == 'queue' or head == 'writers' then
-    out[head == 'queue' and 'queues' or head][rest] = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-  elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' then
-    local pending = {}
-    for _, item in ipairs(redis.pcall('XPENDING', key, 'workers', '-', '+', 10000)) do
-      pending[item[1]] = item[2]
-    end
-    local entries = {}
-    for i, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
-      entries[i] = {entry[1], entry[2][2], entry[2][4], pending[entry[1]] or ''}
-    end
-    out.streams[name] = entries
-  end
-end
-out.delayed = redis.call('ZRANGE', P .. 'tasks:delayed', 0, -1, 'WITHSCORES')
-out.watch = redis.call('ZRANGE', P .. 'watch', 0, -1, 'WITHSCORES')
-return cjson.encode(out)
-"""
-
 
 class Violation(AssertionError):
     """Something that must never happen."""
@@ -117,96 +79,6 @@ def must(claim: bool, *words: object) -> None:
     """Raise `Violation` unless the claim holds."""
     if not claim:
         raise Violation(" ".join(map(str, words)))
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A deliberate error: a piece of the scripts' text, and what stands there instead."""
-
-    name: str
-    old: str
-    new: str
-
-
-@dataclass(slots=True)
-class State:
-    """What Redis contains, as far as locks go."""
-
-    records: dict[str, dict[str, str]]
-    queues: dict[str, dict[str, int]]
-    writers: dict[str, dict[str, int]]
-    streams: dict[str, list[tuple[str, str, str, str]]]  # entry, id, gen, consumer
-    delayed: dict[str, int]
-    watch: dict[str, int]
-
-    @classmethod
-    def read(cls, text: str) -> State:
-        """From the reply of the snapshot."""
-        raw: dict[str, Any] = json.loads(text)
-        return cls(
-            {
-                id: dict(zip(flat[::2], flat[1::2], strict=True))
-                for id, flat in dict(raw["records"]).items()
-            },
-            {name: _scores(flat) for name, flat in dict(raw["queues"]).items()},
-            {name: _scores(flat) for name, flat in dict(raw["writers"]).items()},
-            {
-                name: [(row[0], row[1], row[2], row[3]) for row in rows]
-                for name, rows in dict(raw["streams"]).items()
-            },
-            _scores(raw["delayed"]),
-            _scores(raw["watch"]),
-        )
-
-
-def _scores(flat: Sequence[str]) -> dict[str, int]:
-    return {flat[i]: int(flat[i + 1]) for i in range(0, len(flat), 2)}
-
-
-class Site:
-    """The scripts on a server, each with its clock as a second key.
-
-    Args:
-        client: decodes replies; the database is emptied again and again.
-        faults: put into every script that has that text.
-        thrifty: budgets so small that they are used up all the time.
-    """
-
-    def __init__(
-        self, client: redis.Redis, faults: Iterable[Fault] = (), *, thrifty: bool = False
-    ) -> None:
-        self.client = client
-        self._digests: dict[str, str] = {}
-        edits = [("redis.call('TIME')", "{string.sub(KEYS[2], 1, -7), string.sub(KEYS[2], -6)}")]
-        edits += [(fault.old, fault.new) for fault in faults]
-        if thrifty:
-            edits += [("offers_left = 32", "offers_left = 2"), ("= 200, 200", "= 24, 24")]
-        met = set()
-        for name in SCRIPTS:
-            source = script(name)[0]
-            for old, new in edits:
-                met |= {old} if old in source else set()
-                source = source.replace(old, new)
-            self._digests[name] = str(client.script_load(source))
-        assert met >= {old for old, _ in edits}, f"not in the scripts: {[e[0] for e in edits]}"
-        client.script_load(SNAPSHOT)
-        self._snapshot = hashlib.sha1(SNAPSHOT.encode(), usedforsecurity=False).hexdigest()
-
-    def call(self, name: str, now: int, *args: Any) -> tuple[Any, State]:
-        """Run a script at a time; its answer, and what Redis contains then."""
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.evalsha(self._digests[name], 2, PREFIX, now, *args)  # type: ignore[no-untyped-call]
-            pipe.evalsha(self._snapshot, 1, PREFIX)  # type: ignore[no-untyped-call]
-            answer, text = pipe.execute()
-        return answer, State.read(text)
-
-    def look(self) -> State:
-        """What Redis contains."""
-        return State.read(str(self.client.evalsha(self._snapshot, 1, PREFIX)))
-
-    def is_idle(self, key: str, consumer: str, entry: str) -> None:
-        """Let a pending entry look as if nobody had renewed it for an hour."""
-        self.client.xclaim(key, "workers", consumer, 0, [entry], idle=3_600_000, justid=True)
 
 
 @dataclass(slots=True)
@@ -254,7 +126,6 @@ class LockMachine:
     site: Site
     pace: Pace = Pace()
     now: int = START
-    steps: int = 0
     model: Model = field(default_factory=Model)
     jobs: dict[str, Job] = field(default_factory=dict)
     holds: dict[str, Job] = field(default_factory=dict)
@@ -378,7 +249,7 @@ class LockMachine:
             if d.renewed + LEASE <= self.now and self._is_current(d, self.state)
         ]
         for d in idle:
-            self.site.is_idle(PREFIX + d.stream_key, d.worker, d.entry)
+            self.site.let_idle(PREFIX + d.stream_key, d.worker, d.entry)
         args = (self._workers[worker], "small", 1_800_000, 100, 1000, *["0-0"] * 6)
         count = self._run("reclaim", *args)[0]
         must(count == len(idle), "reclaimed", count, "of", [d.job.id for d in idle])
@@ -553,7 +424,6 @@ class LockMachine:
 
     def _run(self, name: str, *args: Any) -> Any:
         self.now += STEP
-        self.steps += 1
         self.before = self.state
         answer, self.state = self.site.call(name, self.now, *args)
         return answer
@@ -619,7 +489,7 @@ class LockMachine:
         before, got, expected = self.before, [], {row[0]: row for row in rows}
         standing = {waiter.id: waiter for waiter in self._waiters(before)}
         is_offered, parked = False, []
-        for key in (f"{kind}:{p}:small" for p in CLASSES for kind in reversed(KINDS)):
+        for key in (f"{kind}:{p}:small" for p in CLASSES for kind in ("woken", "tasks")):
             for _, id, gen, consumer in before.streams.get(key, ()):
                 if consumer or free <= 0 or looks <= 0:
                     continue
@@ -791,7 +661,7 @@ class LockMachine:
                 continue
             of_age = self.now - int(old["since"]) >= self.pace.aging
             was_looked_at = due <= self.now and self.state.delayed[id] != due
-            if was_looked_at and self._changed() == [id]:
+            if was_looked_at and record["state"] == "waiting" and self._changed() == [id]:
                 me = self._waiter(id, record)
                 refusal = self._refusal(me, self.state)
                 fits = refusal is None or self.model.places_after(me, refusal) == me.places

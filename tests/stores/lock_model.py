@@ -8,7 +8,7 @@ Times are virtual microseconds.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 CLASS_US = 10**14  # what a class of priority adds to a ticket; decades
@@ -237,9 +237,3 @@ class Model:
         ends = [taken.expiry for leases in self.taken.values() for taken in leases]
         ends += [t.at + t.window for every in self.tokens.values() for t in every]
         return sorted({end for end in ends if end > now})
-
-
-def order(waiters: Iterable[Waiter]) -> list[Waiter]:
-    """By rank."""
-    key: Callable[[Waiter], int] = lambda waiter: waiter.rank  # noqa: E731
-    return sorted(waiters, key=key)

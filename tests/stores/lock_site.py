@@ -1,0 +1,140 @@
+"""The real lock scripts on a real server, under a clock that tests turn.
+
+Only the line that reads the clock is replaced, so that leases end without waiting; and where a test
+wants it, deliberate faults are put in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from nonet.stores.redis import script
+
+PREFIX = "{m}:"
+SCRIPTS = (
+    *("submit", "fetch", "settle", "promote", "renew", "admit", "hold", "unhold"),
+    *("reclaim", "disown", "leave"),
+)
+
+SNAPSHOT = """
+local P = KEYS[1]
+local out = {records = {}, queues = {}, writers = {}, streams = {}}
+for _, key in ipairs(redis.call('KEYS', P .. '*')) do
+  local name = string.sub(key, #P + 1)
+  local head, rest = string.match(name, '^(%a+):(.*)$')
+  if head == 't' then
+    out.records[rest] = redis.call('HGETALL', key)
+  elseif head == 'queue' or head == 'writers' then
+    out[head == 'queue' and 'queues' or head][rest] = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
+  elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' then
+    local pending = {}
+    for _, item in ipairs(redis.pcall('XPENDING', key, 'workers', '-', '+', 10000)) do
+      pending[item[1]] = item[2]
+    end
+    local entries = {}
+    for i, entry in ipairs(redis.call('XRANGE', key, '-', '+')) do
+      entries[i] = {entry[1], entry[2][2], entry[2][4], pending[entry[1]] or ''}
+    end
+    out.streams[name] = entries
+  end
+end
+out.delayed = redis.call('ZRANGE', P .. 'tasks:delayed', 0, -1, 'WITHSCORES')
+out.watch = redis.call('ZRANGE', P .. 'watch', 0, -1, 'WITHSCORES')
+return cjson.encode(out)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A deliberate error: a piece of the scripts' text, and what stands there instead."""
+
+    name: str
+    old: str
+    new: str
+
+
+@dataclass(slots=True)
+class State:
+    """What Redis contains, as far as locks go."""
+
+    records: dict[str, dict[str, str]]
+    queues: dict[str, dict[str, int]]
+    writers: dict[str, dict[str, int]]
+    streams: dict[str, list[tuple[str, str, str, str]]]  # entry, id, gen, consumer
+    delayed: dict[str, int]
+    watch: dict[str, int]
+
+    @classmethod
+    def read(cls, text: str) -> State:
+        """From the reply of the snapshot."""
+        raw: dict[str, Any] = json.loads(text)
+        return cls(
+            {
+                id: dict(zip(flat[::2], flat[1::2], strict=True))
+                for id, flat in dict(raw["records"]).items()
+            },
+            {name: _scores(flat) for name, flat in dict(raw["queues"]).items()},
+            {name: _scores(flat) for name, flat in dict(raw["writers"]).items()},
+            {
+                name: [(row[0], row[1], row[2], row[3]) for row in rows]
+                for name, rows in dict(raw["streams"]).items()
+            },
+            _scores(raw["delayed"]),
+            _scores(raw["watch"]),
+        )
+
+
+def _scores(flat: Sequence[str]) -> dict[str, int]:
+    return {flat[i]: int(flat[i + 1]) for i in range(0, len(flat), 2)}
+
+
+class Site:
+    """The scripts on a server, each with its clock as a second key.
+
+    Args:
+        client: decodes replies; the database is emptied again and again.
+        faults: put into every script that has that text.
+        thrifty: budgets so small that they are used up all the time.
+    """
+
+    def __init__(
+        self, client: redis.Redis, faults: Iterable[Fault] = (), *, thrifty: bool = False
+    ) -> None:
+        self.client = client
+        self._digests: dict[str, str] = {}
+        edits = [("redis.call('TIME')", "{string.sub(KEYS[2], 1, -7), string.sub(KEYS[2], -6)}")]
+        edits += [(fault.old, fault.new) for fault in faults]
+        if thrifty:
+            edits += [("offers_left = 32", "offers_left = 2"), ("= 200, 200", "= 24, 24")]
+        met = set()
+        for name in SCRIPTS:
+            source = script(name)[0]
+            for old, new in edits:
+                met |= {old} if old in source else set()
+                source = source.replace(old, new)
+            self._digests[name] = str(client.script_load(source))
+        assert met >= {old for old, _ in edits}, f"not in the scripts: {[e[0] for e in edits]}"
+        client.script_load(SNAPSHOT)
+        self._snapshot = hashlib.sha1(SNAPSHOT.encode(), usedforsecurity=False).hexdigest()
+
+    def call(self, name: str, now: int, *args: Any) -> tuple[Any, State]:
+        """Run a script at a time; its answer, and what Redis contains then."""
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.evalsha(self._digests[name], 2, PREFIX, now, *args)
+            pipe.evalsha(self._snapshot, 1, PREFIX)
+            answer, text = pipe.execute()
+        return answer, State.read(text)
+
+    def look(self) -> State:
+        """What Redis contains."""
+        return State.read(str(self.client.evalsha(self._snapshot, 1, PREFIX)))
+
+    def let_idle(self, key: str, consumer: str, entry: str) -> None:
+        """Let a pending entry look as if nobody had renewed it for an hour."""
+        self.client.xclaim(key, "workers", consumer, 0, [entry], idle=3_600_000, justid=True)
