@@ -220,11 +220,6 @@ class RateLimiter(BaseLimiter):
             return _line(self.kind, self.redis_key, self.ttl_ms, "", "", self.n_items)
         if self.window_seconds is None:
             raise ValueError(f"{self!r}: limit={limit} needs window_seconds")
-        if self.n_items > limit:
-            raise ValueError(
-                f"{self!r}: n_items={self.n_items} can never fit a limit of {limit}; "
-                "lower it or raise the limit"
-            )
         if not LEAST_WINDOW_SECONDS <= self.window_seconds <= MOST_WINDOW_SECONDS:
             raise ValueError(
                 f"{self!r}: window_seconds={self.window_seconds} must be at least "
@@ -267,12 +262,16 @@ def encode_locks(
 ) -> str:
     """The lines that the scripts read: one for each lock, each name once.
 
-    The same lock twice counts once; shared and exclusive on one name is exclusive. Interactive
-    runs skip limiters (decision record, "Limiter vs Lock").
+    The same lock twice is one that satisfies both: shared and exclusive is exclusive, the smaller
+    limit, the larger count of items and the longer TTL hold. Interactive runs skip limiters
+    (decision record, "Limiter vs Lock").
 
     Args:
         task: bare name of the task's class. Its two limiters hold for every task without a line.
         vo: the VO that the task works for; its own limits hold before the common ones.
+
+    Raises:
+        ValueError: a lock does not fit, or one rate limiter has two windows.
 
     Example:
         >>> encode_locks([MutexLock("job", 7), SharedRWLock("job", 7), ExclusiveRWLock("job", 7)])
@@ -282,14 +281,38 @@ def encode_locks(
     for lock in locks:
         if interactive and isinstance(lock, BaseLimiter):
             continue
-        line = lock.line()
-        name = lock.redis_key
-        if task and line in _class_lines(task):
-            continue
-        if name not in lines or (lock.kind == "W" and lines[name].startswith("R|")):
-            lines[name] = line
+        line, name = lock.line(), lock.redis_key
+        lines[name] = _merged(lines[name], line) if lines.get(name, line) != line else line
     head = [f"V|{escape(vo)}||||"] if vo and not interactive else []
-    return "\n".join([*head, *lines.values()])
+    implied = _class_lines(task) if task else frozenset()
+    return "\n".join([*head, *(line for line in lines.values() if line not in implied)])
+
+
+def _merged(one: str, other: str) -> str:
+    """The line of a lock that satisfies two declarations of it.
+
+    >>> _merged("C|limiter:conc:job:7||5||", "C|limiter:conc:job:7|45000|||")
+    'C|limiter:conc:job:7|45000|5||'
+    """
+    (kind, name, *mine), (other_kind, _, *others) = one.split("|"), other.split("|")
+    ttls, limits, windows, items = zip(mine, others, strict=True)
+    if all(windows) and windows[0] != windows[1]:
+        first, second = (
+            f"{limit} in {int(window) / 1000:g} s"
+            for limit, window in zip(limits, windows, strict=True)
+        )
+        raise ValueError(
+            f"{name} has two limits of different windows, {first} and {second}: a rate limiter has "
+            "one window; leave one of the two out, or give it a name of its own by an extra key"
+        )
+    return _line(
+        "W" if "W" in (kind, other_kind) else kind,
+        name,
+        max(int(ttl or DEFAULT_TTL_MS) for ttl in ttls),
+        min((int(limit) for limit in limits if limit), default=""),
+        max(windows),  # they are equal, or one has none
+        max(map(int, items)) if kind == "L" else "",
+    )
 
 
 @cache

@@ -92,6 +92,66 @@ def test_lines(lock: BaseLock, line: str) -> None:
     assert encode_locks([lock]) == line
 
 
+CONC = "C|limiter:conc:job:1"
+RATE = "L|limiter:rate:job:1"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "line"),
+    [
+        (
+            ConcurrencyLimiter(JOB, 1, limit=5),
+            ConcurrencyLimiter(JOB, 1, limit=2),
+            f"{CONC}||2||",
+        ),
+        (ConcurrencyLimiter(JOB, 1, limit=9), ConcurrencyLimiter(JOB, 1, limit=10), f"{CONC}||9||"),
+        (ConcurrencyLimiter(JOB, 1), ConcurrencyLimiter(JOB, 1, limit=2), f"{CONC}||2||"),
+        (
+            RateLimiter(JOB, 1, limit=9, window_seconds=1, n_items=2),
+            RateLimiter(JOB, 1, limit=7, window_seconds=1, n_items=5),
+            f"{RATE}||7|1000|5",
+        ),
+        (
+            RateLimiter(JOB, 1, limit=9, window_seconds=1),
+            RateLimiter(JOB, 1, n_items=3),
+            f"{RATE}||9|1000|3",
+        ),
+        (
+            MutexLock(JOB, 1, ttl_ms=9000),
+            MutexLock(JOB, 1, ttl_ms=10000),
+            "M|lock:mutex:job:1|10000|||",
+        ),
+        (MutexLock(JOB, 1, ttl_ms=500), MutexLock(JOB, 1), "M|lock:mutex:job:1||||"),
+        (
+            SharedRWLock(JOB, 1, ttl_ms=45_000),
+            ExclusiveRWLock(JOB, 1),
+            "W|lock:rw:job:1|45000|||",
+        ),
+    ],
+)
+def test_the_same_lock_twice_satisfies_both(one: BaseLock, other: BaseLock, line: str) -> None:
+    """In either order the stricter limit, the larger count and the longer lease hold."""
+    assert encode_locks([one, other]) == line
+    assert encode_locks([other, one]) == line
+
+
+def test_a_limiter_of_the_class_twice_is_not_lost() -> None:
+    """The one that every task has drops no other declaration, and lends it its lease."""
+    strict = ConcurrencyLimiter(TASK, "T", limit=2, ttl_ms=500)
+    for both in ([ConcurrencyLimiter(TASK, "T"), strict], [strict, ConcurrencyLimiter(TASK, "T")]):
+        assert encode_locks(both, task="T") == "C|limiter:conc:task:T||2||"
+
+
+def test_one_rate_limiter_has_one_window() -> None:
+    """Two windows cannot both be kept by one counter: the error names both."""
+    locks = [
+        RateLimiter(JOB, 1, limit=5, window_seconds=60),
+        RateLimiter(JOB, 1, limit=2, window_seconds=0.5),
+    ]
+    with pytest.raises(ValueError, match=r"limiter:rate:job:1 has .* 5 in 60 s and 2 in 0\.5 s"):
+        encode_locks(locks)
+
+
 def test_a_limit_may_be_set_on_an_instance() -> None:
     """Limits are plain attributes."""
     limiter = RateLimiter(TASK, "T")
@@ -205,7 +265,6 @@ def test_kinds_are_different_locks() -> None:
             lambda: RateLimiter(TASK, "T", limit=1, window_seconds=YEAR + 1),
             r"window_seconds=31622401 must .* 31622400 \(366 days\) at most",
         ),
-        (lambda: Tight(TASK, "T", n_items=4), "n_items=4 can never fit a limit of 3"),
         (lambda: Tight(TASK, "T", n_items=0), "n_items=0"),
         (lambda: Tight(TASK, "T", n_items=1.5), "n_items=1.5"),
     ],
