@@ -32,6 +32,7 @@ Problem: TypeAlias = tuple[Place, str]
 _LETTERS = {CONCURRENCY: ConcurrencyLimiter.kind, RATE: RateLimiter.kind}
 _LIMITERS = {ConcurrencyLimiter.__name__: CONCURRENCY, RateLimiter.__name__: RATE}
 _SETTINGS = {CONCURRENCY: ("limit",), RATE: ("limit", "window_seconds")}
+_SETTING_NAMES = frozenset(name for names in _SETTINGS.values() for name in names)
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -175,8 +176,7 @@ class LimitRule:
 def read_limits(section: object) -> tuple[list[LimitRule], list[Problem]]:
     """The limiters of a section ``limits:``, and everything that is wrong with it.
 
-    Object type → key or ``default`` → limiters, or action → limiters. A mapping with a limiter
-    among its keys has no actions.
+    Object type → key or ``default`` → limiters, and actions → limiters.
 
     Example:
         >>> rules, problems = read_limits({"Job": {7: {"ConcurrencyLimiter": {"limit": 2}}}})
@@ -201,28 +201,26 @@ class _Reader:
                 self._read_key(here, object_type, key, node)
 
     def _read_key(self, at: Place, object_type: str, key: str, node: object) -> None:
-        if not isinstance(node, dict) or _has_limiters(node):
-            self._read_limiters(at, object_type, key, "", node)
-        else:
-            for here, action, limiters in self._items(at, node, "limiters or actions"):
-                self._read_limiters(here, object_type, key, action, limiters)
+        for here, name, item in self._items(at, node, "limiters or actions"):
+            if _is_limiter(name, item):
+                self._read_limiter(here, object_type, key, "", name, item)
+            else:
+                for there, limiter, values in self._items(here, item, "limiters"):
+                    self._read_limiter(there, object_type, key, name, limiter, values)
 
-    def _read_limiters(
-        self, at: Place, object_type: str, key: str, action: str, limiters: object
+    def _read_limiter(
+        self, at: Place, object_type: str, key: str, action: str, name: str, values: object
     ) -> None:
-        for here, name, values in self._items(at, limiters, "limiters"):
-            limiter = _LIMITERS.get(name)
-            if limiter is None:
-                known = ", ".join(_LIMITERS)
-                self._problem(
-                    here,
-                    f"unknown limiter {name!r}, known are {known}.{suggestion(name, _LIMITERS)}",
-                )
-                continue
-            found = self._settings(here, limiter, values)
-            if found is not None:
-                limit, window = found
-                self.rules.append(LimitRule(here, object_type, key, action, limiter, limit, window))
+        limiter = _LIMITERS.get(name)
+        if limiter is None:
+            known = ", ".join(_LIMITERS)
+            reason = f"unknown limiter {name!r}, known are {known}."
+            self._problem(at, reason + suggestion(name, _LIMITERS))
+            return
+        found = self._settings(at, limiter, values)
+        if found is not None:
+            limit, window = found
+            self.rules.append(LimitRule(at, object_type, key, action, limiter, limit, window))
 
     def _settings(self, at: Place, limiter: str, values: object) -> tuple[int, float | None] | None:
         """Limit and window of one limiter, or None if something is wrong with them."""
@@ -267,13 +265,9 @@ class _Reader:
         self.problems.append((at, reason))
 
 
-def _has_limiters(node: dict[Any, Any]) -> bool:
-    """Whether the keys of a mapping are limiters, misspelt ones included, and not actions."""
-    settings = set(_SETTINGS[RATE])
-    return any(
-        name in _LIMITERS or (isinstance(value, dict) and settings & set(value))
-        for name, value in node.items()
-    )
+def _is_limiter(name: str, value: object) -> bool:
+    """Whether an item below a key is a limiter, a misspelt one included, and not an action."""
+    return name in _LIMITERS or (isinstance(value, dict) and not _SETTING_NAMES.isdisjoint(value))
 
 
 def resolve_limits(

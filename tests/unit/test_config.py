@@ -109,7 +109,10 @@ KNOWN = "known are ConcurrencyLimiter, RateLimiter."
     [
         ("common: {limits: }", ": must be a mapping of object types, not None"),
         (LIMITS % "Job: 5", ".Job: must be a mapping of keys, or 'default', not 5"),
-        (LIMITS % "Job: {default: 5}", ".Job.default: must be a mapping of limiters, not 5"),
+        (
+            LIMITS % "Job: {default: 5}",
+            ".Job.default: must be a mapping of limiters or actions, not 5",
+        ),
         (LIMITS % "Job: {1.5: {}}", ".Job: the key 1.5 must be text: write it in quotes"),
         (LIMITS % "Job: {yes: {}}", ".Job: the key True must be text: write it in quotes"),
         (LIMITS % "Job: {'': {}}", ".Job: the key '' must be text: write it in quotes"),
@@ -124,10 +127,13 @@ KNOWN = "known are ConcurrencyLimiter, RateLimiter."
             NODE % "Remove: {RateLimit: {limit: 5, window_seconds: 1}}",
             f".Job[7].Remove.RateLimit: unknown limiter 'RateLimit', {KNOWN} Did you mean Rate",
         ),
-        # Limiters of a key and of its actions cannot be mixed.
+        (
+            NODE % "ConcurrencyLimiter: {limit: 5}, Remove: {limit: 5}",
+            f".Job[7].Remove: unknown limiter 'Remove', {KNOWN}",
+        ),
         (
             NODE % "ConcurrencyLimiter: {limit: 5}, Remove: {RateLimiter: {}}",
-            f".Job[7].Remove: unknown limiter 'Remove', {KNOWN}",
+            ".Job[7].Remove.RateLimiter.limit: is missing",
         ),
         (
             NODE % "ConcurrencyLimiter: 5",
@@ -175,7 +181,7 @@ def test_a_mistake_in_limits_is_reported(text: str, line: str) -> None:
 
 
 def test_limits_are_read_as_they_are_written() -> None:
-    """Limiters of a key or of its actions, whole numbers as keys, and no limiter at all."""
+    """Limiters of a key and of its actions, whole numbers as keys, and no limiter at all."""
     config = parse_config(
         """
 common:
@@ -185,6 +191,7 @@ common:
     Transformation:
       12345: {ConcurrencyLimiter: {limit: 10_000}}
       default: {Register: {RateLimiter: {limit: 3, window_seconds: 0.5}}, Remove: {}}
+      7: {ConcurrencyLimiter: {limit: 2}, Remove: {ConcurrencyLimiter: {limit: 1}}}
 """,
         "c.yaml",
     )
@@ -194,6 +201,8 @@ common:
     ]
     assert found == [
         ("Transformation", "12345", "", "concurrency", 10_000, None),
+        ("Transformation", "7", "", "concurrency", 2, None),
+        ("Transformation", "7", "Remove", "concurrency", 1, None),
         ("Transformation", "default", "Register", "rate", 3, 0.5),
     ]
 
