@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from datetime import date
+from decimal import Decimal
 from enum import Enum
 from functools import cache
+from pathlib import PurePath
 from typing import ClassVar
+from uuid import UUID
 
 from nonet.errors import RegistrationError, suggestion
 from nonet.keys import escape
@@ -21,6 +25,9 @@ _MOST_TTL_MS = 2**31 - 1
 MOST_ITEMS = 2**31 - 1
 LEAST_WINDOW_SECONDS = 0.001
 MOST_WINDOW_SECONDS = 366 * 24 * 3600
+# Whose text is the same in every process. That of other objects often is their address, and a lock
+# named by it would protect nothing. (A datetime is a date.)
+_NAMING = (str, int, float, UUID, Enum, PurePath, Decimal, date)
 
 
 class _NamesTypes(type):
@@ -99,10 +106,14 @@ class BaseLock:
 
     Args:
         obj: kind of the object, a registered `LockedObjectType` (or its name).
-        key: which object; any text or number.
+        key: which object: text, a number, `UUID`, enum, path, `Decimal`, `date` or `datetime`;
+            its text is the name. Of an enum that is neither text nor a whole number its name is.
         extra_keys: further parts of the name, e.g. an action.
         ttl_ms: how long the lock outlives a dead holder, in milliseconds, 24 days at most. The
             default follows the process setting ``NONET_LOCK_TTL``.
+
+    Raises:
+        ValueError: a key is of another type, or the TTL does not fit.
     """
 
     kind: ClassVar[str]
@@ -116,11 +127,18 @@ class BaseLock:
         ttl_ms: int = DEFAULT_TTL_MS,
     ) -> None:
         # The scripts read whole numbers; a line with another would not be seen as a lock.
-        if not isinstance(ttl_ms, int) or not 100 <= ttl_ms <= _MOST_TTL_MS:
+        if not _is_whole(ttl_ms) or not 100 <= ttl_ms <= _MOST_TTL_MS:
             raise ValueError(
                 f"{type(self).__name__}: ttl_ms={ttl_ms!r} must be a whole number, 100 at least "
                 f"and {_MOST_TTL_MS} (24 days) at most"
             )
+        for part in (key, *extra_keys):
+            if not isinstance(part, _NAMING):
+                raise ValueError(
+                    f"{type(self).__name__}: a key of type {type(part).__qualname__} cannot name a "
+                    "lock; give text, a number, UUID, enum, path, Decimal or date that means the "
+                    "same in every process"
+                )
         self.obj = LockedObjectType(obj)
         self.key = key
         self.extra_keys = extra_keys
@@ -172,7 +190,7 @@ class BaseLimiter(BaseLock):
     limit: int | None = None
 
     def _checked_limit(self) -> int | None:
-        if self.limit is not None and not (isinstance(self.limit, int) and self.limit >= 1):
+        if self.limit is not None and not (_is_whole(self.limit) and self.limit >= 1):
             raise ValueError(f"{self!r}: limit={self.limit!r} must be a whole number, 1 at least")
         return self.limit
 
@@ -212,7 +230,7 @@ class RateLimiter(BaseLimiter):
 
     def line(self) -> str:
         limit = self._checked_limit()
-        if not (isinstance(self.n_items, int) and 1 <= self.n_items <= MOST_ITEMS):
+        if not (_is_whole(self.n_items) and 1 <= self.n_items <= MOST_ITEMS):
             raise ValueError(
                 f"{self!r}: n_items={self.n_items!r} must be a whole number, 1 at least"
             )
@@ -220,11 +238,11 @@ class RateLimiter(BaseLimiter):
             return _line(self.kind, self.redis_key, self.ttl_ms, "", "", self.n_items)
         if self.window_seconds is None:
             raise ValueError(f"{self!r}: limit={limit} needs window_seconds")
-        if not LEAST_WINDOW_SECONDS <= self.window_seconds <= MOST_WINDOW_SECONDS:
+        is_number = isinstance(self.window_seconds, int | float)
+        if not is_number or not LEAST_WINDOW_SECONDS <= self.window_seconds <= MOST_WINDOW_SECONDS:
             raise ValueError(
-                f"{self!r}: window_seconds={self.window_seconds} must be at least "
-                f"{LEAST_WINDOW_SECONDS} and "
-                f"{MOST_WINDOW_SECONDS} (366 days) at most"
+                f"{self!r}: window_seconds={self.window_seconds!r} must be a number, at least "
+                f"{LEAST_WINDOW_SECONDS} and {MOST_WINDOW_SECONDS} (366 days) at most"
             )
         window_ms = round(self.window_seconds * 1000)
         return _line(self.kind, self.redis_key, self.ttl_ms, limit, window_ms, self.n_items)
@@ -356,6 +374,10 @@ def rate_limited(lines: str, held: str) -> bool:
     marks = held.ljust(len(kinds), "-")
     own = any(kind == "L" and mark != "-" for kind, mark in zip(kinds, marks, strict=False))
     return own or bool(marks[len(kinds) :].strip("-"))
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def _plain(part: object) -> object:

@@ -2,7 +2,11 @@
 
 import math
 import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
+from pathlib import PurePosixPath
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -229,6 +233,35 @@ def test_every_line_is_one_that_the_scripts_can_read(
     assert LINE.fullmatch(line)
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (0.5, "0.5"),
+        (Decimal("1.20"), "1.20"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (PurePosixPath("/lhcb/a b"), "/lhcb/a%20b"),
+        (date(2026, 7, 1), "2026-07-01"),
+        (datetime(2026, 7, 1, 12, tzinfo=UTC), "2026-07-01%2012%3A00%3A00+00%3A00"),
+        (Number.SEVEN, "7"),
+        (Plain.RemoveFile, "RemoveFile"),
+    ],
+)
+def test_what_has_the_same_text_everywhere_names_a_lock(key: object, name: str) -> None:
+    """Numbers, ids, paths, dates and enums do, as a key and as an extra key."""
+    assert MutexLock(JOB, key).redis_key == f"lock:mutex:job:{name}"
+    assert MutexLock(JOB, 1, key).redis_key == f"lock:mutex:job:1:{name}"
+
+
+@pytest.mark.parametrize("key", [None, b"a", ["a"], ("a",), object(), str])
+def test_what_may_have_another_text_elsewhere_is_refused(key: object) -> None:
+    """A lock that is named by the address of an object protects nothing."""
+    reason = f"MutexLock: a key of type {type(key).__name__} cannot name a lock"
+    with pytest.raises(ValueError, match=reason):
+        MutexLock(JOB, key)
+    with pytest.raises(ValueError, match=reason):
+        MutexLock(JOB, 1, key)
+
+
 def test_kinds_are_different_locks() -> None:
     """A mutex, a reader/writer lock and the limiters of one object never exclude each other."""
     names = {kind(JOB, 1).redis_key for kind in KINDS}
@@ -255,6 +288,12 @@ def test_kinds_are_different_locks() -> None:
         ),
         (lambda: ConcurrencyLimiter(TASK, "T", limit=2.5), "limit=2.5 must be a whole number"),
         (lambda: ConcurrencyLimiter(TASK, "T", limit="2"), "limit='2'"),
+        (lambda: ConcurrencyLimiter(TASK, "T", limit=True), "limit=True must be a whole number"),
+        (lambda: Tight(TASK, "T", n_items=True), "n_items=True must be a whole number"),
+        (
+            lambda: RateLimiter(TASK, "T", limit=1, window_seconds="60"),
+            "window_seconds='60' must be a number",
+        ),
         (lambda: RateLimiter(TASK, "T", limit=-1, window_seconds=1), "limit=-1"),
         (lambda: RateLimiter(TASK, "T", limit=1), "needs window_seconds"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=0), "window_seconds=0"),
