@@ -258,11 +258,15 @@ def _parse(source: str, text: str, problems: list[tuple[str, Location, str]]) ->
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problems.append((source, (), f"is no usable YAML: {error}"))
         return {}
-    problems += [(source, (), reason) for reason in loader.duplicates]
-    if document is not None and not isinstance(document, dict):
+    problems += [(source, (), reason) for reason in loader.problems]
+    if document is None:
+        # A file that was cut off or is being written, far more likely than no wish at all.
+        problems.append((source, (), "is empty: write {} if nothing is to be configured"))
+        return {}
+    if not isinstance(document, dict):
         problems.append((source, (), "must be a mapping with vos, common or vo-overrides"))
         return {}
-    return document or {}
+    return document
 
 
 class _Loader(yaml.SafeLoader):
@@ -270,7 +274,7 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self.duplicates: list[str] = []
+        self.problems: list[str] = []
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Composed nodes still are what was written; `<<` is resolved later. (The type stubs are
@@ -281,7 +285,7 @@ class _Loader(yaml.SafeLoader):
             identity = (key.tag, str(key.value))
             if identity in seen:
                 line = key.start_mark.line + 1
-                self.duplicates.append(f"line {line}: the key {key.value!r} is written twice")
+                self.problems.append(f"line {line}: the key {key.value!r} is written twice")
             seen.add(identity)
         return node
 

@@ -254,9 +254,21 @@ common:
     assert config.source == "c.yaml"
 
 
-def test_an_empty_document_is_the_default() -> None:
-    """Nothing written means no VO and no override."""
-    assert parse_config("# nothing yet\n", "c.yaml").vos == []
+def test_an_empty_mapping_is_the_default() -> None:
+    """Who wants to configure nothing says so."""
+    assert parse_config("# nothing yet\n{}", "c.yaml").vos == []
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n", "---\n", "null"])
+def test_an_empty_file_is_refused(tmp_path: Path, text: str) -> None:
+    """A file that was cut off would drop every limit; so would one of a directory, its own."""
+    (tmp_path / "a.yaml").write_text("vos: [x]\n")
+    (tmp_path / "b.yaml").write_text(text)
+    for path in (tmp_path, tmp_path / "b.yaml"):
+        with pytest.raises(ConfigurationError) as refused:
+            load_config(path)
+        reason = "is empty: write {} if nothing is to be configured"
+        assert str(refused.value) == f"{tmp_path}/b.yaml: {reason}"
 
 
 def test_the_shipped_example_loads() -> None:

@@ -197,7 +197,7 @@ def test_the_nearest_declaration_of_a_schedule_wins() -> None:
     class Again(Daily):
         _schedule = HOURLY
 
-    plan = entries(parse_config("", "c"), {"x:Daily": Daily, "x:Again": Again})
+    plan = entries(parse_config("{}", "c"), {"x:Daily": Daily, "x:Again": Again})
     assert [entry.schedule for entry in plan] == [CronSchedule("@daily"), HOURLY]
 
 

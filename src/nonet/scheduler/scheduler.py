@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 _STANDBY_SECONDS = 1.0
 _LONGEST_PAUSE = 1.0
 _CONFIG_SECONDS = 1.0
+# A file that changes again within this time is still being written.
+_SETTLE_SECONDS = 0.2
 _RESIGN_SECONDS = 1.0
 _BATCH = 500
 
@@ -200,7 +202,7 @@ class Scheduler:
     async def _watch_config(self) -> float:
         try:
             config = self._read_config()
-            if config.fingerprint() != self._fingerprint:
+            if config.fingerprint() != self._fingerprint and await self._is_settled(config):
                 self._adopt(config)
                 logger.info(
                     "configuration applied: %d periodic entries, %d limits",
@@ -214,6 +216,11 @@ class Scheduler:
             self._config_problem = str(error)
         await self._publish_limits()
         return _CONFIG_SECONDS
+
+    async def _is_settled(self, config: Config) -> bool:
+        """Whether a second look finds the same configuration; else the next tick looks again."""
+        await asyncio.sleep(_SETTLE_SECONDS)
+        return self._read_config().fingerprint() == config.fingerprint()
 
     async def _publish_limits(self) -> None:
         """Let the configured limits hold, unless they do: they change, and Redis may lose them."""
