@@ -187,13 +187,23 @@ class Nonet:
             wait: how many seconds to try while others hold them.
 
         Raises:
-            UnableToAcquireLockError: another holder kept one of them for all that time.
+            TypeError, ValueError: at once, if there is no lock, or what is given is none.
+            UnableToAcquireLockError: it did not get all of them in that time.
             LeaseLostError: one was lost meanwhile; the block was cancelled.
 
         Example:
             async with app.hold(MutexLock(LockedObjectType.JOB, 7), wait=5):
                 ...
         """
+        for lock in locks:
+            if not isinstance(lock, BaseLock):
+                raise TypeError(
+                    f"hold: {lock!r:.200} is no lock; pass locks one by one: hold(first, second)"
+                )
+        if not locks:
+            raise ValueError("hold: no lock is given, so nothing would be protected")
+        if not wait >= 0:  # nan, too
+            raise ValueError(f"hold: wait={wait!r} must be 0 seconds or more")
         return hold(self.broker, self.settings, encode_locks(locks), wait_seconds=wait)
 
     def injector(self) -> Injector:
