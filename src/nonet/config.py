@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -255,7 +256,7 @@ def _parse(source: str, text: str, problems: list[tuple[str, Location, str]]) ->
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         problems.append((source, (), f"{line}{error.problem or error.context}"))
         return {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
         problems.append((source, (), f"is no usable YAML: {error}"))
         return {}
     problems += [(source, (), reason) for reason in loader.problems]
@@ -269,8 +270,12 @@ def _parse(source: str, text: str, problems: list[tuple[str, Location, str]]) ->
     return document
 
 
+_INTEGER = "tag:yaml.org,2002:int"
+_PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]*")
+
+
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also notices a key written twice in one mapping."""
+    """The safe loader, which also notices keys that it would silently take for others."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -284,10 +289,15 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             identity = (key.tag, str(key.value))
             if identity in seen:
-                line = key.start_mark.line + 1
-                self.problems.append(f"line {line}: the key {key.value!r} is written twice")
+                self._problem(key, "is written twice")
+            if key.tag == _INTEGER and not _PLAIN_INTEGER.fullmatch(str(key.value)):
+                number = self.construct_object(key)
+                self._problem(key, f"is the number {number} in YAML: write it in quotes")
             seen.add(identity)
         return node
+
+    def _problem(self, key: yaml.Node, reason: str) -> None:
+        self.problems.append(f"line {key.start_mark.line + 1}: the key {key.value!r} {reason}")
 
 
 class _Merger:
@@ -337,6 +347,8 @@ def _as_value_error(check: Callable[[], object]) -> None:
 def _reason(kind: str, message: str, location: Location) -> str:
     if location[-1:] == ("[key]",):
         return f"as a key: {message}"
+    if kind in ("model_type", "dict_type"):
+        return "must be a mapping; write {} for an empty one"
     if kind != "extra_forbidden":
         return message.removeprefix("Value error, ")
     key = str(location[-1])

@@ -253,7 +253,9 @@ class _Reader:
             # YAML reads 12345 as a number, and ids of transformations and jobs are numbers.
             whole = isinstance(written, int) and not isinstance(written, bool)
             text = str(written) if whole else written
-            if not isinstance(text, str) or not text:
+            if text == "":
+                self._problem(at, "a key must not be empty")
+            elif not isinstance(text, str):
                 self._problem(at, f"the key {written!r} must be text: write it in quotes")
             elif text in seen:
                 self._problem((*at, written), "is written twice")

@@ -31,7 +31,11 @@ def refusal(text: str) -> list[str]:
         ("vos: [1]", "vos[0]: Input should be a valid string"),
         ("vos: ['']", "vos[0]: String should have at least 1 character"),
         ("vos: [a, b, a]", "vos: listed twice: a"),
-        ("common: ", "common: Input should be a valid dictionary or instance of SectionConfig"),
+        ("common: ", "common: must be a mapping; write {} for an empty one"),
+        ("vo-overrides: ", "vo-overrides: must be a mapping; write {} for an empty one"),
+        ("vo-overrides: {lhcb: }", "vo-overrides.lhcb: must be a mapping; write {} for an empty"),
+        ("common: {periodic-tasks: }", "common.periodic-tasks: must be a mapping; write {}"),
+        (ENTRY % "{schedule: 5}", f"{AT}[0].schedule: must be a mapping; write {{}}"),
         (
             "limits: {}",
             "limits: unknown key 'limits', known are vos, common, vo-overrides. Write it under"
@@ -53,7 +57,7 @@ def refusal(text: str) -> list[str]:
         (ENTRY % "{ce_regex: x}", f"{AT}[0].ce_regex: unknown key 'ce_regex', known are name"),
         (ENTRY % "{enabled: 'no'}", f"{AT}[0].enabled: Input should be a valid boolean"),
         (ENTRY % "{name: 5}", f"{AT}[0].name: Input should be a valid string"),
-        (ENTRY % "{args: [1]}", f"{AT}[0].args: Input should be a valid dictionary"),
+        (ENTRY % "{args: [1]}", f"{AT}[0].args: must be a mapping"),
         (ENTRY % "{name: a}, {}", f"{AT}: entry 1 needs a name, because there are several"),
         (ENTRY % "{name: a}, {name: a}", f"{AT}: several entries have the same name: a"),
         (
@@ -89,6 +93,9 @@ def refusal(text: str) -> list[str]:
         ("- vos", "must be a mapping"),
         ("vos: &a [*a]", "is no usable YAML: Circular reference"),
         ("vos: !!python/object:os.system x", "line 1: could not determine a constructor"),
+        ("vos: [!!bool x, !!int '']", "is no usable YAML: "),
+        ("{!!int [1]: 2}", "line 1: expected a scalar node"),
+        ("{!!int x: 2}", "is no usable YAML: invalid literal"),
         ("{}\n---\n{}", "line 2: but found another document"),
         ("vos: [\x00]", "is no usable YAML: "),
     ],
@@ -115,7 +122,7 @@ KNOWN = "known are ConcurrencyLimiter, RateLimiter."
         ),
         (LIMITS % "Job: {1.5: {}}", ".Job: the key 1.5 must be text: write it in quotes"),
         (LIMITS % "Job: {yes: {}}", ".Job: the key True must be text: write it in quotes"),
-        (LIMITS % "Job: {'': {}}", ".Job: the key '' must be text: write it in quotes"),
+        (LIMITS % "Job: {'': {}}", ".Job: a key must not be empty"),
         (LIMITS % "Job: {7: {}, '7': {}}", ".Job.7: is written twice"),
         (NODE % "Remove: {}, Other: 5", ".Job[7].Other: must be a mapping of limiters, not 5"),
         (
@@ -178,6 +185,32 @@ def test_a_mistake_in_limits_is_reported(text: str, line: str) -> None:
     assert refusal(text)[0].startswith(f"c.yaml: common.limits{line}")
     of_vo = text.replace("common:", "vo-overrides: {lhcb:") + "}"
     assert refusal(of_vo)[0].startswith(f"c.yaml: vo-overrides.lhcb.limits{line}")
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("007", "7"),
+        ("010", "8"),
+        ("0x10", "16"),
+        ("0b11", "3"),
+        ("10:30", "630"),
+        ("1_000", "1000"),
+        ("+5", "5"),
+        ("-0", "0"),
+        ("!!int '07'", "7"),
+    ],
+)
+def test_a_key_that_yaml_takes_for_another_is_refused(written: str, number: str) -> None:
+    """`007` would limit object 7; in quotes it is what was written, as is a plain number."""
+    text = "common:\n  limits:\n    Job:\n      %s: {ConcurrencyLimiter: {limit: 1}}"
+    shown = written.removeprefix("!!int ").strip("'")
+    assert refusal(text % written) == [
+        f"c.yaml: line 4: the key {shown!r} is the number {number} in YAML: write it in quotes"
+    ]
+    for same in (f"'{shown}'", number, "-5"):
+        (rule,) = parse_config(text % same, "c.yaml").common.limits
+        assert rule.key == same.strip("'")
 
 
 def test_limits_are_read_as_they_are_written() -> None:
