@@ -78,11 +78,14 @@ async def test_every_change_can_be_read(task_run: TaskRun) -> None:
         (("Job", 7), "nothing to set: give --concurrency, --rate or --off"),
         (("Job", 7, "--concurrency", 0), "--concurrency: must be a whole number, 1 at least"),
         (("Job", 7, "--concurrency", "many"), "--concurrency: must be a whole number"),
-        (("Job", 7, "--rate", 5), "--window: must be a number of seconds"),
+        (("Job", 7, "--rate", 5), "--rate needs --window SECONDS"),
         (("Job", 7, "--rate", 5, "--window", 0), "--window: must be a number of seconds"),
         (("Job", 7, "--concurrency", 5, "--window", 1), "--window needs --rate"),
         (("Job", 7, "--rate", "off", "--window", 1), "--window needs --rate"),
         (("Job", 7, "--off", "--rate", 5), "--off lifts every limit"),
+        (("Job", "", "--off"), "KEY must not be empty"),
+        (("Job", 7, "", "--off"), "ACTION must not be empty"),
+        (("Job", 7, "--off", "--vo", ""), "--vo must not be empty"),
         (("no type", 7, "--off"), "object type 'no type' must be an identifier"),
     ],
 )
@@ -95,6 +98,15 @@ async def test_a_mistake_is_refused(
     (line,) = ended.err.splitlines()
     assert line.startswith("error: ") and reason in line
     assert task_run.keys() == set()
+
+
+@pytest.mark.parametrize("arguments", [("",), (7, ""), (7, "--vo", "")])
+async def test_unset_wants_no_empty_value(task_run: TaskRun, arguments: tuple[object, ...]) -> None:
+    """An empty `--vo` does not take the common override away."""
+    await task_run("limits", "set", "Job", 7, "--concurrency", 1)
+    ended = await task_run("limits", "unset", "Job", *arguments)
+    assert ended.code == 2 and "must not be empty" in ended.err
+    assert len((await task_run("limits", "list", "--json")).json) == 1
 
 
 async def test_what_is_not_registered_here_is_a_warning(task_run: TaskRun) -> None:

@@ -47,10 +47,11 @@ Key = Annotated[
     typer.Argument(metavar="KEY", help="Which object, or 'default'; of Task the class name."),
 ]
 Action = Annotated[
-    str, typer.Argument(metavar="ACTION", help="Further key of the limiter.", show_default=False)
+    str | None,
+    typer.Argument(metavar="ACTION", help="Further key of the limiter.", show_default=False),
 ]
 Vo = Annotated[
-    str, typer.Option(help="The own limit of this VO, counted apart.", show_default=False)
+    str | None, typer.Option(help="The own limit of this VO, counted apart.", show_default=False)
 ]
 
 
@@ -97,7 +98,7 @@ def list_(
 def set_(
     object_type: ObjectType,
     key: Key,
-    action: Action = "",
+    action: Action = None,
     concurrency: Annotated[
         str | None, typer.Option(metavar="N|off", help="At most so many at a time.")
     ] = None,
@@ -108,7 +109,7 @@ def set_(
         float | None, typer.Option(metavar="SECONDS", help="Length of the window of --rate.")
     ] = None,
     off: Annotated[bool, typer.Option("--off", help="Lift both, also those of the class.")] = False,
-    vo: Vo = "",
+    vo: Vo = None,
     tasks: Tasks = None,
     namespace: Namespace = None,
     state_dir: StateDir = None,
@@ -128,10 +129,11 @@ def set_(
 
     async def command() -> int:
         values = _values(concurrency, rate, window, off)
+        _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
         found = _object_type(object_type, key, settings_options(tasks, namespace, state_dir))
         async with observer(namespace, state_dir) as nonet:
             for limiter, limit in values.items():
-                address = LimitAddress(found, key, action, limiter, vo)
+                address = LimitAddress(found, key, action or "", limiter, vo or "")
                 await nonet.limits.override(address, limit, who())
                 typer.echo(f"{_name(address)}: {_in_words(limit)}", err=True)
         return ExitCode.OK
@@ -143,12 +145,12 @@ def set_(
 def unset(
     object_type: ObjectType,
     key: Key,
-    action: Action = "",
+    action: Action = None,
     concurrency: Annotated[
         bool, typer.Option("--concurrency", help="Only how many at a time.")
     ] = False,
     rate: Annotated[bool, typer.Option("--rate", help="Only how many in a window.")] = False,
-    vo: Vo = "",
+    vo: Vo = None,
     tasks: Tasks = None,
     namespace: Namespace = None,
     state_dir: StateDir = None,
@@ -157,10 +159,12 @@ def unset(
     """Let the configuration hold again. Exit code 4: there is no such override."""
 
     async def command() -> int:
+        _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
         found = _object_type(object_type, key, settings_options(tasks, namespace, state_dir))
         kinds = [kind for kind, wanted in ((CONCURRENCY, concurrency), (RATE, rate)) if wanted]
         addresses = [
-            LimitAddress(found, key, action, kind, vo) for kind in kinds or (CONCURRENCY, RATE)
+            LimitAddress(found, key, action or "", kind, vo or "")
+            for kind in kinds or (CONCURRENCY, RATE)
         ]
         async with observer(namespace, state_dir) as nonet:
             gone = [item for item in addresses if await nonet.limits.go_back(item, who())]
@@ -174,6 +178,13 @@ def unset(
         return ExitCode.OK
 
     run(debug, command)
+
+
+def _refuse_empty(**given: str | None) -> None:
+    """An empty variable of a script must not become the limit of everybody."""
+    for name, value in given.items():
+        if value == "":
+            raise ConfigurationError(f"{name} must not be empty: give a value or leave it out")
 
 
 def _values(
@@ -191,6 +202,8 @@ def _values(
         values[CONCURRENCY] = Limit(_number("--concurrency", concurrency))
     if rate is not None:
         limit = _number("--rate", rate)
+        if limit is not None and window is None:
+            raise ConfigurationError("--rate needs --window SECONDS")
         if limit is not None and (problem := window_problem(window)):
             raise ConfigurationError(f"--window: {problem}")
         values[RATE] = Limit(limit, window)
