@@ -75,7 +75,7 @@ class Facts:
         is_parked: it stands in the queues of locks; then `refusal` (None: nothing refuses it now).
         place: of a queued task: ``tasks`` or ``woken``: its stream, with `ahead` tasks before it;
             ``beyond``: there are more than `ahead`; ``none``: it is in no stream.
-        workers, idle: live workers of its size, and those of them that have a free slot.
+        workers, idle: live workers of its size, and those of them that are asking for work.
         promoters: live processes that move what is due.
     """
 
@@ -109,7 +109,7 @@ class Explanation:
         cause: one word for programs: ``running``, ``lock``, ``turn`` (others came first),
             ``limiter``, ``rate``, ``impossible``, ``look`` (nothing refuses it, it will be looked
             at), ``hand-back``, ``time``, ``retry``, ``promoter`` (due, but nobody moves it),
-            ``worker`` (there is none of its size), ``queue``, ``woken``, ``sql``, ``ended``.
+            ``worker`` (none of its size is live), ``queue``, ``woken``, ``sql``, ``ended``.
         text: the sentence for people; it begins with the state.
         lock: name of the lock or limiter, as ``task-run locks`` shows it.
         holders: some of those who hold it.
@@ -191,9 +191,14 @@ def _in_hands(facts: Facts) -> Explanation:
     text = f"{facts.state} on {facts.worker} for {span(facts.running_seconds)}"
     if facts.state == "dying":
         text = f"dying: {facts.worker} writes its dead letter to SQL"
-    if not facts.is_worker_alive:
-        text += "; that worker no longer answers: another one takes over when the lease has ended"
     cause = "running" if facts.state == "running" else "sql"
+    if not facts.is_worker_alive and facts.workers:
+        text += "; that worker no longer answers: another one takes over when the lease has ended"
+    elif not facts.is_worker_alive:
+        size = _size(facts)
+        text += f"; that worker no longer answers, and no other of size {size} is live: "
+        text += f"start a task-worker --size {size}"
+        cause = "worker"
     return _made(facts, cause, text, worker=facts.worker)
 
 
@@ -230,8 +235,6 @@ def _refused(facts: Facts) -> Explanation:
 
 
 def _held(refusal: Refusal) -> str:
-    if not refusal.holders:  # it was released between two looks of one script: it cannot happen
-        return f"{refusal.lock} is held"
     first, others = refusal.holders[0], refusal.holding - 1
     text = f"{refusal.lock} is held by {named(first)}"
     if first.is_live and first.held_seconds is not None:
@@ -279,7 +282,7 @@ def _later(facts: Facts, due: float) -> Explanation:
 
 
 def _queued(facts: Facts) -> Explanation:
-    size = facts.stream.rpartition(":")[2]
+    size = _size(facts)
     what = f"{facts.state}: " + ("its dead letter must be written, " * (facts.state == "dying"))
     if not facts.workers:
         text = f"{what}no live worker of size {size}: start a task-worker --size {size}"
@@ -304,8 +307,12 @@ def _queued(facts: Facts) -> Explanation:
         text += "; an idle worker is about to read them"
     else:
         workers = f"{facts.workers} live worker{'s' if facts.workers > 1 else ''}"
-        text += f"; {workers} of size {size}, none with a free slot"
+        text += f"; {workers} of size {size}, none is asking for work now"
     return _made(facts, "queue", text, ahead=facts.ahead)
+
+
+def _size(facts: Facts) -> str:
+    return facts.stream.rpartition(":")[2]
 
 
 def _instant(seconds: float | None) -> datetime | None:

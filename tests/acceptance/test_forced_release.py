@@ -87,7 +87,7 @@ async def test_explain_follows_a_task_through_its_life(site: Site) -> None:
         await site.started(first)
         found = await app.explain(last)
         assert (found.cause, found.ahead) == ("queue", 0)
-        assert "1 live worker of size small, none with a free slot" in found.text
+        assert "1 live worker of size small, none is asking for work now" in found.text
         assert (await app.explain(first)).worker.startswith(f"{worker.pid}@")
         site.open(gate)
         await last.result(timeout=20)

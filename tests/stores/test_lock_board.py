@@ -324,7 +324,7 @@ async def test_queued_says_who_could_take_it_and_what_is_read_before(bench: Benc
     assert (await bench.explain("c")).ahead == 1
     assert [item.id for item in await bench.fetch(1)] == ["b"]
     found = await bench.explain("c")
-    assert found.ahead == 0 and "none with a free slot" in found.text
+    assert found.ahead == 0 and "none is asking for work now" in found.text
     await bench.fetch(3)
     await bench.submit("next")
     await bench.client.zadd("{test}:idle:small", {"small-a": 1})
@@ -479,6 +479,18 @@ async def test_tokens_are_dropped(bench: Bench) -> None:
     assert (await bench.board.release("limiter:rate:job:7", WHO)).dropped == 2
     assert [item.id for item in await bench.fetch()] == ["c"]
     assert (await bench.only()).used == 1
+
+
+async def test_a_rate_limiter_is_counted_in_items_everywhere(bench: Bench) -> None:
+    """What is shown, what is dropped and what is written down is one number: items, not grants."""
+    five = RateLimiter("job", 7, limit=9, window_seconds=60, n_items=5)
+    for id, lock in (("a", five), ("b", RATE)):
+        await bench.broker.settle(await bench.run(id, lock), "done", b"")
+    await bench.client.delete("{test}:sum:limiter:rate:job:7")  # as a release in between leaves it
+    assert (await bench.only()).used == 6
+    assert (await bench.board.release("limiter:rate:job:7", WHO)).dropped == 6
+    ((_, event),) = await bench.client.xrange("{test}:events")
+    assert event[b"text"] == b"limiter:rate:job:7 emptied of 6"
 
 
 async def test_a_repeated_release_leaves_those_who_came_after(bench: Bench) -> None:

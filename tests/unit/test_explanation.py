@@ -46,10 +46,22 @@ def queued(**known: Any) -> Facts:
             "running on 7@host for 12 s",
         ),
         (
-            facts("running", worker="7@host", running_seconds=50, is_worker_alive=False),
+            facts("running", worker="7@host", running_seconds=50, is_worker_alive=False, workers=1),
             "running",
             "running on 7@host for 50 s; that worker no longer answers: another one takes over "
             "when the lease has ended",
+        ),
+        (
+            facts("running", worker="7@host", running_seconds=50, is_worker_alive=False),
+            "worker",
+            "running on 7@host for 50 s; that worker no longer answers, and no other of size small "
+            "is live: start a task-worker --size small",
+        ),
+        (
+            facts("dying", worker="7@host", is_worker_alive=False),
+            "worker",
+            "dying: 7@host writes its dead letter to SQL; that worker no longer answers, and no "
+            "other of size small is live: start a task-worker --size small",
         ),
         (
             facts("dying", worker="7@host"),
@@ -65,7 +77,7 @@ def queued(**known: Any) -> Facts:
             facts("dying", workers=1, place="tasks", ahead=2),
             "queue",
             "dying: its dead letter must be written, behind 2 tasks that are older or of a higher "
-            "priority; 1 live worker of size small, none with a free slot",
+            "priority; 1 live worker of size small, none is asking for work now",
         ),
         (
             parked(MUTEX),
@@ -170,7 +182,7 @@ def queued(**known: Any) -> Facts:
             queued(ahead=9),
             "queue",
             "queued: behind 9 tasks that are older or of a higher priority; 2 live workers of size "
-            "small, none with a free slot",
+            "small, none is asking for work now",
         ),
         (
             queued(ahead=1, idle=1),
@@ -182,12 +194,12 @@ def queued(**known: Any) -> Facts:
             queued(ahead=1000, place="beyond"),
             "queue",
             "queued: behind more than 1000 tasks that are older or of a higher priority; 2 live "
-            "workers of size small, none with a free slot",
+            "workers of size small, none is asking for work now",
         ),
         (
             queued(),
             "queue",
-            "queued: next in line; 2 live workers of size small, none with a free slot",
+            "queued: next in line; 2 live workers of size small, none is asking for work now",
         ),
         (queued(place="woken"), "woken", "queued: woken, a worker of size small will take it"),
         (
