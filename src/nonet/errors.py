@@ -170,6 +170,9 @@ class LimitImpossible(NonetError):
     """One execution counts for more than the limiter ever allows."""
 
 
+NEXT_STEP_IMPOSSIBLE = "lower n_items or raise the limit ('task-run limits list'), then try again"
+
+
 class LeaseLostError(NonetError):
     """This attempt no longer owns its delivery or one of its locks."""
 

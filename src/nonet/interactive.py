@@ -18,6 +18,8 @@ from typing import Any, Literal, TypeVar
 
 from nonet.client import CallbackSpawner, Client
 from nonet.errors import (
+    NEXT_STEP_IMPOSSIBLE,
+    DeadlockError,
     DependencyError,
     InvalidArgumentsError,
     LeaseLostError,
@@ -35,6 +37,7 @@ from nonet.stores.leases import Lease, Leases
 from nonet.task import (
     BaseTask,
     TaskContext,
+    current_holders,
     declared_locks,
     enter_context,
     holding,
@@ -107,6 +110,7 @@ async def hold(
     Raises:
         UnableToAcquireLockError: another holder kept a lock for all that time.
         LimitImpossible: a limiter never allows as much as is asked of it.
+        DeadlockError: the task or hold around it has one of the locks.
         LeaseLostError: a lock was lost, which cancelled the block.
         ServerUnreachableError: Redis does not answer.
     """
@@ -142,6 +146,7 @@ class _Locks:
         ttl_ms = leased_ttl_ms(lines, "x" * len(lines), default_ttl_ms) or default_ttl_ms
         self._ttl = ttl_ms / 1000
         self._asked = False
+        self._holders = current_holders()
         self._watchdog = self._make_watchdog()
         self.fence = 0
 
@@ -153,14 +158,21 @@ class _Locks:
         """
         since = time.monotonic()
         try:
-            answer, detail = await self._broker.hold(self.id, self._lines, _who(), wait=wait)
+            answer, detail = await self._broker.hold(
+                self.id, self._lines, _who(), wait=wait, holders=self._holders
+            )
         except ServerUnreachableError as error:
             names = ", ".join(line.split("|")[1] for line in self._lines.split("\n"))
             raise ServerUnreachableError(
                 f"nothing was run, because its locks ({names}) cannot be taken: {error}"
             ) from error
         if answer == "IMPOSSIBLE":
-            raise LimitImpossible(detail)
+            raise LimitImpossible(f"{detail}; {NEXT_STEP_IMPOSSIBLE}")
+        if answer == "DEADLOCK":
+            raise DeadlockError(
+                f"{detail} can never be taken here: it is held, directly or behind others, by the "
+                "task or hold that asks for it. Take it only in one of the two"
+            )
         self._asked = wait or answer == "OK"
         if answer != "OK":
             return detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from pydantic import BaseModel
 
@@ -309,20 +310,26 @@ def running_context() -> TaskContext | None:
     return _context.get(None)
 
 
-_holds: ContextVar[tuple[str, ...]] = ContextVar("nonet_holds", default=())
+_Hold: TypeAlias = tuple[str, "asyncio.Task[Any] | None"]
+_holds: ContextVar[tuple[_Hold, ...]] = ContextVar("nonet_holds", default=())
 
 
 def current_holders() -> tuple[str, ...]:
-    """Ids of the running task and of the holds that are open here: they keep their locks."""
-    running = running_context()
-    return (*([running.id] if running else []), *_holds.get())
+    """Ids of the running task and of the holds that are open here: they keep their locks.
+
+    A hold counts only in the asyncio task that opened it: another one that was started in its
+    block may well wait for the end of the block.
+    """
+    running, here = running_context(), asyncio.current_task()
+    holds = [id for id, opened_in in _holds.get() if opened_in is here]
+    return (*([running.id] if running else []), *holds)
 
 
 @contextmanager
 def holding(id: str) -> Iterator[None]:
     """Called by the framework around the code under a hold."""
     outer = _holds.get()
-    _holds.set((*outer, id))
+    _holds.set((*outer, (id, asyncio.current_task())))
     try:
         yield
     finally:

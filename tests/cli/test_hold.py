@@ -10,6 +10,7 @@ from cli.terminal import TaskRun
 from daemons import until
 
 from nonet import (
+    DeadlockError,
     ExclusiveRWLock,
     LeaseLostError,
     MutexLock,
@@ -49,6 +50,23 @@ async def test_hold_waits(task_run: TaskRun) -> None:
         await asyncio.sleep(0)
         await first.__aexit__(None, None, None)
         assert await waiting > before
+
+
+async def test_a_hold_inside_a_hold_of_the_same_lock(task_run: TaskRun) -> None:
+    """It is told at once that it would wait for ever; beside the block it may wait for its end."""
+    async with task_run.app() as app:
+
+        async def beside() -> int:
+            async with app.hold(JOB, wait=20) as fence:
+                return fence
+
+        async with app.hold(JOB) as outer:
+            with pytest.raises(DeadlockError, match="lock:mutex:job:7 can never be taken here"):
+                async with app.hold(JOB, wait=20):
+                    pass
+            waiting = asyncio.create_task(beside())
+            await until(lambda: task_run.redis.exists("{cli}:queue:lock:mutex:job:7"), "it waits")
+        assert await waiting > outer
 
 
 async def test_a_lost_lock_cancels_the_block(task_run: TaskRun) -> None:

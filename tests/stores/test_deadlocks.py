@@ -144,3 +144,28 @@ async def test_an_interactive_call_is_nobody(broker: Broker, results: Results) -
     await submit(broker, "child", A)
     await look(results, "child", "call-1")
     assert not await broker.client.exists("{test}:t:call-1")
+
+
+async def test_a_hold_in_a_task_that_has_the_lock(broker: Broker) -> None:
+    """Nobody can take, while it runs, a lock that itself keeps; nothing is left of the try."""
+    await start(broker, "task", A)
+    lines = encode_locks([B, A])
+    answer = await broker.hold("hold-1", lines, wait=True, holders=["task"])
+    assert answer == ("DEADLOCK", "lock:mutex:job:a")
+    assert not await broker.client.exists("{test}:t:hold-1", "{test}:l:hold-1")
+    # Who does not wait is refused as by anybody else.
+    assert (await broker.hold("hold-1", lines, holders=["task"]))[0] == "REFUSED"
+
+
+async def test_a_hold_in_a_task_that_has_another_lock(broker: Broker) -> None:
+    """Waiting for what somebody else has is no deadlock."""
+    await start(broker, "task", A)
+    await start(broker, "other", B)
+    assert (await broker.hold("hold-1", encode_locks([B]), wait=True, holders=["task"])) == (
+        "REFUSED",
+        "lock:mutex:job:b",
+    )
+    # Now the other one asks for what the task has: each would wait for the other.
+    await broker.client.hset("{test}:t:task", "awaits", f"other {2**52}")
+    answer = await broker.hold("hold-2", encode_locks([A]), wait=True, holders=["other"])
+    assert answer[0] == "DEADLOCK"

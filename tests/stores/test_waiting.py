@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from nonet.errors import LimitImpossible
 from nonet.locks import (
     BaseLock,
     ConcurrencyLimiter,
@@ -408,6 +409,24 @@ async def test_a_big_request_is_not_starved_by_small_ones(queue: Queue) -> None:
     await queue.park("three", rate(3))
     await queue.park("one", rate(1))
     await queue.start("other", RATE)
+
+
+async def test_what_can_never_run_is_refused_at_submit(queue: Queue) -> None:
+    """A task that counts for more than a limit is not accepted, nor those submitted with it."""
+    big = RateLimiter("job", 2, limit=5, window_seconds=60, n_items=6)
+    fine = RateLimiter("job", 2, limit=5, window_seconds=60, n_items=5)
+    items = [
+        Submission(id, "p:T", "normal:small", b"e", encode_locks([lock]))
+        for id, lock in (("fine", fine), ("big", big))
+    ]
+    with pytest.raises(LimitImpossible, match=r"task big .*rate:job:2 allows 5, one .* 6; lower"):
+        await queue.broker.submit(items)
+    assert not await queue.redis.exists("{test}:t:fine", "{test}:t:big")
+    # What is configured counts, not what the class says.
+    await queue.redis.hset("{test}:limits", "L||job|2|", "6|60000")
+    assert await queue.broker.submit(items) == [True, True]
+    await queue.redis.hset("{test}:limits", "L||job|2|", "3|60000")
+    assert await queue.broker.submit(items) == [False, False]  # known: the same tasks
 
 
 async def test_a_freed_token_wakes(queue: Queue) -> None:

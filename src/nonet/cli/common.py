@@ -21,6 +21,7 @@ from nonet.cli.output import printable
 from nonet.errors import (
     ConfigurationError,
     InvalidArgumentsError,
+    LimitImpossible,
     NonetError,
     NotFoundError,
     RegistrationError,
@@ -42,6 +43,7 @@ _CODES: dict[type[NonetError], ExitCode] = {
     RegistrationError: ExitCode.USAGE,
     UnknownTaskError: ExitCode.USAGE,
     InvalidArgumentsError: ExitCode.USAGE,
+    LimitImpossible: ExitCode.USAGE,
     ServerUnreachableError: ExitCode.UNREACHABLE,
     NotFoundError: ExitCode.NOT_FOUND,
 }

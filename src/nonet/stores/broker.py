@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from nonet.errors import NEXT_STEP_IMPOSSIBLE, LimitImpossible
 from nonet.keys import prefix
 from nonet.stores.redis import (
     BatchedScripts,
@@ -183,14 +184,23 @@ class Broker:
         await self.client.aclose()
 
     async def submit(self, submissions: Sequence[Submission]) -> list[bool]:
-        """Create tasks; False for each id that is known already. Safe to repeat."""
+        """Create tasks; False for each id that is known already. Safe to repeat.
+
+        Raises:
+            LimitImpossible: a task counts for more than a rate limit allows now. Neither it nor
+                those after it were submitted, nor those of the same `_CHUNK_TASKS`.
+        """
         made: list[bool] = []
         for chunk in _chunks(submissions):
             args: list[Any] = []
             for item in chunk:
                 args += (item.id, item.name, item.stream, item.due_us)
                 args += (item.group, item.envelope, item.locks)
-            made += [new == 1 for new in await self.batched.run("submit", *args)]
+            answer = await self.batched.run("submit", *args)
+            if answer[0] == b"IMPOSSIBLE":
+                id, why = answer[1].decode(), answer[2].decode()
+                raise LimitImpossible(f"task {id} was not submitted: {why}; {NEXT_STEP_IMPOSSIBLE}")
+            made += [new == 1 for new in answer]
         return made
 
     async def fetch(self, worker: str, size: str, free: int) -> tuple[list[Delivery], bool]:
@@ -306,7 +316,13 @@ class Broker:
         await self.scripts.run("leave", worker, size)
 
     async def hold(
-        self, id: str, locks: str, who: str = "", *, wait: bool = False
+        self,
+        id: str,
+        locks: str,
+        who: str = "",
+        *,
+        wait: bool = False,
+        holders: Sequence[str] = (),
     ) -> tuple[str, str]:
         """Take locks for code that is no task.
 
@@ -315,11 +331,15 @@ class Broker:
             who: who holds them, for people.
             wait: stand in the queues if a lock refuses: ask again when `wait_for_wake` of the
                 id returns, then `unhold` if nobody wants them any more.
+            holders: tasks and holds in which they are asked for.
 
         Returns:
-            ``("OK", fence)``, ``("REFUSED", lock)`` or ``("IMPOSSIBLE", why)``.
+            ``("OK", fence)``, ``("REFUSED", lock)``, ``("IMPOSSIBLE", why)`` or
+            ``("DEADLOCK", lock)``: one of `holders` has it, or keeps away who has it.
         """
-        answer = await self.scripts.run("hold", id, locks, self._lock_ttl_ms, who, int(wait))
+        answer = await self.scripts.run(
+            "hold", id, locks, self._lock_ttl_ms, who, int(wait), *holders
+        )
         return answer[0].decode(), answer[1].decode()
 
     async def unhold(self, id: str) -> None:

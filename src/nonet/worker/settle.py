@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from nonet.dlq import dead_letter, reduced
 from nonet.errors import (
+    NEXT_STEP_IMPOSSIBLE,
     ConfigurationError,
     ConflictError,
     LimitImpossible,
@@ -259,7 +260,7 @@ def _last_words(delivery: Delivery) -> ErrorDocument:
     error_type, error = "WorkerLost", f"its worker died {delivery.deaths} times while it ran"
     if delivery.reason == Reason.LIMIT_IMPOSSIBLE:
         error_type = LimitImpossible.__name__
-        error = f"{delivery.detail}; lower n_items or raise the limit, then submit it again"
+        error = f"{delivery.detail}; {NEXT_STEP_IMPOSSIBLE}"
     return ErrorDocument(
         reason=delivery.reason or Reason.WORKER_LOST,
         error_type=error_type,

@@ -54,7 +54,7 @@ local function refuse_for_ever(pointer, record, me, lock)
   leave_as_admitted(me)
   each_place(me, function(_, _, name) give_back({name}) end)
   redis.call('HSET', P .. 't:' .. pointer.id, 'reason', 'limit-impossible', 'died', pointer.gen,
-    'detail', lock.counter .. ' allows ' .. lock.limit .. ', one execution counts ' .. lock.items)
+    'detail', why_impossible(lock))
   hand_over_dying(pointer, record)
 end
 

@@ -3,9 +3,11 @@
 -- and waits stands in the same queues as tasks do, as one of the highest priority, and asks again
 -- when it is told through its wake list, or every few seconds.
 -- KEYS  prefix
--- ARGV  id (made by the client), locks, lock ttl ms, who asks, wait (1|0)
--- returns {'OK', fence} | {'REFUSED', name of the lock} | {'IMPOSSIBLE', why}
--- @include base wake record limits locks queues refusal waiting
+-- ARGV  id (made by the client), locks, lock ttl ms, who asks, wait (1|0), tasks and holds in which
+--       it is asked …
+-- returns {'OK', fence} | {'REFUSED', name of the lock} | {'IMPOSSIBLE', why} | {'DEADLOCK', name of
+--       the lock}: it is held, in the end, where it is asked for
+-- @include base wake record limits locks queues refusal waiting deadlock
 local id, lines, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = P .. 't:' .. id
 local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', 'fence', 'refusals',
@@ -31,9 +33,18 @@ if refusal and refusal.impossible then
   each_place(me, function(_, _, name) give_back({name}) end)
   redis.call('DEL', key, P .. 'l:' .. id)
   offer_all()
-  return {'IMPOSSIBLE', refusal.lock.counter .. ' allows ' .. refusal.lock.limit .. ', not '
-    .. refusal.lock.items .. ' at a time'}
-elseif refusal and ARGV[5] == '0' then
+  return {'IMPOSSIBLE', why_impossible(refusal.lock)}
+end
+local waits = refusal and ARGV[5] == '1'
+for i = 6, waits and #ARGV or 0 do
+  local lock = lock_that_depends_on(me, ARGV[i])
+  if lock then
+    forget_hold(me)
+    offer_all()
+    return {'DEADLOCK', lock}
+  end
+end
+if refusal and not waits then
   offer_all()
   return {'REFUSED', refusal.lock.counter}
 end

@@ -62,6 +62,14 @@ local function count_at(lock, mark)
   lock.key = P .. lock.counter
 end
 
+local function is_impossible(lock)
+  return lock.limit and lock.items > lock.limit
+end
+
+local function why_impossible(lock)
+  return lock.counter .. ' allows ' .. lock.limit .. ', one execution counts ' .. lock.items
+end
+
 -- Find out what holds for a limiter now: sets limit (nil: off), window and where it is counted.
 local function resolve_limit(lock)
   local mark = 'x'

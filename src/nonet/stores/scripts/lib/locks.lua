@@ -44,6 +44,19 @@ local function parse_locks(lines, default_ttl, task)
   return locks
 end
 
+-- Why a task that declares these locks could never run, under the limits that hold now; or nil.
+local function impossible_lines(lines)
+  for _, lock in ipairs(parse_locks(lines, 0, '')) do
+    if lock.kind == 'L' then
+      resolve_limit(lock)
+      if is_impossible(lock) then
+        return why_impossible(lock)
+      end
+    end
+  end
+  return nil
+end
+
 -- The locks that an admission took: held has one mark for each, '' if no limiter was among them.
 local function held_locks(lines, default_ttl, task, held)
   if lines == '' and held == '' then

@@ -62,7 +62,7 @@ local function refusal_of(me)
   for _, lock in ipairs(me.locks) do
     if lock.limits then
       resolve_limit(lock)
-      if lock.limit and lock.items > lock.limit then
+      if is_impossible(lock) then
         return {lock = lock, impossible = true}
       elseif lock.limit then
         local free = free_places(lock)
