@@ -484,7 +484,7 @@ async def test_tokens_are_dropped(bench: Bench) -> None:
 async def test_a_rate_limiter_is_counted_in_items_everywhere(bench: Bench) -> None:
     """What is shown, what is dropped and what is written down is one number: items, not grants."""
     five = RateLimiter("job", 7, limit=9, window_seconds=60, n_items=5)
-    for id, lock in (("a", five), ("b", RATE)):
+    for id, lock in (("a", RATE), ("b", five)):
         await bench.broker.settle(await bench.run(id, lock), "done", b"")
     await bench.client.delete("{test}:sum:limiter:rate:job:7")  # as a release in between leaves it
     assert (await bench.only()).used == 6

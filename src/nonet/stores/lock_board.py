@@ -87,7 +87,7 @@ class Released:
 
     Attributes:
         voided: attempts and holds that lost a structural lock; the tasks run again.
-        dropped: slots or grants that a limiter was emptied of; `spared` held the slots, and run on.
+        dropped: slots or items that a limiter was emptied of; `spared` held the slots, and run on.
         woken: ids of those who waited and may run now.
     """
 

@@ -8,7 +8,7 @@
 -- KEYS  prefix
 -- ARGV  name, last fence (who was admitted later is left alone, so that a repeat voids nobody
 --       who came after), who asks (user@host pid)
--- returns {grants or slots that were dropped, holders, ids that were woken}; a holder is a row of
+-- returns {items or slots that were dropped, holders, ids that were woken}; a holder is a row of
 --       lib/sight, whose last field says whether it was voided
 -- @include base wake record rescue limits locks queues refusal waiting sight events
 local name, last_fence, who = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -104,7 +104,7 @@ end
 local function empty_grants()
   for _, member in ipairs(redis.call('ZRANGE', lock.key, 0, -1)) do
     if is_ours((string.match(member, '^(.*)|%d+$'))) then
-      dropped = dropped + redis.call('ZREM', lock.key, member)
+      dropped = dropped + (redis.call('ZREM', lock.key, member) == 1 and items_of({member}) or 0)
     end
   end
   redis.call('DEL', P .. 'sum:' .. name)  -- counted anew by the next check

@@ -48,7 +48,8 @@ local function usage(lock, count)
   if lock.kind ~= 'L' then
     return count, ''
   elseif not lock.window then
-    return tonumber(redis.call('GET', P .. 'sum:' .. lock.counter) or '0'), ''
+    return tonumber(redis.call('GET', P .. 'sum:' .. lock.counter) or '')
+      or items_of(redis.call('ZRANGE', lock.key, 0, -1)), ''
   end
   local used = used_items(lock)
   local back = first_free(lock)
