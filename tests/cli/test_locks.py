@@ -43,6 +43,8 @@ async def test_no_locks_are_an_empty_list(task_run: TaskRun) -> None:
     """Nothing held is no error."""
     ended = await task_run("locks")
     assert (ended.code, ended.out, ended.err) == (0, "", "nothing is held or waited for\n")
+    ended = await task_run("locks", "--object-type", "Bogus")
+    assert ended.err == "nothing of object type 'Bogus' is held or waited for\n"
     assert (await task_run("locks", "--json")).json == []
 
 

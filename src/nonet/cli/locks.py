@@ -51,7 +51,9 @@ def locks(
         if as_json:
             print_json(found)
         else:
-            print_rows([_row(item) for item in found], False, "nothing is held or waited for")
+            which = "" if object_type is None else f" of object type {object_type!r}"
+            nothing = f"nothing{which} is held or waited for"
+            print_rows([_row(item) for item in found], False, nothing)
         if refused:
             typer.echo(refused, err=True)
         return ExitCode.OK

@@ -186,7 +186,8 @@ def list_(
         if as_json:
             print_json(found)
         else:
-            print_rows([_status_row(item) for item in found], False, "no such live task")
+            nothing = _no_live_task(state, task)
+            print_rows([_status_row(item) for item in found], False, nothing)
         return ExitCode.OK
 
     run(debug, command)
@@ -212,6 +213,12 @@ def status(
         return ExitCode.OK
 
     run(debug, command)
+
+
+def _no_live_task(state: str | None, task: str | None) -> str:
+    """What a list without rows says: with its filters, one of which may be misspelt."""
+    of_class = f" of class {task!r}" if task else ""
+    return f"no live task{of_class}{f' is {state}' if state else ''}"
 
 
 def _build(nonet: Nonet, name: str, args: str, kwargs: str) -> tuple[str, BaseTask]:
