@@ -3,7 +3,7 @@
     NonetError
     ├── ConfigurationError            a setting or the central configuration is wrong (exit 2)
     ├── RegistrationError             a task class or lock type cannot be registered (exit 2)
-    ├── UnknownTaskError              no registered class has this name (exit 2)
+    ├── UnknownTaskError              no registered class has this name, or several (exit 2)
     ├── InvalidArgumentsError         the arguments do not fit the task's constructor (exit 2)
     ├── MalformedMessageError         bytes that are no envelope of ours
     ├── DependencyError               a parameter of ``execute`` cannot be provided
@@ -99,7 +99,13 @@ def url_problem(url: str) -> str:
 
 
 class NonetError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Attributes:
+        brief: the reason alone, for a place too small for the message; empty: use the message.
+    """
+
+    brief: str = ""
 
 
 class ConfigurationError(NonetError):
@@ -111,14 +117,25 @@ class RegistrationError(NonetError, ValueError):
 
 
 class UnknownTaskError(NonetError):
-    """No registered task class has this name."""
+    """No registered task class has this name, or several have.
 
-    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
-        known = list(known)
-        hint = suggestion(name, known)
-        if not known:
-            hint = " No task is registered: install a package with tasks or pass --tasks MODULE."
-        super().__init__(f"unknown task {name!r}.{hint}")
+    Args:
+        known: full names of all registered classes.
+        matching: full names of several classes of this bare name.
+    """
+
+    def __init__(
+        self, name: str, known: Iterable[str] = (), *, matching: Iterable[str] = ()
+    ) -> None:
+        known, matching = list(known), sorted(matching)
+        problem = f"unknown task {name!r}.{suggestion(name, known)}"
+        if matching:
+            problem = f"task name {name!r} is ambiguous: write {' or '.join(matching)}"
+        elif not known:
+            problem += (
+                " No task is registered: install a package with tasks or pass --tasks MODULE."
+            )
+        super().__init__(problem)
         self.name = name
 
 

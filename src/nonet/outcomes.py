@@ -11,6 +11,9 @@ from typing import Any
 from nonet.errors import StopRetrying, UnableToAcquireLockError
 from nonet.retry import RetryPolicyBase
 
+# settle.lua keeps no more of a text in the record, which is then still a packed hash.
+_RECORD_BYTES = 60
+
 
 class Reason(StrEnum):
     """Why a task is dead."""
@@ -154,6 +157,18 @@ def summarize(error: BaseException) -> ErrorSummary:
     return ErrorSummary(
         type(error).__qualname__, _storable(text)[:10_000], _storable("".join(frames))[:60_000]
     )
+
+
+def shortened(text: str) -> str:
+    """`text` as far as a record has room for it, 60 bytes of UTF-8, with a mark where it was cut.
+
+    >>> shortened("short"), shortened("é" * 31)
+    ('short', 'éééééééééééééééééééééééééééé…')
+    """
+    encoded = text.encode()
+    if len(encoded) <= _RECORD_BYTES:
+        return text
+    return encoded[: _RECORD_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 def _storable(text: str) -> str:

@@ -46,7 +46,11 @@ async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: Maria
     async with site.app() as app:
         handle = await app.submit(Buried())
         await until(lambda: site.parked(handle), "the task waits for SQL")
-        assert (await handle.status()).state == "dying"
+        status = await handle.status()
+        assert status.state == "dying"
+        # The reason, not the address, which is longer than what a record keeps.
+        assert status.blocker.startswith("SQL: Can't connect to MySQL server")
+        assert f"waits for SQL: {status.blocker[5:]};" in (await app.explain(handle)).text
         await (await app.submit(Alone())).result(timeout=10)
         site.hurry(handle)
         await until(lambda: worker.log.count("dead letter of task") >= 2, "it was tried again")

@@ -19,6 +19,7 @@ from nonet.outcomes import (
     Settlement,
     Succeeded,
     decide,
+    shortened,
     summarize,
 )
 from nonet.retry import NoRetry, RetryPolicyBase
@@ -181,3 +182,11 @@ def test_a_traceback_shows_frames_without_values() -> None:
     assert 'raise ValueError("bottom")' in found
     assert "hunter2" not in found
     assert len(found) <= 60_000
+
+
+@pytest.mark.parametrize("text", ["x" * 60, "x" * 61, "é" * 30, "é" * 31, "x" + "é" * 40, "…" * 21])
+def test_a_cut_text_says_so(text: str) -> None:
+    """At most 60 bytes, no character is cut in two, and what was cut ends with a mark."""
+    cut = shortened(text)
+    assert len(cut.encode()) <= 60 and len(cut) >= 20
+    assert cut == text if len(text.encode()) <= 60 else text.startswith(cut[:-1]) and cut[-1] == "…"

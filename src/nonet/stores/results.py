@@ -49,7 +49,7 @@ class TaskStatus:
         state: ``queued``, ``delayed``, ``waiting``, ``running``, ``dying``, ``done``, ``dead``.
         attempt: attempts used, plus the running one.
         due: when a delayed task will be queued.
-        blocker: what a waiting task waited for last.
+        blocker: what a waiting task waited for last; of a dying one that waits, why SQL refused it.
         error: of the last failed attempt.
         worker: who runs it.
     """
@@ -287,6 +287,7 @@ def _live_status(id: str, record: dict[bytes, bytes], due: float | None) -> Task
     text = {key.decode(): value.decode(errors="replace") for key, value in record.items()}
     state = text["state"]
     running = state == "running"
+    waits_for_sql = state == "dying" and due is not None
     return TaskStatus(
         id=id,
         name=text["name"],
@@ -297,7 +298,7 @@ def _live_status(id: str, record: dict[bytes, bytes], due: float | None) -> Task
         due=_EPOCH + timedelta(microseconds=int(due)) if due is not None else None,
         worker=text.get("owner", "") if state in ("running", "dying") else "",
         worker_deaths=int(text.get("deaths", 0)),
-        blocker=text.get("blocker", "") if state == "waiting" else "",
+        blocker=text.get("blocker", "") if state == "waiting" or waits_for_sql else "",
         reason=text.get("reason", ""),
         error=text.get("error", ""),
         group=text.get("group", ""),

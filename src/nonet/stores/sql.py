@@ -100,24 +100,22 @@ async def answering(url: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[
             yield
     except DBAPIError as error:
         if _lacks_schema(error):
-            raise ConfigurationError(
-                f"database {masked(url)} lacks the tables of this version: "
-                "run 'task-run db upgrade'"
-            ) from error
+            brief = "lacks the tables of this version: run 'task-run db upgrade'"
+            raise _about(url, ConfigurationError, brief) from error
         if isinstance(error, DataError):
             raise _refused(url, error.orig) from error
-        raise ServerUnreachableError(_unreachable(url, _one_line(error.orig))) from error
+        raise _unreachable(url, _one_line(error.orig)) from error
     except StatementError as error:
         raise _refused(url, error.orig or error) from error
     except TimeoutError as error:
         reason = _one_line(error) or f"silent for {seconds:g} s"
-        raise ServerUnreachableError(_unreachable(url, reason)) from error
+        raise _unreachable(url, reason) from error
     except (OSError, SQLAlchemyError) as error:
-        raise ServerUnreachableError(_unreachable(url, _one_line(error))) from error
+        raise _unreachable(url, _one_line(error)) from error
 
 
 def _refused(url: str, error: BaseException | None) -> NonetError:
-    return NonetError(f"database {masked(url)} refuses the values: {_one_line(error)}")
+    return _about(url, NonetError, f"refuses the values: {_one_line(error)}")
 
 
 # ---- schema -------------------------------------------------------------------------------------
@@ -335,8 +333,14 @@ def _lacks_schema(error: DBAPIError) -> bool:
     return bool(codes & _SCHEMA_CODES) or str(cause).startswith(("no such table", "no such column"))
 
 
-def _unreachable(url: str, reason: str) -> str:
-    return f"database {masked(url)} cannot be used: {reason}"
+def _unreachable(url: str, reason: str) -> NonetError:
+    return _about(url, ServerUnreachableError, f"cannot be used: {reason}", reason)
+
+
+def _about(url: str, kind: type[NonetError], problem: str, brief: str = "") -> NonetError:
+    error = kind(f"database {masked(url)} {problem}")
+    error.brief = brief or problem
+    return error
 
 
 def _one_line(error: BaseException | None) -> str:

@@ -43,6 +43,7 @@ from nonet.outcomes import (
     Reason,
     Settlement,
     decide,
+    shortened,
     summarize,
 )
 from nonet.registry import Registry, TaskClass
@@ -158,7 +159,8 @@ class Settler:
             row = await self._write(attempt, document)
         except Exception as error:  # SQL is away or refuses; it is lost in neither case
             logger.error("dead letter of task %s waits: %s", attempt.delivery.id, error)
-            await self._wait_for_sql(attempt, f"SQL: {error}")
+            # The address comes first in the message, and would fill what a record has room for.
+            await self._wait_for_sql(attempt, f"SQL: {getattr(error, 'brief', '') or error}")
             return
         finally:
             self.burials.discard(attempt)
@@ -195,7 +197,7 @@ class Settler:
                     attempt.delivery,
                     settlement.outcome,
                     document,
-                    text=_line(settlement),
+                    text=shortened(_line(settlement)),
                     delay=settlement.delay,
                     started=settlement.started,
                 )
