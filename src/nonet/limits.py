@@ -142,6 +142,26 @@ def find_object_type(written: str, known: Collection[str]) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
+def class_problem(key: str, task_classes: Collection[str]) -> str:
+    """Why limits of object type ``task`` cannot have this key; empty if they can.
+
+    Args:
+        task_classes: the bare names of all known task classes.
+
+    Example:
+        >>> class_problem("Audit", {"Audit"}), class_problem("default", ())
+        ('', '')
+        >>> class_problem("files:Audit", {"Audit"})
+        "limits go by the bare class name, which classes of one name share: write 'Audit'"
+    """
+    if key in task_classes or key == DEFAULT:
+        return ""
+    if ":" in key:
+        bare = key.rpartition(":")[2]
+        return f"limits go by the bare class name, which classes of one name share: write {bare!r}"
+    return f"unknown task class {key!r}.{suggestion(key, task_classes)}"
+
+
 def snake_case(written: str) -> str:
     """The name under which a type written in CamelCase is registered by custom.
 
@@ -293,9 +313,8 @@ def resolve_limits(
                 f"unknown object type {rule.object_type!r}, known are "
                 f"{', '.join(sorted(known))}.{suggestion(rule.object_type, known)}"
             )
-        elif object_type == TASK and rule.key not in (*task_classes, DEFAULT):
-            place = rule.place[:2]
-            reason = f"unknown task class {rule.key!r}.{suggestion(rule.key, task_classes)}"
+        elif object_type == TASK and (problem := class_problem(rule.key, task_classes)):
+            reason, place = problem, rule.place[:2]
         else:
             address = LimitAddress(object_type, rule.key, rule.action, rule.limiter, vo)
             if address in limits:

@@ -167,14 +167,15 @@ class Registry:
         """The class of a full name, or of a bare class name that is unique.
 
         Raises:
-            UnknownTaskError: there is none; the nearest names are given.
+            UnknownTaskError: there is none, and the nearest names are given; or there are several,
+                and all are given.
         """
         if name in self._classes:
             return self._classes[name]
         bare = [full for full in self._classes if full.rpartition(":")[2] == name]
         if len(bare) == 1:
             return self._classes[bare[0]]
-        raise UnknownTaskError(name, bare or self._classes)
+        raise UnknownTaskError(name, self._classes, matching=bare)
 
     def find(self, name: str) -> TaskClass | None:
         """`get` by full name, or None."""

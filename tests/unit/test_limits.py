@@ -137,8 +137,8 @@ ONE = "{ConcurrencyLimiter: {limit: 1}}"
         (
             f"Task: {{'files:RemoveFile': {ONE}}}",
             [
-                "Task.files:RemoveFile: unknown task class 'files:RemoveFile'."
-                " Did you mean RemoveFile?"
+                "Task.files:RemoveFile: limits go by the bare class name, which classes of one"
+                " name share: write 'RemoveFile'"
             ],
         ),
         (

@@ -89,12 +89,15 @@ def test_classes_are_found_by_full_and_by_unique_bare_name() -> None:
 
 
 def test_an_ambiguous_bare_name_lists_the_full_ones() -> None:
-    """Neither of two is guessed."""
+    """None of several is guessed, and the error does not call the name unknown."""
     registry = Registry()
-    registry.add(Audit, "files")
-    registry.add(make_audit(), "jobs")
-    with pytest.raises(UnknownTaskError, match="files:Audit or jobs:Audit"):
+    places = ("sites", "files", "z", "jobs", "y")  # more than the nearest three
+    for category in places:
+        registry.add(make_audit(), category)
+    with pytest.raises(UnknownTaskError) as refused:
         registry.get("Audit")
+    names = " or ".join(f"{category}:Audit" for category in sorted(places))
+    assert str(refused.value) == f"task name 'Audit' is ambiguous: write {names}"
 
 
 @pytest.mark.parametrize("name", ["Audt", "files:Audt", "file:Audit", "audit"])

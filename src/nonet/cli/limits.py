@@ -24,6 +24,7 @@ from nonet.limits import (
     RATE,
     Limit,
     LimitAddress,
+    class_problem,
     find_object_type,
     limit_problem,
     snake_case,
@@ -231,6 +232,8 @@ def _object_type(written: str, key: str, options: dict[str, Any]) -> str:
         if not found.isidentifier():
             raise ConfigurationError(f"object type {written!r} must be an identifier")
         _warn(f"object type {found!r} is not registered here.{suggestion(written, known)}")
+    elif found == TASK and ":" in key:
+        raise ConfigurationError(f"KEY: {class_problem(key, classes)}")
     elif found == TASK and key != DEFAULT and key not in classes:
         _warn(f"task class {key!r} is not registered here.{suggestion(key, classes)}")
     return found
