@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -196,13 +197,19 @@ async def test_what_runs_is_counted_once_a_limit_is_set(site: Site) -> None:
 async def test_what_no_limit_allows_is_dead(site: Site) -> None:
     """A task that counts for more than the configured limit is a dead letter with that reason."""
     text = "common: {limits: {Job: {bulk: {RateLimiter: {limit: 4, window_seconds: 60}}}}}"
-    place = Installation(site, text)
-    await place.limit("4|60000", "L||job|bulk|")
+    place = Installation(site, text.replace("4", "5"))
+    await place.limit("5|60000", "L||job|bulk|")
     async with site.app(tasks=(TASKS,)) as app:
-        handle = await app.submit(Bulk(), id="bulk")
+        # Submitted while it could run; then the limit is lowered.
+        later = datetime.now(UTC) + timedelta(hours=1)
+        handle = await app.submit(Bulk(), id="bulk", at_time=later)
+        place.configure(text)
+        await place.limit("4|60000", "L||job|bulk|")
+        site.hurry(handle)
         with pytest.raises(TaskFailed, match="allows 4, one execution counts 5") as failed:
             await handle.result(timeout=20)
         assert failed.value.error_type == "LimitImpossible"
+        assert (await handle.status()).attempt == 0, "nothing has run"
         (letter,) = await (await app.dead_letters()).list()
         assert (letter.task_id, letter.reason) == ("bulk", "limit-impossible")
         place.configure(text.replace("4", "5"))

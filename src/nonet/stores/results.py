@@ -47,7 +47,8 @@ class TaskStatus:
 
     Attributes:
         state: ``queued``, ``delayed``, ``waiting``, ``running``, ``dying``, ``done``, ``dead``.
-        attempt: attempts used, plus the running one.
+        attempt: attempts used, plus the running one; of one that ended, which one ended it (0: none
+            ran).
         due: when a delayed task will be queued.
         blocker: what a waiting task waited for last; of a dying one that waits, why SQL refused it.
         error: of the last failed attempt.

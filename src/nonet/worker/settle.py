@@ -218,9 +218,11 @@ class Settler:
 
     def _result(self, attempt: Attempt, settlement: Settlement) -> ResultDocument:
         """What is kept of the end; a result that cannot travel is left out, with a note."""
+        delivery = attempt.delivery
+        never_ran = settlement.reason == Reason.LIMIT_IMPOSSIBLE  # this time
         document = ResultDocument(
             name=attempt.context.name,
-            attempt=attempt.delivery.attempt,
+            attempt=delivery.used if never_ran else delivery.attempt,
             finished=time.time(),
             error_type=settlement.error.type,
             error=settlement.error.text,
