@@ -1,0 +1,23 @@
+"""docs/tasks.md: its examples are code that runs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+GUIDE = Path(__file__).parents[2] / "docs" / "tasks.md"
+
+
+def test_the_examples_are_one_module(tmp_path: Path) -> None:
+    """Copied into one file below each other, as the guide says, they can be imported."""
+    examples = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)
+    module = [text for text in examples if not text.startswith("# submit.py")]
+    assert len(module) >= 5
+    (tmp_path / "mytasks.py").write_text("\n".join(module))
+    # A process of its own: the examples register a lock type.
+    ended = subprocess.run(
+        [sys.executable, "-c", "import mytasks"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
