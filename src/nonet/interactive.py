@@ -85,7 +85,12 @@ async def call(
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(client)}
     lines = _structural_locks(name, task)
     locks = hold(
-        client.broker, settings, lines, wait_seconds=wait_seconds, on_lost=context.lose_lease
+        client.broker,
+        settings,
+        lines,
+        wait_seconds=wait_seconds,
+        on_lost=context.lose_lease,
+        consequence="; nothing was run",
     )
     async with locks as context.fence:
         return await _execute(task, context, injector, values, debugger)
@@ -99,6 +104,7 @@ async def hold(
     *,
     wait_seconds: float = 0.0,
     on_lost: Callable[[str], None] | None = None,
+    consequence: str = "",
 ) -> AsyncIterator[int]:
     """Own locks while the block runs; gives their fence. A thread renews them.
 
@@ -106,6 +112,7 @@ async def hold(
         lines: of `nonet.locks.encode_locks`; none takes nothing and asks nobody.
         wait_seconds: how long to try.
         on_lost: called in the watchdog's thread, with the reason, before the block is cancelled.
+        consequence: what follows for the caller when they cannot be taken, for the message.
 
     Raises:
         UnableToAcquireLockError: another holder kept a lock for all that time.
@@ -117,11 +124,14 @@ async def hold(
     if not lines:
         yield 0
         return
-    block = _Block(on_lost)
     locks = _Locks(broker, settings, lines)
+    block = _Block(locks.names, on_lost)
     try:
         with block:
-            await _until_taken(locks, block, wait_seconds)
+            try:
+                await _until_taken(locks, block, wait_seconds)
+            except (UnableToAcquireLockError, ServerUnreachableError) as error:
+                raise type(error)(f"{error}{consequence}") from error.__cause__
             with holding(locks.id):
                 yield locks.fence
     finally:
@@ -133,6 +143,7 @@ class _Locks:
 
     Attributes:
         id: of this hold.
+        names: of the locks, for people.
         fence: 0 until they are taken.
     """
 
@@ -141,6 +152,7 @@ class _Locks:
         self._settings = settings
         self._lines = lines
         self.id = f"hold-{secrets.token_hex(8)}"
+        self.names = ", ".join(line.split("|")[1] for line in lines.split("\n"))
         default_ttl_ms = round(settings.lock_ttl * 1000)
         # Which of its limiters are switched on is known to the script alone: all may be.
         ttl_ms = leased_ttl_ms(lines, "x" * len(lines), default_ttl_ms) or default_ttl_ms
@@ -162,10 +174,7 @@ class _Locks:
                 self.id, self._lines, _who(), wait=wait, holders=self._holders
             )
         except ServerUnreachableError as error:
-            names = ", ".join(line.split("|")[1] for line in self._lines.split("\n"))
-            raise ServerUnreachableError(
-                f"nothing was run, because its locks ({names}) cannot be taken: {error}"
-            ) from error
+            raise ServerUnreachableError(f"{self.names} cannot be taken: {error}") from error
         if answer == "IMPOSSIBLE":
             raise LimitImpossible(f"{detail}; {NEXT_STEP_IMPOSSIBLE}")
         if answer == "DEADLOCK":
@@ -215,9 +224,11 @@ async def _until_taken(locks: _Locks, block: _Block, wait_seconds: float) -> Non
     while blocker := await _finished(locks.take(block, wait=wait_seconds > 0)):
         left = deadline - time.monotonic()
         if left <= 0:
+            is_limiter = blocker.startswith("limiter:")
+            reason = "is full" if is_limiter else "is held by others, or others came first"
+            waited = f" (waited {wait_seconds:g} s)" if wait_seconds > 0 else ""
             raise UnableToAcquireLockError(
-                f"{blocker} is held by somebody else; nothing was run "
-                "('task-run locks' shows by whom)"
+                f"{blocker} {reason}{waited}; 'task-run locks' shows who has it"
             )
         await locks.wait_for_turn(left)
 
@@ -239,7 +250,8 @@ async def _finished(work: Coroutine[Any, Any, _Answer]) -> _Answer:
 class _Block:
     """The code under the locks: cancelled by their loss, which it then raises."""
 
-    def __init__(self, on_lost: Callable[[str], None] | None) -> None:
+    def __init__(self, names: str, on_lost: Callable[[str], None] | None) -> None:
+        self._names = names
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
@@ -271,7 +283,10 @@ class _Block:
         others = self._task.uncancel() if self._task is not None and self._cancelled else 0
         stopped_by_us = error is None or isinstance(error, Exception | asyncio.CancelledError)
         if self._lost is not None and others == 0 and stopped_by_us:
-            raise LeaseLostError(f"the locks are lost: {self._lost}") from error
+            raise LeaseLostError(
+                f"{self._names}: lost, and the block was cancelled: {self._lost} "
+                "('task-run events' shows forced releases)"
+            ) from error
 
 
 def _structural_locks(name: str, task: BaseTask) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.errands import Guarded, Limiter
 from cli.terminal import TaskRun
 
-from nonet import MutexLock
+from nonet import BaseLock, LeaseLostError, MutexLock, SharedRWLock, UnableToAcquireLockError
 
 JOB = MutexLock("job", 7)
 
@@ -29,3 +33,40 @@ async def test_what_cannot_be_held_is_refused_at_once(
     async with task_run.app() as app:
         with pytest.raises(kind, match=reason):
             app.hold(*locks, wait=wait)
+
+
+async def test_a_refused_hold_says_what_is_in_its_way(task_run: TaskRun) -> None:
+    """The lock, whether others hold it or a limiter is full, and how long it waited."""
+
+    async def refusal(lock: BaseLock, wait: float) -> str:
+        with pytest.raises(UnableToAcquireLockError) as caught:
+            async with app.hold(lock, wait=wait):
+                pass
+        return str(caught.value)
+
+    limiter, who = Limiter("job", 9), "; 'task-run locks' shows who has it"
+    held = "lock:mutex:job:7 is held by others, or others came first"
+    async with task_run.app() as app, app.hold(JOB, limiter):
+        # Beside the block, not in it: what is in it is told that it would wait for ever.
+        said = [
+            await asyncio.create_task(refusal(lock, wait))
+            for lock, wait in ((JOB, 0), (JOB, 0.3), (limiter, 0))
+        ]
+    assert said == [held + who, f"{held} (waited 0.3 s){who}", f"{limiter.redis_key} is full{who}"]
+
+
+async def test_only_a_task_says_that_nothing_was_run(task_run: TaskRun) -> None:
+    """`call` adds what the refusal means for the task."""
+    async with task_run.app() as app, app.hold(JOB):
+        with pytest.raises(UnableToAcquireLockError, match=r"; nothing was run$"):
+            await app.call(Guarded(Path("/nowhere")))
+
+
+async def test_the_loss_of_a_hold_names_its_locks(task_run: TaskRun) -> None:
+    """Whose locks were taken away learns which, and where forced releases are told."""
+    names = "lock:mutex:job:7, lock:rw:job:8: lost"
+    async with task_run.app() as app:
+        with pytest.raises(LeaseLostError, match=f"{re.escape(names)}.*'task-run events'"):
+            async with app.hold(JOB, SharedRWLock("job", 8)):
+                task_run.redis.delete("{cli}:lock:mutex:job:7")
+                await asyncio.Event().wait()
