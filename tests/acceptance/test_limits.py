@@ -111,6 +111,7 @@ async def test_an_override_wakes_at_once_and_lowering_drains(site: Site) -> None
             "common.limits.Task.Limted: unknown task class 'Limted'. Did you mean Limited?",
         ),
         ("common: {limits: {Job: [", "line 1"),
+        ("", "is empty: write {} if nothing is to be configured"),
     ],
 )
 async def test_a_broken_file_changes_nothing_and_is_reported(
@@ -179,7 +180,7 @@ async def test_the_limit_of_a_class_needs_no_limiter_in_it(site: Site) -> None:
 
 async def test_what_runs_is_counted_once_a_limit_is_set(site: Site) -> None:
     """Tasks that started without a limit count against it after their next renewal."""
-    place = Installation(site, "")
+    place = Installation(site, "{}")
     gate = site.gate()
     async with site.app(tasks=(TASKS,)) as app:
         await submit_all(app, [Limited(gate) for _ in range(2)])
