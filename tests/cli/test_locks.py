@@ -124,6 +124,17 @@ async def test_release_of_what_nobody_holds(task_run: TaskRun, force: tuple[str,
     assert ended.code == 2 and "is no name of a lock" in ended.err
 
 
+@pytest.mark.parametrize("force", [(), ("--force",)])
+async def test_a_name_that_is_not_encoded_is_explained(
+    task_run: TaskRun, force: tuple[str, ...]
+) -> None:
+    """Who writes a key as the code does learns that it is written otherwise here."""
+    async with task_run.app() as app, app.hold(MutexLock("job", "a:b")):
+        ended = await task_run("locks", "release", "lock:mutex:job:a:b", *force)
+        assert ended.code == 4 and "percent-encoded as shown there (a:b is a%3Ab)" in ended.err
+        assert (await app.client.locks.get("lock:mutex:job:a%3Ab")).holding == 1
+
+
 async def test_refused_settles_are_told(task_run: TaskRun) -> None:
     """What late owners tried is a sentence below the table."""
     async with task_run.app() as app:

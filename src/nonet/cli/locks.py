@@ -119,9 +119,11 @@ def explain(
 
 
 async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
+    from nonet.stores.lock_board import nobody_holds  # redis is imported when it is needed
+
     found = await nonet.client.locks.get(name)
     if not found.is_held:
-        say(f"nobody holds {name}: 'task-run locks' lists what is held")
+        say(nobody_holds(name))
         return ExitCode.NOT_FOUND
     if found.used is None:
         for holder in found.holders:

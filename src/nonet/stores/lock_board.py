@@ -152,7 +152,7 @@ class LockBoard:
         _, fence = await self._look([_checked(name)], 1)
         dropped, rows, woken = await self._scripts.run("break_lock", name, fence, who)
         if not dropped and not rows:
-            raise NotFoundError(f"nobody holds {name}: 'task-run locks' lists what is held")
+            raise NotFoundError(nobody_holds(name))
         seconds, micros = await self._client.time()
         holders = _holders(rows, seconds * 1_000_000 + micros)
         is_limiter = name.startswith("limiter:")
@@ -202,6 +202,14 @@ class LockBoard:
                 if name and wanted in (None, _folded(_object_type(name))):
                     names.add(name)
         return names
+
+
+def nobody_holds(name: str) -> str:
+    """What to say of a lock that is free, or whose name is not written as Redis has it."""
+    return (
+        f"nobody holds {name}: 'task-run locks' lists what is held; parts of a name are "
+        "percent-encoded as shown there (a:b is a%3Ab)"
+    )
 
 
 def _checked(name: str) -> str:
