@@ -382,6 +382,7 @@ async def test_looking_changes_nothing(bench: Bench) -> None:
 
 async def test_a_released_mutex_voids_its_holder_and_goes_to_the_next(bench: Bench) -> None:
     """The old attempt loses its lease, its settle is STALE and counted; the task runs again."""
+    bench.beat()
     old = await bench.run("a", MUTEX, WRITER)
     await bench.park("b", "c")
     done = await bench.board.release(NAME, WHO)
@@ -425,6 +426,59 @@ async def test_all_readers_are_voided(bench: Bench) -> None:
     assert {item.id for item in done.voided} == {"r0", "r1", "r2"}
     assert bench.beat(*readers) == {"r0", "r1", "r2"}
     assert (await bench.fetch())[0].id == "w"
+
+
+async def test_thousands_of_readers_are_voided_in_small_scripts(bench: Bench) -> None:
+    """Redis is not held up; all lose the lock and run again, after the writer who waited.
+
+    Counted in commands per script: times would depend on the machine.
+    """
+    bench.beat()
+    lines = encode_locks([READER])
+    many = [Submission(f"r{n}", "p:T", "normal:small", b"e", lines) for n in range(1200)]
+    await bench.broker.submit(many)
+    old = await bench.fetch(len(many))
+    assert len(old) == len(many)
+    await bench.park("w", lock=WRITER)
+    await bench.client.config_resetstat()
+    done = await bench.board.release("lock:rw:job:7", WHO)
+    stats = await bench.client.info("commandstats")
+    commands = sum(stat["calls"] for stat in stats.values())
+    scripts = stats["cmdstat_evalsha"]["calls"]
+    assert {item.id for item in done.voided} == {item.id for item in many}
+    assert done.woken == ("w",)
+    assert scripts >= 10 and commands / scripts < 5_000
+    assert bench.beat(*old) == {item.id for item in many}
+    pending = await bench.client.xpending("{test}:tasks:normal:small", "workers")
+    assert pending["pending"] == 0
+    (writer,) = await bench.fetch(3)
+    assert writer.id == "w" and await bench.broker.settle(writer, "done", b"") == "OK"
+    for id in await bench.client.zrange("{test}:tasks:delayed", 0, -1):
+        await bench.client.zadd("{test}:tasks:delayed", {id: 0})
+    while (await bench.broker.promote()).moved:
+        pass
+    again = [item for _ in range(5) for item in await bench.fetch(500)]
+    assert {item.id for item in again} == {item.id for item in many}
+    events = [event[b"text"].decode() for _, event in await bench.client.xrange("{test}:events")]
+    assert sum(len(text.split()) - 7 + int(text.split()[-2]) for text in events) == len(many)
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        ConcurrencyLimiter("job", 7, limit=9999),
+        RateLimiter("job", 7, limit=9999, window_seconds=60),
+    ],
+    ids=["slots", "tokens"],
+)
+async def test_hundreds_of_places_are_all_dropped(bench: Bench, lock: BaseLock) -> None:
+    """A limiter is emptied as a whole, in parts."""
+    lines = encode_locks([lock])
+    many = [Submission(f"r{n}", "p:T", "normal:small", b"e", lines) for n in range(450)]
+    await bench.broker.submit(many)
+    assert len(await bench.fetch(len(many))) == len(many)
+    assert (await bench.board.release(lock.redis_key, WHO)).dropped == len(many)
+    assert await bench.board.in_use() == []
 
 
 async def test_a_released_hold_is_lost(bench: Bench) -> None:
@@ -499,7 +553,7 @@ async def test_a_repeated_release_leaves_those_who_came_after(bench: Bench) -> N
     _, fence = await bench.board._look([NAME], 1)
     assert (await bench.broker.scripts.run("break_lock", NAME, fence, WHO))[1]
     (again,) = await bench.fetch()
-    assert await bench.broker.scripts.run("break_lock", NAME, fence, WHO) == [0, [], []]
+    assert await bench.broker.scripts.run("break_lock", NAME, fence, WHO) == [0, [], [], 0]
     assert bench.beat(again) == set()
 
 

@@ -139,7 +139,8 @@ class LockBoard:
         """Take a lock from all who hold it now, and offer it to those who wait.
 
         Tasks that held a mutex or a side of a reader/writer lock are voided and run again; a
-        limiter is only emptied. Written to the event stream.
+        limiter is only emptied. Written to the event stream. Done in several scripts if there
+        are many: after an error a part of them may have lost it; release it again.
 
         Args:
             who: ``user@host pid``.
@@ -150,7 +151,12 @@ class LockBoard:
         """
         # Whoever is admitted from now on has a later fence, and is left alone by a repeat.
         _, fence = await self._look([_checked(name)], 1)
-        dropped, rows, woken = await self._scripts.run("break_lock", name, fence, who)
+        dropped, more = 0, 1
+        rows: list[Any] = []
+        while more:
+            answer = await self._scripts.run("break_lock", name, fence, who)
+            dropped, rows = dropped + answer[0], rows + answer[1]
+            woken, more = answer[2:]
         if not dropped and not rows:
             raise NotFoundError(nobody_holds(name))
         seconds, micros = await self._client.time()

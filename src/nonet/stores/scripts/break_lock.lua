@@ -4,35 +4,27 @@
 -- lock is voided: its renewal says that it is lost, its settle is STALE, and its task is queued
 -- again without using an attempt or counting a death. Its other locks stay until they expire: the
 -- old attempt may still be at work. A limiter is only emptied: a slot is not safety, and whoever
--- runs goes on, uncounted until it renews under a configured limit.
+-- runs goes on, uncounted until it renews under a configured limit. One call does a part, so that
+-- many holders do not hold up Redis: repeat it while there are more.
 -- KEYS  prefix
 -- ARGV  name, last fence (who was admitted later is left alone, so that a repeat voids nobody
 --       who came after), who asks (user@host pid)
--- returns {items or slots that were dropped, holders, ids that were woken}; a holder is a row of
---       lib/sight, whose last field says whether it was voided
+-- returns {items or slots that were dropped, holders, ids that were woken, 1 if there are more};
+--       a holder is a row of lib/sight, whose last field says whether it was voided
 -- @include base wake record rescue limits locks queues refusal waiting sight events
 local name, last_fence, who = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local lock = lock_named(name)
 local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now)
-local dropped, rows, voided = 0, {}, {}
+local dropped, rows, voided, more = 0, {}, {}, 0
+
+local BATCH = 100  -- holders or grants of one call
+local PAGE = 500  -- members that are read at once
+local looks = 1500  -- pending entries that one call reads
+local LATER = 2000000  -- µs until those of earlier calls run again
 
 local function is_ours(owner)
   local its_fence = tonumber(string.match(owner, '/(%d+)$'))
   return not its_fence or its_fence <= last_fence
-end
-
--- The old worker must not be handed what it thinks it runs: it no longer owns the pending entry.
-local function drop_pointer(worker, stream, id, gen)
-  local aged = 'woken:realtime:' .. size_of(stream)
-  for _, name in ipairs({'tasks:' .. stream, 'woken:' .. stream, aged}) do
-    local pending = redis.pcall('XPENDING', P .. name, 'workers', '-', '+', 10000, worker)
-    for _, item in ipairs(pending.err and {} or pending) do
-      local found = redis.call('XRANGE', P .. name, item[1], item[1])[1]
-      if found and found[2][2] == id and found[2][4] == gen then
-        return drop(P .. name, item[1])
-      end
-    end
-  end
 end
 
 local FIELDS = {'gen', 'fence', 'state', 'stream', 'owner'}
@@ -54,22 +46,100 @@ local function void(owner, id)
   end
 end
 
--- After those who waited were woken: who is read first takes the lock.
-local function run_again(record)
-  requeue(record.id, 'queued', record.stream, tonumber(record.gen), now)
-  drop_pointer(record.owner or '', record.stream, record.id, record.gen)
+-- After those who waited were woken: who is read first takes the lock. While there are more to
+-- void nobody could be woken yet, so these come later than the last call.
+local function run_again()
+  local due = more == 1 and now + LATER or now
+  for _, record in ipairs(voided) do
+    requeue(record.id, due > now and 'delayed' or 'queued', record.stream, tonumber(record.gen), due)
+  end
+end
+
+-- Where the old workers have their pending entries: rows of stream and worker, each once.
+local function old_places()
+  local places, met = {}, {}
+  for _, record in ipairs(voided) do
+    local aged = 'woken:realtime:' .. size_of(record.stream)
+    for _, key in ipairs({'tasks:' .. record.stream, 'woken:' .. record.stream, aged}) do
+      local place = key .. ' ' .. (record.owner or '')
+      if not met[place] then
+        met[place] = true
+        places[#places + 1] = {P .. key, record.owner or ''}
+      end
+    end
+  end
+  return places
+end
+
+-- Drop the old pointers, so that they do not count as running. What is not found within the looks
+-- of this call is left to the sweep, which drops it when its lease ends: its generation is void.
+local function drop_pointers()
+  local gens, left = {}, #voided
+  for _, record in ipairs(voided) do
+    gens[record.id] = record.gen
+  end
+  for _, place in ipairs(old_places()) do
+    local key, worker = place[1], place[2]
+    local reply = left > 0 and looks > 0
+      and redis.pcall('XPENDING', key, 'workers', '-', '+', looks, worker)
+    for _, item in ipairs(reply and not reply.err and reply or {}) do
+      looks = looks - 1
+      local found = redis.call('XRANGE', key, item[1], item[1])[1]
+      if found and found[2][4] and gens[found[2][2]] == found[2][4] then
+        drop(key, item[1])
+        left = left - 1
+        if left == 0 then
+          return
+        end
+      end
+    end
+  end
+end
+
+-- Add those of a set that are ours, as rows of member and score, until the batch is full.
+local function add_ours(found, set, owner_of)
+  local start, members = 0, nil
+  repeat
+    members = redis.call('ZRANGE', set, start, start + PAGE - 1, 'WITHSCORES')
+    for i = 1, #members, 2 do
+      if is_ours(owner_of(members[i])) then
+        if #found == BATCH then
+          more = 1
+          return
+        end
+        found[#found + 1] = {members[i], tonumber(members[i + 1])}
+      end
+    end
+    start = start + PAGE
+  until #members < 2 * PAGE
+end
+
+-- Those who hold the lock and are to lose it in this call: rows of owner and expiry (µs).
+local function our_holders()
+  local found = {}
+  local owner, expiry = nil, nil
+  if lock.exclusive then
+    owner, expiry = holder(lock.key)
+  end
+  if owner and is_ours(owner) then
+    found[1] = {owner, expiry}
+  end
+  local set = lock.kind == 'C' and lock.key or lock.readers
+  if set then
+    prune(set)
+    add_ours(found, set, tostring)
+  end
+  return found
 end
 
 local function break_structural()
-  for _, item in ipairs(owners_of(lock, 1000000)) do
+  for _, item in ipairs(our_holders()) do
     local owner = item[1]
-    if is_ours(owner) then
-      rows[#rows + 1] = holder_row(owner, item[2])
-      void(owner, id_of(owner))
-      release_lock(lock, owner, true)
-      if lock.readers then
-        release_lock(new_lock('R', name, 0, ''), owner, true)
-      end
+    rows[#rows + 1] = holder_row(owner, item[2])
+    void(owner, id_of(owner))
+    release_lock(lock, owner, true)
+    if lock.readers then
+      release_lock(new_lock('R', name, 0, ''), owner, true)
     end
   end
 end
@@ -91,21 +161,20 @@ local function forget_slot(id)
 end
 
 local function empty_slots()
-  for _, item in ipairs(owners_of(lock, 1000000)) do
-    if is_ours(item[1]) then
-      rows[#rows + 1] = holder_row(item[1], item[2])
-      rows[#rows][7] = 0
-      forget_slot(id_of(item[1]))
-      dropped = dropped + (release_lock(lock, item[1], true) and 1 or 0)
-    end
+  for _, item in ipairs(our_holders()) do
+    rows[#rows + 1] = holder_row(item[1], item[2])
+    rows[#rows][7] = 0
+    forget_slot(id_of(item[1]))
+    dropped = dropped + (release_lock(lock, item[1], true) and 1 or 0)
   end
 end
 
 local function empty_grants()
-  for _, member in ipairs(redis.call('ZRANGE', lock.key, 0, -1)) do
-    if is_ours((string.match(member, '^(.*)|%d+$'))) then
-      dropped = dropped + (redis.call('ZREM', lock.key, member) == 1 and items_of({member}) or 0)
-    end
+  local grants = {}
+  add_ours(grants, lock.key, function(member) return (string.match(member, '^(.*)|%d+$')) end)
+  for _, item in ipairs(grants) do
+    redis.call('ZREM', lock.key, item[1])
+    dropped = dropped + items_of({item[1]})
   end
   redis.call('DEL', P .. 'sum:' .. name)  -- counted anew by the next check
 end
@@ -123,12 +192,12 @@ if dropped > 0 or #rows > 0 then
     ids[i] = rows[i][1]
   end
   log_event('lock-released', who, name .. (lock.limits and ' emptied of ' .. dropped or '')
-    .. (#ids > 0 and ', was held by ' .. table.concat(ids, ' ') or ''))
+    .. (#ids > 0 and ', was held by ' .. table.concat(ids, ' ') or '')
+    .. (#rows > #ids and ' and ' .. #rows - #ids .. ' more' or ''))
   give_back({name})
   offer_all()
 end
-for _, record in ipairs(voided) do
-  run_again(record)
-end
+run_again()
+drop_pointers()
 return {dropped, rows, redis.call('ZRANGEBYSCORE', P .. 'queue:' .. name, '-inf', '(0',
-  'LIMIT', 0, 20)}
+  'LIMIT', 0, 20), more}
