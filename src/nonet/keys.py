@@ -15,6 +15,7 @@ this table.
     e:ID                    STRING  error document of a dying task
     r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone
     waiters:ID              ZSET    client → when it last asked for the result (µs)
+    awaits:ID               ZSET    tasks whose end is awaited in this one → when it last asked (µs)
     open:ID                 SET     groups that this task opened and has not sealed
     g:GID                   HASH    a callback group
     g:GID:pending           SET     children that have not ended

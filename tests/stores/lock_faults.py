@@ -78,8 +78,8 @@ FAULTS = (
     ),
     Fault(
         "a limit set meanwhile counts no holder",
-        "if lock.limit then\n        write",
-        "if false then\n        write",
+        "if lock.limit and lock.ttl >= lock_ttl then",
+        "if false then",
     ),
     Fault(
         "a lock is taken before all are checked",
@@ -99,7 +99,7 @@ FAULTS = (
         "if started or redis.call('ZREM'",
         "if true or redis.call('ZREM'",
     ),
-    Fault("items that left the window count", "sum = sum - items_of(gone)", "sum = sum"),
+    Fault("items that left the window count", "sum and sum - items_of(gone)", "sum and sum"),
     Fault(
         "who is woken keeps its generation",
         "local function wake_waiter(me)\n  local gen = digits(tonumber(me.gen) + 1)",
@@ -126,10 +126,14 @@ FAULTS = (
     ),
     Fault(
         "a released lock wakes one waiter only",
-        "if lock.exclusive and (not refusal or standing_at(me, name)) then",
-        "if not refusal or lock.exclusive and standing_at(me, name) then",
+        "return true, lock.exclusive, false",
+        "return true, true, false",
     ),
-    Fault("one refused waiter stops those behind it", "skip = skip + 1", "return"),
+    Fault(
+        "one refused waiter stops those behind it",
+        "refusal.lock.counter == name or lock.exclusive and stays, stays",
+        "true, stays",
+    ),
     Fault(
         "configured limits are not read",
         "if are_limits_set() then\n    local memo",
@@ -142,8 +146,8 @@ FAULTS = (
     ),
     Fault(
         "everybody of age keeps places at limiters",
-        "me.aged and refusal.is_next and",
-        "me.aged and",
+        "local everywhere = me.aged and refusal.is_next",
+        "local everywhere = me.aged",
     ),
     Fault(
         "a hold that ran out is answered with its old fence",

@@ -110,7 +110,8 @@ def excludes(one: str, other: str) -> bool:
 class Model:
     """Who holds what, by the fence of the admission that took it."""
 
-    def __init__(self) -> None:
+    def __init__(self, default_ttl: int) -> None:
+        self.default_ttl = default_ttl
         self.taken: dict[str, list[Taken]] = {}
         self.tokens: dict[str, list[Tokens]] = {}
         self.limits: dict[str, str] = {}
@@ -172,7 +173,7 @@ class Model:
         counted = {taken.lock for taken in leases}
         for lock in locks:
             rule = self.rule(lock) if self.limits and lock.kind == "C" else None
-            if rule and lock not in counted:
+            if rule and lock not in counted and lock.ttl >= self.default_ttl:
                 leases.append(Taken(lock, rule.counter, now + lock.ttl))
 
     def holders(self, counter: str, now: int) -> list[Taken]:
@@ -190,6 +191,11 @@ class Model:
             for tokens in every
             if tokens.counter == rule.counter and tokens.at > now - rule.window
         )
+
+    def is_impossible(self, locks: Iterable[Lock]) -> bool:
+        """Whether a task with these locks could never run under the limits that hold now."""
+        rules = ((lock, self.rule(lock)) for lock in locks if lock.kind == "L")
+        return any(rule is not None and lock.items > rule.limit for lock, rule in rules)
 
     def refusal(self, me: Waiter, standing: Iterable[Waiter], now: int) -> Refusal | None:
         """What refuses a task now, in the order of its locks, structural ones first."""
@@ -218,9 +224,10 @@ class Model:
         """Where a refused task must stand.
 
         At all its structural locks, or at the limiter that refuses it; an aged one that is the
-        next to get what others hold keeps its places at its limiters, too.
+        next to get what others hold keeps its places at its limiters, too; for tokens it keeps
+        tokens alone.
         """
-        everywhere = me.aged and refusal.is_next and refusal.lock.kind != "L"
+        everywhere = me.aged and refusal.is_next
         places = {}
         for lock in me.locks:
             if not lock.limits:
@@ -228,7 +235,8 @@ class Model:
                     places[lock.name] = lock
                 continue
             rule = self.rule(lock)
-            if rule and (everywhere or lock == refusal.lock):
+            kept = everywhere and (lock.kind == "L" or refusal.lock.kind != "L")
+            if rule and (kept or lock == refusal.lock):
                 places[rule.counter] = lock
         return places
 

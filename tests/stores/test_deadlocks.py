@@ -59,6 +59,11 @@ async def look(results: Results, id: str, *holders: str) -> None:
         await results.wait(id, 0, holders)
 
 
+async def awaits(broker: Broker, id: str, *others: str) -> None:
+    """As if code in a task waited for the ends of others, and went on to wait."""
+    await broker.client.zadd(f"{{test}}:awaits:{id}", dict.fromkeys(others, 2**52))
+
+
 @pytest.mark.parametrize(
     ("held", "needed", "at"),
     [
@@ -110,13 +115,13 @@ async def test_a_grandchild_that_needs_the_first_lock(broker: Broker, results: R
     """A chain of tasks that await each other ends at the one that holds the lock."""
     await start(broker, "parent", A)
     await start(broker, "child", B)
-    await look(results, "child", "parent")
+    await awaits(broker, "parent", "child")
     await submit(broker, "grandchild", A)
     with pytest.raises(DeadlockError):
         await results.wait("grandchild", 5, ["child"])
     # And, should it have begun to wait before the chain was closed, the parent is told.
     await look(results, "grandchild")
-    await broker.client.hset("{test}:t:child", "awaits", f"grandchild {2**52}")
+    await awaits(broker, "child", "grandchild")
     with pytest.raises(DeadlockError):
         await results.wait("child", 5, ["parent"])
 
@@ -135,6 +140,7 @@ async def test_a_full_limiter_of_others_is_no_deadlock(broker: Broker, results: 
     await start(broker, "other", SLOTS)
     await park(broker, "child", SLOTS)
     await look(results, "child", "parent")
+    await awaits(broker, "parent", "child")
     with pytest.raises(DeadlockError):  # now both of them would wait for it
         await results.wait("child", 5, ["other"])
 
@@ -166,6 +172,29 @@ async def test_a_hold_in_a_task_that_has_another_lock(broker: Broker) -> None:
         "lock:mutex:job:b",
     )
     # Now the other one asks for what the task has: each would wait for the other.
-    await broker.client.hset("{test}:t:task", "awaits", f"other {2**52}")
+    await awaits(broker, "task", "other")
     answer = await broker.hold("hold-2", encode_locks([A]), wait=True, holders=["other"])
     assert answer[0] == "DEADLOCK"
+
+
+async def test_a_wait_that_timed_out_is_no_deadlock(broker: Broker, results: Results) -> None:
+    """Who has given up on a task goes on, and may be waited for."""
+    await start(broker, "first", A)
+    await start(broker, "second", B)
+    await submit(broker, "child", B)
+    await look(results, "child", "first")  # and gave up
+    await submit(broker, "other", A)
+    await look(results, "other", "second")
+
+
+async def test_the_deadlocked_one_of_several_that_are_awaited(
+    broker: Broker, results: Results
+) -> None:
+    """Each of the tasks that a task awaits counts, whichever it asked for last."""
+    await start(broker, "first", A)
+    await start(broker, "second", B)
+    await submit(broker, "needs-b", B)
+    await awaits(broker, "first", "needs-b", "long")
+    await submit(broker, "needs-a", A)
+    with pytest.raises(DeadlockError):
+        await results.wait("needs-a", 5, ["second"])

@@ -99,6 +99,7 @@ class Queue:
 @pytest.fixture
 async def queue(redis_url: str) -> AsyncIterator[Queue]:
     broker = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    await broker.client.zadd("{test}:workers", {WORKER: 2**52})  # as if it beat
     yield Queue(broker)
     await broker.aclose()
 
@@ -309,6 +310,55 @@ async def test_a_reservation_lapses_and_the_ticket_stays(queue: Queue) -> None:
     assert await queue.fetch() == ["next"]
 
 
+async def test_nothing_is_reserved_for_a_size_without_workers(queue: Queue) -> None:
+    """Who is woken, and has no worker to come for it, keeps nobody waiting for its reservation."""
+    await queue.start("holder", A)
+    for number in range(3):
+        id = f"large{number}"
+        await queue.broker.submit([Submission(id, "p:T", "normal:large", b"e", encode_locks([A]))])
+        assert (await queue.broker.fetch("large-a", "large", 1))[0] == []
+    await queue.park("small", A)
+    await queue.end("holder")
+    assert await queue.fetch() == ["small"]
+    await queue.end("small")
+    deliveries, _ = await queue.broker.fetch("large-b", "large", 1)
+    assert [delivery.id for delivery in deliveries] == ["large0"]
+
+
+async def test_what_cannot_be_looked_at_keeps_nobody_away(queue: Queue) -> None:
+    """A waiter with a broken lock or record leaves the queues of its others, and is set aside."""
+    await queue.start("holder", A)
+    for id in ("broken lock", "lost stream"):
+        await queue.park(id.replace(" ", "-"), A, B)
+    await queue.park("next", A)
+    await queue.redis.set("{test}:queue:lock:mutex:job:b", "of another type")
+    await queue.redis.hdel("{test}:t:lost-stream", "stream")
+    await queue.end("holder")
+    assert await queue.fetch() == ["next"]
+    blocker = await queue.redis.hget("{test}:t:broken-lock", "blocker")
+    assert b"WRONGTYPE" in blocker
+
+
+async def test_a_record_without_its_ticket_is_not_forgotten(queue: Queue) -> None:
+    """It stays where operators and promotions find it."""
+    await queue.start("holder", A)
+    await queue.park("broken", A)
+    await queue.redis.hdel("{test}:t:broken", "ticket")
+    await queue.make_due("broken")
+    assert await queue.redis.zscore("{test}:tasks:delayed", "broken") > 0
+
+
+async def test_ghosts_keep_nobody_away(queue: Queue) -> None:
+    """What stands in a queue without a record, woken or as a writer, is dropped by a look."""
+    await queue.redis.zadd("{test}:queue:lock:mutex:job:a", {"ghost": -3e15})
+    await queue.redis.zadd("{test}:writers:lock:rw:job:1", {"ghost": 1})
+    await queue.park("behind", A)
+    await queue.park("reader", READER)
+    await queue.redis.zadd("{test}:watch", {A.redis_key: 0, READER.redis_key: 0})
+    await queue.tick()
+    assert sorted(await queue.fetch()) == ["behind", "reader"]
+
+
 async def test_who_has_waited_for_long_counts_as_realtime(queue: Queue) -> None:
     """An aged background task goes before a younger realtime one, through realtime's stream."""
     await queue.start("holder", A)
@@ -386,6 +436,22 @@ async def test_an_aged_task_gets_a_busy_lock_and_a_busy_limiter(queue: Queue) ->
     await queue.park("rival", SLOT)
     assert await queue.redis.zscore("{test}:queue:limiter:conc:job:1", "second") is None
     await queue.end("mutex")
+    assert await queue.fetch() == ["both"]
+
+
+async def test_an_aged_task_gets_tokens_of_two_busy_rates(queue: Queue) -> None:
+    """While it waits for one of them, the token of the other is kept for it."""
+    other = RateLimiter("job", 2, limit=1, window_seconds=3600)
+    await queue.start("one", RATE)
+    await queue.start("two", other)
+    await queue.park("both", RATE, other)
+    await queue.age("both")
+    (grant,) = await queue.redis.zrange("{test}:limiter:rate:job:2", 0, -1)
+    await queue.redis.zadd("{test}:limiter:rate:job:2", {grant: 1})
+    await queue.park("rival", other)
+    (grant,) = await queue.redis.zrange("{test}:limiter:rate:job:1", 0, -1)
+    await queue.redis.zadd("{test}:limiter:rate:job:1", {grant: 1})
+    await queue.make_due("both")
     assert await queue.fetch() == ["both"]
 
 
@@ -492,4 +558,4 @@ async def test_nothing_is_left_of_waiting(queue: Queue) -> None:
     await queue.tick()
     left = {key.decode() async for key in queue.redis.scan_iter("*")}
     kinds = {key.removeprefix("{test}:").partition(":")[0] for key in left}
-    assert kinds <= {"tasks", "woken", "fence", "idle", "r", "wake"}
+    assert kinds <= {"tasks", "woken", "fence", "idle", "r", "wake", "workers"}

@@ -8,6 +8,7 @@ import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -145,6 +146,15 @@ class Results:
             TimeoutError: it has not ended in time.
             DeadlockError: it cannot end before one of `holders` has.
         """
+        try:
+            return await self._wait(id, timeout_seconds, holders)
+        finally:
+            if holders:
+                await self._await_no_more(id, holders)
+
+    async def _wait(
+        self, id: str, timeout_seconds: float | None, holders: Sequence[str]
+    ) -> Ended | None:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             told = asyncio.get_running_loop().create_future()
@@ -170,6 +180,13 @@ class Results:
                 self._waiting[id].discard(told)
                 if not self._waiting[id]:
                     del self._waiting[id]
+
+    async def _await_no_more(self, id: str, holders: Sequence[str]) -> None:
+        """What was awaited in vain must not look like a deadlock; it is forgotten soon anyway."""
+        with suppress(NonetError, TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS), server_errors(self._client):
+                for holder in holders:
+                    await self._client.zrem(f"{self._prefix}awaits:{holder}", id)
 
     async def _look(self, id: str, seconds: float, holders: Sequence[str]) -> Sequence[bytes]:
         # Without this bound a Redis that hangs would answer after all its retries.

@@ -89,7 +89,7 @@ local function deliver(pointer, record)
   end
   fence = fence + 1
   local held = take_locks(me, id .. '/' .. pointer.gen .. '/' .. digits(fence))
-  if record.since then
+  if record.since or record.places then
     leave_as_admitted(me)
   end
   hand_over(pointer, record, 'running', held, lines, '')
@@ -117,17 +117,20 @@ end
 -- A delivery failed half way: free what it took before, each lock and place that can be freed.
 local function give_up(key, entry, fields, problem)
   local id, gen = fields[2], fields[4]
+  local owner = id .. '/' .. gen .. '/' .. digits(fence)
   local fine, me = pcall(load_waiter, id)
-  for i, lock in ipairs(fine and me and me.locks or {}) do
+  for _, lock in ipairs(fine and me and me.locks or {}) do
     if lock.limits then
       pcall(resolve_limit, lock)
     end
-    local owner = id .. '/' .. gen .. '/' .. digits(fence)
     local freed, names = pcall(release_locks, {lock}, owner, false)
     give_back(freed and names or {})
-    pcall(leave_queues, {id = id, locks = {lock}, places = place_of(me, i) or ''})
   end
-  rescue(key, entry, fields, problem)
+  if put_aside(id, problem) then
+    drop(key, entry)
+  else
+    quarantine(key, entry, fields, problem)
+  end
 end
 
 for _, priority in ipairs({'realtime', 'normal', 'background'}) do

@@ -53,10 +53,8 @@ redis.call('HSET', key, 'name', 'hold', 'stream', 'hold', 'ticket', record.ticke
   'owner', ARGV[4], 'seen', digits(now))
 redis.call('SET', P .. 'l:' .. id, lines)
 if refusal then
-  park(me, refusal, {first = HOLD_ASKS, longest = HOLD_ASKS, aging = HOLD_ASKS})
-  -- The tick forgets it when it asks no more; this is for the case that nobody ticks.
-  redis.call('PEXPIRE', key, 600000)
-  redis.call('PEXPIRE', P .. 'l:' .. id, 600000)
+  -- A promotion forgets it when it asks no more. (A TTL would leave its places to nobody.)
+  park(me, refusal, HOLD_WAITS)
   offer_all()
   return {'REFUSED', refusal.lock.counter}
 end

@@ -16,8 +16,12 @@ if term ~= '' then
     return {0, -1, 0}
   end
   redis.call('SET', P .. 'promoted', digits(now))
-elseif now - tonumber(redis.call('GET', P .. 'promoted') or '0') < tonumber(ARGV[3]) then
-  return {0, -1, 0}
+else
+  -- A time ahead of ours: the clock was set back since, and tells nothing.
+  local ago = now - tonumber(redis.call('GET', P .. 'promoted') or '0')
+  if ago >= 0 and ago < tonumber(ARGV[3]) then
+    return {0, -1, 0}
+  end
 end
 
 local due_key = P .. 'tasks:delayed'
@@ -64,12 +68,15 @@ local function look_at_hold(me)
   elseif me.state == 'queued' or now - me.seen > 2 * HOLD_ASKS then
     forget_hold(me)  -- whoever waited for it is gone
   else
-    look_at(me, {first = HOLD_ASKS, longest = HOLD_ASKS, aging = waits.aging})
+    look_at(me, HOLD_WAITS)
   end
 end
 
 local function act(id)
   local me = read_waiter(id)
+  if not me and redis.call('EXISTS', P .. 't:' .. id) == 1 then
+    error('the record has no ticket')
+  end
   local state = me and me.state
   if state == 'delayed' or state == 'dying' then
     move(me)
@@ -95,12 +102,27 @@ for size, count in pairs(woken) do
   wake(size, count)
 end
 
+-- Who was woken and is no more must not keep the others away, nor a writer who only readers see.
+local function drop_ghosts(name)
+  local queue, writers = P .. 'queue:' .. name, P .. 'writers:' .. name
+  local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  if first[2] and tonumber(first[2]) < 0
+    and redis.call('HGET', P .. 't:' .. string.match(first[1], '^%S+'), 'state') ~= 'queued' then
+    redis.call('ZREM', queue, first[1])
+  end
+  local writer = redis.call('ZRANGE', writers, 0, 0)[1]
+  if writer and not redis.call('ZSCORE', queue, writer) then
+    redis.call('ZREM', writers, writer)
+  end
+end
+
 -- What is contended, and was not given back in time.
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', P .. 'watch', '-inf', digits(now),
   'LIMIT', 0, batch)) do
   if redis.call('EXISTS', P .. 'queue:' .. name) == 1 then
     redis.call('ZADD', P .. 'watch', digits(now + SLOW_LOOK), name)
     watched[name] = nil
+    pcall(drop_ghosts, name)
     give_back({name})
   else
     redis.call('ZREM', P .. 'watch', name)

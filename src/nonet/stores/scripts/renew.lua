@@ -9,14 +9,15 @@
 local worker, worker_ttl, lock_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lost = {}
 
--- A limit that was set while the task ran counts it from now on, too.
+-- A limit that was set while the task ran counts it from now on, too; not at a limiter whose slots
+-- end before this worker, who did not know of them, would renew them.
 local function join_new_limits(id, lines, task, held, owner)
   local locks, marks, joined = parse_locks(lines, lock_ttl, task), {}, false
   for i, lock in ipairs(locks) do
     marks[i] = not lock.limits and 'x' or string.sub(held .. '--------', i, i)
     if lock.kind == 'C' and marks[i] ~= 'x' and marks[i] ~= 'v' then
       resolve_limit(lock)
-      if lock.limit then
+      if lock.limit and lock.ttl >= lock_ttl then
         write_lock(lock, owner)
         marks[i], joined = lock.mark, true
       end

@@ -19,7 +19,8 @@ for i = 3, #ARGV do
     if lock then
       return {'deadlock', lock}
     end
-    redis.call('HSET', P .. 't:' .. ARGV[i], 'awaits', id .. ' ' .. digits(now))
+    redis.call('ZADD', P .. 'awaits:' .. ARGV[i], digits(now), id)
+    redis.call('PEXPIRE', P .. 'awaits:' .. ARGV[i], 10000)
     seen = {}
   end
 end

@@ -43,10 +43,16 @@ local function is_full_of(lock, target)
   return true
 end
 
+-- Whoever awaits several tasks goes on only after the last of them.
 local function depends_on_awaited(id, target)
-  local awaits = redis.call('HGET', P .. 't:' .. id, 'awaits') or ''
-  local awaited, at = string.match(awaits, '^(%S+) (%d+)$')
-  return awaited and now - tonumber(at) < AWAIT_LEASE and depends_on(awaited, target)
+  local recent = '(' .. digits(now - AWAIT_LEASE)
+  for _, awaited in ipairs(redis.call('ZRANGEBYSCORE', P .. 'awaits:' .. id, recent, '+inf')) do
+    local tie = depends_on(awaited, target)
+    if tie then
+      return tie
+    end
+  end
+  return nil
 end
 
 -- The lock at which a parked or queued task waits, in the end, for target.

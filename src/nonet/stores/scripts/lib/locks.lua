@@ -105,6 +105,13 @@ local function items_of(members)
   return items
 end
 
+-- Let a set of leases live at least until its longest one has ended.
+local function keep(key, ms)
+  if redis.call('PTTL', key) < ms then
+    redis.call('PEXPIRE', key, ms)
+  end
+end
+
 -- Items granted within the window that ends now: their sum is kept beside them, so that a check
 -- reads only what has left the window.
 local function used_items(lock)
@@ -114,10 +121,9 @@ local function used_items(lock)
   local sum = tonumber(redis.call('GET', sum_key) or '')
   if redis.call('EXISTS', lock.key) == 0 then
     sum = 0
-  elseif sum then
-    sum = sum - items_of(gone)
   else
-    sum = items_of(redis.call('ZRANGE', lock.key, 0, -1))
+    keep(lock.key, lock.window + 1000)  -- the window may have been shorter at the last grant
+    sum = sum and sum - items_of(gone) or items_of(redis.call('ZRANGE', lock.key, 0, -1))
   end
   redis.call('SET', sum_key, sum, 'PX', lock.window + 1000)
   return sum
@@ -140,13 +146,6 @@ end
 -- When some of what is used of a limiter comes back (µs), or nil if nothing is used.
 local function first_free(lock)
   return first_end(lock.key, lock.kind == 'C' and 0 or lock.window * 1000)
-end
-
--- Let a set of leases live at least until its longest one has ended.
-local function keep(key, ms)
-  if redis.call('PTTL', key) < ms then
-    redis.call('PEXPIRE', key, ms)
-  end
 end
 
 local function write_lock(lock, owner)

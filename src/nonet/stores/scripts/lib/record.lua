@@ -28,7 +28,7 @@ local function set_aside(id, problem)
     error('there is no such record')
   end
   redis.call('HSET', key, 'state', state == 'dying' and state or 'waiting', 'owner', '',
-    'blocker', string.sub(reason_of(problem), 1, 60))
+    'places', '', 'blocker', string.sub(reason_of(problem), 1, 60))
   delay(id, now + 60000000)
 end
 

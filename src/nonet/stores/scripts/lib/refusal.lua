@@ -21,20 +21,21 @@ local function is_overtaking(queue, me)
   return false, contended
 end
 
--- How much of a limiter those of a lower rank wait for; more than `free` need not be counted.
-local function reserved(lock, me, free)
+-- How much of a limiter those of a lower rank wait for: one item each, and more for the first of
+-- them. What is beyond those only costs them their turn, never the limit.
+local MOST_SUMMED = 64
+local function reserved(lock, me)
   local queue, sum = P .. 'queue:' .. lock.counter, 0
   lock.contended = redis.call('EXISTS', queue) == 1
   if not lock.contended then
     return 0
   end
   for _, range in ipairs({{'-inf', '(' .. digits(me.rank - WOKEN)}, {0, '(' .. digits(me.rank)}}) do
-    if lock.kind == 'C' then
-      sum = sum + redis.call('ZCOUNT', queue, range[1], range[2])
-    else
-      -- Each waits for one item at least.
-      sum = sum + items_of(redis.call('ZRANGEBYSCORE', queue, range[1], range[2],
-        'LIMIT', 0, math.max(0, free) + 1))
+    local count = redis.call('ZCOUNT', queue, range[1], range[2])
+    sum = sum + count
+    if lock.kind == 'L' and count > 0 then
+      local first = redis.call('ZRANGEBYSCORE', queue, range[1], range[2], 'LIMIT', 0, MOST_SUMMED)
+      sum = sum + items_of(first) - #first
     end
   end
   return sum
@@ -66,7 +67,7 @@ local function refusal_of(me)
         return {lock = lock, impossible = true}
       elseif lock.limit then
         local free = free_places(lock)
-        local before = reserved(lock, me, free)
+        local before = reserved(lock, me)
         if lock.items + before > free then
           return {lock = lock, held = lock.items > free, is_next = before == 0,
             look = first_free(lock) or now + SLOW_LOOK}

@@ -10,15 +10,16 @@ local woken_sizes = {}  -- of the tasks that this script woke
 
 -- Where a refused task stands. An aged one that is the next for what others hold keeps its places
 -- at the limiters too: else a task that needs a busy lock and a busy limiter would never get both.
--- Only the next, so that what it keeps idle is one place; and not while tokens must come back.
+-- Only the next, so that what it keeps idle is one place; and for tokens, which may take long to
+-- come back, it keeps tokens alone.
 local function places_after(me, refusal)
   local marks = {}
-  local everywhere = me.aged and refusal.is_next and refusal.lock.kind ~= 'L'
+  local everywhere = me.aged and refusal.is_next
   for i, lock in ipairs(me.locks) do
     local stands = lock == refusal.lock or not lock.limits and not refusal.lock.limits
     if lock.limits and everywhere and not stands then
       resolve_limit(lock)
-      stands = lock.limit
+      stands = lock.limit and (lock.kind == 'L' or refusal.lock.kind ~= 'L')
     end
     marks[i] = stands and (lock.mark or 'x') or '-'
   end
@@ -97,25 +98,32 @@ local function leave_as_admitted(me)
   redis.call('ZREM', P .. 'tasks:delayed', me.id)
 end
 
--- Send a waiter on its way: into a stream, or tell the program that waits for a hold.
+-- Send a waiter on its way, into a stream, and keep its places if there is a worker to come for it.
+local function wake_task(me, gen)
+  local size = size_of(me.stream)
+  enqueue('woken', me.id, me.aged and 'realtime:' .. size or me.stream, gen)
+  woken_sizes[size] = true
+  if not wake(size, 1) and not is_served(size) then
+    leave_queues(me)
+  end
+end
+
+-- Tell the program that waits for a hold.
+local function wake_hold(me)
+  redis.call('RPUSH', P .. 'wake:' .. me.id, '1')
+  redis.call('PEXPIRE', P .. 'wake:' .. me.id, 10000)
+end
+
 local function wake_waiter(me)
   local gen = digits(tonumber(me.gen) + 1)
-  if me.stream == 'hold' then
-    redis.call('RPUSH', P .. 'wake:' .. me.id, '1')
-    redis.call('PEXPIRE', P .. 'wake:' .. me.id, 10000)
-  else
-    enqueue('woken', me.id, me.aged and 'realtime:' .. size_of(me.stream) or me.stream, gen)
-  end
-  redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen)
+  local wake_it = me.stream == 'hold' and wake_hold or wake_task
+  wake_it(me, gen)
+  redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places)
   if me.places ~= '' then
     stand(me, me.rank - WOKEN)
     redis.call('ZADD', P .. 'tasks:delayed', digits(now + RESERVATION), me.id)
   else
     redis.call('ZREM', P .. 'tasks:delayed', me.id)
-  end
-  if me.stream ~= 'hold' then
-    wake(size_of(me.stream), 1)
-    woken_sizes[size_of(me.stream)] = true
   end
 end
 
@@ -146,6 +154,34 @@ local function standing_at(me, name)
   return nil
 end
 
+-- Let what cannot be looked at leave every queue that can be left, so that it keeps nobody away;
+-- it is tried again in a minute, and operators see why.
+local function put_aside(id, problem)
+  local fine, me = pcall(load_waiter, id)
+  for i, lock in ipairs(fine and me and me.locks or {}) do
+    pcall(leave_queues, {id = id, locks = {lock}, places = place_of(me, i) or ''})
+  end
+  return pcall(set_aside, id, problem)
+end
+
+-- Offer a lock to one who stands in its queue. Returns whether it was woken, whether those behind it
+-- can run neither, and whether it stays there.
+local function offer_place(name, queue, member)
+  local me = load_waiter(string.match(member, '^%S+'))
+  local lock = me and me.state == 'waiting' and standing_at(me, name)
+  if not lock then  -- left over from a record that is gone
+    redis.call('ZREM', queue, member)
+    redis.call('ZREM', P .. 'writers:' .. name, member)
+    return false, false, false
+  end
+  local refusal = offer(me)
+  if not refusal then
+    return true, lock.exclusive, false
+  end
+  local stays = standing_at(me, name) ~= nil
+  return false, refusal.lock.counter == name or lock.exclusive and stays, stays
+end
+
 -- Offer a lock to its queue: to the first if it is exclusive, else to as many as can run.
 local function offer_queue(name)
   local queue, skip, is_useful = P .. 'queue:' .. name, 0, false
@@ -156,21 +192,16 @@ local function offer_queue(name)
       return
     end
     offers_left = offers_left - 1
-    local me = load_waiter(string.match(member, '^%S+'))
-    local lock = me and me.state == 'waiting' and standing_at(me, name)
-    if not lock then  -- left over from a record that is gone
+    local fine, is_woken, is_over, stays = pcall(offer_place, name, queue, member)
+    if not fine then
       redis.call('ZREM', queue, member)
       redis.call('ZREM', P .. 'writers:' .. name, member)
+      put_aside(string.match(member, '^%S+'), is_woken)
+    elseif is_over then
+      return
     else
-      local refusal = offer(me)
-      is_useful = is_useful or not refusal
-      if lock.exclusive and (not refusal or standing_at(me, name)) then
-        return
-      elseif refusal and refusal.lock.counter == name then
-        return
-      elseif refusal and standing_at(me, name) then
-        skip = skip + 1  -- another lock refuses it, and it does not keep away those behind it
-      end
+      is_useful = is_useful or is_woken
+      skip = skip + (stays and 1 or 0)  -- another lock refuses it: those behind it may run
     end
   end
   -- Go on with the next promotion; but not over and over where other locks refuse all of them.
@@ -179,6 +210,8 @@ end
 
 -- A program that waits for a hold asks again within this time; else it is gone.
 local HOLD_ASKS = 5000000
+-- It has the highest priority from the beginning.
+local HOLD_WAITS = {first = HOLD_ASKS, longest = HOLD_ASKS, aging = math.huge}
 
 -- Stop waiting for a hold.
 local function forget_hold(me)

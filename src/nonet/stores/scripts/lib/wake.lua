@@ -1,13 +1,14 @@
 -- lib/wake: needs base. Wakes idle workers, the most recent first, through a list of their own.
 
--- Wake up to `count` idle workers of a size; the dead ones met on the way are dropped.
+-- Wake up to `count` idle workers of a size; the dead ones met on the way are dropped. Returns
+-- whether there was one.
 local function wake(size, count)
-  local tries = count + 8
+  local tries, wanted = count + 8, count
   while count > 0 and tries > 0 do
     tries = tries - 1
     local worker = redis.call('ZPOPMAX', P .. 'idle:' .. size)[1]
     if not worker then
-      return
+      break
     end
     local alive = redis.call('ZSCORE', P .. 'workers', worker)
     if alive and tonumber(alive) > now then
@@ -15,6 +16,19 @@ local function wake(size, count)
       count = count - 1
     end
   end
+  return count < wanted
+end
+
+-- Whether a worker of a size is alive, busy or not.
+local served = {}
+local function is_served(size)
+  if served[size] == nil then
+    served[size] = false
+    for _, worker in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')) do
+      served[size] = served[size] or string.match(worker, '^%a+') == size
+    end
+  end
+  return served[size]
 end
 
 -- Whoever promotes looks once a second by itself.
