@@ -1,8 +1,9 @@
 """The watchdog: a thread that keeps leases alive and notices when one is lost.
 
 A thread with a connection of its own, so that a blocked event loop loses nothing. What it
-cannot renew in time it declares lost by the local monotonic clock, before the server's lease
-ends and somebody else may start.
+cannot renew in time is lost by the local monotonic clock, before the server's lease ends and
+somebody else may start. Whoever relies on a lease may `Watchdog.check` that deadline, too: the
+thread may be busy with a beat, and a lease may have ended before it came here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _SETTLE_SECONDS = 0.05
 _STOP_SECONDS = 1.0
+_OVERDUE = "the lease could not be renewed in time"
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class Watchdog:
         self._stopping = False
         self._last_beat = 0.0
         self._next_beat = 0.0
+        # Until when the thread sleeps; infinite while it looks what there is to do.
+        self._sleeps_until = float("inf")
         self._thread = threading.Thread(target=self._run, name="nonet-watchdog", daemon=True)
 
     def start(self) -> None:
@@ -65,15 +69,24 @@ class Watchdog:
             self._leases.close()
 
     def hold(self, lease: Lease, since: float, on_lost: Callable[[str], None]) -> None:
-        """Keep a lease alive.
+        """Keep a lease alive; one whose deadline has passed already is lost at once.
 
         Args:
             since: monotonic time before the lease was asked for.
-            on_lost: called once, in the watchdog's thread, with the reason.
+            on_lost: called once, with the reason, in the thread that notices: the watchdog's, or
+                that of a `hold` or `check`.
         """
-        self._held[lease.key] = _Held(lease, since + _safe(lease.ttl), on_lost)
-        if time.monotonic() + lease.ttl / 3 < self._next_beat:
+        item = _Held(lease, since + _safe(lease.ttl), on_lost)
+        self._held[lease.key] = item
+        self.check(lease)
+        if min(item.deadline, self._last_beat + lease.ttl / 3) < self._sleeps_until:
             self._changed.set()
+
+    def check(self, lease: Lease) -> None:
+        """Declare a held lease lost if its deadline has passed; from any thread."""
+        item = self._held.get(lease.key)
+        if item is not None and time.monotonic() >= item.deadline:
+            self._lose(item, _OVERDUE)
 
     def drop(self, lease: Lease) -> None:
         """Forget a lease that was settled or released."""
@@ -81,7 +94,9 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._changed.wait(max(0.0, self._next_wake() - time.monotonic()))
+            self._sleeps_until = self._next_wake()
+            self._changed.wait(max(0.0, self._sleeps_until - time.monotonic()))
+            self._sleeps_until = float("inf")  # what comes from now on is not looked at yet
             self._changed.clear()
             if self._stopping:
                 return
@@ -121,16 +136,14 @@ class Watchdog:
                 self._lose(item, "the lease or a lock was taken away")
 
     def _enforce_deadlines(self) -> None:
-        now = time.monotonic()
         for item in list(self._held.values()):
-            if now >= item.deadline:
-                self._lose(item, "the lease could not be renewed in time")
+            self.check(item.lease)
 
     def _lose(self, item: _Held, reason: str) -> None:
         # A settle may have dropped it meanwhile; then nothing was lost.
         if self._held.pop(item.lease.key, None) is not None:
+            item.on_lost(reason)  # first: whoever asks meanwhile must not believe that it holds
             logger.warning("task %s: %s", item.lease.id, reason)
-            item.on_lost(reason)
 
 
 def _safe(ttl: float) -> float:
