@@ -258,6 +258,7 @@ class TaskContext:
     labels: Mapping[str, Any]
     group: str = ""
     _lost: str | None = field(default=None, init=False, repr=False)
+    _check_lease: Callable[[], None] | None = field(default=None, init=False, repr=False)
     _spawned: int = field(default=0, init=False, repr=False)
     _read_group: GroupReader | None = field(default=None, init=False, repr=False)
 
@@ -267,12 +268,18 @@ class TaskContext:
         Raises:
             LeaseLostError: it does not; nothing that it writes from now on will be settled.
         """
+        if self._lost is None and self._check_lease is not None:
+            self._check_lease()
         if self._lost is not None:
             raise LeaseLostError(f"task {self.id} (attempt {self.attempt}): {self._lost}")
 
     def lose_lease(self, reason: str) -> None:
         """Called by the framework when the lease is gone: `ensure_lease` raises from now on."""
         self._lost = self._lost or reason
+
+    def check_lease_with(self, check: Callable[[], None]) -> None:
+        """Called by the framework: what calls `lose_lease` if the lease has ended unnoticed."""
+        self._check_lease = check
 
     async def group_results(self) -> Sequence[Any]:
         """In a callback: one `nonet.ChildResult` per child, in the order of spawning."""

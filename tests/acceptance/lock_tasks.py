@@ -13,11 +13,13 @@ import asyncio
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 
-from acceptance.probe_tasks import note, passed
+from acceptance.probe_tasks import note, passed, passed_blocking
 
 from nonet import (
     BaseTask,
+    CallbackSpawner,
     ConcurrencyLimiter,
     ExclusiveRWLock,
     MutexLock,
@@ -79,3 +81,25 @@ class Hogging(BaseTask):
         note("start")
         time.sleep(self.seconds)  # noqa: ASYNC251  # to block the loop is what it is for
         note("end")
+
+
+@dataclass
+class HoggingAtGrant(BaseTask):
+    """Blocks the loop of its worker, until the gate opens, when the next lock is granted to it."""
+
+    gate: str
+    size = Size.SMALL
+
+    async def execute(self, spawn: CallbackSpawner) -> None:
+        note("start")
+        broker = spawn._client.broker
+        fetch = broker.fetch
+
+        async def blocked_fetch(*args: Any) -> Any:
+            answer = await fetch(*args)
+            if any(delivery.locks for delivery in answer[0]):
+                broker.fetch = fetch  # type: ignore[method-assign]  # once
+                passed_blocking(self.gate)
+            return answer
+
+        broker.fetch = blocked_fetch  # type: ignore[method-assign]  # there the reply waits

@@ -27,6 +27,7 @@ class Attempt:
         cut_off: why the framework cancelled it, or None.
         started: whether ``execute`` was called.
         in_thread: whether it was called in a thread, which no cancellation ends.
+        lost: why nothing that it does counts any more, or None.
     """
 
     lease: Lease
@@ -79,10 +80,11 @@ class Attempt:
         self._cancellable = None
 
     def lose(self, reason: str) -> None:
-        """Called by the watchdog's thread: void the attempt at once, cancel it soon."""
+        """Void the attempt at once, cancel it soon; called by any thread."""
         self.lost = reason
         self.context.lose_lease(reason)
-        self._loop.call_soon_threadsafe(self.cut, reason)
+        if not self._loop.is_closed():  # a thread of the task may have outlived it
+            self._loop.call_soon_threadsafe(self.cut, reason)
 
     def cut(self, reason: str) -> None:
         """Cancel what runs, if anything runs."""

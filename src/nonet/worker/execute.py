@@ -1,8 +1,8 @@
 """One attempt: from an envelope to an outcome. Whatever a task raises ends here.
 
-The order of effects (design, promise 8): locks → running → dependencies opened → execute →
-lease checked → dependencies closed → settle → locks released. Locks are taken before and
-released after this module.
+The order of effects (design, promise 8): locks → running → dependencies opened → lease
+checked → execute → lease checked → dependencies closed → settle → locks released. Locks are taken
+before and released after this module.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ async def _guarded(
             return HandedBack(refused)  # the next fetch parks it
         if attempt.is_token_stale():
             return HandedBack("its rate limit token was not used in time")
+        attempt.context.ensure_lease()
         return Succeeded(await _call(attempt, task, tools))
     except InvalidArgumentsError as error:
         # Raised by execute() it is the task's own failure, and its policy is asked.
@@ -121,9 +122,16 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools) -> Any:
     function: Any = task.execute  # type: ignore[attr-defined]  # checked at registration
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
     async with tools.injector.open(function, values=values) as arguments:
+        context.ensure_lease()  # to open them may have taken long
         attempt.started = True
         attempt.in_thread = not inspect.iscoroutinefunction(function)
-        result = await invoke(function, arguments, tools.threads, abandoned=tools.abandon)
+        result = await invoke(
+            function,
+            arguments,
+            tools.threads,
+            before=context.ensure_lease,  # once more there: a thread may start late
+            abandoned=tools.abandon,
+        )
         context.ensure_lease()
     return result
 

@@ -87,7 +87,8 @@ class Settler:
             if not attempt.in_thread:
                 # It has ended here: whoever owns it now refuses this, else it need not wait for
                 # the end of its lease, which would count as a death of this worker.
-                await self._script(attempt, Settlement("back", reason=outcome.reason), b"")
+                back = Settlement("back", reason=outcome.reason, started=attempt.started)
+                await self._script(attempt, back, b"")
             return
         settlement = decide(
             outcome,

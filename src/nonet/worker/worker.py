@@ -20,6 +20,7 @@ from nonet.client import Client
 from nonet.errors import NonetError
 from nonet.injection import Injector
 from nonet.locks import leased_ttl_ms
+from nonet.outcomes import Lost
 from nonet.registry import Registry
 from nonet.service import ExitCode, Stop, every, log_tick_failure, wind_up
 from nonet.settings import Settings
@@ -151,6 +152,7 @@ class Worker:
     def _start(self, delivery: Delivery, since: float) -> None:
         attempt = Attempt(delivery, since)
         attempt.lease = self._lease(attempt)
+        attempt.context.check_lease_with(lambda: self._watchdog.check(attempt.lease))
         self._watchdog.hold(attempt.lease, since, attempt.lose)
         # A context of its own, so that one attempt never sees another one's variables.
         task = asyncio.create_task(
@@ -160,7 +162,10 @@ class Worker:
 
     async def _run_attempt(self, attempt: Attempt) -> None:
         try:
-            if attempt.delivery.state == "dying":
+            if attempt.lost is not None:
+                # The loop was blocked while the reply waited, and others may hold its locks.
+                await self._parts.settler.settle(attempt, None, Lost(attempt.lost))
+            elif attempt.delivery.state == "dying":
                 await self._parts.settler.bury(attempt)
             else:
                 task_class, outcome = await execute(attempt, self._tools)
