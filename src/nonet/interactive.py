@@ -89,7 +89,7 @@ async def call(
         settings,
         lines,
         wait_seconds=wait_seconds,
-        on_lost=context.lose_lease,
+        context=context,
         consequence="; nothing was run",
     )
     async with locks as context.fence:
@@ -103,7 +103,7 @@ async def hold(
     lines: str,
     *,
     wait_seconds: float = 0.0,
-    on_lost: Callable[[str], None] | None = None,
+    context: TaskContext | None = None,
     consequence: str = "",
 ) -> AsyncIterator[int]:
     """Own locks while the block runs; gives their fence. A thread renews them.
@@ -111,27 +111,28 @@ async def hold(
     Args:
         lines: of `nonet.locks.encode_locks`; none takes nothing and asks nobody.
         wait_seconds: how long to try.
-        on_lost: called in the watchdog's thread, with the reason, before the block is cancelled.
+        context: its `ensure_lease` tells of a loss, before the block is cancelled.
         consequence: what follows for the caller when they cannot be taken, for the message.
 
     Raises:
         UnableToAcquireLockError: another holder kept a lock for all that time.
         LimitImpossible: a limiter never allows as much as is asked of it.
         DeadlockError: the task or hold around it has one of the locks.
-        LeaseLostError: a lock was lost, which cancelled the block.
+        LeaseLostError: a lock was lost, which cancelled the block, or before the block began.
         ServerUnreachableError: Redis does not answer.
     """
     if not lines:
         yield 0
         return
     locks = _Locks(broker, settings, lines)
-    block = _Block(locks.names, on_lost)
+    block = _Block(locks.names, context)
     try:
         with block:
             try:
                 await _until_taken(locks, block, wait_seconds)
             except (UnableToAcquireLockError, ServerUnreachableError) as error:
                 raise type(error)(f"{error}{consequence}") from error.__cause__
+            block.ensure_held()
             with holding(locks.id):
                 yield locks.fence
     finally:
@@ -187,6 +188,7 @@ class _Locks:
             return detail
         self.fence = int(detail)
         lease = Lease(id=self.id, gen="0", fence=detail, ttl=self._ttl)
+        block.check_with(partial(self._watchdog.check, lease))
         self._watchdog.hold(lease, since, block.lose)
         await asyncio.to_thread(self._watchdog.start)
         return None
@@ -250,21 +252,36 @@ async def _finished(work: Coroutine[Any, Any, _Answer]) -> _Answer:
 class _Block:
     """The code under the locks: cancelled by their loss, which it then raises."""
 
-    def __init__(self, names: str, on_lost: Callable[[str], None] | None) -> None:
+    def __init__(self, names: str, context: TaskContext | None) -> None:
         self._names = names
-        self._on_lost = on_lost
+        self._context = context
+        self._check: Callable[[], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._lost: str | None = None
         self._cancelled = False
         self._over = False
 
+    def check_with(self, check: Callable[[], None]) -> None:
+        """What calls `lose` if the locks have ended unnoticed."""
+        self._check = check
+        if self._context is not None:
+            self._context.check_lease_with(check)
+
+    def ensure_held(self) -> None:
+        """Return if the locks are held; the loop may have been blocked since they were granted."""
+        if self._check is not None:
+            self._check()
+        if self._lost is not None:
+            raise LeaseLostError(self._lost)
+
     def lose(self, reason: str) -> None:
-        """Called by the watchdog's thread."""
+        """Called by any thread."""
         self._lost = reason
-        if self._on_lost is not None:
-            self._on_lost(reason)
-        self._loop.call_soon_threadsafe(self._cancel)
+        if self._context is not None:
+            self._context.lose_lease(reason)
+        if not self._loop.is_closed():  # a thread of the task may have outlived it
+            self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
         if self._task is not None and not self._over:
@@ -307,6 +324,7 @@ async def _execute(
     function: Any = task.execute  # type: ignore[attr-defined]  # checked at registration
     try:
         async with injector.open(function, values=values) as arguments:
+            context.ensure_lease()  # to open them may have taken long
             result = await _invoke(function, arguments, debugger)
             context.ensure_lease()
         return result
