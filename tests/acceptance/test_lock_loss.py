@@ -54,7 +54,10 @@ async def test_locks_of_a_killed_worker_end_with_their_ttl(contended: Site, scal
 
 
 async def test_a_woken_task_that_nobody_takes_lets_others_run(contended: Site) -> None:
-    """Without a worker of its size its reservation lapses after 5 s; it keeps its ticket."""
+    """While the only worker of its size is frozen its reservation lapses after 5 s.
+
+    It keeps its ticket.
+    """
     site = contended
     medium = site.worker(size="medium", wait=False, **PRODUCTION)
     workers(site, 1, slots=2, **PRODUCTION)
@@ -63,8 +66,7 @@ async def test_a_woken_task_that_nobody_takes_lets_others_run(contended: Site) -
         async with app.hold(lock_of("M a")):
             untaken = await app.submit(Holding(["M a"]), labels={"size": "medium"})
             await waits(site, untaken)
-            medium.terminate()
-            assert medium.wait() == 0
+            medium.freeze()
             behind = await app.submit(Holding(["M a"]))
             await waits(site, behind)
             released = time.time()
@@ -73,7 +75,7 @@ async def test_a_woken_task_that_nobody_takes_lets_others_run(contended: Site) -
         async with app.hold(lock_of("M a")):
             younger = await app.submit(Holding(["M a"]))
             await waits(site, younger)
-            site.worker(size="medium", **PRODUCTION)
+            medium.thaw()
             await parked(site, "M a", 2)
         await site.all_ended()
     print(f"\nbehind a woken task that nobody took: ran {start.at - released:.2f} s after release")
