@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar
@@ -34,6 +34,7 @@ from nonet.locks import encode_locks, leased_ttl_ms
 from nonet.settings import Settings
 from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
+from nonet.stores.wakes import Wake
 from nonet.task import (
     BaseTask,
     TaskContext,
@@ -46,6 +47,9 @@ from nonet.task import (
 from nonet.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
+
+# Who waits for a hold asks again after so long without a wake-up.
+_ASK_SECONDS = 2.0
 
 Debugger = Literal["none", "before", "exception"]
 
@@ -193,11 +197,9 @@ class _Locks:
         await asyncio.to_thread(self._watchdog.start)
         return None
 
-    async def wait_for_turn(self, seconds: float) -> None:
-        """Sleep until it is worth asking again, at most so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._broker.wait_for_wake(self.id)
+    def expecting_turn(self) -> AbstractContextManager[Wake]:
+        """What tells that it is worth asking again."""
+        return self._broker.wakes.expecting(self.id)
 
     async def release(self) -> None:
         """Give back what was taken, if anything was, and wait no more."""
@@ -223,16 +225,17 @@ class _Locks:
 
 async def _until_taken(locks: _Locks, block: _Block, wait_seconds: float) -> None:
     deadline = time.monotonic() + wait_seconds
-    while blocker := await _finished(locks.take(block, wait=wait_seconds > 0)):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            is_limiter = blocker.startswith("limiter:")
-            reason = "is full" if is_limiter else "is held by others, or others came first"
-            waited = f" (waited {wait_seconds:g} s)" if wait_seconds > 0 else ""
-            raise UnableToAcquireLockError(
-                f"{blocker} {reason}{waited}; 'task-run locks' shows who has it"
-            )
-        await locks.wait_for_turn(left)
+    with locks.expecting_turn() as turn:
+        while blocker := await _finished(locks.take(block, wait=wait_seconds > 0)):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                is_limiter = blocker.startswith("limiter:")
+                reason = "is full" if is_limiter else "is held by others, or others came first"
+                waited = f" (waited {wait_seconds:g} s)" if wait_seconds > 0 else ""
+                raise UnableToAcquireLockError(
+                    f"{blocker} {reason}{waited}; 'task-run locks' shows who has it"
+                )
+            await turn.wait(min(left, _ASK_SECONDS))
 
 
 def _who() -> str:

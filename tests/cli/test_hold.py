@@ -52,6 +52,24 @@ async def test_hold_waits(task_run: TaskRun) -> None:
         assert await waiting > before
 
 
+async def test_hundreds_of_waiting_holds_share_a_connection(task_run: TaskRun) -> None:
+    """Each of them gets its turn, in order."""
+    async with task_run.app() as app:
+        fences: list[int] = []
+
+        async def one() -> None:
+            async with app.hold(JOB, wait=120) as fence:
+                fences.append(fence)
+
+        queue = "{cli}:queue:lock:mutex:job:7"
+        async with asyncio.TaskGroup() as waiting, app.hold(JOB):
+            for _ in range(300):
+                waiting.create_task(one())
+            await until(lambda: task_run.redis.zcard(queue) == 300, "all wait")
+            assert len(task_run.redis.client_list()) < 100
+        assert len(fences) == 300 and fences == sorted(fences)
+
+
 async def test_a_hold_inside_a_hold_of_the_same_lock(task_run: TaskRun) -> None:
     """It is told at once that it would wait for ever; beside the block it may wait for its end."""
     async with task_run.app() as app:

@@ -303,7 +303,7 @@ class LockMachine:
             self.model.release(self.holds.pop(id).fence, started=True)
             old = None  # whoever let it run out comes last
         job = old or Job(id, lines, parse(lines, "", LOCK_TTL_MS), self.now + STEP)
-        args = ("hold", id, job.lines, LOCK_TTL_MS, "who", int(wait))
+        args = ("hold", id, job.lines, LOCK_TTL_MS, "who", "me" if wait else "")
         if job.fence:
             return self._unchanged(args[0], ["OK", job.fence], *args[1:])
         answer, detail = self._run(*args)

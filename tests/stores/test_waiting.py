@@ -514,7 +514,8 @@ async def test_a_hold_waits_in_the_same_queue(queue: Queue) -> None:
     assert await queue.broker.hold("hold-1", lines, "me", wait=True) == ("REFUSED", A.redis_key)
     await queue.end("holder")
     assert await queue.fetch() == []
-    assert await queue.redis.llen("{test}:wake:hold-1") == 1
+    told = f"{{test}}:wake:{queue.broker.wakes.client}"
+    assert await queue.redis.lrange(told, 0, -1) == [b"hold-1"]
     assert (await queue.broker.hold("hold-1", lines, "me", wait=True))[0] == "OK"
     await queue.broker.unhold("hold-1")
     assert await queue.fetch() == ["task"]

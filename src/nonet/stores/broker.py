@@ -21,6 +21,7 @@ from nonet.stores.redis import (
     ping,
     server_errors,
 )
+from nonet.stores.wakes import Wakes
 
 PRIORITIES = ("realtime", "normal", "background")
 SIZES = ("small", "medium", "large")
@@ -134,6 +135,9 @@ class Broker:
         namespace: all keys start with ``{namespace}:``.
         lock_ttl, lease, result_ttl, dedup_ttl: seconds, see `nonet.settings.Settings`.
         waits: when parked tasks are looked at without a wake-up.
+
+    Attributes:
+        wakes: what tells the holds of this process that it is their turn.
     """
 
     def __init__(
@@ -153,6 +157,7 @@ class Broker:
         self.scripts = Scripts(self.client, self.prefix)
         self.batched = BatchedScripts(self.scripts)
         self._blocking = connect_blocking(url)
+        self.wakes = Wakes(url, self.prefix)
         self._once = Scripts(self._blocking, self.prefix)
         self._lock_ttl_ms = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
@@ -180,6 +185,7 @@ class Broker:
     async def aclose(self) -> None:
         """Close all connections."""
         await self.batched.aclose()
+        await self.wakes.aclose()
         await self._blocking.aclose()
         await self.client.aclose()
 
@@ -329,8 +335,8 @@ class Broker:
         Args:
             id: made by the caller, who asks again with the same.
             who: who holds them, for people.
-            wait: stand in the queues if a lock refuses: ask again when `wait_for_wake` of the
-                id returns, then `unhold` if nobody wants them any more.
+            wait: stand in the queues if a lock refuses: ask again when `wakes` tells of the id,
+                and every few seconds; `unhold` if nobody wants them any more.
             holders: tasks and holds in which they are asked for.
 
         Returns:
@@ -338,7 +344,13 @@ class Broker:
             ``("DEADLOCK", lock)``: one of `holders` has it, or keeps away who has it.
         """
         answer = await self.scripts.run(
-            "hold", id, locks, self._lock_ttl_ms, who, int(wait), *holders
+            "hold",
+            id,
+            locks,
+            self._lock_ttl_ms,
+            who,
+            self.wakes.client if wait else "",
+            *holders,
         )
         return answer[0].decode(), answer[1].decode()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,15 +19,13 @@ from nonet.stores.broker import PRIORITIES, SIZES
 from nonet.stores.redis import (
     AsyncRedis,
     BatchedScripts,
-    blocking_pop,
-    connect_blocking,
     literal,
     server_errors,
 )
+from nonet.stores.wakes import Wakes
 
 # A waiting client asks again after so long: its registration may have gone with Redis' data.
 _RECHECK_SECONDS = 5.0
-_LISTEN_PAUSE = 0.5
 # One look is always granted, also to who does not want to wait.
 _LOOK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -118,17 +115,11 @@ class Results:
         self._client = client
         self._prefix = prefix(namespace)
         self._batched = batched
-        self._blocking = connect_blocking(url)
-        self._me = f"client-{secrets.token_hex(8)}"
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
-        self._listener: asyncio.Task[None] | None = None
+        self._wakes = Wakes(url, self._prefix)
 
     async def aclose(self) -> None:
         """Stop listening and close the connection."""
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.wait({self._listener})
-        await self._blocking.aclose()
+        await self._wakes.aclose()
 
     async def wait(
         self, id: str, timeout_seconds: float | None, holders: Sequence[str] = ()
@@ -156,30 +147,23 @@ class Results:
         self, id: str, timeout_seconds: float | None, holders: Sequence[str]
     ) -> Ended | None:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while True:
-            told = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(id, set()).add(told)
-            try:
-                left = math.inf if deadline is None else deadline - time.monotonic()
-                answer = await self._look(id, left, holders)
-                if answer[0] == b"ended":
-                    return parse_ended(answer[1])
-                if answer[0] == b"unknown":
-                    return None
-                if answer[0] == b"deadlock":
-                    raise _deadlock(id, answer[1].decode())
-                left = math.inf if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                self._listen()
-                await asyncio.wait({told}, timeout=min(left, _RECHECK_SECONDS))
-            except TimeoutError:
-                problem = f"task {id} has not ended after {timeout_seconds:g} s"
-                raise TimeoutError(problem) from None
-            finally:
-                self._waiting[id].discard(told)
-                if not self._waiting[id]:
-                    del self._waiting[id]
+        try:
+            with self._wakes.expecting(id) as wake:
+                while True:
+                    left = math.inf if deadline is None else deadline - time.monotonic()
+                    answer = await self._look(id, left, holders)
+                    if answer[0] == b"ended":
+                        return parse_ended(answer[1])
+                    if answer[0] == b"unknown":
+                        return None
+                    if answer[0] == b"deadlock":
+                        raise _deadlock(id, answer[1].decode())
+                    left = math.inf if deadline is None else deadline - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError
+                    await wake.wait(min(left, _RECHECK_SECONDS))
+        except TimeoutError:
+            raise TimeoutError(f"task {id} has not ended after {timeout_seconds:g} s") from None
 
     async def _await_no_more(self, id: str, holders: Sequence[str]) -> None:
         """What was awaited in vain must not look like a deadlock; it is forgotten soon anyway."""
@@ -191,7 +175,9 @@ class Results:
     async def _look(self, id: str, seconds: float, holders: Sequence[str]) -> Sequence[bytes]:
         # Without this bound a Redis that hangs would answer after all its retries.
         async with asyncio.timeout(None if seconds == math.inf else max(seconds, _LOOK_SECONDS)):
-            answer: Sequence[bytes] = await self._batched.run("wait", id, self._me, *holders)
+            answer: Sequence[bytes] = await self._batched.run(
+                "wait", id, self._wakes.client, *holders
+            )
         return answer
 
     async def status(self, id: str) -> TaskStatus | None:
@@ -241,25 +227,6 @@ class Results:
                 if record:
                     found.append(_worker_status(worker.decode(), record, now, expiry > now))
         return sorted(found, key=lambda item: (item.size, item.name))
-
-    def _listen(self) -> None:
-        if self._listener is None or self._listener.done():
-            self._listener = asyncio.create_task(self._pass_on_ends(), name="result listener")
-
-    async def _pass_on_ends(self) -> None:
-        """Tell those who wait here which tasks have ended, as long as anybody waits.
-
-        One list and one connection serve all of them.
-        """
-        while self._waiting:
-            try:
-                id = await blocking_pop(self._blocking, f"{self._prefix}wake:{self._me}")
-            except NonetError:
-                await asyncio.sleep(_LISTEN_PAUSE)  # those who wait ask again, and hear why
-                continue
-            for told in self._waiting.get(id.decode() if id else "", ()):
-                if not told.done():
-                    told.set_result(None)
 
     async def _queue(self, priority: str, size: str) -> QueueStatus:
         depth = running = 0

@@ -1,10 +1,10 @@
 #!lua
 -- hold: take locks for code that is no task, all or none; the watchdog renews them. Who is refused
 -- and waits stands in the same queues as tasks do, as one of the highest priority, and asks again
--- when it is told through its wake list, or every few seconds.
+-- when its client is told, through one wake list for all its holds, or every few seconds.
 -- KEYS  prefix
--- ARGV  id (made by the client), locks, lock ttl ms, who asks, wait (1|0), tasks and holds in which
---       it is asked …
+-- ARGV  id (made by the client), locks, lock ttl ms, who asks, client to tell or '' not to wait, tasks
+--       and holds in which it is asked …
 -- returns {'OK', fence} | {'REFUSED', name of the lock} | {'IMPOSSIBLE', why} | {'DEADLOCK', name of
 --       the lock}: it is held, in the end, where it is asked for
 -- @include base wake record limits locks queues refusal waiting deadlock
@@ -35,7 +35,7 @@ if refusal and refusal.impossible then
   offer_all()
   return {'IMPOSSIBLE', why_impossible(refusal.lock)}
 end
-local waits = refusal and ARGV[5] == '1'
+local waits = refusal and ARGV[5] ~= ''
 for i = 6, waits and #ARGV or 0 do
   local lock = lock_that_depends_on(me, ARGV[i])
   if lock then
@@ -50,7 +50,7 @@ if refusal and not waits then
 end
 
 redis.call('HSET', key, 'name', 'hold', 'stream', 'hold', 'ticket', record.ticket, 'gen', record.gen,
-  'owner', ARGV[4], 'seen', digits(now))
+  'owner', ARGV[4], 'client', ARGV[5], 'seen', digits(now))
 redis.call('SET', P .. 'l:' .. id, lines)
 if refusal then
   -- A promotion forgets it when it asks no more. (A TTL would leave its places to nobody.)

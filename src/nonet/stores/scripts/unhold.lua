@@ -14,6 +14,6 @@ if record.state == 'held' then
 elseif record.state then
   forget_hold(load_waiter(id))
 end
-redis.call('DEL', key, P .. 'l:' .. id, P .. 'wake:' .. id)
+redis.call('DEL', key, P .. 'l:' .. id)
 offer_all()
 return 'OK'

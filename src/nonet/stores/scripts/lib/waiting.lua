@@ -110,8 +110,9 @@ end
 
 -- Tell the program that waits for a hold.
 local function wake_hold(me)
-  redis.call('RPUSH', P .. 'wake:' .. me.id, '1')
-  redis.call('PEXPIRE', P .. 'wake:' .. me.id, 10000)
+  local list = P .. 'wake:' .. (redis.call('HGET', P .. 't:' .. me.id, 'client') or '')
+  redis.call('RPUSH', list, me.id)
+  redis.call('PEXPIRE', list, 10000)
 end
 
 local function wake_waiter(me)
@@ -217,7 +218,7 @@ local HOLD_WAITS = {first = HOLD_ASKS, longest = HOLD_ASKS, aging = math.huge}
 local function forget_hold(me)
   leave_queues(me)
   redis.call('ZREM', P .. 'tasks:delayed', me.id)
-  redis.call('DEL', P .. 't:' .. me.id, P .. 'l:' .. me.id, P .. 'wake:' .. me.id)
+  redis.call('DEL', P .. 't:' .. me.id, P .. 'l:' .. me.id)
 end
 
 local offered = 0

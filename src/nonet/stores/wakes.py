@@ -1,0 +1,86 @@
+"""Being told by scripts: any number of waits in one process, over one list and one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from nonet.errors import NonetError
+from nonet.stores.redis import blocking_pop, connect_blocking
+
+_LISTEN_PAUSE = 0.5
+
+
+class Wake:
+    """What tells one wait, see `Wakes.expecting`."""
+
+    def __init__(self, listen: Callable[[], None]) -> None:
+        self._listen = listen
+        self._told = asyncio.Event()
+
+    def tell(self) -> None:
+        """End this wait, or the next one."""
+        self._told.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Sleep until the scripts tell of the id, since the last call; at most so long."""
+        self._listen()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._told.wait()
+        self._told.clear()
+
+
+class Wakes:
+    """The ids that this process waits for.
+
+    Attributes:
+        client: for the scripts, which push an id into ``wake:CLIENT``.
+    """
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.client = f"client-{secrets.token_hex(8)}"
+        self._blocking = connect_blocking(url)
+        self._key = f"{prefix}wake:{self.client}"
+        self._waiting: dict[str, set[Wake]] = {}
+        self._listener: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
+        """Stop listening and close the connection."""
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.wait({self._listener})
+        await self._blocking.aclose()
+
+    @contextmanager
+    def expecting(self, id: str) -> Iterator[Wake]:
+        """Miss nothing that is told of an id while the block runs, which asks and then waits.
+
+        Nobody listens before the first `Wake.wait`. A wake-up can get lost with Redis: ask again
+        after a while without one.
+        """
+        wake = Wake(self._listen)
+        self._waiting.setdefault(id, set()).add(wake)
+        try:
+            yield wake
+        finally:
+            self._waiting[id].discard(wake)
+            if not self._waiting[id]:
+                del self._waiting[id]
+
+    def _listen(self) -> None:
+        if self._listener is None or self._listener.done():
+            self._listener = asyncio.create_task(self._pass_on(), name="wake listener")
+
+    async def _pass_on(self) -> None:
+        """Tell those who wait here, as long as anybody does."""
+        while self._waiting:
+            try:
+                id = await blocking_pop(self._blocking, self._key)
+            except NonetError:
+                await asyncio.sleep(_LISTEN_PAUSE)  # those who wait ask again, and hear why
+                continue
+            for wake in self._waiting.get(id.decode() if id else "", ()):
+                wake.tell()
