@@ -1,0 +1,81 @@
+"""An attempt whose class computes other locks than its submitter did, on a real server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import pytest
+
+from nonet import BaseTask, MutexLock, Nonet
+from nonet.injection import Injector
+from nonet.locks import BaseLock, encode_locks
+from nonet.outcomes import HandedBack, Lost, Succeeded
+from nonet.worker.attempt import Attempt
+from nonet.worker.execute import Tools, execute
+
+OLD, NEW = MutexLock("job", "old"), MutexLock("job", "new")
+ran: list[str] = []
+
+
+@dataclass
+class Deployed(BaseTask):
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        return [NEW]
+
+    async def execute(self) -> None:
+        ran.append("executed")
+
+
+@pytest.fixture
+async def app(redis_url: str) -> AsyncIterator[Nonet]:
+    ran.clear()
+    async with Nonet.from_settings(
+        redis_url=redis_url, namespace="test", tasks=(__name__,)
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def tools(app: Nonet) -> AsyncIterator[Tools]:
+    with ThreadPoolExecutor(1) as threads:
+        async with Injector() as injector:
+            yield Tools(
+                *(app.client, app.registry, injector, threads, 1024),
+                relock=lambda *_: None,
+                abandon=lambda _: None,
+            )
+
+
+async def fetched(app: Nonet) -> Attempt:
+    """An attempt that was submitted with the old lock."""
+    sent = replace(app.client.prepare(Deployed()), locks=encode_locks([OLD]))
+    await app.broker.submit([sent])
+    (delivery,), _ = await app.broker.fetch("medium-a", "medium", 1)
+    return Attempt(delivery, time.monotonic())
+
+
+async def test_it_runs_under_the_new_lock(app: Nonet, tools: Tools) -> None:
+    """The old one is given back."""
+    _, outcome = await execute(await fetched(app), tools)
+    assert (outcome, ran) == (Succeeded(None), ["executed"])
+    keys = [f"{{test}}:{lock.redis_key}" for lock in (OLD, NEW)]
+    assert [await app.broker.client.exists(key) for key in keys] == [0, 1]
+
+
+async def test_nothing_of_it_runs_when_the_new_lock_is_refused(app: Nonet, tools: Tools) -> None:
+    """It is handed back, unused."""
+    attempt = await fetched(app)
+    async with app.hold(NEW):
+        _, outcome = await execute(attempt, tools)
+    assert (outcome, ran) == (HandedBack(NEW.redis_key), [])
+
+
+async def test_nothing_of_it_runs_when_the_new_lock_came_too_late(app: Nonet, tools: Tools) -> None:
+    """The watchdog is told of it, and finds that its deadline has passed."""
+    late = replace(tools, relock=lambda attempt, _: attempt.lose("overdue"))
+    _, outcome = await execute(await fetched(app), late)
+    assert (outcome, ran) == (Lost("overdue"), [])
