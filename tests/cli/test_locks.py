@@ -91,6 +91,8 @@ async def test_release_takes_the_lock_away(task_run: TaskRun) -> None:
     """The holder learns that it lost its lock; who did it is in the events."""
     async with task_run.app() as app:
         id = ""
+        # A worker that lives: what nobody could fetch keeps no places, and so is not called woken.
+        task_run.redis.zadd("{cli}:workers", {"medium-a": 4e15})
         with pytest.raises(LeaseLostError):
             async with app.hold(JOB):
                 id = await app.submit(Guarded(Path("/nowhere")))
