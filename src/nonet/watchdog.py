@@ -1,9 +1,9 @@
-"""The watchdog: a thread that keeps leases alive and notices when one is lost.
+"""The watchdog: threads that keep leases alive and notice when one is lost.
 
-A thread with a connection of its own, so that a blocked event loop loses nothing. What it
-cannot renew in time is lost by the local monotonic clock, before the server's lease ends and
-somebody else may start. Whoever relies on a lease may `Watchdog.check` that deadline, too: the
-thread may be busy with a beat, and a lease may have ended before it came here.
+One with a connection of its own beats, so that a blocked event loop loses nothing. What it cannot
+renew in time is lost by the local monotonic clock, before the server's lease ends and somebody
+else may start: another thread sees to that, as a beat takes long while Redis is silent. Whoever
+relies on a lease may `Watchdog.check` its deadline, too: it may have passed before it came here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 _SETTLE_SECONDS = 0.05
 _STOP_SECONDS = 1.0
+_NEVER = float("inf")
 _OVERDUE = "the lease could not be renewed in time"
 
 
@@ -28,6 +29,31 @@ class _Held:
     lease: Lease
     deadline: float
     on_lost: Callable[[str], None]
+
+
+class _Sleep:
+    """The sleep of a thread, which others can shorten."""
+
+    def __init__(self) -> None:
+        self._wake = threading.Event()
+        # Infinite while the thread is awake and looks what there is to do.
+        self.until = _NEVER
+
+    def until_time(self, when: float) -> None:
+        """Sleep until `when` (monotonic), or `wake_by` says that there is something earlier.
+
+        Args:
+            when: computed after the last sleep.
+        """
+        self.until = when
+        self._wake.wait(min(max(0.0, when - time.monotonic()), threading.TIMEOUT_MAX))
+        self.until = _NEVER  # what comes from now on is not looked at yet
+        self._wake.clear()
+
+    def wake_by(self, when: float) -> None:
+        """Let it not sleep longer than until `when`."""
+        if when < self.until:
+            self._wake.set()
 
 
 class Watchdog:
@@ -42,27 +68,32 @@ class Watchdog:
         self._leases = leases
         self._interval = interval
         self._held: dict[str, _Held] = {}
-        self._changed = threading.Event()
         self._stopping = False
         self._last_beat = 0.0
         self._next_beat = 0.0
-        # Until when the thread sleeps; infinite while it looks what there is to do.
-        self._sleeps_until = float("inf")
+        self._beats, self._deadlines = _Sleep(), _Sleep()
         self._thread = threading.Thread(target=self._run, name="nonet-watchdog", daemon=True)
+        self._enforcer = threading.Thread(
+            target=self._enforce_deadlines, name="nonet-deadlines", daemon=True
+        )
 
     def start(self) -> None:
-        """Beat once, so that the worker is registered, then go on in the thread.
+        """Beat once, so that the worker is registered, then go on in the threads.
 
         Raises:
             Exception: of the first beat.
         """
         self._beat()
         self._thread.start()
+        self._enforcer.start()
 
     def stop(self) -> None:
-        """End the thread and close its connection."""
+        """End the threads and close the connection."""
         self._stopping = True
-        self._changed.set()
+        for sleep in (self._beats, self._deadlines):
+            sleep.wake_by(-_NEVER)
+        if self._enforcer.ident is not None:
+            self._enforcer.join(_STOP_SECONDS)
         if self._thread.ident is not None:
             self._thread.join(_STOP_SECONDS)
         if not self._thread.is_alive():  # else Redis is silent, and the thread ends with its beat
@@ -73,14 +104,14 @@ class Watchdog:
 
         Args:
             since: monotonic time before the lease was asked for.
-            on_lost: called once, with the reason, in the thread that notices: the watchdog's, or
-                that of a `hold` or `check`.
+            on_lost: called once, with the reason, in the thread that notices: one of the
+                watchdog's, or that of a `hold` or `check`.
         """
         item = _Held(lease, since + _safe(lease.ttl), on_lost)
         self._held[lease.key] = item
         self.check(lease)
-        if min(item.deadline, self._last_beat + lease.ttl / 3) < self._sleeps_until:
-            self._changed.set()
+        self._beats.wake_by(self._last_beat + lease.ttl / 3)
+        self._deadlines.wake_by(item.deadline)
 
     def check(self, lease: Lease) -> None:
         """Declare a held lease lost if its deadline has passed; from any thread."""
@@ -94,23 +125,13 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._sleeps_until = self._next_wake()
-            self._changed.wait(max(0.0, self._sleeps_until - time.monotonic()))
-            self._sleeps_until = float("inf")  # what comes from now on is not looked at yet
-            self._changed.clear()
-            if self._stopping:
-                return
-            if time.monotonic() >= self._next_beat_time():
+            self._beats.until_time(self._next_beat_time())
+            if not self._stopping and time.monotonic() >= self._next_beat_time():
                 self._try_beat()
-            self._enforce_deadlines()
 
     def _next_beat_time(self) -> float:
         shortest = min((h.lease.ttl / 3 for h in list(self._held.values())), default=self._interval)
         return min(self._next_beat, self._last_beat + shortest)
-
-    def _next_wake(self) -> float:
-        deadline = min((h.deadline for h in list(self._held.values())), default=float("inf"))
-        return min(self._next_beat_time(), deadline)
 
     def _try_beat(self) -> None:
         try:
@@ -136,8 +157,12 @@ class Watchdog:
                 self._lose(item, "the lease or a lock was taken away")
 
     def _enforce_deadlines(self) -> None:
-        for item in list(self._held.values()):
-            self.check(item.lease)
+        while not self._stopping:
+            held = list(self._held.values())
+            self._deadlines.until_time(min((h.deadline for h in held), default=_NEVER))
+            for item in list(self._held.values()):
+                if not self._stopping:
+                    self.check(item.lease)
 
     def _lose(self, item: _Held, reason: str) -> None:
         # A settle may have dropped it meanwhile; then nothing was lost.

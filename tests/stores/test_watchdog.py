@@ -8,11 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 from daemons import wait_until
+from servers import RedisServer
 
 from nonet.stores.leases import Lease, Leases
 from nonet.watchdog import Watchdog
 
 LONG = Lease("t", "1", "1", ttl=300.0)
+FAR = Lease("other", "1", "1", ttl=600.0)
 DEADLINE = 298.0  # of LONG: less the margin
 
 
@@ -50,10 +52,30 @@ def test_a_lease_is_lost_when_somebody_looks_after_its_deadline(watchdog: Watchd
     assert len(lost) == 1
 
 
-def test_the_thread_wakes_for_a_deadline_before_its_next_beat(watchdog: Watchdog) -> None:
-    """A lease held while it sleeps is not given a whole interval."""
+def test_a_deadline_is_seen_before_the_next_beat(watchdog: Watchdog) -> None:
+    """A lease held while the threads sleep is not given a whole interval."""
     watchdog.start()
-    wait_until(lambda: watchdog._sleeps_until < float("inf"), "the thread sleeps")
+    watchdog.hold(FAR, time.monotonic(), lambda reason: None)
+    wait_until(lambda: watchdog._deadlines.until < float("inf"), "the threads sleep")
     lost = threading.Event()
     watchdog.hold(LONG, time.monotonic() - DEADLINE + 0.2, lambda reason: lost.set())
     assert lost.wait(20), "the watchdog slept on"
+
+
+def test_a_deadline_is_seen_while_redis_is_silent(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    """A beat that hangs until its timeout does not keep what runs from being cancelled."""
+    leases = Leases(redis_url, "test", "", "", worker_ttl=30, lock_ttl=30, timeout_seconds=60)
+    watchdog, lost = Watchdog(leases, interval=0.1), threading.Event()
+    watchdog.start()
+    with redis_server.client() as client:
+        client.client_pause(60_000, all=False)  # scripts that write
+        try:
+            paused = time.monotonic()
+            wait_until(lambda: watchdog._last_beat > paused, "a beat hangs")
+            watchdog.hold(LONG, time.monotonic() - DEADLINE + 0.2, lambda reason: lost.set())
+            assert lost.wait(20), "the watchdog waited for Redis"
+        finally:
+            client.client_unpause()
+            watchdog.stop()
