@@ -38,6 +38,7 @@ START = 1_760_000_000_000_000
 STEP = 2_000  # µs that each script call takes on the virtual clock: more than it really takes
 MOST_LAG_SECONDS = 0.8  # the TTL of a key is a second longer than its lease
 LOCK_TTL_MS = 30_000
+HOLD_AGING_US = 5_000_000  # a hold is of age when it has asked for so long
 LEASE = 45_000_000
 WOKEN = 4 * 10**15
 HOLD_ASKS = 5_000_000
@@ -669,7 +670,8 @@ class LockMachine:
             record, old = self.state.records.get(id, {}), self.before.records[id]
             if not old.get("since") or not record.get("places"):
                 continue
-            of_age = self.now - int(old["since"]) >= self.pace.aging
+            aging = HOLD_AGING_US if old["stream"] == "hold" else self.pace.aging
+            of_age = self.now - int(old["since"]) >= aging
             was_looked_at = due <= self.now and self.state.delayed[id] != due
             if was_looked_at and record["state"] == "waiting" and self._changed() == [id]:
                 me = self._waiter(id, record)

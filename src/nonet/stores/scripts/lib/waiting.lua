@@ -211,8 +211,8 @@ end
 
 -- A program that waits for a hold asks again within this time; else it is gone.
 local HOLD_ASKS = 5000000
--- It has the highest priority from the beginning.
-local HOLD_WAITS = {first = HOLD_ASKS, longest = HOLD_ASKS, aging = math.huge}
+-- It has the highest priority from the beginning; of age it keeps its places at limiters, too.
+local HOLD_WAITS = {first = HOLD_ASKS, longest = HOLD_ASKS, aging = HOLD_ASKS}
 
 -- Stop waiting for a hold.
 local function forget_hold(me)
