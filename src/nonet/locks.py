@@ -299,7 +299,8 @@ def encode_locks(
     for lock in locks:
         if interactive and isinstance(lock, BaseLimiter):
             continue
-        line, name = lock.line(), lock.redis_key
+        line = lock.line()
+        name = line.split("|", 2)[1]
         lines[name] = _merged(lines[name], line) if lines.get(name, line) != line else line
     head = [f"V|{escape(vo)}||||"] if vo and not interactive else []
     implied = _class_lines(task) if task else frozenset()

@@ -46,7 +46,7 @@ FAULTS = (
     ),
     Fault(
         "no watch on a grant that ends before those who wait look",
-        "if lock.contended and lasts < SLOW_LOOK then",
+        "if lasts and lasts < SLOW_LOOK then",
         "if false then",
     ),
     Fault("no watch on a refusal", "watch(refusal.lock.counter, refusal.look)", ""),

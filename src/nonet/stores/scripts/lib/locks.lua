@@ -29,7 +29,7 @@ local function parse_locks(lines, default_ttl, task)
       named[name] = true
     end
   end
-  local class = string.match(task, '([^:]+)$')
+  local class = task ~= '' and string.match(task, '([^:]+)$')
   if class then
     class = string.gsub(class, '[^%w_]', function(byte)
       return string.format('%%%02X', string.byte(byte))

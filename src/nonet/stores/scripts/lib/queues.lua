@@ -10,10 +10,10 @@
 local CLASS, WOKEN = 100000000000000, 4000000000000000
 local SLOW_LOOK = 30000000
 
-local CLASSES = {realtime = 0, normal = 1, background = 2}
+local CLASSES = {r = 0, n = 1, b = 2}  -- by the first letter of the priority
 
 local function rank_of(ticket, stream, aged)
-  local class = aged and 0 or CLASSES[string.match(stream, '^%a*')] or 0
+  local class = aged and 0 or CLASSES[string.sub(stream, 1, 1)] or 0
   return tonumber(ticket) + class * CLASS
 end
 

@@ -65,27 +65,27 @@ end
 
 -- The marks of the limiters that hold for a task now; '' if none does.
 local function held_marks(me)
-  local marks, any = {}, false
+  local marks = {}
   for i, lock in ipairs(me.locks) do
-    local taken = not lock.limits or lock.limit ~= nil
-    any = any or (lock.limits and taken)
-    marks[i] = taken and (lock.mark or 'x') or '-'
+    marks[i] = (not lock.limits or lock.limit) and (lock.mark or 'x') or '-'
   end
-  return any and table.concat(marks) or ''
+  return table.concat(marks)
 end
 
 -- Take all locks of a task that nothing refuses. Returns the marks for held_locks().
 local function take_locks(me, owner)
+  local is_limited = false
   for _, lock in ipairs(me.locks) do
     if not lock.limits or lock.limit then
+      is_limited = is_limited or lock.limits
       write_lock(lock, owner)
-      local lasts = (lock.kind == 'L' and lock.window or lock.ttl) * 1000
-      if lock.contended and lasts < SLOW_LOOK then  -- else those who wait have set a watch
+      local lasts = lock.contended and (lock.kind == 'L' and lock.window or lock.ttl) * 1000
+      if lasts and lasts < SLOW_LOOK then  -- else those who wait have set a watch
         watch(lock.counter, now + lasts)
       end
     end
   end
-  return held_marks(me)
+  return is_limited and held_marks(me) or ''
 end
 
 -- Take an admitted task out of its queues: its locks now keep the others away. Write NOT_WAITING
