@@ -21,6 +21,7 @@ from nonet.locks import (
     encode_locks,
 )
 from nonet.stores.broker import Broker, Delivery, Submission, Waits
+from nonet.stores.leases import Lease, Leases
 
 A, B, C = (MutexLock("job", name) for name in "abc")
 READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)
@@ -471,8 +472,8 @@ async def test_a_big_request_is_not_starved_by_small_ones(queue: Queue) -> None:
     def rate(items: int) -> RateLimiter:
         return RateLimiter("job", 2, limit=5, window_seconds=3600, n_items=items)
 
-    await queue.start("four", rate(4))
-    await queue.park("three", rate(3))
+    await queue.start("two", rate(2))
+    await queue.park("four", rate(4))
     await queue.park("one", rate(1))
     await queue.start("other", RATE)
 
@@ -493,6 +494,37 @@ async def test_what_can_never_run_is_refused_at_submit(queue: Queue) -> None:
     assert await queue.broker.submit(items) == [True, True]
     await queue.redis.hset("{test}:limits", "L||job|2|", "3|60000")
     assert await queue.broker.submit(items) == [False, False]  # known: the same tasks
+
+
+async def test_a_longer_window_keeps_its_grants(queue: Queue) -> None:
+    """When a window is raised its grants live as long: the TTL of a key only collects garbage."""
+    brief = RateLimiter("job", 2, limit=1, window_seconds=5)
+    key = "{test}:limiter:rate:job:2"
+    await queue.start("first", brief)
+    assert await queue.redis.pttl(key) < 10_000
+    await queue.redis.hset("{test}:limits", "L||job|2|", "1|3600000")
+    await queue.park("second", brief)
+    assert await queue.redis.pttl(key) > 3_000_000
+
+
+async def test_a_slot_that_ends_before_it_is_renewed_is_not_joined(
+    queue: Queue, redis_url: str
+) -> None:
+    """A limit that is set while a task runs must not end it: nobody renews so short a slot."""
+    await queue.start("runs", ConcurrencyLimiter("job", 2, ttl_ms=1000))
+    delivery = queue.running["runs"]
+    await queue.redis.hset("{test}:limits", "C||job|2|", "1")
+    leases = Leases(redis_url, "test", WORKER, "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1)
+    lease = Lease("runs", delivery.gen, delivery.fence, 30, delivery.stream_key, delivery.entry)
+    assert leases.renew([lease]) == set()
+    leases.close()
+    assert not await queue.redis.exists("{test}:limiter:conc:job:2")
+
+
+async def test_a_clock_that_was_set_back_stops_no_promotion(queue: Queue) -> None:
+    """Workers help although the last promotion by a leader lies in the future."""
+    await queue.redis.set("{test}:promoted", 2**52)
+    assert (await queue.broker.promote()).allowed
 
 
 async def test_a_freed_token_wakes(queue: Queue) -> None:

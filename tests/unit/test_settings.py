@@ -112,6 +112,7 @@ def test_a_misspelt_option_is_refused() -> None:
         ({"lease": "long"}, "NONET_LEASE: .*valid number"),
         ({"lock_ttl": 45}, r"lock_ttl \(45 s\) must be shorter than lease \(45 s\)"),
         ({"lease": 10}, r"lock_ttl \(30 s\) must be shorter than lease \(10 s\)"),
+        ({"lock_recheck": 700}, r"lock_recheck \(700 s\) must not be longer than .*\(600 s\)"),
         ({"dedup_ttl": 20}, "NONET_DEDUP_TTL: .*greater than 20"),
         ({"result_ttl": -1}, "NONET_RESULT_TTL: "),
         ({"message_limit": 5 * 1024 * 1024}, "NONET_MESSAGE_LIMIT: "),
