@@ -24,13 +24,6 @@ SLOT, SLOTS = ConcurrencyLimiter("job", 1, limit=1), ConcurrencyLimiter("job", 1
 
 
 @pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
-    yield opened
-    await opened.aclose()
-
-
-@pytest.fixture
 async def results(broker: Broker) -> AsyncIterator[Results]:
     opened = Results(broker.client, broker.batched, broker.url, "test")
     yield opened

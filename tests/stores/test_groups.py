@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -17,13 +16,6 @@ from nonet.stores.groups import Groups, child_id
 
 def make_broker(url: str) -> Broker:
     return Broker(url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = make_broker(redis_url)
-    yield opened
-    await opened.aclose()
 
 
 def task(id: str, group: str = "") -> Submission:

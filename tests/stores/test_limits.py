@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from nonet.limits import Limit, LimitAddress
@@ -16,13 +14,6 @@ from nonet.stores.limits import EffectiveLimit, Limits, limits_version
 
 KEY = LimitAddress("job", "7")
 WHO = "alice@host 1"
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -29,13 +28,6 @@ READER = SharedRWLock("job", 1)
 
 def make_broker(url: str, lock_ttl: float = 30) -> Broker:
     return Broker(url, "test", lock_ttl=lock_ttl, lease=45, result_ttl=60, dedup_ttl=60)
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = make_broker(redis_url)
-    yield opened
-    await opened.aclose()
 
 
 async def hold(broker: Broker, id: str, *locks: BaseLock) -> str | None:

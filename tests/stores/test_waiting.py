@@ -6,8 +6,6 @@ lapses) is written into Redis, and a promotion does what is due.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from nonet.errors import LimitImpossible
@@ -98,11 +96,9 @@ class Queue:
 
 
 @pytest.fixture
-async def queue(redis_url: str) -> AsyncIterator[Queue]:
-    broker = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+async def queue(broker: Broker) -> Queue:
     await broker.client.zadd("{test}:workers", {WORKER: 2**52})  # as if it beat
-    yield Queue(broker)
-    await broker.aclose()
+    return Queue(broker)
 
 
 async def test_first_come_first_served(queue: Queue) -> None:
