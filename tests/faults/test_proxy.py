@@ -1,0 +1,171 @@
+"""The proxy itself: what it forwards, and what each fault does to a client of a real Redis."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+import redis
+from daemons import wait_until
+from faults.proxy import Proxy, Values
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+from servers import RedisServer
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, redis_url: str) -> Iterator[Proxy]:
+    """A proxy before an empty Redis."""
+    with Proxy(redis_server.port) as made:
+        yield made
+
+
+@pytest.fixture
+def client(proxy: Proxy) -> Iterator[redis.Redis]:
+    """A client behind the proxy, which repeats nothing."""
+    with _client(proxy) as made:
+        made.ping()
+        yield made
+
+
+@pytest.fixture
+def direct(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """A client that sees what the server has."""
+    with redis_server.client() as made:
+        yield made
+
+
+def _client(proxy: Proxy, timeout: float = 10) -> redis.Redis:
+    return redis.Redis.from_url(
+        proxy.url,
+        protocol=2,
+        socket_timeout=timeout,
+        retry=Retry(NoBackoff(), 0),
+        decode_responses=True,
+    )
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 1000])
+def test_values_end_where_they_end(piece: int) -> None:
+    """However a stream is cut into pieces, the same ends are found, in nested values too."""
+    values = [
+        b"+OK\r\n",
+        b"*0\r\n",
+        b"$-1\r\n",
+        b"*-1\r\n",
+        b"$0\r\n\r\n",
+        b":12\r\n",
+        b"-ERR x\r\n",
+    ]
+    values.append(b"*2\r\n*2\r\n$2\r\n\r\n\r\n:1\r\n*1\r\n*0\r\n")
+    stream, ends = b"".join(values), []
+    parser = Values()
+    for start in range(0, len(stream), piece):
+        ends += [start + end for end in parser.feed(stream[start : start + piece])]
+    assert ends == [len(b"".join(values[: n + 1])) for n in range(len(values))]
+
+
+def test_everything_passes(client: redis.Redis) -> None:
+    """A megabyte goes and comes back unchanged."""
+    data = "x" * 2**20
+    client.set("a", data)
+    assert client.get("a") == data
+
+
+def test_swallowed_reply(proxy: Proxy, client: redis.Redis, direct: redis.Redis) -> None:
+    """The command is executed, its client sees a reset, and the next connection is fine."""
+    proxy.drop_reply(2)
+    assert client.incr("n") == 1
+    with pytest.raises(redis.ConnectionError):
+        client.incr("n")
+    assert direct.get("n") == "2"
+    assert not proxy.armed
+    assert client.incr("n") == 3
+
+
+def test_swallowed_reply_in_a_pipeline(
+    proxy: Proxy, client: redis.Redis, direct: redis.Redis
+) -> None:
+    """Of a pipeline of five, the replies before the third arrive, and all five are executed."""
+    with socket.create_connection(("127.0.0.1", proxy.port)) as plain:
+        proxy.drop_reply(3)
+        plain.sendall(b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n" * 5)
+        heard = b""
+        with pytest.raises(ConnectionResetError):
+            while data := plain.recv(1000):
+                heard += data
+    assert heard in (b"", b":1\r\n", b":1\r\n:2\r\n")  # a reset may overtake what was sent
+    wait_until(lambda: direct.get("n") == "5", "all five are executed")
+
+
+def test_black_hole(proxy: Proxy, client: redis.Redis, direct: redis.Redis) -> None:
+    """Nothing passes, a new connection neither; after it, what was sent arrives late."""
+    with _client(proxy, 0.5) as hasty:
+        hasty.ping()
+        proxy.black_hole()
+        with pytest.raises(redis.TimeoutError):
+            hasty.incr("n")
+        with _client(proxy, 0.2) as new, pytest.raises(redis.TimeoutError):
+            new.ping()
+        assert direct.get("n") is None
+    proxy.restore()
+    wait_until(lambda: direct.get("n") == "1", "the late command is executed")
+    assert client.incr("n") == 2
+
+
+def test_half_close(proxy: Proxy, direct: redis.Redis) -> None:
+    """The client sees the end of the stream, and what it sends is executed."""
+    with socket.create_connection(("127.0.0.1", proxy.port)) as plain:
+        wait_until(lambda: proxy.connections == 1, "the proxy has accepted")
+        proxy.half_close()
+        assert plain.recv(10) == b""
+        plain.sendall(b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n")
+        wait_until(lambda: direct.get("n") == "1", "it was executed")
+
+
+def test_reset_all(proxy: Proxy, client: redis.Redis) -> None:
+    """Every connection is reset, and new ones are made."""
+    with socket.create_connection(("127.0.0.1", proxy.port)) as plain:
+        wait_until(lambda: proxy.connections == 2, "the proxy has accepted")
+        proxy.reset_all()
+        with pytest.raises(ConnectionResetError):
+            plain.recv(10)
+    with pytest.raises(redis.ConnectionError):
+        client.ping()
+    assert client.ping()
+
+
+def test_delay(proxy: Proxy, client: redis.Redis) -> None:
+    """A round trip takes the delay longer."""
+    proxy.delay(0.3)
+    began = time.monotonic()
+    client.ping()
+    assert time.monotonic() - began >= 0.3
+
+
+def test_resets_at_random(proxy: Proxy, client: redis.Redis, direct: redis.Redis) -> None:
+    """Some commands fail by a reset; of these, some were executed and some were not."""
+    proxy.reset_probability = 0.5
+    heard = 0
+    for _ in range(60):
+        try:
+            client.incr("n")
+            heard += 1
+        except redis.ConnectionError:
+            pass
+    assert heard < int(direct.get("n")) < 60
+
+
+def test_server_that_is_away() -> None:
+    """Without a server behind it, the proxy resets who connects."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        with (
+            Proxy(port) as proxy,
+            _client(proxy) as client,
+            pytest.raises(redis.ConnectionError),
+        ):
+            client.ping()
