@@ -123,8 +123,12 @@ class Client:
         at_time: datetime | None = None,
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
+        transaction: Any = None,
     ) -> Handle:
         """Submit one task; see `BaseTask.schedule`."""
+        if transaction is not None and not task.durable:
+            problem = "transaction: the class is not durable; set durable = True in it"
+            raise InvalidArgumentsError(self.registry.of(task).name, [problem])
         submission = self.prepare(task, at_time=at_time, id=id, labels=labels)
         (created,) = await self.broker.submit([submission])
         return Handle(submission.id, self, created)

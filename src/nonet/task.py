@@ -54,6 +54,7 @@ class Submitter(Protocol):
         at_time: datetime | None = None,
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
+        transaction: Any = None,
     ) -> str:
         """Submit one task and return its handle."""
         ...
@@ -67,6 +68,8 @@ class BaseTask(Constructible):
         size: `Size`, MEDIUM by default.
         retry_policy: what happens after a failed attempt; `NoRetry` by default.
         dlq_eligible: keep the task in SQL when it has failed for good.
+        durable: keep what was submitted in SQL until it has ended, so that a loss of Redis
+            does not lose it.
 
     ``execute`` may be ``async def`` or ``def`` (then it runs in a thread); its parameters are
     injected, see `nonet.Depends`. What it returns is the task's result.
@@ -89,6 +92,7 @@ class BaseTask(Constructible):
     size: ClassVar[Size] = Size.MEDIUM
     retry_policy: ClassVar[RetryPolicyBase] = NoRetry()
     dlq_eligible: ClassVar[bool] = False
+    durable: ClassVar[bool] = False
 
     @property
     def execution_locks(self) -> list[BaseLock]:
@@ -105,6 +109,7 @@ class BaseTask(Constructible):
         at_time: datetime | None = None,
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
+        transaction: Any = None,
     ) -> Any:
         """Submit this task through the open application.
 
@@ -113,6 +118,9 @@ class BaseTask(Constructible):
             id: your own id, at most 128 characters. Submitting an id again is the same task.
             labels: free data that travels along; ``priority`` and ``size`` among them override
                 the class for this submission.
+            transaction: of a durable class only: an SQLAlchemy ``AsyncConnection`` or
+                ``AsyncSession`` on the database of ``NONET_DB_URL``. The task exists once your
+                transaction is committed, and never if it is rolled back.
 
         Returns:
             `nonet.Handle`, a ``str`` (the id) with ``status()`` and ``result()``.
@@ -121,7 +129,9 @@ class BaseTask(Constructible):
             NotBoundError: no application is open in this process.
             InvalidArgumentsError: an argument does not fit; nothing was submitted.
         """
-        return await current_submitter().submit(self, at_time=at_time, id=id, labels=labels)
+        return await current_submitter().submit(
+            self, at_time=at_time, id=id, labels=labels, transaction=transaction
+        )
 
 
 class PeriodicBaseTask(BaseTask):

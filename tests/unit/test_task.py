@@ -144,8 +144,9 @@ class Recorder:
         at_time: datetime | None = None,
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
+        transaction: Any = None,
     ) -> str:
-        self.calls.append((task, at_time, id, labels))
+        self.calls.append((task, at_time, id, labels, transaction))
         return "handle"
 
 
@@ -163,14 +164,19 @@ async def test_schedule_goes_to_the_application_that_opened_last() -> None:
     bind_submitter(outer)
     bind_submitter(inner)
     try:
-        assert await task.schedule(at_time=instant, id="mine", labels={"vo": "lhcb"}) == "handle"
+        assert (
+            await task.schedule(
+                at_time=instant, id="mine", labels={"vo": "lhcb"}, transaction="theirs"
+            )
+            == "handle"
+        )
         unbind_submitter(inner)
         await task.schedule()
         assert current_submitter() is outer
     finally:
         unbind_submitter(outer)
-    assert inner.calls == [(task, instant, "mine", {"vo": "lhcb"})]
-    assert outer.calls == [(task, None, None, None)]
+    assert inner.calls == [(task, instant, "mine", {"vo": "lhcb"}, "theirs")]
+    assert outer.calls == [(task, None, None, None, None)]
 
 
 def make_context() -> TaskContext:
