@@ -237,7 +237,7 @@ class Nonet:
 
     def scheduler(self) -> Scheduler:
         """A scheduler of this application; call its ``run``."""
-        leadership = Leadership(self.broker.client, self.settings.namespace)
+        leadership = Leadership(self.broker, self.settings.namespace)
         return Scheduler(self.settings, self.client, leadership, self.limits)
 
     @property

@@ -219,6 +219,7 @@ class _Locks:
             worker_ttl=self._settings.worker_ttl,
             lock_ttl=self._settings.lock_ttl,
             timeout_seconds=min(5.0, self._settings.renew_interval, self._ttl / 3),
+            epoch=self._broker.epoch,
         )
         return Watchdog(leases, self._settings.renew_interval)
 

@@ -39,6 +39,7 @@ this table.
     events                  STREAM  fields kind, at (µs), who, text: changes by people; capped
     counters                HASH    what operators should know of → how often
     fence                   STRING  last fence handed out
+    epoch                   HASH    which data set this is: since (µs), seq, calm (µs)
     idle:SIZE               ZSET    worker → since; the most recent is woken first
     wake:WHO                LIST    wakes a worker, the promoter or a waiting client; with TTL
     workers                 ZSET    worker incarnation → end of its registration

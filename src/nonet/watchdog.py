@@ -123,6 +123,11 @@ class Watchdog:
         """Forget a lease that was settled or released."""
         self._held.pop(lease.key, None)
 
+    def beat_soon(self) -> None:
+        """Renew now: something may have happened to the leases. From any thread."""
+        self._next_beat = 0.0
+        self._beats.wake_by(-_NEVER)
+
     def _run(self) -> None:
         while not self._stopping:
             self._beats.until_time(self._next_beat_time())

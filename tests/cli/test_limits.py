@@ -14,7 +14,7 @@ from nonet.stores.leadership import Leadership
 async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:
     """`set` holds at once, `list` tells by whom, `unset` goes back to what is configured."""
     async with task_run.app() as app:
-        term = await Leadership(app.broker.client, "cli").lead("a", 30, "{}") or ""
+        term = await Leadership(app.broker, "cli").lead("a", 30, "{}") or ""
         configured = {
             LimitAddress("job", "7", "Remove"): Limit(5),
             LimitAddress("job", "default", limiter="rate"): Limit(10, 60),

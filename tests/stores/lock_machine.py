@@ -174,7 +174,7 @@ class LockMachine:
     def fetch(self, worker: int, free: int, looks: int) -> list[Delivery]:
         """Fetch, and compare with what the rules say for each entry in its order."""
         name = self._workers[worker]
-        rows = self._run("fetch", name, "small", free, looks, LOCK_TTL_MS, *self._waits())[1:]
+        rows = self._run("fetch", name, "small", free, looks, LOCK_TTL_MS, *self._waits(), 0)[3:]
         got = self._replay(name, rows, free, looks)
         self.live += got
         self._judge()
@@ -233,7 +233,7 @@ class LockMachine:
         mine = [d for d in self.live if d.worker == name]
         leases = [(d.job.id, d.gen, d.fence, d.stream_key, d.entry) for d in mine]
         flat = [part for lease in leases for part in lease]
-        lost = set(self._run("renew", name, 3_600_000, LOCK_TTL_MS, "{}", *flat))
+        lost = set(self._run("renew", name, 3_600_000, LOCK_TTL_MS, "{}", 0, *flat)[2:])
         for delivery in mine:
             kept = self._is_current(delivery, self.before)
             if kept:
@@ -277,7 +277,7 @@ class LockMachine:
         name = self.state.records.get(job.id, {}).get("name", "m:B")
         lines = encode_locks(locks, task=name[2:])
         is_current = self._is_current(delivery, self.state)
-        args = (job.id, delivery.gen, delivery.fence, lines, LOCK_TTL_MS)
+        args = (job.id, delivery.gen, delivery.fence, lines, LOCK_TTL_MS, 0)
         if not is_current:
             return self._unchanged("admit", ["STALE"], *args)
         answer = self._run("admit", *args)
@@ -304,7 +304,7 @@ class LockMachine:
             self.model.release(self.holds.pop(id).fence, started=True)
             old = None  # whoever let it run out comes last
         job = old or Job(id, lines, parse(lines, "", LOCK_TTL_MS), self.now + STEP)
-        args = ("hold", id, job.lines, LOCK_TTL_MS, "who", "me" if wait else "")
+        args = ("hold", id, job.lines, LOCK_TTL_MS, "who", "me" if wait else "", 0)
         if job.fence:
             return self._unchanged(args[0], ["OK", job.fence], *args[1:])
         answer, detail = self._run(*args)
@@ -336,7 +336,7 @@ class LockMachine:
         job = self.holds[id]
         if not job.fence:
             return
-        lost = self._run("renew", "", 0, LOCK_TTL_MS, "", id, "0", job.fence, "", "")
+        lost = self._run("renew", "", 0, LOCK_TTL_MS, "", 0, id, "0", job.fence, "", "")[2:]
         kept = id in self.before.records and self._renewed(job.fence, job)
         must(lost == ([] if kept else [f"{id}/0"]), "hold", id, "kept:", kept, "but told", lost)
         self._judge()
@@ -562,7 +562,7 @@ class LockMachine:
         left = (state.records, state.queues, state.writers, state.delayed, state.watch)
         must(not any(left), "left in the end:", left)
         must(not any(state.streams.values()), "entries are left:", state.streams)
-        structure = {"fence", "counters", "quarantine", "workers", *state.streams}
+        structure = {"fence", "epoch", "counters", "quarantine", "workers", *state.streams}
         for key in self.site.client.scan_iter(count=1000):
             name = str(key).removeprefix(PREFIX)
             must(name in structure or self.site.client.ttl(key) > 0, "key", name, "is left")

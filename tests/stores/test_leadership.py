@@ -14,7 +14,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def leadership(broker: Broker) -> Leadership:
-    return Leadership(broker.client, "test")
+    return Leadership(broker, "test")
 
 
 def occurrence(number: int) -> Submission:

@@ -23,7 +23,7 @@ def limits(broker: Broker) -> Limits:
 
 @pytest.fixture
 async def term(broker: Broker) -> str:
-    return await Leadership(broker.client, "test").lead("a", 30, "{}") or ""
+    return await Leadership(broker, "test").lead("a", 30, "{}") or ""
 
 
 async def submit(
@@ -264,7 +264,7 @@ async def test_a_deposed_leader_publishes_nothing(
     broker: Broker, limits: Limits, term: str
 ) -> None:
     """Limits change under the leader's own term only."""
-    leadership = Leadership(broker.client, "test")
+    leadership = Leadership(broker, "test")
     await leadership.resign("a", term)
     assert not await limits.publish(term, {KEY: Limit(1)}, WHO)
     new = await leadership.lead("b", 30, "{}") or ""
@@ -344,7 +344,7 @@ async def test_events_do_not_grow_without_bound(broker: Broker, limits: Limits) 
         for n in range(11_000):
             pipe.xadd("{test}:events", {"kind": "k", "at": n, "who": WHO, "text": "t"})
         await pipe.execute()
-    term = await Leadership(broker.client, "test").lead("a", 30, "{}") or ""
+    term = await Leadership(broker, "test").lead("a", 30, "{}") or ""
     many = {LimitAddress("job", str(n)): Limit(1) for n in range(3000)}
     await limits.publish(term, many, WHO)
     assert await broker.client.xlen("{test}:events") < 10_200

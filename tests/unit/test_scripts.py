@@ -56,9 +56,9 @@ def test_a_part_says_what_it_is(path: str) -> None:
 def test_a_script_includes_what_its_parts_need(name: str) -> None:
     """A part says what it needs; that comes before it."""
     included: list[str] = []
-    (line,) = re.findall(r"^-- @include (.+)$", LUA[f"{name}.lua"], re.M)
-    deferred = re.findall(r"^-- @defer (.+) \w+$", LUA[f"{name}.lua"], re.M)
-    for part in " ".join([line, *deferred]).split():
+    lines = re.findall(r"^-- @(include .+|defer .+) *$", LUA[f"{name}.lua"], re.M)
+    parts = [re.sub(r"^include |^defer (.+) \w+$", r"\1", line) for line in lines]
+    for part in " ".join(parts).split():
         needs = re.match(r"-- lib/\w+: needs ([\w, ]+)\.", LUA[f"lib/{part}.lua"])
         if needs:
             assert set(needs[1].split(", ")) <= set(included), part

@@ -34,7 +34,7 @@ from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 logger = logging.getLogger(__name__)
 
-_STANDBY_SECONDS = 1.0
+_LEAD_SECONDS = 1.0
 _LONGEST_PAUSE = 1.0
 _CONFIG_SECONDS = 1.0
 # A file that changes again within this time is still being written.
@@ -116,7 +116,8 @@ class Scheduler:
             logger.info("leading in term %s" if term else "standing by%s", term or "")
         self._term = term
         self._leads_until = asked + ttl
-        return ttl / 3 if term else min(_STANDBY_SECONDS, ttl / 3)
+        # Often, so that an emptied Redis has a leader again soon, and older data are known as such.
+        return min(_LEAD_SECONDS, ttl / 3)
 
     async def _promote(self) -> float:
         term = self.term

@@ -12,6 +12,7 @@ from typing import Any
 
 from nonet.errors import NEXT_STEP_IMPOSSIBLE, LimitImpossible
 from nonet.keys import prefix
+from nonet.stores.epoch import EpochSeen
 from nonet.stores.redis import (
     BatchedScripts,
     Scripts,
@@ -137,6 +138,8 @@ class Broker:
         waits: when parked tasks are looked at without a wake-up.
 
     Attributes:
+        epoch: which data set of Redis this process has seen last.
+        lock_ttl_ms: of locks that name no TTL of their own.
         wakes: what tells the holds of this process that it is their turn.
     """
 
@@ -153,13 +156,14 @@ class Broker:
     ) -> None:
         self.url = url
         self.prefix = prefix(namespace)
+        self.epoch = EpochSeen()
         self.client = connect(url)
         self.scripts = Scripts(self.client, self.prefix)
         self.batched = BatchedScripts(self.scripts)
         self._blocking = connect_blocking(url)
         self.wakes = Wakes(url, self.prefix)
         self._once = Scripts(self._blocking, self.prefix)
-        self._lock_ttl_ms = round(lock_ttl * 1000)
+        self.lock_ttl_ms = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
         self._result_ms = round(result_ttl * 1000)
         self._dedup_ms = round(dedup_ttl * 1000)
@@ -217,17 +221,19 @@ class Broker:
 
         Not repeated when the reply is lost: then call `disown` before the next fetch.
         """
-        more, *rows = await self._once.run(
+        more, *answer = await self._once.run(
             "fetch",
             worker,
             size,
             free,
             free + _LOOKS,
-            self._lock_ttl_ms,
+            self.lock_ttl_ms,
             *self._waits,
+            self.epoch.sequence,
         )
+        self.epoch.see(answer)
         deliveries = []
-        for row in rows:
+        for row in answer[2:]:
             try:
                 deliveries.append(_delivery(row))
             except ValueError as error:  # a damaged record must not hold up the others
@@ -237,7 +243,7 @@ class Broker:
     async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
         """Queue again what a lost reply of `fetch` handed to `worker`, all but `held`."""
         known = [f"{self.prefix}{item.stream_key} {item.entry}" for item in held]
-        return int(await self.scripts.run("disown", worker, size, self._lock_ttl_ms, *known))
+        return int(await self.scripts.run("disown", worker, size, self.lock_ttl_ms, *known))
 
     async def admit(self, delivery: Delivery, locks: str) -> tuple[bool, str]:
         """Replace the locks of a delivery.
@@ -247,7 +253,13 @@ class Broker:
             that is no longer ours counts as refused: its settle will be stale.
         """
         answer = await self.batched.run(
-            "admit", delivery.id, delivery.gen, delivery.fence, locks, self._lock_ttl_ms
+            "admit",
+            delivery.id,
+            delivery.gen,
+            delivery.fence,
+            locks,
+            self.lock_ttl_ms,
+            self.epoch.sequence,
         )
         text = answer[1].decode() if len(answer) > 1 else "the lease was lost"
         return answer[0] == b"OK", text
@@ -285,7 +297,7 @@ class Broker:
             int(started),
             self._result_ms,
             self._dedup_ms,
-            self._lock_ttl_ms,
+            self.lock_ttl_ms,
         )
         return str(answer.decode())
 
@@ -312,6 +324,16 @@ class Broker:
             "reclaim", worker, size, self._lease_ms, 100, death_limit, *cursors
         )
         return answer[0], answer[1:]
+
+    async def presence(self, ids: Sequence[str]) -> tuple[int, list[bool]]:
+        """Whether Redis knows each task: a record, or a remembered end.
+
+        Returns:
+            With the epoch in which that is so: the answer to both questions at one instant.
+        """
+        answer = await self.scripts.run("presence", self.epoch.sequence, self.lock_ttl_ms, *ids)
+        self.epoch.see(answer)
+        return int(answer[0]), [known == 1 for known in answer[2:]]
 
     async def wait_for_wake(self, worker: str) -> None:
         """Sleep until something wakes `worker` (or ``promoter``), at most `BLOCK_SECONDS`."""
@@ -347,16 +369,17 @@ class Broker:
             "hold",
             id,
             locks,
-            self._lock_ttl_ms,
+            self.lock_ttl_ms,
             who,
             self.wakes.client if wait else "",
+            self.epoch.sequence,
             *holders,
         )
         return answer[0].decode(), answer[1].decode()
 
     async def unhold(self, id: str) -> None:
         """Release what `hold` took, or stop waiting for it."""
-        await self.scripts.run("unhold", id, self._lock_ttl_ms)
+        await self.scripts.run("unhold", id, self.lock_ttl_ms)
 
     async def quarantine(self, reason: str, task_id: str, data: bytes) -> None:
         """Keep bytes that are no task, with the reason."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from nonet.keys import prefix
-from nonet.stores.broker import Submission
-from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.broker import Broker, Submission
+from nonet.stores.redis import Scripts, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -31,14 +31,24 @@ class Leader:
 class Leadership:
     """Leader lease and periodic state of one namespace, over a broker's connection."""
 
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._client = client
+    def __init__(self, broker: Broker, namespace: str) -> None:
+        self._client = broker.client
+        self._epoch = broker.epoch
+        self._lock_ttl_ms = broker.lock_ttl_ms
         self._prefix = prefix(namespace)
-        self._scripts = Scripts(client, self._prefix)
+        self._scripts = Scripts(broker.client, self._prefix)
 
     async def lead(self, owner: str, ttl_seconds: float, info: str) -> str | None:
         """Take or extend the lease: the term, or None while somebody else leads."""
-        term = await self._scripts.run("lead", owner, round(ttl_seconds * 1000), info)
+        term, *epoch = await self._scripts.run(
+            "lead",
+            owner,
+            round(ttl_seconds * 1000),
+            info,
+            self._epoch.sequence,
+            self._lock_ttl_ms,
+        )
+        self._epoch.see(epoch)
         return term.decode() or None
 
     async def resign(self, owner: str, term: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nonet.keys import prefix
+from nonet.stores.epoch import EpochSeen
 from nonet.stores.redis import connect_sync, run_sync
 
 
@@ -39,6 +40,7 @@ class Leases:
         info: what the worker says of itself, JSON.
         worker_ttl, lock_ttl: seconds.
         timeout_seconds: for one beat; must be well below the shortest lease.
+        epoch: what this process knows of the epoch of Redis; each beat tells more.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class Leases:
         worker_ttl: float,
         lock_ttl: float,
         timeout_seconds: float,
+        epoch: EpochSeen | None = None,
     ) -> None:
         self._client = connect_sync(url, timeout_seconds=timeout_seconds)
         self._prefix = prefix(namespace)
+        self._epoch = epoch or EpochSeen()
         self._head = (worker, round(worker_ttl * 1000), round(lock_ttl * 1000), info)
 
     def renew(self, leases: Sequence[Lease]) -> set[str]:
@@ -67,8 +71,10 @@ class Leases:
             for lease in leases
             for part in (lease.id, lease.gen, lease.fence, lease.stream_key, lease.entry)
         ]
-        lost = run_sync(self._client, self._prefix, "renew", *self._head, *args)
-        return {key.decode() for key in lost}
+        head = (*self._head, self._epoch.sequence)
+        answer = run_sync(self._client, self._prefix, "renew", *head, *args)
+        self._epoch.see(answer)
+        return {key.decode() for key in answer[2:]}
 
     def close(self) -> None:
         """Close the connection."""

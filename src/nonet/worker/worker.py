@@ -142,8 +142,11 @@ class Worker:
             if given := await self._broker.disown(self.id, self._size, held):
                 logger.warning("gave back %d tasks of a lost reply", given)
             self._unsure = False
-        since = time.monotonic()
+            self._watchdog.beat_soon()  # Redis is back, perhaps without our leases
+        since, epoch = time.monotonic(), self._broker.epoch.since
         deliveries, more = await self._broker.fetch(self.id, self._size, free)
+        if self._broker.epoch.since != epoch:
+            self._watchdog.beat_soon()  # tells at once which attempts nobody knows any more
         for delivery in deliveries:
             self._start(delivery, since)
         if len(deliveries) < free and not more:
@@ -280,6 +283,7 @@ class Worker:
             worker_ttl=settings.worker_ttl,
             lock_ttl=settings.lock_ttl,
             timeout_seconds=min(5.0, settings.renew_interval),
+            epoch=self._broker.epoch,
         )
         return Watchdog(leases, settings.renew_interval)
 

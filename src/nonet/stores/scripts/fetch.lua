@@ -3,16 +3,19 @@
 -- them. A worker that gets fewer than it asked for is put on the stack of idle workers.
 -- KEYS  prefix
 -- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
---       first and longest pause µs before a parked task is looked at by itself, lock aging µs
--- returns {1 if there may be more (looks ran out) else 0, n × row}; a row is (id, gen, fence,
+--       first and longest pause µs before a parked task is looked at by itself, lock aging µs,
+--       sequence seen
+-- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, n × row}; a row is (id, gen, fence,
 --       state, attempts used, worker deaths, stream key, entry, envelope, locks, marks of the
 --       limiters that hold or '', error document, reason, generation in which it died, what it
 --       died of); the last four only for dying tasks
--- @include base wake record rescue limits locks queues refusal waiting
+-- @include base
+-- @defer events beginning begin_epoch
+-- @include epoch wake record rescue limits locks queues refusal waiting
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
-local taken = {0}
+local taken = {0, current_epoch(tonumber(ARGV[9]), lock_ttl)}
 math.randomseed(tonumber(clock[2]))
 local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now)
 

@@ -3,13 +3,16 @@
 -- and waits stands in the same queues as tasks do, as one of the highest priority, and asks again
 -- when its client is told, through one wake list for all its holds, or every few seconds.
 -- KEYS  prefix
--- ARGV  id (made by the client), locks, lock ttl ms, who asks, client to tell or '' not to wait, tasks
---       and holds in which it is asked …
+-- ARGV  id (made by the client), locks, lock ttl ms, who asks, client to tell or '' not to wait,
+--       sequence seen, tasks and holds in which it is asked …
 -- returns {'OK', fence} | {'REFUSED', name of the lock} | {'IMPOSSIBLE', why} | {'DEADLOCK', name of
 --       the lock}: it is held, in the end, where it is asked for
--- @include base wake record limits locks queues refusal waiting deadlock
+-- @include base
+-- @defer events beginning begin_epoch
+-- @include epoch wake record limits locks queues refusal waiting deadlock
 local id, lines, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = P .. 't:' .. id
+current_epoch(tonumber(ARGV[6]), lock_ttl)
 local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', 'fence', 'refusals',
   'since', 'aged', 'held'})
 if record.state == 'held' then
@@ -36,7 +39,7 @@ if refusal and refusal.impossible then
   return {'IMPOSSIBLE', why_impossible(refusal.lock)}
 end
 local waits = refusal and ARGV[5] ~= ''
-for i = 6, waits and #ARGV or 0 do
+for i = 7, waits and #ARGV or 0 do
   local lock = lock_that_depends_on(me, ARGV[i])
   if lock then
     forget_hold(me)

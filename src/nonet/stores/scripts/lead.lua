@@ -2,13 +2,19 @@
 -- lead: take or extend the scheduler's lease. The term grows with every change of leader and
 -- is checked by each script that a leader calls.
 -- KEYS  prefix
--- ARGV  owner, ttl ms, what the leader says of itself
--- returns the term, or '' if somebody else leads
+-- ARGV  owner, ttl ms, what the leader says of itself, sequence seen, lock ttl ms
+-- returns {the term, or '' if somebody else leads, epoch, its sequence}
 -- @include base
+-- @defer events beginning begin_epoch
+-- @include epoch
+local ttl = tonumber(ARGV[2]) * 1000
+local since, seq = current_epoch(tonumber(ARGV[4]), tonumber(ARGV[5]))
 local leader = redis.call('HMGET', P .. 'leader', 'owner', 'term', 'expiry')
-local alive = leader[1] and tonumber(leader[3]) > now
+-- A lease that ends later than any can: the clock was set back since.
+local left = leader[1] and tonumber(leader[3]) - now or 0
+local alive = left > 0 and left <= math.max(ttl, 600000000)
 if alive and leader[1] ~= ARGV[1] then
-  return ''
+  return {'', since, seq}
 end
 local term = leader[2]
 if not alive then
@@ -17,5 +23,5 @@ if not alive then
   redis.call('SET', P .. 'term', term)
 end
 redis.call('HSET', P .. 'leader', 'owner', ARGV[1], 'term', term,
-  'expiry', digits(now + tonumber(ARGV[2]) * 1000), 'info', ARGV[3])
-return term
+  'expiry', digits(now + ttl), 'info', ARGV[3])
+return {term, since, digits(redis.call('HINCRBY', P .. 'epoch', 'seq', 1))}

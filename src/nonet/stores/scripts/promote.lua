@@ -33,9 +33,9 @@ math.randomseed(tonumber(clock[2]))
 local function move(me)
   local gen = digits(tonumber(me.gen) + 1)
   -- Write first, remove last.
-  enqueue('tasks', me.id, me.stream, gen)
+  local pointer = enqueue('tasks', me.id, me.stream, gen)
   redis.call('HSET', P .. 't:' .. me.id, 'state', me.state == 'dying' and me.state or 'queued',
-    'gen', gen)
+    'gen', gen, 'pointer', pointer)
   local size = size_of(me.stream)
   woken[size] = (woken[size] or 0) + 1
   redis.call('ZREM', due_key, me.id)

@@ -2,12 +2,14 @@
 -- renew: one beat of a watchdog: the worker's registration, the lease of every delivery it
 -- holds, and all their locks.
 -- KEYS  prefix
--- ARGV  worker or '', worker ttl ms, lock ttl ms, what the worker says of itself,
+-- ARGV  worker or '', worker ttl ms, lock ttl ms, what the worker says of itself, sequence seen,
 --       n × (id, gen, fence, stream key or '' for a hold, entry)
--- returns id/gen of each that is lost
--- @include base limits locks
+-- returns {epoch, its sequence, id/gen of each that is lost …}
+-- @include base
+-- @defer events beginning begin_epoch
+-- @include epoch limits locks
 local worker, worker_ttl, lock_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local lost = {}
+local lost = {current_epoch(tonumber(ARGV[5]), lock_ttl)}
 
 -- A limit that was set while the task ran counts it from now on, too; not at a limiter whose slots
 -- end before this worker, who did not know of them, would renew them.
@@ -66,7 +68,7 @@ if worker ~= '' then
   redis.call('HSET', P .. 'w:' .. worker, 'info', ARGV[4], 'beat', digits(now))
   redis.call('PEXPIRE', P .. 'w:' .. worker, worker_ttl * 10)
 end
-for i = 5, #ARGV, 5 do
+for i = 6, #ARGV, 5 do
   -- A key of the wrong type costs its own lease, not the whole beat.
   local fine, kept = pcall(renew, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
   if not (fine and kept) then

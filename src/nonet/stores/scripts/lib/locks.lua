@@ -129,9 +129,17 @@ local function used_items(lock)
   return sum
 end
 
+-- After a loss of data nobody may take a lock until those who held one then know it (µs); else nil.
+local calm
+local function calm_until()
+  calm = calm or tonumber(redis.call('HGET', P .. 'epoch', 'calm') or '0')
+  return calm > now and calm or nil
+end
+
 -- Until when a structural lock is held against a request (at least; µs), or nil if it is not.
 local function held_until(lock)
   local _, expiry = holder(lock.key)
+  expiry = expiry or calm_until()
   if not expiry and lock.kind == 'W' and prune(lock.readers) > 0 then
     expiry = first_end(lock.readers, 0)
   end

@@ -6,9 +6,11 @@ local function size_of(stream)
   return string.match(stream, '[^:]*$')
 end
 
--- Put a record into a stream: kind is 'tasks' or 'woken' (read before tasks). Returns nothing.
+-- Put a pointer to a record into a stream: kind is 'tasks' or 'woken' (read before tasks). Returns what
+-- the record says of it, in its field pointer: the stream and the entry.
 local function enqueue(kind, id, stream, gen)
-  return redis.call('XADD', P .. kind .. ':' .. stream, '*', 'id', id, 'gen', gen)
+  local name = kind .. ':' .. stream
+  return name .. ' ' .. redis.call('XADD', P .. name, '*', 'id', id, 'gen', gen)
 end
 
 local function delay(id, due)
@@ -55,13 +57,13 @@ local function submit_one(id, name, stream, due, group, envelope, locks)
   if group ~= '' then
     redis.call('SADD', P .. 'g:' .. group .. ':pending', id)
   end
-  redis.call('HSET', P .. 't:' .. id, 'state', later and 'delayed' or 'queued', 'gen', gen,
-    'name', name, 'stream', stream, 'attempt', 0, 'ticket', ticket, 'group', group)
+  local pointer = later and '' or enqueue('tasks', id, stream, gen)
   if later then
     delay(id, due)
-  else
-    enqueue('tasks', id, stream, gen)
   end
+  redis.call('HSET', P .. 't:' .. id, 'state', later and 'delayed' or 'queued', 'gen', gen,
+    'name', name, 'stream', stream, 'attempt', 0, 'ticket', ticket, 'group', group,
+    'pointer', pointer)
   return 1
 end
 
@@ -73,9 +75,9 @@ local function requeue(id, state, stream, gen, due)
     redis.call('HSET', P .. 't:' .. id, 'state', state, 'gen', gen, 'owner', '')
     delay(id, due)
   else
+    local pointer = enqueue(state == 'dying' and 'tasks' or 'woken', id, stream, gen)
     redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
-      'gen', gen, 'owner', '')
-    enqueue(state == 'dying' and 'tasks' or 'woken', id, stream, gen)
+      'gen', gen, 'owner', '', 'pointer', pointer)
     wake(size_of(stream), 1)
   end
 end

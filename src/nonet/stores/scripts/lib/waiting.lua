@@ -101,7 +101,7 @@ end
 -- Send a waiter on its way, into a stream, and keep its places if there is a worker to come for it.
 local function wake_task(me, gen)
   local size = size_of(me.stream)
-  enqueue('woken', me.id, me.aged and 'realtime:' .. size or me.stream, gen)
+  me.pointer = enqueue('woken', me.id, me.aged and 'realtime:' .. size or me.stream, gen)
   woken_sizes[size] = true
   if not wake(size, 1) and not is_served(size) then
     leave_queues(me)
@@ -119,7 +119,8 @@ local function wake_waiter(me)
   local gen = digits(tonumber(me.gen) + 1)
   local wake_it = me.stream == 'hold' and wake_hold or wake_task
   wake_it(me, gen)
-  redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places)
+  redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places,
+    'pointer', me.pointer or '')
   if me.places ~= '' then
     stand(me, me.rank - WOKEN)
     redis.call('ZADD', P .. 'tasks:delayed', digits(now + RESERVATION), me.id)
