@@ -27,6 +27,7 @@ from nonet.stores import sql
 from nonet.stores.dead_letters import (
     DeadLetters,
     NewDeadLetter,
+    Selection,
     Status,
     dlq_tasks,
     storable,
@@ -329,6 +330,90 @@ async def test_discarded_row_is_gone_and_its_number_not_reused(letters: DeadLett
     await letters.discard(row)
     assert await letters.list() == []
     assert await letters.add(letter()) > row
+
+
+async def test_discard_spares_what_no_longer_fits(letters: DeadLetters) -> None:
+    """A letter that somebody acted on since it was chosen is not deleted."""
+    row = await letters.add(letter())
+    await letters.claim(row, "new")
+    with pytest.raises(ConflictError, match=f"dead letter {row} is DISPATCHED"):
+        await letters.discard(row, only=Selection(status="PENDING"))
+    await letters.discard(row, only=Selection(status="DISPATCHED"))
+    with pytest.raises(NotFoundError):
+        await letters.get(row)
+
+
+# ---- many letters -------------------------------------------------------------------------------
+
+
+async def aged(url: str, ages: list[timedelta]) -> list[int]:
+    """Letters that died so long ago; their rows."""
+    store = DeadLetters(url)
+    rows = [await store.add(letter(f"task-{n}")) for n in range(len(ages))]
+    await store.close()
+    async with engine_of(url) as engine, engine.begin() as connection:
+        for row, age in zip(rows, ages, strict=True):
+            died = dlq_tasks.update().where(dlq_tasks.c.id == row)
+            await connection.execute(died.values(created_at=datetime.now(UTC) - age))
+    return rows
+
+
+async def read_pages(letters: DeadLetters, selection: Selection) -> list[list[int]]:
+    return [page async for page in letters.pages(selection)]
+
+
+async def test_letters_are_chosen_by_age(url: str, letters: DeadLetters) -> None:
+    """Both ends of an age filter to the microsecond, in lists as in pages."""
+    ages = [timedelta(days=days) for days in (40, 30, 20, 10)]
+    rows = await aged(url, ages)
+    middle = (await letters.get(rows[1])).created_at
+    tick = timedelta(microseconds=1)
+    for filters, expected in (
+        ({"died_before": middle}, rows[:1]),
+        ({"died_before": middle + tick}, rows[:2]),
+        ({"died_after": middle}, rows[2:]),
+        ({"died_after": middle - tick}, rows[1:]),
+        ({"died_after": middle - tick, "died_before": middle + tick}, rows[1:2]),
+    ):
+        found = [each.id for each in await letters.list(**filters)]
+        assert sorted(found) == expected
+        assert await read_pages(letters, Selection(**filters)) == [expected]
+
+
+async def test_pages_pass_over_gaps_and_end_where_they_began(letters: DeadLetters) -> None:
+    """Pages have each letter once, oldest first; what is added while they are read is not met."""
+    rows = [await letters.add(letter(f"task-{n}")) for n in range(1201)]
+    for row in rows[100:900]:
+        await letters.discard(row)
+    kept = rows[:100] + rows[900:]
+    met: list[int] = []
+    sizes: list[int] = []
+    async for page in letters.pages(Selection()):
+        sizes.append(len(page))
+        met += page
+        await letters.add(letter(f"late-{len(sizes)}"))
+    assert met == kept
+    assert max(sizes) <= 500 and len(sizes) < 5
+
+
+async def test_purge_deletes_what_fits_and_nothing_else(url: str, letters: DeadLetters) -> None:
+    """Older letters go in batches, the others stay."""
+    month = timedelta(days=30)
+    rows = await aged(url, [month] * 3 + [timedelta(hours=1)] * 2)
+    await letters.claim(rows[1], "new")
+    old = datetime.now(UTC) - timedelta(days=7)
+    gone = [n async for n in letters.purge(Selection(died_before=old, status="DISPATCHED"))]
+    assert gone == [1]
+    assert sum([n async for n in letters.purge(Selection(died_before=old))]) == 2
+    assert await read_pages(letters, Selection()) == [rows[3:]]
+
+
+async def test_purge_creates_no_database(sqlite_url: str) -> None:
+    """Where nothing has died there is nothing to purge: no SQLite file is made for it."""
+    letters = DeadLetters(sqlite_url)
+    assert [n async for n in letters.purge(Selection())] == []
+    await letters.close()
+    assert sql.is_missing(sqlite_url)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ TEXT_BYTES = 65_535  # what a TEXT of MySQL holds
 TRACEBACK_BYTES = 256 * 1024
 DETAIL_BYTES = 4096  # of each text in the history and the labels
 HISTORY_ENTRIES = 100
+# Rows that one statement looks at or deletes: others must not wait for long.
+_PAGE_ROWS = 500
 
 
 class Status(StrEnum):
@@ -99,6 +101,35 @@ class DeadLetter(NewDeadLetter):
     created_at: datetime
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """Which letters are meant: those that pass every filter; one that is None passes all.
+
+    Attributes:
+        status: what became of it.
+        task_class: full name, ``category:Class``.
+        reason: why it died.
+        died_before: only letters that are older.
+        died_after: only letters that are newer.
+    """
+
+    status: str | None = None
+    task_class: str | None = None
+    reason: str | None = None
+    died_before: datetime | None = None
+    died_after: datetime | None = None
+
+    def clauses(self) -> list[sa.ColumnElement[bool]]:
+        """The filters as conditions on the table."""
+        wanted = {"status": self.status, "task_class": self.task_class, "reason": self.reason}
+        found = [dlq_tasks.c[name] == value for name, value in wanted.items() if value is not None]
+        if self.died_before is not None:
+            found.append(dlq_tasks.c.created_at < self.died_before)
+        if self.died_after is not None:
+            found.append(dlq_tasks.c.created_at > self.died_after)
+        return found
+
+
 class DeadLetters:
     """The dead letters of one database.
 
@@ -146,18 +177,14 @@ class DeadLetters:
                 found = await connection.execute(sa.select(dlq_tasks.c.id).where(same))
                 return int(found.scalar_one())
 
-    async def list(
-        self,
-        *,
-        status: str | None = None,
-        task_class: str | None = None,
-        reason: str | None = None,
-        limit: int = 100,
-    ) -> builtins.list[DeadLetter]:
-        """The newest ``limit`` letters that fit all filters, newest first."""
-        wanted = {"status": status, "task_class": task_class, "reason": reason}
+    async def list(self, *, limit: int = 100, **filters: Any) -> builtins.list[DeadLetter]:
+        """The newest ``limit`` letters that fit all filters, newest first.
+
+        Args:
+            filters: fields of `Selection`.
+        """
         query = sa.select(*(c for c in dlq_tasks.c if c.name not in ("task_args", "traceback")))
-        query = query.filter_by(**{k: v for k, v in wanted.items() if v is not None})
+        query = query.where(*Selection(**filters).clauses())
         if is_missing(self._url):
             return []
         async with self._transaction() as connection:
@@ -228,18 +255,71 @@ class DeadLetters:
         if letter.status is not Status.FAILED:
             raise ConflictError(f"{_state(letter)}; only a DISPATCHED one can become FAILED")
 
-    async def discard(self, row_id: int) -> None:
+    async def discard(self, row_id: int, *, only: Selection | None = None) -> None:
         """Delete a letter.
+
+        Args:
+            only: leave it alone if it does not fit (any more): somebody may have acted on it.
 
         Raises:
             NotFoundError: no such row.
+            ConflictError: it does not fit `only`.
         """
         if is_missing(self._url):
             raise _no_such_row(row_id)
+        fits = only.clauses() if only else []
         async with self._transaction() as connection:
-            gone = await connection.execute(sa.delete(dlq_tasks).where(dlq_tasks.c.id == row_id))
-        if gone.rowcount == 0:
-            raise _no_such_row(row_id)
+            gone = await connection.execute(
+                sa.delete(dlq_tasks).where(dlq_tasks.c.id == row_id, *fits)
+            )
+            if gone.rowcount == 0:
+                letter = await _read(connection, row_id)
+                raise ConflictError(f"{_state(letter)}: it is not one of those that were meant")
+
+    async def pages(self, selection: Selection) -> AsyncIterator[builtins.list[int]]:
+        """Row ids of the letters that fit, oldest first, some hundred at a time.
+
+        Letters that come while the pages are read are not in them: a task that is submitted
+        again and dies again would be met without end.
+        """
+        if is_missing(self._url):
+            return
+        async with self._transaction() as connection:
+            end = await connection.scalar(sa.select(sa.func.max(dlq_tasks.c.id)))
+        last: int | None = 0
+        while last is not None and last < (end or 0):
+            rows, last = await self._page(selection, last, end)
+            if rows:
+                yield rows
+
+    async def _page(
+        self, selection: Selection, last: int, end: int
+    ) -> tuple[builtins.list[int], int | None]:
+        """What fits of the next rows up to `end`, and the last one looked at; None at the end.
+
+        Each statement looks at a range of ids, however few of them fit.
+        """
+        row = dlq_tasks.c.id
+        async with self._transaction() as connection:
+            first = await connection.scalar(sa.select(sa.func.min(row)).where(row > last))
+            if first is None:
+                return [], None
+            last = min(first + _PAGE_ROWS - 1, end)
+            query = sa.select(row).where(row.between(first, last), *selection.clauses())
+            return list((await connection.scalars(query.order_by(row))).all()), last
+
+    async def purge(self, selection: Selection) -> AsyncIterator[int]:
+        """Delete the letters that fit, oldest first, some hundred at a time.
+
+        Each batch is a transaction that locks its own rows alone. Gives how many it deleted.
+        """
+        async for rows in self.pages(selection):
+            async with self._transaction() as connection:
+                gone = await connection.execute(
+                    # Looked at again: somebody may have acted on one meanwhile.
+                    sa.delete(dlq_tasks).where(dlq_tasks.c.id.in_(rows), *selection.clauses())
+                )
+            yield gone.rowcount
 
     async def count(self) -> dict[Status, int]:
         """How many letters there are in each status, zeros included."""
