@@ -76,8 +76,11 @@ async def test_undecodable_envelopes_are_put_aside(site: Site) -> None:
             assert raised.value.reason == "quarantined", name
         await site.all_ended()
     raw = {item[b"task"]: item[b"bytes"] for item in site.quarantined()}
+    assert raw.pop(b"too-long") == ENVELOPES["too long"][: 64 * 1024]
     assert raw == {
-        name.replace(" ", "-").encode(): envelope for name, envelope in ENVELOPES.items()
+        name.replace(" ", "-").encode(): envelope
+        for name, envelope in ENVELOPES.items()
+        if name != "too long"
     }
     assert worker.alive
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from nonet.errors import NEXT_STEP_IMPOSSIBLE, LimitImpossible
 from nonet.keys import prefix
+from nonet.message import ResultDocument, encode
 from nonet.stores.epoch import EpochSeen
 from nonet.stores.redis import (
     BatchedScripts,
@@ -237,7 +238,7 @@ class Broker:
             try:
                 deliveries.append(_delivery(row))
             except ValueError as error:  # a damaged record must not hold up the others
-                await self.quarantine(f"unreadable delivery: {error}", repr(row[0]), row[8])
+                await self._end_damaged(row, f"its record is damaged: {type(error).__name__}")
         return deliveries, more == 1
 
     async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
@@ -381,15 +382,19 @@ class Broker:
         """Release what `hold` took, or stop waiting for it."""
         await self.scripts.run("unhold", id, self.lock_ttl_ms)
 
-    async def quarantine(self, reason: str, task_id: str, data: bytes) -> None:
-        """Keep bytes that are no task, with the reason."""
-        async with server_errors(self.client):
-            await self.client.xadd(
-                f"{self.prefix}quarantine",
-                {"reason": reason, "task": task_id, "bytes": data},
-                maxlen=10_000,
-                approximate=True,
-            )
+    async def quarantine(self, delivery: Delivery, reason: str) -> None:
+        """Keep the envelope of a delivery that is no task; the delivery is still to be settled."""
+        args = (delivery.id, reason, delivery.stream_key, delivery.entry)
+        await self.scripts.run("quarantine", *args)
+
+    async def _end_damaged(self, row: Sequence[bytes], reason: str) -> None:
+        """End what was handed over but cannot be read, as what cannot be decoded ends."""
+        id, gen, fence, _, _, _, stream_key, entry, *_ = row
+        await self.scripts.run("quarantine", id, reason, stream_key, entry)
+        document = encode(ResultDocument("", 0, 0.0, error=reason, reason="quarantined"))
+        ttls = (self._result_ms, self._dedup_ms, self.lock_ttl_ms)
+        args = (id, gen, fence, stream_key, entry, "dead", document, "", 0, 0, *ttls)
+        await self.scripts.run("settle", *args)
 
 
 def new_cursors() -> list[bytes]:

@@ -100,9 +100,7 @@ class Settler:
         if isinstance(outcome, Failed):
             self._log_failure(attempt, settlement)
         if settlement.reason == Reason.QUARANTINED:
-            await self.broker.quarantine(
-                settlement.error.text, attempt.delivery.id, attempt.delivery.envelope
-            )
+            await self.broker.quarantine(attempt.delivery, settlement.error.text)
         await self._apply(attempt, settlement)
 
     async def bury(self, attempt: Attempt) -> None:

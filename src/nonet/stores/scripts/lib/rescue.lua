@@ -1,14 +1,93 @@
--- lib/rescue: needs base, wake, record. What becomes of a pointer whose record could not be moved.
+-- lib/rescue: needs base, wake, record. What becomes of bytes that are no task, and of a pointer
+-- whose record could not be moved.
+
+-- Bytes are kept whole up to `whole`, of more only the first `piece`; `all` at most of all entries.
+local QUARANTINE = {entries = 10000, all = 32 * 1048576, whole = 262144, piece = 65536}
 
 local function drop(key, entry)
   redis.call('XACK', key, 'workers', entry)
   redis.call('XDEL', key, entry)
 end
 
+-- Bytes that the entries of the quarantine hold; whatever else stands there counts as nothing.
+local function bytes_in_quarantine()
+  local held = tonumber(redis.pcall('GET', P .. 'quarantine:bytes'))
+  return held and held >= 0 and held < 2^53 and held or 0
+end
+
+-- Take one entry (as XRANGE gives it) out of the quarantine; returns what it held.
+local function leave_quarantine(item)
+  local held = 0
+  for i = 1, #item[2], 2 do
+    held = item[2][i] == 'bytes' and #item[2][i + 1] or held
+  end
+  redis.call('SET', P .. 'quarantine:bytes', digits(math.max(0, bytes_in_quarantine() - held)))
+  redis.call('XDEL', P .. 'quarantine', item[1])
+  return held
+end
+
+-- Put bytes into the quarantine; the oldest give way. Returns the entry.
+local function keep_in_quarantine(reason, task, key, entry, size, bytes)
+  local function add(call)
+    return call('XADD', P .. 'quarantine', '*', 'at', digits(now), 'reason',
+      string.sub(reason_of(reason), 1, 300), 'task', string.sub(task, 1, 200), 'stream', key,
+      'entry', entry, 'size', digits(size), 'bytes', bytes)
+  end
+  local added = add(redis.pcall)
+  if type(added) == 'table' then  -- of another type, or out of ids: nobody of us did that
+    redis.call('DEL', P .. 'quarantine', P .. 'quarantine:bytes')
+    added = add(redis.call)
+  end
+  local held = bytes_in_quarantine() + #bytes
+  redis.call('SET', P .. 'quarantine:bytes', digits(held))
+  for _ = 1, 1000 do  -- what is left over leaves with the next ones
+    if held <= QUARANTINE.all and redis.call('XLEN', P .. 'quarantine') <= QUARANTINE.entries then
+      break
+    end
+    local oldest = redis.call('XRANGE', P .. 'quarantine', '-', '+', 'COUNT', 1)[1]
+    if oldest[1] == added then  -- alone: the count was wrong
+      redis.call('SET', P .. 'quarantine:bytes', #bytes)
+      break
+    end
+    held = held - leave_quarantine(oldest)
+  end
+  return added
+end
+
+-- Put an entry of a stream that is no pointer to a task into the quarantine, its fields packed.
 local function quarantine(key, entry, fields, problem)
-  redis.call('XADD', P .. 'quarantine', 'MAXLEN', '~', 10000, '*', 'reason', reason_of(problem),
-    'stream', key, 'entry', entry, 'bytes', cmsgpack.pack(fields))
+  local size, kept = 0, {}
+  for _, value in ipairs(fields) do
+    size = size + #value
+  end
+  local room = size + 5 * #fields > QUARANTINE.whole and QUARANTINE.piece or QUARANTINE.whole
+  for i, value in ipairs(fields) do
+    if room <= 0 then
+      break
+    end
+    kept[i] = string.sub(value, 1, room)
+    room = room - #value - 5
+  end
+  local has_record = fields[1] == 'id' and redis.call('EXISTS', P .. 't:' .. fields[2]) == 1
+  keep_in_quarantine(problem, has_record and fields[2] or '', key, entry, size,
+    cmsgpack.pack(kept))
   drop(key, entry)
+end
+
+-- Put the envelope of a record into the quarantine, once, however often it is read; the record
+-- stays, and whoever calls sees to its end. key and entry: where the pointer to it was read.
+local function quarantine_envelope(id, reason, key, entry)
+  local record, envelope = P .. 't:' .. id, P .. 'b:' .. id
+  if redis.call('HEXISTS', record, 'gen') == 0
+    or redis.call('HEXISTS', record, 'quarantined') == 1 then
+    return
+  end
+  local size = redis.pcall('STRLEN', envelope)
+  size = type(size) == 'number' and size or 0  -- of another type: there are no bytes to keep
+  local most = size <= QUARANTINE.whole and QUARANTINE.whole or QUARANTINE.piece
+  local bytes = size > 0 and redis.call('GETRANGE', envelope, 0, most - 1) or ''
+  redis.call('HSET', record, 'quarantined',
+    keep_in_quarantine(reason, id, key, entry, size, bytes))
 end
 
 -- Let the record wait for a minute, where operators see it with the reason, so that it stays in

@@ -1,0 +1,176 @@
+"""The quarantine: bytes that are no task, kept as evidence until somebody looks at them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from nonet.errors import (
+    NEXT_STEP_IMPOSSIBLE,
+    InvalidArgumentsError,
+    LimitImpossible,
+    NotFoundError,
+)
+from nonet.keys import prefix
+from nonet.stores.broker import Submission
+from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ENTRY = re.compile(r"\d{1,20}-\d{1,20}")
+# Entries in one call: each may hold as much as a whole message.
+_PAGE = 50
+_DISCARDED_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """One entry of the quarantine.
+
+    Attributes:
+        entry: its id.
+        at: when it was put there, by the clock of Redis.
+        reason: why it is no task.
+        task_id: of the task whose record was found with it, or empty.
+        stream: key of the stream where the pointer to it was read.
+        stream_entry: entry of that stream.
+        size: length of all that there was, in bytes.
+        data: the envelope, or the packed fields of an entry that is no pointer; the first 64 KiB
+            of what is longer than 256 KiB.
+    """
+
+    entry: str
+    at: datetime
+    reason: str
+    task_id: str
+    stream: str
+    stream_entry: str
+    size: int
+    data: bytes = field(repr=False)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was cut off."""
+        return len(self.data) >= self.size
+
+
+class Quarantine:
+    """The quarantine of one namespace, over a broker's connection; scripts write it."""
+
+    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+        self._client = client
+        self._key = f"{prefix(namespace)}quarantine"
+        self._scripts = Scripts(client, prefix(namespace))
+
+    async def newest(self, limit: int) -> AsyncIterator[Quarantined]:
+        """At most `limit` entries, the newest first."""
+        before = "+"
+        while limit > 0:
+            async with server_errors(self._client):
+                page = await self._client.xrevrange(self._key, before, count=min(limit, _PAGE))
+            for id, fields in page:
+                yield _entry(id, fields)
+            if len(page) < _PAGE:
+                return
+            limit -= len(page)
+            before = f"({page[-1][0].decode()}"
+
+    async def get(self, entry: str) -> Quarantined:
+        """One entry.
+
+        Raises:
+            InvalidArgumentsError: this is no id of an entry.
+            NotFoundError: there is no such entry.
+        """
+        _check(entry)
+        async with server_errors(self._client):
+            found = await self._client.xrange(self._key, entry, entry)
+        if not found:
+            raise NotFoundError(_unknown(entry))
+        return _entry(*found[0])
+
+    async def discard(self, entries: Sequence[str], who: str) -> list[bool]:
+        """Delete entries; False for each that is not there.
+
+        Args:
+            who: deletes them, for the event stream.
+
+        Raises:
+            InvalidArgumentsError: one is no id of an entry.
+        """
+        for entry in entries:
+            _check(entry)
+        gone: list[bool] = []
+        for start in range(0, len(entries), _DISCARDED_AT_ONCE):
+            chunk = entries[start : start + _DISCARDED_AT_ONCE]
+            answer = await self._scripts.run("discard_quarantined", who, *chunk)
+            gone += [one == 1 for one in answer]
+        return gone
+
+    async def retry(self, entry: str, submission: Submission, who: str) -> bool:
+        """Submit what an entry holds and take it out of the quarantine, in one step.
+
+        Args:
+            submission: what it is as a task, with an id made of the entry.
+            who: does this, for the event stream.
+
+        Returns:
+            False if the task is known: this was done before.
+
+        Raises:
+            NotFoundError: there is no such entry.
+            LimitImpossible: it counts for more than a limiter allows now.
+        """
+        answer = await self._scripts.run("retry_quarantined", entry, who, *submission.spec())
+        if isinstance(answer, list):
+            why = f"entry {entry} was not submitted: {answer[2].decode()}; {NEXT_STEP_IMPOSSIBLE}"
+            raise LimitImpossible(why)
+        if answer == -1:
+            raise NotFoundError(_unknown(entry))
+        return bool(answer == 1)
+
+
+def _entry(id: bytes, fields: dict[bytes, bytes]) -> Quarantined:
+    """An entry, whoever wrote it: what is missing is empty."""
+    data = fields.get(b"bytes", b"")
+    milliseconds = int(id.split(b"-")[0])
+    at = _number(fields.get(b"at"), milliseconds * 1000)
+    return Quarantined(
+        entry=id.decode(),
+        at=_instant(at),
+        reason=_text(fields, b"reason"),
+        task_id=_text(fields, b"task"),
+        stream=_text(fields, b"stream"),
+        stream_entry=_text(fields, b"entry"),
+        size=_number(fields.get(b"size"), len(data)),
+        data=data,
+    )
+
+
+def _text(fields: dict[bytes, bytes], name: bytes) -> str:
+    return fields.get(name, b"").decode(errors="backslashreplace")
+
+
+def _number(value: bytes | None, default: int) -> int:
+    return int(value) if value and re.fullmatch(rb"\d{1,18}", value) else default
+
+
+def _instant(microseconds: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return _EPOCH
+
+
+def _check(entry: str) -> None:
+    if not _ENTRY.fullmatch(entry):
+        problem = "is no entry of the quarantine: take it from 'task-run quarantine list'"
+        raise InvalidArgumentsError(f"{entry:.100}", [problem])
+
+
+def _unknown(entry: str) -> str:
+    return (
+        f"the quarantine has no entry {entry}: discarded, submitted again, or the oldest when "
+        "it was full; see 'task-run quarantine list' and 'task-run events'"
+    )

@@ -1,0 +1,225 @@
+"""The quarantine: one shape for all that is no task, bounded, and back into a stream once."""
+
+from __future__ import annotations
+
+import pytest
+
+from nonet.errors import InvalidArgumentsError, NonetError, NotFoundError
+from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.quarantine import Quarantine, Quarantined
+
+NORMAL = "{test}:tasks:normal:small"
+KIB = 1024
+
+
+@pytest.fixture
+def quarantine(broker: Broker) -> Quarantine:
+    return Quarantine(broker.client, "test")
+
+
+async def entries(quarantine: Quarantine) -> list[Quarantined]:
+    return [item async for item in quarantine.newest(100_000)]
+
+
+async def garbage(broker: Broker, data: bytes) -> None:
+    """One entry that is no pointer, read by a fetch."""
+    await broker.client.xadd(NORMAL, {b"data": data})
+    await broker.fetch("small-a", "small", 1)
+
+
+async def delivered(broker: Broker, id: str, envelope: bytes) -> Delivery:
+    await broker.submit([Submission(id, "probes:Quick", "normal:small", envelope)])
+    ((delivery,), _) = await broker.fetch("small-a", "small", 1)
+    return delivery
+
+
+async def test_an_entry_says_what_it_is_and_where_it_was(
+    broker: Broker, quarantine: Quarantine
+) -> None:
+    """Time, reason, stream, entry, size and bytes of what is no pointer."""
+    at = await broker.now()
+    entry = await broker.client.xadd(NORMAL, {b"data": b"\x80pickle"})
+    await broker.fetch("small-a", "small", 1)
+    (item,) = await entries(quarantine)
+    assert (item.reason, item.task_id, item.size) == ("not a task pointer", "", 11)
+    assert (item.stream, item.stream_entry) == (NORMAL, entry.decode())
+    assert b"\x80pickle" in item.data
+    assert item.is_whole
+    assert 0 <= (item.at - at).total_seconds() < 5
+    assert await quarantine.get(item.entry) == item
+
+
+async def test_an_envelope_is_kept_once(broker: Broker, quarantine: Quarantine) -> None:
+    """However often a worker reads it, one entry with its bytes and its task is there."""
+    delivery = await delivered(broker, "a", b"\xc1no task")
+    await broker.quarantine(delivery, "not msgpack")
+    await broker.quarantine(delivery, "not msgpack")
+    (item,) = await entries(quarantine)
+    assert (item.reason, item.task_id, item.data) == ("not msgpack", "a", b"\xc1no task")
+    assert item.stream == NORMAL
+    await broker.settle(delivery, "dead", b"")
+    await broker.quarantine(delivery, "too late")
+    assert len(await entries(quarantine)) == 1
+
+
+@pytest.mark.parametrize(("size", "kept"), [(256 * KIB, 256 * KIB), (256 * KIB + 1, 64 * KIB)])
+async def test_long_envelopes_are_cut(
+    broker: Broker, quarantine: Quarantine, size: int, kept: int
+) -> None:
+    """Whole up to 256 KiB; of more, 64 KiB and how much there was."""
+    delivery = await delivered(broker, "a", b"x" * size)
+    await broker.quarantine(delivery, "too long")
+    (item,) = await entries(quarantine)
+    assert (item.size, len(item.data), item.is_whole) == (size, kept, size == kept)
+
+
+async def test_long_entries_are_cut(broker: Broker, quarantine: Quarantine) -> None:
+    """A field of 10 MB, and 100,000 fields, take little room as evidence."""
+    await garbage(broker, b"x" * 10_000_000)
+    await broker.client.execute_command("XADD", NORMAL, "*", *([b"f", b"v"] * 50_000))
+    await broker.fetch("small-a", "small", 1)
+    many, long = await entries(quarantine)
+    assert (long.size, long.is_whole) == (10_000_004, False)
+    assert len(long.data) <= 64 * KIB + 10
+    assert many.size == 100_000
+    assert len(many.data) <= 64 * KIB
+
+
+async def test_the_oldest_give_way_to_the_newest(broker: Broker, quarantine: Quarantine) -> None:
+    """All entries together hold at most 32 MiB, and the count of bytes is exact."""
+    for number in range(140):
+        await garbage(broker, b"%03d" % number + b"x" * (250 * KIB))
+    items = await entries(quarantine)
+    held = sum(len(item.data) for item in items)
+    assert 31 * KIB * KIB < held <= 32 * KIB * KIB
+    assert int(await broker.client.get("{test}:quarantine:bytes")) == held
+    assert b"139x" in items[0].data
+    assert await quarantine.discard([item.entry for item in items], "me") == [True] * len(items)
+    assert int(await broker.client.get("{test}:quarantine:bytes")) == 0
+
+
+async def test_there_are_never_more_than_ten_thousand(
+    broker: Broker, quarantine: Quarantine
+) -> None:
+    """Small entries are bounded by their number."""
+    async with broker.client.pipeline(transaction=False) as pipe:
+        for number in range(10_050):
+            pipe.xadd(NORMAL, {b"data": b"%d" % number})
+        await pipe.execute()
+    for _ in range(60):
+        await broker.fetch("small-a", "small", 1)
+    assert await broker.client.xlen(NORMAL) == 0
+    items = await entries(quarantine)
+    assert len(items) == 10_000
+    assert b"10049" in items[0].data
+
+
+@pytest.mark.parametrize("value", [b"nan", b"inf", b"-5", b"x", b"9007199254740990", None])
+async def test_a_wrong_count_of_bytes_mends_itself(
+    broker: Broker, quarantine: Quarantine, value: bytes | None
+) -> None:
+    """Whatever stands there, the newest entry is kept and the count is right in the end."""
+    if value is None:
+        await broker.client.sadd("{test}:quarantine:bytes", "of another type")
+    else:
+        await broker.client.set("{test}:quarantine:bytes", value)
+    await garbage(broker, b"new")
+    (item,) = await entries(quarantine)
+    assert int(await broker.client.get("{test}:quarantine:bytes")) == len(item.data)
+
+
+async def test_a_quarantine_of_another_type_is_made_anew(
+    broker: Broker, quarantine: Quarantine
+) -> None:
+    """Garbage in the place of the quarantine itself holds up no fetch."""
+    await broker.client.set("{test}:quarantine", "a string")
+    await garbage(broker, b"first")
+    await broker.client.delete("{test}:quarantine")
+    await broker.client.xadd("{test}:quarantine", {"a": "b"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    await garbage(broker, b"second")
+    (item,) = await entries(quarantine)
+    assert b"second" in item.data
+
+
+async def test_what_others_wrote_there_can_be_seen_and_discarded(
+    broker: Broker, quarantine: Quarantine
+) -> None:
+    """Entries without our fields are listed with what there is."""
+    await broker.client.xadd("{test}:quarantine", {"at": "soon", "size": "x", "bytes": b"\xff"})
+    await broker.client.xadd("{test}:quarantine", {b"\xff": b"\xff", "at": "9" * 18})
+    odd, item = await entries(quarantine)
+    assert (item.size, item.data, item.reason, item.task_id) == (1, b"\xff", "", "")
+    assert odd.data == b""
+    assert await quarantine.discard([odd.entry, item.entry, "1-1"], "me") == [True, True, False]
+
+
+async def test_a_damaged_record_ends(broker: Broker, quarantine: Quarantine) -> None:
+    """What cannot even be read as a delivery is dead and in the quarantine, not tried for ever."""
+    for id, name, value in [("a", "attempt", "x"), ("b", "deaths", "1.5")]:
+        await broker.submit([Submission(id, "probes:Quick", "normal:small", b"envelope")])
+        await broker.client.hset(f"{{test}}:t:{id}", name, value)
+    await broker.submit([Submission("good", "probes:Quick", "normal:small", b"envelope")])
+    deliveries, _ = await broker.fetch("small-a", "small", 3)
+    assert [delivery.id for delivery in deliveries] == ["good"]
+    assert {item.task_id for item in await entries(quarantine)} == {"a", "b"}
+    assert {item.data for item in await entries(quarantine)} == {b"envelope"}
+    assert (await broker.client.get("{test}:r:a")).startswith(b"dead|")
+    assert await broker.client.exists("{test}:t:a", "{test}:t:b") == 0
+    assert await broker.client.xlen(NORMAL) == 1
+
+
+async def test_a_retry_executes_once(broker: Broker, quarantine: Quarantine) -> None:
+    """The entry becomes a task in one step; who asks again is told that it is known."""
+    await garbage(broker, b"x")
+    (item,) = await entries(quarantine)
+    task = Submission(f"q-{item.entry}", "probes:Quick", "normal:small", b"better")
+    assert await quarantine.retry(item.entry, task, "me@here 1")
+    assert not await quarantine.retry(item.entry, task, "me@here 1")
+    deliveries, _ = await broker.fetch("small-a", "small", 5)
+    assert [(d.id, d.envelope) for d in deliveries] == [(task.id, b"better")]
+    assert await entries(quarantine) == []
+    events = [fields for _, fields in await broker.client.xrange("{test}:events")]
+    assert [fields[b"kind"] for fields in events] == [b"quarantine-retry"]
+    assert item.entry.encode() in events[0][b"text"]
+    other = Submission("q-1-1", "probes:Quick", "normal:small", b"")
+    with pytest.raises(NotFoundError, match="no entry 1-1"):
+        await quarantine.retry("1-1", other, "me")
+
+
+async def test_what_is_discarded_is_written_down(broker: Broker, quarantine: Quarantine) -> None:
+    """One event for each call, so that a great many do not push all others out."""
+    for _ in range(3):
+        await garbage(broker, b"x")
+    newest, *others = await entries(quarantine)
+    await quarantine.discard([newest.entry], "me")
+    await quarantine.discard([item.entry for item in others], "me")
+    await quarantine.discard(["1-1"], "me")
+    events = [fields for _, fields in await broker.client.xrange("{test}:events")]
+    assert [fields[b"kind"] for fields in events] == [b"quarantine-discard"] * 2
+    assert events[0][b"text"].decode() == f"entry {newest.entry}"
+    assert events[1][b"text"].startswith(b"2 entries")
+
+
+@pytest.mark.parametrize("entry", ["", "-", "+", "x", "1-1-1", "1 - 1"])
+async def test_only_ids_of_entries_are_taken(quarantine: Quarantine, entry: str) -> None:
+    """A range or a typing error never means more than one entry."""
+    with pytest.raises(InvalidArgumentsError):
+        await quarantine.get(entry)
+    with pytest.raises(InvalidArgumentsError):
+        await quarantine.discard([entry], "me")
+
+
+async def test_garbage_is_put_aside_when_memory_is_full(
+    broker: Broker, quarantine: Quarantine
+) -> None:
+    """Evidence is kept then too, but nothing is submitted again."""
+    delivery = await delivered(broker, "a", b"\xc1")
+    await broker.client.config_set("maxmemory", 1)
+    try:
+        await broker.quarantine(delivery, "not msgpack")
+        (item,) = await entries(quarantine)
+        task = Submission(f"q-{item.entry}", "probes:Quick", "normal:small", b"better")
+        with pytest.raises(NonetError, match="out of memory"):
+            await quarantine.retry(item.entry, task, "me")
+    finally:
+        await broker.client.config_set("maxmemory", 0)
