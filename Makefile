@@ -15,7 +15,7 @@ LOCKED := uv.lock pyproject.toml scripts/sync
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test check soak bench format clean servers
+.PHONY: help demo test check faults soak bench format clean servers
 
 help:             ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
@@ -31,6 +31,9 @@ check: $(DEV)     ## ruff, mypy --strict and the direction of imports
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+faults: $(DEV) servers ## break everything that can break, and print what was lost or doubled
+	@$(BIN)/python -m pytest tests/faults -m "soak or not soak" -k "not scaled" $(ARGS)
 
 soak: $(DEV) servers ## the long tests, which `make test` leaves out
 	@$(BIN)/python -m pytest -m soak -s $(ARGS)

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -38,6 +39,7 @@ class Server:
     def __init__(self) -> None:
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._environment: Mapping[str, str] = {}
         self._home = Path(tempfile.mkdtemp(prefix="nonet-test-"))
 
     def __enter__(self) -> Self:
@@ -114,7 +116,12 @@ class Server:
         """False if the server ended while it started: perhaps somebody else took the port."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                env={**os.environ, **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         _reaper.watch(self._process.pid)
         deadline = time.monotonic() + _START_TIMEOUT
@@ -149,9 +156,19 @@ class Server:
 
 
 class RedisServer(Server):
-    """A private redis-server; its data survives `stop` and `kill`, as with AOF in production."""
+    """A private redis-server; its data survives `stop` and `kill`, as with AOF in production.
+
+    Args:
+        options: of its command line, beside its own.
+        environment: variables, beside those of this process.
+    """
 
     binary_name = "redis-server"
+
+    def __init__(self, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._more_options = options
+        self._environment = environment or {}
 
     @property
     def url(self) -> str:
@@ -164,7 +181,7 @@ class RedisServer(Server):
 
     def _options(self, port: int) -> list[str]:
         options = f"--port {port} --bind 127.0.0.1 --dir {self.data} --appendonly yes"
-        return [*options.split(), "--appendfsync", "no", "--save", ""]
+        return [*options.split(), "--appendfsync", "no", "--save", "", *self._more_options]
 
     def _answers(self, port: int) -> bool:
         with redis.Redis(port=port, socket_timeout=1) as client:

@@ -90,7 +90,7 @@ class Site:
         chosen = {
             "redis_url": self.settings["NONET_REDIS_URL"],
             "namespace": NAMESPACE,
-            "tasks": (self.settings["NONET_TASKS"],),
+            "tasks": tuple(self.settings["NONET_TASKS"].split(",")),
             "state_dir": self._home / "state",
         }
         return Nonet.from_settings(**{**chosen, **options})

@@ -1,0 +1,412 @@
+"""`Rig`: a site on servers of its own, what is done to it, and a verdict on what came of it.
+
+A test submits through the rig, breaks something, and ends with `Rig.judge`, which holds the
+promises against three witnesses: the journal that the tasks write themselves, the settlements
+that Redis announces, and what is left in Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+from acceptance.site import PREFIX, Event, Site
+from daemons import Daemon, until
+from faults.proxy import Proxy
+from faults.verdicts import Verdict
+from servers import RedisServer
+
+from nonet import BaseTask, Nonet, NonetError
+
+TASKS = "acceptance.probe_tasks,faults.fault_tasks"
+# Leases of the scaled runs; the full ones that measure recovery use those of production.
+PRODUCTION = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "30"}
+# How long it may take until every task has ended once all faults are over.
+PATIENCE = 60.0
+_OWNED_BY_NOBODY = ("lock:*", "limiter:conc:*", "queue:*", "writers:*", "[tbleh]:*", "awaits:*")
+_BATCH = 500
+_NOTIFY = "K$"
+
+
+class Rig:
+    """One namespace with servers and daemons of its own, to be broken.
+
+    Attributes:
+        server: its Redis, which nobody else uses.
+        proxy: what daemons and clients go through, if the rig has one.
+        site: daemons, journal and keys.
+        settled: which tasks have ended, and when.
+        owed: ids that were accepted and not forgotten since: each must end.
+    """
+
+    def __init__(self, scenario: str, home: Path, server: RedisServer, proxy: Proxy | None) -> None:
+        self.server, self.proxy = server, proxy
+        self.site = Site(server, home)
+        self.site.settings["NONET_TASKS"] = TASKS
+        if proxy:
+            self.site.settings["NONET_REDIS_URL"] = proxy.url
+        self.settled = Settled(server)
+        self.owed: set[str] = set()
+        self._verdict: Verdict | None = None
+        self._scenario = scenario
+        self._tasks = 0
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        if self.proxy:
+            self.proxy.restore()
+        self.site.close()
+        self.settled.close()
+
+    async def submit(self, app: Nonet, tasks: Iterable[BaseTask]) -> list[str]:
+        """Submit tasks that are owed from now on; their ids."""
+        ids = [str(handle) for handle in await app.submit_many(list(tasks))]
+        self.accepted(ids)
+        return ids
+
+    def accepted(self, ids: Collection[str]) -> None:
+        """These were accepted: each must end, once."""
+        self._tasks += len(ids)
+        self.owed.update(ids)
+
+    def wiped(self) -> None:
+        """Redis has lost its data: what had not ended is owed no longer."""
+        self.owed &= self.settled.ids()
+
+    def workers(self, count: int, *, slots: int, **environment: str) -> Fleet:
+        """So many workers, ready."""
+        return Fleet(self, count, slots, environment)
+
+    async def settles(self, ids: Collection[str], seconds: float = PATIENCE) -> None:
+        """Wait until all of these have ended."""
+        wanted = set(ids)
+        await until(
+            lambda: wanted <= self.settled.ids(),
+            f"all {len(wanted)} tasks have ended",
+            seconds=seconds,
+        )
+
+    async def judge(
+        self,
+        faults: str,
+        *,
+        dead: Collection[str] = (),
+        rows: Sequence[str] = (),
+        recovery: float | None = None,
+        within: float | None = None,
+        seconds: float = PATIENCE,
+    ) -> None:
+        """Wait until nothing lives any more, and hold the promises against the witnesses.
+
+        Args:
+            faults: what was done, for the table.
+            dead: ids that must have ended ``dead``; all others must be ``done``.
+            rows: the task ids of all rows in SQL; each of `dead` must be there once.
+            recovery: seconds that were measured, and `within` how many it must be.
+            seconds: how long the last task may take.
+        """
+        problems = []
+        try:
+            await self.site.all_ended(seconds)
+        except AssertionError as error:
+            problems.append(f"not all has ended: {error}")
+        counts = self.settled.counts()
+        lost = self.owed - set(counts)
+        twice = {id: count for id, count in counts.items() if count > 1}
+        problems += [f"lost: {sorted(lost)[:5]} …"] if lost else []
+        problems += [f"settled more than once: {twice}"] if twice else []
+        problems += self._wrong_ends(set(dead))
+        problems += self._leftovers()
+        callbacks, overlaps = self._callbacks_twice(), self._overlaps()
+        problems += [f"callback twice: {callbacks}"] if callbacks else []
+        problems += [f"two at a time under a mutex: {overlaps}"] if overlaps else []
+        kept = Counter(rows)
+        row_problems = [f"{id}: {kept[id]} rows" for id in {*kept, *dead} if kept[id] != 1]
+        problems += row_problems if rows or dead else []
+        if within is not None and (recovery is None or recovery > within):
+            problems.append(f"recovery took {recovery} s, allowed are {within:g} s")
+        doubled = sum(twice.values()) - len(twice) + len(callbacks) + len(overlaps)
+        doubled += sum(count - 1 for count in kept.values())
+        self._verdict = Verdict(
+            scenario=self._scenario,
+            faults=faults,
+            tasks=self._tasks,
+            executions=len(self.site.journal("start")),
+            lost=len(lost),
+            doubled=doubled,
+            recovery=recovery,
+            problems=problems,
+        )
+        assert not problems, "\n".join(problems)
+
+    def report(self) -> Verdict:
+        """The verdict; that of a scenario which was never judged is a bad one."""
+        never = Verdict(self._scenario, "", self._tasks, 0, 0, 0, problems=["never judged"])
+        return self._verdict or never
+
+    def states(self, ids: Iterable[str]) -> dict[str, str]:
+        """In which state each task ended; empty: its result is gone."""
+        ids, found = list(ids), {}
+        for start in range(0, len(ids), _BATCH):
+            batch = ids[start : start + _BATCH]
+            with self.site.redis.pipeline(transaction=False) as pipe:
+                for id in batch:
+                    pipe.getrange(f"{PREFIX}r:{id}", 0, 10)
+                values = [str(value).partition("|")[0] for value in pipe.execute()]
+            found.update(zip(batch, values, strict=True))
+        return found
+
+    def _wrong_ends(self, dead: set[str]) -> list[str]:
+        states = self.states(self.owed)
+        wrong = {
+            id: state
+            for id, state in states.items()
+            if state and state != ("dead" if id in dead else "done")
+        }
+        return [f"ended otherwise than they should: {wrong}"] if wrong else []
+
+    def _leftovers(self) -> list[str]:
+        """Whatever an idle namespace must not have."""
+        client = self.site.redis
+        return [
+            f"left in Redis: {key}"
+            for pattern in _OWNED_BY_NOBODY
+            for key in client.scan_iter(self.site.key(pattern), count=1000)
+            if client.exists(key)
+        ]
+
+    def _callbacks_twice(self) -> dict[str, int]:
+        """Callbacks of one group under more than one id."""
+        ids: dict[str, set[str]] = defaultdict(set)
+        for event in self.site.journal("start", task="Report"):
+            ids[event.details["name"]].add(event.id)
+        return {name: len(found) for name, found in ids.items() if len(found) > 1}
+
+    def _overlaps(self) -> list[str]:
+        """Executions that began under a mutex before another one, which was never told that it
+        had lost it, ended."""
+        events = self.site.journal()
+        ends = {(event.id, event.fence): event.at for event in events if event.event == "end"}
+        held: dict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            if event.event == "start" and event.details.get("lock"):
+                held[event.details["lock"]].append(event)
+        found = []
+        for lock, starts in held.items():
+            latest = 0.0
+            for event in sorted(starts, key=lambda start: start.at):
+                if event.at < latest:
+                    found.append(f"{event.id} on {lock}")
+                latest = max(latest, ends.get((event.id, event.fence), 0.0))
+        return found
+
+
+@dataclass(frozen=True)
+class Death:
+    """A worker that was killed.
+
+    Attributes:
+        at: Unix seconds.
+        held: ids that it was executing.
+    """
+
+    at: float
+    held: frozenset[str]
+
+
+class Fleet:
+    """Workers, of which a test kills one now and then."""
+
+    def __init__(self, rig: Rig, count: int, slots: int, environment: dict[str, str]) -> None:
+        self.slots = slots
+        self.deaths: list[Death] = []
+        self._rig = rig
+        self._environment = environment
+        self._random = random.Random(4)
+        self.daemons = [self._hire() for _ in range(count)]
+        for daemon in self.daemons:
+            daemon.wait_ready()
+
+    def _hire(self) -> Daemon:
+        options = ("--concurrency", str(self.slots))
+        return self._rig.site.worker(*options, wait=False, **self._environment)
+
+    def kill_one(self) -> None:
+        """Kill one at random and put another in its place, without waiting until that is ready."""
+        place = self._random.randrange(len(self.daemons))
+        victim = self.daemons[place]
+        victim.kill()
+        at = time.time()
+        self.daemons[place] = self._hire()
+        self.deaths.append(Death(at, self.held_by(victim.pid)))
+
+    async def kill_every(self, seconds: float, until_true: Callable[[], bool]) -> None:
+        """Kill one every so many seconds, until a condition holds."""
+        due = time.monotonic()
+        while not until_true():
+            due += seconds
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.to_thread(self.kill_one)
+
+    def held_by(self, pid: int) -> frozenset[str]:
+        """What a process had begun and not ended."""
+        events = self._rig.site.journal(pid=pid)
+        ended = {(event.id, event.fence) for event in events if event.event != "start"}
+        return frozenset(
+            event.id
+            for event in events
+            if event.event == "start" and (event.id, event.fence) not in ended
+        )
+
+    def recovery(self, death: Death) -> float:
+        """Seconds from a death until the last task of the dead had ended; 0 if it held none."""
+        settled = self._rig.settled
+        return max((settled.last(id) - death.at for id in death.held), default=0.0)
+
+
+@dataclass
+class Load:
+    """Submits tasks one after the other for as long as a fault lasts.
+
+    An id that was not accepted is submitted again until it is: the client of promise 3.
+
+    Attributes:
+        accepted: ids, in this order.
+        refusals: how often a submit failed.
+    """
+
+    rig: Rig
+    app: Nonet
+    make: Callable[[int], BaseTask]
+    pause: float = 0.005
+    accepted: list[str] = field(default_factory=list, init=False)
+    refusals: int = field(default=0, init=False)
+    _under_way: str = field(default="", init=False)
+    _not_owed: set[str] = field(default_factory=set, init=False)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Load]:
+        """Submit while the block lasts."""
+        stop = asyncio.Event()
+        task = asyncio.create_task(self._run(stop), name="load")
+        try:
+            yield self
+        finally:
+            stop.set()
+            await task
+
+    def wiped(self) -> None:
+        """Redis has just lost its data."""
+        self.rig.wiped()
+        # It may have been accepted before; the client does not know yet.
+        self._not_owed.add(self._under_way)
+
+    async def _run(self, stop: asyncio.Event) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            self._under_way = f"load-{id(self)}-{number}"
+            await self._submit(self._under_way, self.make(number))
+            await asyncio.sleep(self.pause)
+
+    async def _submit(self, id: str, task: BaseTask) -> None:
+        while True:
+            try:
+                await self.app.submit(task, id=id)
+            except NonetError:
+                self.refusals += 1
+                await asyncio.sleep(0.1)
+            else:
+                break
+        if id not in self._not_owed:
+            self.accepted.append(id)
+            self.rig.accepted([id])
+
+
+class Settled:
+    """Which tasks have ended and when, as Redis announces it: a settle writes the result once.
+
+    It listens in a thread, outlives restarts of the server, and remembers across a flush.
+    """
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._at: dict[str, list[float]] = defaultdict(list)
+        self._marks = 0
+        self._seen = -1
+        self._stopping = False
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="settled", daemon=True)
+        self._thread.start()
+        assert self._listening.wait(10), "nobody announces settlements"
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._stopping = True
+        self._thread.join(10)
+
+    def ids(self) -> set[str]:
+        """Those that have ended, perhaps not all that did so in this moment."""
+        return set(self._at.copy())
+
+    def counts(self) -> dict[str, int]:
+        """How often each has ended, up to now."""
+        self._catch_up()
+        return {id: len(times) for id, times in self._at.copy().items()}
+
+    def last(self, id: str) -> float:
+        """When it ended (Unix seconds), the last time if it did so more than once."""
+        return self._at[id][-1]
+
+    def _catch_up(self) -> None:
+        """Wait until everything announced so far has been heard."""
+        self._marks += 1
+        mark = self._marks
+        with self._server.client() as client:
+            deadline = time.monotonic() + 30
+            while self._seen < mark:
+                assert time.monotonic() < deadline, "the announcements have stopped"
+                client.set(f"{PREFIX}r:mark-{mark}", "", px=1000)
+                time.sleep(0.02)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            with contextlib.suppress(redis.RedisError, OSError):
+                self._listen()
+            self._listening.clear()
+            time.sleep(0.005)
+
+    def _listen(self) -> None:
+        with self._server.client() as client:
+            client.config_set("notify-keyspace-events", _NOTIFY)
+            pubsub = client.pubsub(ignore_subscribe_messages=True)
+            pubsub.psubscribe(f"__keyspace@0__:{PREFIX}r:*")
+            pubsub.get_message(timeout=1)
+            self._listening.set()
+            while not self._stopping:
+                message = pubsub.get_message(timeout=0.5)
+                if message and message["data"] == "set":
+                    self._note(message["channel"].partition(":r:")[2])
+            pubsub.close()
+
+    def _note(self, id: str) -> None:
+        if id.startswith("mark-"):
+            self._seen = max(self._seen, int(id.removeprefix("mark-")))
+        else:
+            self._at[id].append(time.time())
+
+
+@contextlib.contextmanager
+def same_processes(*daemons: Daemon) -> Iterator[None]:
+    """Fail if one of them has ended when the block has."""
+    yield
+    for daemon in daemons:
+        assert daemon.alive, f"a daemon ended:\n{daemon.log[-3000:]}"
