@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from contextlib import closing
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from cli.errands import Fail
 from cli.terminal import Ended, TaskRun
 
 from nonet import ConflictError, Nonet, TaskFailed, UnknownTaskError
+from nonet.message import encode, pack
+from nonet.stores.dead_letters import NewDeadLetter
 
 SECRETS = ("s3cret-key", "s3cret-pw")
 
@@ -192,8 +195,7 @@ async def test_a_task_that_dies_again_has_a_letter_of_its_own(task_run: TaskRun,
 
 async def test_quarantined_bytes_cannot_be_resubmitted(task_run: TaskRun, row: int) -> None:
     """A letter without a class is no task: a conflict, and nothing changes."""
-    file = Path(task_run.environment["NONET_STATE_DIR"]) / "nonet.db"
-    with closing(sqlite3.connect(file)) as database, database:
+    with _database(task_run) as database:
         database.execute("UPDATE dlq_tasks SET task_class = ''")
     async with task_run.app() as app:
         with pytest.raises(ConflictError, match="can only be discarded"):
@@ -214,6 +216,145 @@ async def test_each_of_several_rows_is_reported(task_run: TaskRun, row: int) -> 
     assert (await task_run("dlq", "list", "--json")).json == []
     for command in ("show", "resubmit", "discard"):
         assert (await task_run("dlq", command, row)).code == 4
+
+
+# ---- many letters -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def old_rows(task_run: TaskRun, tmp_path: Path) -> list[int]:
+    """Rows of letters that died 40, 30, 20, 10 and 0 days ago; the third of another class."""
+    rows = []
+    async with task_run.app() as app:
+        letters = await app.dead_letters()
+        arguments = encode(pack({"path": tmp_path / "later"}))
+        for n, name in enumerate(["Fail", "Fail", "Gone", "Fail", "Fail"]):
+            rows.append(
+                await letters.add(
+                    NewDeadLetter(
+                        task_id=f"old-{n}",
+                        generation=1,
+                        task_class=f"errands:{name}",
+                        task_args=arguments,
+                        submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
+                        reason="retries" if n else "crash",
+                    )
+                )
+            )
+    with _database(task_run) as database:
+        for row, days in zip(rows, (40, 30, 20, 10, 0), strict=True):
+            died = (datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%d %H:%M:%S.%f")
+            database.execute("UPDATE dlq_tasks SET created_at = ? WHERE id = ?", (died, row))
+    return rows
+
+
+@contextmanager
+def _database(task_run: TaskRun) -> Iterator[sqlite3.Connection]:
+    file = Path(task_run.environment["NONET_STATE_DIR"]) / "nonet.db"
+    with closing(sqlite3.connect(file)) as database, database:
+        yield database
+
+
+def _rows_of(ended: Ended) -> list[int]:
+    return [entry["row"] for entry in ended.json]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--all"], [0, 1, 2, 3, 4]),
+        (["--all", "--limit", 2], [0, 1]),
+        (["--task", "Fail"], [0, 1, 3, 4]),
+        (["--reason", "retries", "--older-than", "15d"], [1, 2]),
+        (["--newer-than", "360h"], [3, 4]),
+        (["--newer-than", "25d", "--older-than", "15d"], [2]),
+        (["--status", "PENDING", "--task", "errands:Gone"], [2]),
+        (["--status", "DISPATCHED", "--again"], []),
+    ],
+)
+async def test_filters_choose_what_commands_act_on(
+    task_run: TaskRun, old_rows: list[int], options: list[object], expected: list[int]
+) -> None:
+    """Filters mean the same letters to `resubmit` and `discard`; a dry run only tells which."""
+    wanted = [old_rows[n] for n in expected]
+    ended = await task_run("dlq", "resubmit", *options, "--dry-run", "--json")
+    assert (ended.code, _rows_of(ended)) == (0, wanted)
+    assert f"{len(expected)} rows; nothing was done" in ended.err
+    options = [option for option in options if option != "--again"]
+    assert _rows_of(await task_run("dlq", "discard", *options, "--dry-run", "--json")) == wanted
+    assert {letter["status"] for letter in (await task_run("dlq", "list", "--json")).json} == {
+        "PENDING"
+    }
+    ended = await task_run("dlq", "discard", *options, "--json")
+    assert (ended.code, _rows_of(ended)) == (0, wanted)
+    left = {letter["id"] for letter in (await task_run("dlq", "list", "--json")).json}
+    assert left == set(old_rows) - set(wanted)
+
+
+async def test_many_are_resubmitted_whatever_one_of_them_does(
+    task_run: TaskRun, old_rows: list[int], tmp_path: Path
+) -> None:
+    """Two operators resubmit all at once: each letter runs once, what fails is reported."""
+    (tmp_path / "later").touch()
+    both = await asyncio.gather(*(task_run("dlq", "resubmit", "--all", "--json") for _ in range(2)))
+    good = [row for n, row in enumerate(old_rows) if n != 2]
+    created = [entry["row"] for ended in both for entry in ended.json if entry.get("created")]
+    assert sorted(created) == good
+    for ended in both:
+        assert ended.code == 1
+        assert _errors(ended)[old_rows[2]].startswith("unknown task 'errands:Gone'")
+    async with task_run.worker() as app:
+        for row in good:
+            assert await app.result(f"dlq-{row}", timeout=20) == "fine"
+    assert sorted((tmp_path / "later").read_text().split()) == [f"dlq-{row}" for row in good]
+    listed = (await task_run("dlq", "list", "--status", "PENDING", "--json")).json
+    assert [letter["id"] for letter in listed] == [old_rows[2]]
+    late = await task_run("dlq", "resubmit", "--reason", "crash")
+    assert (late.code, late.out, late.err) == (0, "", "no such dead letter\n")
+
+
+def _errors(ended: Ended) -> dict[int, str]:
+    return {entry["row"]: entry["error"] for entry in ended.json if "error" in entry}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("resubmit",), "which letters?"),
+        (("discard",), "which letters?"),
+        (("discard", "--limit", 5), "which letters?"),
+        (("resubmit", 1, "--all"), "leave out the rows or the options"),
+        (("discard", 1, "--reason", "crash"), "leave out the rows or the options"),
+        (("resubmit", 1, "--dry-run"), "leave out the rows or the options"),
+        (("resubmit", "--status", "DISPATCHED"), "with --again"),
+        (("resubmit", "--status", "FAILED"), "is not one of 'PENDING', 'DISPATCHED'"),
+        (("purge",), "--older-than"),
+        (("purge", "--older-than", 30), "'30' has no unit; write 30d, 30h, 30m or 30s"),
+        (("purge", "--older-than", "soon"), "no length of time"),
+        (("purge", "--older-than", "-3d"), "no length of time"),
+        (("purge", "--older-than", "999999999999d"), "more than 100 years"),
+    ],
+)
+async def test_a_slip_acts_on_nothing(
+    task_run: TaskRun, arguments: tuple[object, ...], reason: str
+) -> None:
+    """Neither rows nor filters, both, or an age without unit: exit code 2, with the next step."""
+    ended = await task_run("dlq", *arguments)
+    assert ended.code == 2 and reason in ended.err
+
+
+@pytest.mark.parametrize("age", ["15d", "360h", "21600m", "1296000s"])
+async def test_purge_deletes_the_old(task_run: TaskRun, old_rows: list[int], age: str) -> None:
+    """`dlq purge` tells how many it would delete, deletes them, and finds none the next time."""
+    options = ("dlq", "purge", "--older-than", age, "--task", "Fail")
+    would = await task_run(*options, "--dry-run", "--json")
+    assert (would.code, would.json["found"], would.json["purged"]) == (0, 2, 0)
+    assert would.json["before"].endswith("Z")
+    ended = await task_run(*options)
+    assert (ended.code, ended.out) == (0, "2 dead letters purged\n")
+    assert (await task_run(*options, "--json")).json["purged"] == 0
+    left = [letter["id"] for letter in (await task_run("dlq", "list", "--json")).json]
+    assert left == [old_rows[4], old_rows[3], old_rows[2]]
 
 
 async def test_letters_can_be_looked_at_without_redis(task_run: TaskRun, row: int) -> None:
@@ -239,6 +380,7 @@ async def test_looking_makes_no_database(task_run: TaskRun) -> None:
     """Where nothing has died yet there is no file, and looking does not make one."""
     assert (await task_run("dlq", "list", "--json")).json == []
     assert (await task_run("dlq", "show", 1)).code == 4
+    assert (await task_run("dlq", "purge", "--older-than", "0s")).code == 0
     assert (await task_run("db", "check")).code == 1
     assert "state" not in os.listdir(task_run.home)
 
@@ -249,6 +391,8 @@ async def test_looking_makes_no_database(task_run: TaskRun) -> None:
         ("dlq", "list"),
         ("dlq", "show", 1),
         ("dlq", "discard", 1, 2),
+        ("dlq", "discard", "--all"),
+        ("dlq", "purge", "--older-than", "1d"),
         ("db", "upgrade"),
         ("db", "check"),
     ],

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,17 +24,41 @@ from nonet.cli.common import (
     say,
     settings_options,
 )
+from nonet.cli.durations import duration
 from nonet.cli.output import print_fields, print_json, print_rows, print_table, print_text
-from nonet.errors import NonetError, ServerUnreachableError
+from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.service import ExitCode
 
 if TYPE_CHECKING:
-    from nonet.stores.dead_letters import DeadLetter, DeadLetters
+    from nonet.stores.dead_letters import DeadLetter, DeadLetters, Selection
 
 app = typer.Typer(help="Dead letters: what failed for good, kept in SQL.")
 
 Row = Annotated[int, typer.Argument(metavar="ROW", help="Number of the row, see 'dlq list'.")]
-Rows = Annotated[list[int], typer.Argument(metavar="ROW...", help="Numbers of the rows.")]
+Rows = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="[ROW...]", help="Numbers of the rows.", show_default=False),
+]
+Status = Annotated[
+    Literal["PENDING", "DISPATCHED", "FAILED"] | None,
+    typer.Option(help="What became of it.", show_default=False),
+]
+TaskName = Annotated[
+    str | None, typer.Option(metavar="CATEGORY:CLASS", help="Only letters of this class.")
+]
+Reason = Annotated[str | None, typer.Option(help="Why it died: retries, arguments, worker-lost …")]
+OlderThan = Annotated[
+    timedelta | None,
+    typer.Option(parser=duration, metavar="AGE", help="Died longer ago: 30d, 12h, 90m, 3600s."),
+]
+NewerThan = Annotated[
+    timedelta | None, typer.Option(parser=duration, metavar="AGE", help="Died since then.")
+]
+All = Annotated[bool, typer.Option("--all", help="Every letter that fits, also without a filter.")]
+Most = Annotated[
+    int | None, typer.Option(min=1, help="At most so many, the oldest.", show_default=False)
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell which rows it would be.")]
 
 # Never in lists; `show` has places of their own for them.
 _LONG = ("task_args", "traceback", "history", "labels")
@@ -41,16 +66,11 @@ _LONG = ("task_args", "traceback", "history", "labels")
 
 @app.command("list")
 def list_(
-    status: Annotated[
-        Literal["PENDING", "DISPATCHED", "FAILED"] | None,
-        typer.Option(help="What became of it.", show_default=False),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(metavar="CATEGORY:CLASS", help="Only letters of this class.")
-    ] = None,
-    reason: Annotated[
-        str | None, typer.Option(help="Why it died: retries, arguments, worker-lost …")
-    ] = None,
+    status: Status = None,
+    task: TaskName = None,
+    reason: Reason = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
     as_json: Json = False,
     tasks: Tasks = None,
@@ -61,11 +81,10 @@ def list_(
     """List dead letters, the newest first, without their arguments."""
 
     async def command() -> int:
-        name = task
-        if task is not None and ":" not in task:
-            name = application(tasks, namespace, state_dir).registry.get(task).name
+        name = _full_name(task, tasks, namespace, state_dir)
+        filters = _filters(status, name, reason, older_than, newer_than)
         async with _dead_letters(namespace, state_dir) as letters:
-            found = await letters.list(status=status, task_class=name, reason=reason, limit=limit)
+            found = await letters.list(limit=limit, **filters)
         if as_json:
             print_json([_document(letter) for letter in found])
         else:
@@ -111,7 +130,18 @@ def show(
 
 @app.command()
 def resubmit(
-    rows: Rows,
+    rows: Rows = None,
+    every: All = False,
+    status: Annotated[
+        Literal["PENDING", "DISPATCHED"] | None,
+        typer.Option(help="What became of it.", show_default="PENDING"),
+    ] = None,
+    task: TaskName = None,
+    reason: Reason = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    limit: Most = None,
+    dry_run: DryRun = False,
     again: Annotated[
         bool,
         typer.Option(
@@ -127,41 +157,120 @@ def resubmit(
 ) -> None:
     """Submit dead letters again, each once, as a new task whose id is printed.
 
-    Exit codes: 0 all of them, 1 not all, 3 Redis or SQL unreachable.
+    Name rows, or say by filters which letters, the oldest first. Exit codes: 0 all of them,
+    1 not all, 3 Redis or SQL unreachable.
     """
 
     async def command() -> int:
+        if status == "DISPATCHED" and not again:
+            raise ConfigurationError(
+                "--status DISPATCHED: these were submitted again already; with --again those are "
+                "submitted once more of which nothing is known"
+            )
         async with application(tasks, namespace, state_dir) as nonet:
+            name = nonet.registry.get(task).name if task and ":" not in task else task
+            filters = _filters(status, name, reason, older_than, newer_than)
+            targets = _targets(rows, every, filters, limit, dry_run)
+            if targets.selection is not None and status is None:
+                pending = dataclasses.replace(targets.selection, status="PENDING")
+                targets = dataclasses.replace(targets, selection=pending)
 
             async def one(row: int) -> dict[str, Any]:
                 handle = await nonet.resubmit(row, again=again)
                 return {"id": str(handle), "created": handle.created}
 
-            return await _each(rows, one, as_json)
+            return await _each(await nonet.dead_letters(), targets, one, as_json)
 
     run(debug, command)
 
 
 @app.command()
 def discard(
-    rows: Rows,
+    rows: Rows = None,
+    every: All = False,
+    status: Status = None,
+    task: TaskName = None,
+    reason: Reason = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    limit: Most = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
+    tasks: Tasks = None,
     namespace: Namespace = None,
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Delete dead letters. Exit codes: 0 all of them, 1 not all, 3 SQL unreachable."""
+    """Delete dead letters and tell each one.
+
+    Name rows, or say by filters which letters, the oldest first. Exit codes: 0 all of them,
+    1 not all, 3 SQL unreachable.
+    """
 
     async def command() -> int:
+        name = _full_name(task, tasks, namespace, state_dir)
+        filters = _filters(status, name, reason, older_than, newer_than)
+        targets = _targets(rows, every, filters, limit, dry_run)
         async with _dead_letters(namespace, state_dir) as letters:
 
             async def one(row: int) -> dict[str, Any]:
-                await letters.discard(row)
+                await letters.discard(row, only=targets.selection)
                 return {"discarded": True}
 
-            return await _each(rows, one, as_json)
+            return await _each(letters, targets, one, as_json)
 
     run(debug, command)
+
+
+@app.command()
+def purge(
+    older_than: Annotated[
+        timedelta,
+        typer.Option(parser=duration, metavar="AGE", help="Died longer ago: 30d, 12h, 90m, 3600s."),
+    ],
+    status: Status = None,
+    task: TaskName = None,
+    reason: Reason = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell how many it would be.")
+    ] = False,
+    as_json: Json = False,
+    tasks: Tasks = None,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Delete old dead letters, some hundred at a time, and tell how many.
+
+    Exit codes: 0 done, also if there was none, 3 SQL unreachable; what was deleted stays so.
+    """
+
+    async def command() -> int:
+        from nonet.stores.dead_letters import Selection
+
+        name = _full_name(task, tasks, namespace, state_dir)
+        old = Selection(**_filters(status, name, reason, older_than, None))
+        found = 0
+        async with _dead_letters(namespace, state_dir) as letters:
+            try:
+                if dry_run:
+                    async for rows in letters.pages(old):
+                        found += len(rows)
+                else:
+                    async for deleted in letters.purge(old):
+                        found += deleted
+            finally:
+                _tell_purge(found, old.died_before, dry_run, as_json)
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+def _tell_purge(found: int, before: datetime | None, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"before": before, "found": found, "purged": 0 if dry_run else found})
+    else:
+        typer.echo(f"{found} dead letters {'would be purged' if dry_run else 'purged'}")
 
 
 @asynccontextmanager
@@ -179,31 +288,154 @@ async def _dead_letters(
         await letters.close()
 
 
+# ---- many rows ----------------------------------------------------------------------------------
+
+
+def _full_name(
+    task: str | None, tasks: list[str] | None, namespace: str | None, state_dir: Path | None
+) -> str | None:
+    if task is None or ":" in task:
+        return task
+    return application(tasks, namespace, state_dir).registry.get(task).name
+
+
+def _filters(
+    status: str | None,
+    task_class: str | None,
+    reason: str | None,
+    older_than: timedelta | None,
+    newer_than: timedelta | None,
+) -> dict[str, Any]:
+    """Fields of a `Selection`; what was not given is left out."""
+    now = datetime.now(UTC)
+    filters = {
+        "status": status,
+        "task_class": task_class,
+        "reason": reason,
+        "died_before": None if older_than is None else now - older_than,
+        "died_after": None if newer_than is None else now - newer_than,
+    }
+    return {name: value for name, value in filters.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class _Targets:
+    """What a command acts on: named rows, or the letters that fit filters.
+
+    Attributes:
+        selection: None if rows are named.
+        limit: at most so many, the oldest; None: all.
+        dry_run: only tell which rows these are.
+    """
+
+    rows: list[int]
+    selection: Selection | None
+    limit: int | None
+    dry_run: bool
+
+    async def pages(self, letters: DeadLetters) -> AsyncIterator[list[int]]:
+        """Row ids, some hundred at a time."""
+        if self.selection is None:
+            yield list(dict.fromkeys(self.rows))
+            return
+        left = self.limit
+        async for page in letters.pages(self.selection):
+            yield page[:left]
+            if left is not None and (left := left - len(page)) <= 0:
+                return
+
+
+def _targets(
+    rows: list[int] | None,
+    every: bool,
+    filters: dict[str, Any],
+    limit: int | None,
+    dry_run: bool,
+) -> _Targets:
+    """Rows or filters.
+
+    Raises:
+        ConfigurationError: both, or neither: a slip must not act on everything.
+    """
+    from nonet.stores.dead_letters import Selection
+
+    if rows and (every or filters or limit is not None or dry_run):
+        raise ConfigurationError(
+            "rows are named, so neither --all nor filters, --limit and --dry-run have a meaning: "
+            "leave out the rows or the options"
+        )
+    if not (rows or every or filters):
+        raise ConfigurationError(
+            "which letters? Name rows (see 'task-run dlq list'), or give a filter (--status, "
+            "--task, --reason, --older-than, --newer-than), or --all"
+        )
+    return _Targets(rows or [], None if rows else Selection(**filters), limit, dry_run)
+
+
 async def _each(
-    rows: list[int], act: Callable[[int], Awaitable[dict[str, Any]]], as_json: bool
+    letters: DeadLetters,
+    targets: _Targets,
+    act: Callable[[int], Awaitable[dict[str, Any]]],
+    as_json: bool,
 ) -> ExitCode:
     """Act on each row, whatever became of the others, and report every one."""
-    report: list[dict[str, Any]] = []
-    failures: list[ExitCode] = []
+    report = _Report(as_json)
     try:
-        for row in dict.fromkeys(rows):
-            try:
-                report.append({"row": row, **await act(row)})
-            except ServerUnreachableError:
-                raise  # for all that follow too
-            except NonetError as error:
-                report.append({"row": row, "error": str(error)})
-                failures.append(exit_code(error))
-                say(f"row {row}: {error}")
+        async for page in targets.pages(letters):
+            for row in page:
+                try:
+                    report.done(row, {} if targets.dry_run else await act(row))
+                except ServerUnreachableError:
+                    raise  # for all that follow too
+                except NonetError as error:
+                    report.failed(row, error)
+            report.turn_page()
     finally:
-        done = [entry for entry in report if "error" not in entry]
-        if as_json:
-            print_json(report)
-        elif done:
-            print_rows(done, False, "")
-    if not failures:
-        return ExitCode.OK
-    return failures[0] if len(report) == 1 else ExitCode.FAILED
+        report.close()
+    if targets.dry_run:
+        typer.echo(f"{len(report.entries)} rows; nothing was done (--dry-run)", err=True)
+    elif not report.entries:
+        typer.echo("no such dead letter", err=True)
+    return report.code()
+
+
+@dataclass
+class _Report:
+    """What became of each row: for people page by page, for programs one array at the end."""
+
+    as_json: bool
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[ExitCode] = field(default_factory=list)
+    _told: int = 0
+
+    def done(self, row: int, result: dict[str, Any]) -> None:
+        self.entries.append({"row": row, **result})
+
+    def failed(self, row: int, error: NonetError) -> None:
+        self.entries.append({"row": row, "error": str(error)})
+        self.failures.append(exit_code(error))
+        say(f"row {row}: {error}")
+
+    def turn_page(self) -> None:
+        """Tell people what has been done since the last page."""
+        page = [entry for entry in self.entries[self._told :] if "error" not in entry]
+        self._told = len(self.entries)
+        if page and not self.as_json:
+            print_rows(page, False, "")
+
+    def close(self) -> None:
+        """Tell the rest, also after an error."""
+        self.turn_page()
+        if self.as_json:
+            print_json(self.entries)
+
+    def code(self) -> ExitCode:
+        if not self.failures:
+            return ExitCode.OK
+        return self.failures[0] if len(self.entries) == 1 else ExitCode.FAILED
+
+
+# ---- one letter ---------------------------------------------------------------------------------
 
 
 def _document(letter: DeadLetter) -> dict[str, Any]:
