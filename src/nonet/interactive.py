@@ -86,6 +86,7 @@ async def call(
         id=f"call-{secrets.token_hex(8)}", name=name, attempt=1, fence=0, labels={}
     )
     context.read_group_with(client.group_results)
+    context.submit_with(client.prepare)
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(client)}
     lines = _structural_locks(name, task)
     locks = hold(
@@ -97,7 +98,9 @@ async def call(
         consequence="; nothing was run",
     )
     async with locks as context.fence:
-        return await _execute(task, context, injector, values, debugger)
+        result = await _execute(task, context, injector, values, debugger)
+        await client.broker.submit(context.to_submit)
+        return result
 
 
 @asynccontextmanager

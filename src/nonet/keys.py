@@ -13,6 +13,7 @@ this table.
     l:ID                    STRING  the locks, one line each (see locks.encode_locks)
     h:ID                    LIST    error documents of the last 20 failed attempts
     e:ID                    STRING  error document of a dying task
+    c:ID                    STRING  checkpoint: what an attempt saved for the next one
     r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone
     waiters:ID              ZSET    client → when it last asked for the result (µs)
     awaits:ID               ZSET    tasks whose end is awaited in this one → when it last asked (µs)
@@ -38,6 +39,7 @@ this table.
     limits:version          STRING  of what the leader published
     events                  STREAM  fields kind, at (µs), who, text: changes by people; capped
     counters                HASH    what operators should know of → how often
+    mend                    HASH    walk over all records: cursor, and when it looked last (µs)
     fence                   STRING  last fence handed out
     epoch                   HASH    which data set this is: since (µs), seq, calm (µs)
     idle:SIZE               ZSET    worker → since; the most recent is woken first

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from pydantic import BaseModel
 
 from nonet.arguments import Constructible
-from nonet.errors import LeaseLostError, NotBoundError
+from nonet.errors import InvalidArgumentsError, LeaseLostError, NotBoundError
 from nonet.locks import (
     TASK,
     BaseLock,
@@ -24,6 +24,7 @@ from nonet.locks import (
     RateLimiter,
     encode_locks,
 )
+from nonet.message import encode, pack
 from nonet.retry import NoRetry, RetryPolicyBase
 from nonet.schedules import TaskScheduleBase
 
@@ -247,6 +248,31 @@ def current_submitter() -> Submitter:
 GroupReader = Callable[[str], Awaitable[Sequence[Any]]]
 """Reads the children's outcomes of a group, in the order in which they were spawned."""
 
+Saver = Callable[[bytes], Awaitable[bool]]
+"""Keeps a checkpoint; False if the attempt no longer owns its task."""
+
+
+class Prepared(Protocol):
+    """A checked submission, not sent yet."""
+
+    @property
+    def id(self) -> str:
+        """Of the task."""
+        ...
+
+    @property
+    def envelope(self) -> bytes:
+        """What travels."""
+        ...
+
+
+Preparer = Callable[..., Prepared]
+"""Checks a submission; takes what `BaseTask.schedule` takes."""
+
+# What is submitted with a settle travels in one script call.
+_MOST_AFTER_COMMIT = 500
+_MOST_BYTES_AFTER_COMMIT = 1024 * 1024
+
 
 @dataclass(slots=True, eq=False)
 class TaskContext:
@@ -259,6 +285,7 @@ class TaskContext:
         fence: grows with every admission of any task; store it to refuse older writers.
         labels: the labels of the submission.
         group: id of the group whose callback this is, or empty.
+        saved: what the last `checkpoint` of an earlier attempt saved; None if there was none.
     """
 
     id: str
@@ -267,10 +294,15 @@ class TaskContext:
     fence: int
     labels: Mapping[str, Any]
     group: str = ""
+    saved: Any = None
     _lost: str | None = field(default=None, init=False, repr=False)
     _check_lease: Callable[[], None] | None = field(default=None, init=False, repr=False)
     _spawned: int = field(default=0, init=False, repr=False)
     _read_group: GroupReader | None = field(default=None, init=False, repr=False)
+    _save: Saver | None = field(default=None, init=False, repr=False)
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False, repr=False)
+    _prepare: Preparer | None = field(default=None, init=False, repr=False)
+    _after_commit: list[Prepared] = field(default_factory=list, init=False, repr=False)
 
     def ensure_lease(self) -> None:
         """Return if this attempt still owns its delivery and locks.
@@ -291,6 +323,78 @@ class TaskContext:
         """Called by the framework: what calls `lose_lease` if the lease has ended unnoticed."""
         self._check_lease = check
 
+    async def checkpoint(self, data: Any) -> None:
+        """Save progress: the next attempt finds it as ``saved``, whatever ends this one.
+
+        Args:
+            data: anything that can travel as an argument; it replaces what was saved before, and
+                is forgotten when the task has ended. ``task-run call`` saves nothing.
+
+        Raises:
+            TypeError: the data cannot travel.
+            ValueError: they are longer than a message may be.
+            LeaseLostError: this attempt does not own its task any more; nothing was saved.
+
+        Example:
+            done = context().saved or 0
+            for number in range(done, len(self.files)):
+                await copy(self.files[number])
+                await context().checkpoint(number + 1)
+        """
+        self.ensure_lease()
+        packed = encode(pack(data))
+        if self._save is not None and not await self._save(packed):
+            self.lose_lease("its checkpoint was refused, somebody else has the task")
+            self.ensure_lease()
+
+    def checkpoint_from_thread(self, data: Any) -> None:
+        """`checkpoint` for a plain ``def execute``, which runs in a thread; returns when saved."""
+        if self._loop is None:
+            return
+        asyncio.run_coroutine_threadsafe(self.checkpoint(data), self._loop).result()
+
+    def after_commit(
+        self,
+        task: BaseTask,
+        *,
+        at_time: datetime | None = None,
+        id: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Submit a task in the very step that settles this one as done.
+
+        That is after its dependencies have committed: the task never runs on what was rolled back,
+        and is never missing after a crash. An attempt that fails, or is executed again, submits
+        nothing of what it asked for.
+
+        Args:
+            task, at_time, id, labels: as in `BaseTask.schedule`.
+
+        Returns:
+            The id that the task will have.
+
+        Raises:
+            InvalidArgumentsError: an argument does not fit, the class is durable (submit it with
+                ``schedule(transaction=…)``), or it is too much for one step (500 tasks, 1 MiB).
+            LookupError: this context cannot submit.
+        """
+        if self._prepare is None:
+            raise LookupError("after_commit() works only inside a running task")
+        name = type(task).__name__
+        if type(task).durable:
+            problem = "a durable task is submitted by schedule(transaction=…), not by after_commit"
+            raise InvalidArgumentsError(name, [problem])
+        prepared = self._prepare(task, at_time=at_time, id=id, labels=labels)
+        size = sum(len(item.envelope) for item in (*self._after_commit, prepared))
+        if len(self._after_commit) >= _MOST_AFTER_COMMIT or size > _MOST_BYTES_AFTER_COMMIT:
+            problem = (
+                f"after_commit() takes {_MOST_AFTER_COMMIT} tasks and {_MOST_BYTES_AFTER_COMMIT} "
+                "bytes; submit one task that submits the others, or use spawn_with_callback()"
+            )
+            raise InvalidArgumentsError(name, [problem])
+        self._after_commit.append(prepared)
+        return prepared.id
+
     async def group_results(self) -> Sequence[Any]:
         """In a callback: one `nonet.ChildResult` per child, in the order of spawning."""
         if not self.group or self._read_group is None:
@@ -300,6 +404,19 @@ class TaskContext:
     def read_group_with(self, reader: GroupReader) -> None:
         """Called by the framework: how `group_results` reads."""
         self._read_group = reader
+
+    def save_with(self, saver: Saver) -> None:
+        """Called by the framework in the loop of the attempt: how `checkpoint` saves."""
+        self._save, self._loop = saver, asyncio.get_running_loop()
+
+    def submit_with(self, preparer: Preparer) -> None:
+        """Called by the framework: what checks the submissions of `after_commit`."""
+        self._prepare = preparer
+
+    @property
+    def to_submit(self) -> Sequence[Any]:
+        """What `after_commit` was given, for the framework."""
+        return self._after_commit
 
     def next_spawn(self) -> int:
         """Ordinal of the next group of this attempt; the same in a re-run."""

@@ -66,7 +66,7 @@ def attempt_at(task: BaseTask, tools: Tools) -> Attempt:
     sent = tools.client.prepare(task)
     delivery = Delivery(
         *(sent.id, "1", "1", "running", 0, 0, "tasks:normal:medium", "1-0", sent.envelope),
-        *(sent.locks, "", b"", "", "", ""),
+        *(sent.locks, "", b"", "", "", "", b""),
     )
     return Attempt(delivery, time.monotonic())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import IntEnum
 from typing import Any
 
 from nonet.errors import NEXT_STEP_IMPOSSIBLE, LimitImpossible
@@ -32,6 +33,7 @@ SIZES = ("small", "medium", "large")
 _CHUNK_TASKS = 500
 _CHUNK_BYTES = 1024 * 1024
 _LOOKS = 200
+_KEYS_PER_PAGE = 1000
 _WORKERS_PROMOTE_AFTER = timedelta(seconds=5)
 
 
@@ -55,6 +57,13 @@ class Submission:
     due_us: int = 0
     group: str = ""
 
+    def arguments(self) -> tuple[Any, ...]:
+        """As the scripts take them that submit it now."""
+        return (
+            *(self.id, self.name, self.stream, self.due_us),
+            *(self.group, self.envelope, self.locks),
+        )
+
     def spec(self) -> tuple[Any, ...]:
         """The fields by which a script submits it later: a callback, an occurrence."""
         return (self.id, self.name, self.stream, self.envelope, self.locks)
@@ -70,6 +79,7 @@ class Delivery:
         deaths: workers that died with it.
         locks: the lines that were read, see `nonet.locks.encode_locks`.
         held: a mark for each of its locks and limiters that says which limiters hold; or empty.
+        saved: what an earlier attempt saved, encoded; empty if nothing.
         error, reason, died, detail: of a dying task: its error document, or reason and detail
             where there is none, and the generation in which it died.
     """
@@ -89,11 +99,20 @@ class Delivery:
     reason: str
     died: str
     detail: str
+    saved: bytes
 
     @property
     def attempt(self) -> int:
         """Number of the attempt that this delivery is, from 1."""
         return self.used + 1
+
+
+class Presence(IntEnum):
+    """What Redis knows of a task."""
+
+    UNKNOWN = 0  #: never submitted in this epoch, or ended long ago
+    ENDED = 1  #: its end is remembered
+    LIVE = 2  #: it has a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +224,7 @@ class Broker:
         for chunk in _chunks(submissions):
             args: list[Any] = []
             for item in chunk:
-                args += (item.id, item.name, item.stream, item.due_us)
-                args += (item.group, item.envelope, item.locks)
+                args += item.arguments()
             answer = await self.batched.run("submit", *args)
             if answer[0] == b"IMPOSSIBLE":
                 id, why = answer[1].decode(), answer[2].decode()
@@ -274,6 +292,7 @@ class Broker:
         text: str = "",
         delay: timedelta = timedelta(0),
         started: bool = True,
+        submissions: Sequence[Submission] = (),
     ) -> str:
         """End a delivery, once: ``OK``, ``STALE`` or ``LOST``. Safe to repeat.
 
@@ -283,6 +302,7 @@ class Broker:
             text: one line about the error or the wait; its first 60 bytes are kept.
             delay: before the next delivery.
             started: False gives rate tokens back.
+            submissions: tasks that are submitted in the same step if this one is ``done``.
         """
         answer = await self.batched.run(
             "settle",
@@ -299,8 +319,15 @@ class Broker:
             self._result_ms,
             self._dedup_ms,
             self.lock_ttl_ms,
+            *(part for item in submissions for part in item.arguments()),
         )
         return str(answer.decode())
+
+    async def checkpoint(self, delivery: Delivery, data: bytes) -> bool:
+        """Keep what a running attempt saves; False if it is not (any more) the task's owner."""
+        ids = (delivery.id, delivery.gen, delivery.fence)
+        answer = await self.batched.run("checkpoint", *ids, data)
+        return bool(answer == b"OK")
 
     async def history(self, id: str) -> list[bytes]:
         """Error documents of the failed attempts of a live task, oldest first."""
@@ -326,15 +353,29 @@ class Broker:
         )
         return answer[0], answer[1:]
 
-    async def presence(self, ids: Sequence[str]) -> tuple[int, list[bool]]:
-        """Whether Redis knows each task: a record, or a remembered end.
+    async def mend(self, death_limit: int, rest: timedelta) -> tuple[int, bool]:
+        """Queue again what is in no place: one page of a walk that all workers carry on together.
+
+        Args:
+            rest: between the end of a walk and the next.
+
+        Returns:
+            How many records were put back, and whether the walk has more pages now.
+        """
+        mended, more = await self.scripts.run(
+            "mend", _KEYS_PER_PAGE, death_limit, _microseconds(rest)
+        )
+        return mended, more == 1
+
+    async def presence(self, ids: Sequence[str]) -> tuple[int, list[Presence]]:
+        """What Redis knows of each task.
 
         Returns:
             With the epoch in which that is so: the answer to both questions at one instant.
         """
         answer = await self.scripts.run("presence", self.epoch.sequence, self.lock_ttl_ms, *ids)
         self.epoch.see(answer)
-        return int(answer[0]), [known == 1 for known in answer[2:]]
+        return int(answer[0]), [Presence(known) for known in answer[2:]]
 
     async def wait_for_wake(self, worker: str) -> None:
         """Sleep until something wakes `worker` (or ``promoter``), at most `BLOCK_SECONDS`."""
@@ -418,7 +459,7 @@ def _chunks(submissions: Sequence[Submission]) -> Iterator[list[Submission]]:
 
 def _delivery(row: Sequence[bytes]) -> Delivery:
     id, gen, fence, state, used, deaths, stream_key, entry, envelope, locks, *rest = row
-    held, error, reason, died, detail = rest
+    held, error, reason, died, detail, saved = rest
     return Delivery(
         id=id.decode(),
         gen=gen.decode(),
@@ -435,6 +476,7 @@ def _delivery(row: Sequence[bytes]) -> Delivery:
         reason=reason.decode(),
         died=died.decode(),
         detail=detail.decode(errors="replace"),
+        saved=saved,
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from nonet.client import CallbackSpawner, Client
@@ -25,7 +26,7 @@ from nonet.errors import (
 )
 from nonet.injection import Injector
 from nonet.invoke import invoke
-from nonet.message import VERSION, Envelope, decode_envelope
+from nonet.message import VERSION, Envelope, decode, decode_envelope
 from nonet.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
 from nonet.registry import Registry, TaskClass
 from nonet.task import BaseTask, TaskContext, enter_context, task_locks
@@ -118,6 +119,9 @@ async def _admit(attempt: Attempt, task: BaseTask, tools: Tools) -> str | None:
 async def _call(attempt: Attempt, task: BaseTask, tools: Tools) -> Any:
     context = attempt.context
     context.read_group_with(tools.client.group_results)
+    context.submit_with(tools.client.prepare)
+    context.save_with(partial(_save, attempt, tools))
+    context.saved = decode(attempt.delivery.saved) if attempt.delivery.saved else None
     enter_context(context)
     function: Any = task.execute  # type: ignore[attr-defined]  # checked at registration
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
@@ -134,6 +138,15 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools) -> Any:
         )
         context.ensure_lease()
     return result
+
+
+async def _save(attempt: Attempt, tools: Tools, data: bytes) -> bool:
+    if len(data) > tools.message_limit:
+        raise ValueError(
+            f"the checkpoint has {len(data)} bytes, the limit is {tools.message_limit} "
+            "(NONET_MESSAGE_LIMIT); save a reference to large data instead"
+        )
+    return await tools.client.broker.checkpoint(attempt.delivery, data)
 
 
 def _cut_off(attempt: Attempt, error: asyncio.CancelledError) -> Outcome:

@@ -199,6 +199,7 @@ class Settler:
                     text=shortened(_line(settlement)),
                     delay=settlement.delay,
                     started=settlement.started,
+                    submissions=attempt.context.to_submit,
                 )
             except ServerUnreachableError as error:
                 if attempt.lost is not None:

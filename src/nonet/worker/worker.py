@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from nonet.client import Client
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_CONCURRENCY = {Size.SMALL: 100, Size.MEDIUM: 1, Size.LARGE: 1}
 _WORKER_DEATH_LIMIT = 10
 _HELP_PROMOTE_SECONDS = 1.0
+_PAGES_PER_SWEEP = 20
 # How long cancelled tasks may take to end before the process goes without them.
 _CANCEL_SECONDS = 2.0
 _LEAVE_SECONDS = 1.0
@@ -190,7 +192,18 @@ class Worker:
             logger.warning("reclaimed %d tasks of lost workers", taken)
         if any(cursor != b"0-0" for cursor in self._cursors):
             return 0.0
+        await self._mend()
         return self._parts.settings.lease / 4 * random.uniform(0.75, 1.25)
+
+    async def _mend(self) -> None:
+        """Queue again what is in no place; so many records that one sweep does not see to all."""
+        lease = timedelta(seconds=self._parts.settings.lease)
+        for _ in range(_PAGES_PER_SWEEP):
+            mended, more = await self._broker.mend(_WORKER_DEATH_LIMIT, lease / 4)
+            if mended:
+                logger.warning("queued %d tasks again that were in no place", mended)
+            if not more:
+                break
 
     async def _help_promote(self) -> float:
         """Delays must not depend on a living scheduler."""

@@ -8,7 +8,8 @@
 -- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, n × row}; a row is (id, gen, fence,
 --       state, attempts used, worker deaths, stream key, entry, envelope, locks, marks of the
 --       limiters that hold or '', error document, reason, generation in which it died, what it
---       died of); the last four only for dying tasks
+--       died of, what an earlier attempt has saved); those from error document to what it died of
+--       only for dying tasks
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks queues refusal waiting
@@ -41,7 +42,8 @@ local function hand_over(pointer, record, state, held, lines, document)
     'started', digits(now), 'held', held, unpack(record.since and NOT_WAITING or {}))
   taken[#taken + 1] = {pointer.id, pointer.gen, text, state, record.attempt or '0',
     record.deaths or '0', string.sub(pointer.key, #P + 1), pointer.entry,
-    envelope, lines, held, document, record.reason or '', record.died or '', record.detail or ''}
+    envelope, lines, held, document, record.reason or '', record.died or '', record.detail or '',
+    record.saved and redis.call('GET', P .. 'c:' .. pointer.id) or ''}
   free = free - 1
 end
 
@@ -99,7 +101,7 @@ local function deliver(pointer, record)
 end
 
 local FIELDS = {'state', 'gen', 'attempt', 'deaths', 'ticket', 'refusals', 'stream', 'places', 'aged',
-  'since', 'name'}
+  'since', 'name', 'saved'}
 
 local function examine(key, entry, fields)
   looks = looks - 1

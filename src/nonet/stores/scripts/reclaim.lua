@@ -5,36 +5,10 @@
 -- ARGV  worker, size, lease ms, entries to look at per stream, worker-death limit,
 --       six cursors (woken and tasks, by priority)
 -- returns {number reclaimed, cursor × 6}; carry the cursors on, one scan sees only a part
--- @include base wake record rescue
+-- @include base wake record lost rescue
 local worker, size, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, limit = ARGV[4], tonumber(ARGV[5])
 local answer, reclaimed = {0}, 0
-
-local function take_back(id, gen)
-  local record = redis.call('HMGET', P .. 't:' .. id, 'gen', 'state', 'stream', 'deaths')
-  if record[1] ~= gen then
-    return
-  end
-  local key, state = P .. 't:' .. id, record[2]
-  if state == 'queued' then
-    -- A fetch was cut short after it had read the entry: nobody has executed it.
-    requeue(id, state, record[3], tonumber(gen), now)
-    reclaimed = reclaimed + 1
-    return
-  elseif state ~= 'running' and state ~= 'dying' then
-    return
-  end
-  local deaths = tonumber(record[4] or '0') + 1
-  if state == 'running' and deaths >= limit then
-    state = 'dying'
-    redis.call('HSET', key, 'deaths', deaths, 'reason', 'worker-lost', 'died', gen)
-  elseif state == 'running' then
-    redis.call('HSET', key, 'deaths', deaths)
-  end
-  -- Its locks stay until they expire: their old owner may still be alive.
-  requeue(id, state == 'dying' and state or 'queued', record[3], tonumber(gen), now)
-  reclaimed = reclaimed + 1
-end
 
 local function sweep(key, cursor)
   local reply = redis.pcall('XAUTOCLAIM', key, 'workers', worker, lease, cursor, 'COUNT', count,
@@ -44,14 +18,15 @@ local function sweep(key, cursor)
   end
   for _, entry in ipairs(reply[2]) do
     local found = redis.call('XRANGE', key, entry, entry)[1]
-    local fine, problem = true, nil
+    local fine, result = true, false
     if found and found[2][1] == 'id' and found[2][3] == 'gen' then
-      fine, problem = pcall(take_back, found[2][2], found[2][4])
+      fine, result = pcall(take_back, found[2][2], found[2][4], limit)
     end
     if fine then
+      reclaimed = reclaimed + (result and 1 or 0)
       drop(key, entry)
     else
-      rescue(key, entry, found[2], problem)
+      rescue(key, entry, found[2], result)
     end
   end
   return reply[1]

@@ -3,7 +3,7 @@
 -- one by a worker that no longer owns the delivery changes nothing.
 -- KEYS  prefix
 -- ARGV  id, gen, fence, stream key, entry, outcome, document, text, delay µs, started (1|0),
---       result ttl ms, dedup ttl ms, lock ttl ms
+--       result ttl ms, dedup ttl ms, lock ttl ms, n × (what submit takes): submitted if it is done
 --       outcome: done | dead   end the task with the document as its result
 --                retry         one attempt used: keep document and text as its error
 --                back          no attempt used: keep text as what it waits for
@@ -64,6 +64,13 @@ elseif outcome == 'retry' or outcome == 'back' then
   local state = record.state == 'dying' and 'dying' or outcome == 'retry' and 'delayed' or 'waiting'
   requeue(id, state, stream, tonumber(gen), due)
 else
+  for i = 14, outcome == 'done' and #ARGV or 0, 7 do
+    local stream, due = ARGV[i + 2], tonumber(ARGV[i + 3])
+    if submit_one(ARGV[i], ARGV[i + 1], stream, due, ARGV[i + 4], ARGV[i + 5], ARGV[i + 6]) == 1
+      and due <= now then
+      wake(size_of(stream), 1)
+    end
+  end
   finish(id, record, outcome, fence, document, tonumber(ARGV[11]), tonumber(ARGV[12]))
 end
 redis.call('XACK', stream_key, 'workers', entry)

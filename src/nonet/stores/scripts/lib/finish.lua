@@ -23,5 +23,5 @@ local function finish(id, record, state, fence, doc, ttl, dedup)
     redis.call('DEL', P .. 'waiters:' .. id)
   end
   redis.call('DEL', P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,
-    P .. 'h:' .. id)
+    P .. 'h:' .. id, P .. 'c:' .. id)
 end

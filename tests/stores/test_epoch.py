@@ -1,0 +1,156 @@
+"""What an emptied Redis, or one with older data, is noticed by, and what follows for locks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nonet.locks import ConcurrencyLimiter, MutexLock, encode_locks
+from nonet.stores.broker import Broker, Presence, Submission
+from nonet.stores.events import Events
+from nonet.stores.leadership import Leadership
+from nonet.stores.leases import Leases
+
+LOCKED = Submission("locked", "p:T", "normal:small", b"e", encode_locks([MutexLock("job", 7)]))
+FREE = Submission("free", "p:T", "normal:small", b"e")
+
+
+@pytest.fixture
+async def newcomer(redis_url: str) -> AsyncIterator[Broker]:
+    """A process that has never seen this Redis before."""
+    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    yield opened
+    await opened.aclose()
+
+
+async def fetched(broker: Broker) -> list[str]:
+    deliveries, _ = await broker.fetch("small-a", "small", 10)
+    return sorted(delivery.id for delivery in deliveries)
+
+
+async def calm_seconds(broker: Broker) -> float:
+    calm = await broker.client.hget("{test}:epoch", "calm")
+    ends = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=int(calm))
+    return (ends - await broker.now()).total_seconds()
+
+
+async def test_a_new_redis_grants_locks_at_once(broker: Broker) -> None:
+    """Where nobody has held a lock, nobody waits."""
+    await broker.submit([LOCKED])
+    assert await fetched(broker) == ["locked"]
+    assert broker.epoch.since > 0
+
+
+async def test_an_emptied_redis_begins_a_new_epoch_and_rests_its_locks(broker: Broker) -> None:
+    """After a flush no structural lock is granted for one lock TTL, and everything else is."""
+    await fetched(broker)
+    first = broker.epoch.since
+    await broker.client.flushall()
+    limited = ConcurrencyLimiter("job", 1, limit=1)
+    many = Submission("limited", "p:T", "normal:small", b"e", encode_locks([limited]))
+    await broker.submit([LOCKED, FREE, many])
+    assert await fetched(broker) == ["free", "limited"]
+    assert broker.epoch.since > first
+    assert 28 < await calm_seconds(broker) <= 30
+    assert await broker.client.hget("{test}:t:locked", "state") == b"waiting"
+    answer = await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
+    assert answer[0] == "REFUSED"
+
+
+async def test_locks_are_granted_when_the_calm_is_over(broker: Broker) -> None:
+    """Who waited for the calm to end is woken then."""
+    await fetched(broker)
+    await broker.client.flushall()
+    await broker.submit([LOCKED])
+    assert await fetched(broker) == []
+    await broker.client.hset("{test}:epoch", "calm", 1)
+    watched = await broker.client.zrange("{test}:watch", 0, -1)
+    await broker.client.zadd("{test}:watch", dict.fromkeys(watched, 0))
+    await broker.promote()
+    assert await fetched(broker) == ["locked"]
+
+
+@pytest.mark.parametrize("who", ["worker", "watchdog", "leader", "hold"])
+async def test_whoever_knows_of_the_loss_tells(
+    broker: Broker, newcomer: Broker, redis_url: str, who: str
+) -> None:
+    """A process that knew the old data begins the new epoch, for those who do not know, too."""
+    await fetched(broker)
+    await broker.client.flushall()
+    if who == "worker":
+        await fetched(broker)
+    elif who == "leader":
+        await Leadership(broker, "test").lead("me", 30, "{}")
+    elif who == "hold":
+        await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
+    else:
+        leases = Leases(
+            *(redis_url, "test", "small-b", "{}"),
+            worker_ttl=30,
+            lock_ttl=30,
+            timeout_seconds=5,
+            epoch=broker.epoch,
+        )
+        leases.renew([])
+        leases.close()
+    await newcomer.submit([LOCKED])
+    assert await fetched(newcomer) == []
+
+
+async def test_older_data_begin_a_new_epoch(broker: Broker) -> None:
+    """Data whose sequence is below one that was seen are known to be older, and said to be."""
+    leadership = Leadership(broker, "test")
+    await leadership.lead("me", 30, "{}")
+    older = await broker.client.dump("{test}:epoch")
+    await leadership.lead("me", 30, "{}")
+    first = broker.epoch.since
+    await broker.client.restore("{test}:epoch", 0, older, replace=True)
+    await broker.presence([])
+    assert broker.epoch.since > first
+    (event,) = await Events(broker.client, "test").last(10)
+    assert (event.kind, event.text) == ("epoch", "Redis came back with older data")
+
+
+async def test_the_same_data_stay_the_same_epoch(broker: Broker, newcomer: Broker) -> None:
+    """Nothing that happens in an intact Redis begins an epoch."""
+    leadership = Leadership(broker, "test")
+    await fetched(broker)
+    first = broker.epoch.since
+    for _ in range(3):
+        await leadership.lead("me", 30, "{}")
+        await newcomer.presence([])
+        await fetched(broker)
+    assert (broker.epoch.since, newcomer.epoch.since) == (first, first)
+
+
+async def test_an_epoch_of_another_type_is_begun_anew(broker: Broker) -> None:
+    """A foreign value at the key stops nobody."""
+    await broker.client.set("{test}:epoch", "x")
+    await broker.submit([FREE])
+    assert await fetched(broker) == ["free"]
+
+
+async def test_presence_tells_records_and_remembered_ends(broker: Broker) -> None:
+    """An id is known while it lives and while its end is remembered."""
+    await broker.submit([FREE, LOCKED])
+    deliveries, _ = await broker.fetch("small-a", "small", 10)
+    for delivery in deliveries:
+        if delivery.id == "free":
+            await broker.settle(delivery, "done")
+    epoch, known = await broker.presence(["free", "locked", "never"])
+    assert epoch == broker.epoch.since
+    assert known == [Presence.ENDED, Presence.LIVE, Presence.UNKNOWN]
+    await broker.client.flushall()
+    again, known = await broker.presence(["free", "locked", "never"])
+    assert again > epoch and set(known) == {Presence.UNKNOWN}
+
+
+async def test_a_leader_of_a_clock_that_was_set_back_is_replaced(broker: Broker) -> None:
+    """A lease that ends hours ahead was written under another clock, and keeps nobody out."""
+    leadership = Leadership(broker, "test")
+    assert await leadership.lead("old", 30, "{}")
+    assert await leadership.lead("new", 30, "{}") is None
+    await broker.client.hincrby("{test}:leader", "expiry", 3600 * 10**6)
+    assert await leadership.lead("new", 30, "{}")
