@@ -98,6 +98,7 @@ class Nonet:
             self.registry,
             settings.namespace,
             message_limit=settings.message_limit,
+            signer=settings.signer(),
         )
         self._closing.push_async_callback(self._client.aclose)
         bind_submitter(self._client)
@@ -222,7 +223,11 @@ class Nonet:
     def worker(self, size: Size, injector: Injector, *, concurrency: int | None = None) -> Worker:
         """A worker of this application; call its ``run``."""
         settler = Settler(
-            self.broker, self.registry, self.dead_letters, self.settings.message_limit
+            self.broker,
+            self.registry,
+            self.dead_letters,
+            self.settings.message_limit,
+            self.settings.signer(),
         )
         parts = WorkerParts(
             self.settings,

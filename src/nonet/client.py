@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -20,8 +19,9 @@ from nonet.errors import (
     TaskFailed,
 )
 from nonet.explanation import Explanation, explain
-from nonet.message import VERSION, Envelope, encode, pack
+from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
 from nonet.registry import Registry, TaskClass
+from nonet.signing import Signer
 from nonet.stores.broker import Broker, Submission
 from nonet.stores.groups import Groups, callback_id, child_id, failure_id
 from nonet.stores.lock_board import LockBoard
@@ -39,7 +39,6 @@ from nonet.task import (
 Policy = Literal["all_success", "all_done"]
 
 _LONGEST_TTL = 10 * 365 * 86400
-_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class Handle(str):
@@ -99,13 +98,21 @@ class Client:
     Args:
         broker: the open broker.
         registry: task names and classes of this process.
-        message_limit: longest envelope, in bytes.
+        message_limit: longest envelope, in bytes, its signature included.
+        signer: signs the envelopes.
     """
 
     def __init__(
-        self, broker: Broker, registry: Registry, namespace: str, *, message_limit: int
+        self,
+        broker: Broker,
+        registry: Registry,
+        namespace: str,
+        *,
+        message_limit: int,
+        signer: Signer | None = None,
     ) -> None:
         self.broker = broker
+        self._signer = signer or Signer()
         self.registry = registry
         self.groups = Groups(broker.client, namespace)
         self.locks = LockBoard(broker.client, namespace)
@@ -274,18 +281,20 @@ class Client:
         id = _checked_id(task_class, id) if id is not None else uuid.uuid4().hex
         labels = labels or {}
         running = running_context()
-        envelope = encode(
-            Envelope(
-                version=VERSION,
-                id=id,
-                name=task_class.name,
-                args=task_class.arguments.pack(task),
-                labels=_packed_labels(task_class, labels),
-                submitted=time.time(),
-                parent=running.id if running else "",
-                group=callback_of,
-            )
+        content = Envelope(
+            version=VERSION,
+            id=id,
+            name=task_class.name,
+            args=task_class.arguments.pack(task),
+            labels=_packed_labels(task_class, labels),
+            submitted=time.time(),
+            parent=running.id if running else "",
+            group=callback_of,
         )
+        try:
+            envelope = self._signer.signed(encode(content))
+        except TypeError as error:
+            raise InvalidArgumentsError(task_class.name, [str(error)]) from None
         if len(envelope) > self._message_limit:
             problem = (
                 f"the message has {len(envelope)} bytes, the limit is {self._message_limit} "
@@ -301,6 +310,14 @@ class Client:
             due_us=_microseconds(at_time) if at_time else 0,
             group=child_of,
         )
+
+    def read(self, id: str, data: bytes) -> Envelope:
+        """The envelope of task `id`, as a worker with the settings of this process reads it.
+
+        Raises:
+            MalformedMessageError: a worker would put it into the quarantine.
+        """
+        return open_envelope(data, id, self._signer, limit_bytes=self._message_limit)
 
     def _value(self, id: str, ended: Ended) -> Any:
         document = ended.document
@@ -370,7 +387,7 @@ async def spawn_with_callback(
 
 
 def _checked_id(task_class: TaskClass, id: str) -> str:
-    if not _ID.fullmatch(id):
+    if not is_id(id):
         problem = f"id {id!r:.200} must be 1 to 128 printable ASCII characters without blanks"
         raise InvalidArgumentsError(task_class.name, [problem])
     return str(id)

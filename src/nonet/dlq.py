@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 # Ids of resubmitted dead letters, see `resubmission_id`.
 _REPEATED = re.compile(r"dlq-(\d{1,15})")
 _LARGEST_INT = 2**31 - 1
+_END_OF_TIME = 253_402_300_800  # the year 10000, which no database takes
 
 
 async def resubmit(
@@ -143,13 +145,15 @@ def dead_letter(
         reason=document.reason,
         retry_count=max(0, document.attempt - 1),
         max_retries=_max_retries(policy),
-        last_attempted_at=datetime.fromtimestamp(document.at, UTC) if document.at else None,
+        last_attempted_at=datetime.fromtimestamp(document.at, UTC)
+        if 0 < document.at < _END_OF_TIME
+        else None,
         error_type=document.error_type,
         error_message=document.error,
         traceback=document.traceback,
         history=[
             {"attempt": item.attempt, "at": item.at, "error": f"{item.error_type}: {item.error}"}
-            for item in [*map(decode_error, history), document]
+            for item in [*_readable(history), document]
         ],
         labels=envelope.labels,
         parent_id=envelope.parent or None,
@@ -161,6 +165,12 @@ def dead_letter(
 def reduced(letter: NewDeadLetter) -> NewDeadLetter:
     """The letter without what an author made and a database may refuse."""
     return dataclasses.replace(letter, labels={}, history=(), vo=None, max_retries=None)
+
+
+def _readable(history: list[bytes]) -> Iterator[ErrorDocument]:
+    for item in history:
+        with suppress(MalformedMessageError):  # the letter matters more
+            yield decode_error(item)
 
 
 def _max_retries(policy: RetryPolicyBase | None) -> int | None:

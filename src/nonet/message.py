@@ -23,13 +23,20 @@ from msgspec.msgpack import Ext
 from pydantic import BaseModel, RootModel, SecretBytes, SecretStr
 
 from nonet.errors import MalformedMessageError
+from nonet.signing import Signer, unsigned
 
 VERSION = 1
 HARD_LIMIT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
+# An element takes up to 90 bytes of memory and only one of a message. No message of fewer bytes
+# than this has more elements, so that ordinary ones need not be counted.
+MAX_ELEMENTS = 100_000
 # A document and its mapping of arguments are levels of their own.
 _MAX_DECODED_DEPTH = MAX_DEPTH + 2
 _CONTAINERS = (dict, list, tuple)
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_LONGEST_NAME = 255
+_END_OF_TIME = 253_402_300_800  # the year 10000
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
@@ -130,26 +137,60 @@ def pack(value: Any) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """Bytes of a packed value, or of one of the documents of this module."""
-    return _ENCODER.encode(value)
+    """Bytes of a packed value, or of one of the documents of this module.
+
+    Raises:
+        TypeError: there is more in it than anybody would decode.
+    """
+    data = _ENCODER.encode(value)
+    if _has_too_many_elements(data):
+        raise TypeError(f"the value has more than {MAX_ELEMENTS:,} elements, which cannot travel")
+    return data
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` can be the id of a task: 1 to 128 printable ASCII characters, no blanks.
+
+    >>> is_id("b7-1"), is_id("b 7"), is_id("")
+    (True, False, False)
+    """
+    return _ID.fullmatch(text) is not None
 
 
 def decode(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Any:
     """The value in `data`.
 
     Raises:
-        MalformedMessageError: too long, not msgpack, or an unknown extension.
+        MalformedMessageError: too long, too many elements, not msgpack, or an unknown extension.
     """
     return _decode(_VALUE_DECODER, data, limit_bytes)
 
 
 def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Envelope:
-    """The envelope in `data`.
+    """The envelope in `data`, whoever signed it.
 
     Raises:
         MalformedMessageError: too long, not an envelope, or of another shape.
     """
-    envelope: Envelope = _decode(_ENVELOPE_DECODER, data, limit_bytes)
+    _check_length(data, limit_bytes)
+    envelope: Envelope = _decode(_ENVELOPE_DECODER, unsigned(data), limit_bytes)
+    problem = _problem_of(envelope)
+    if problem:
+        raise MalformedMessageError(f"message of {len(data)} bytes: {problem}")
+    return envelope
+
+
+def open_envelope(data: bytes, id: str, signer: Signer, *, limit_bytes: int) -> Envelope:
+    """The envelope of task `id`: length and signature are looked at before it is decoded.
+
+    Raises:
+        MalformedMessageError: too long, not signed as `signer` wants it, no envelope, or that of
+            another task.
+    """
+    _check_length(data, limit_bytes)
+    envelope = decode_envelope(signer.opened(data), limit_bytes=limit_bytes)
+    if envelope.id != id:
+        raise MalformedMessageError(f"the message is that of another task, {envelope.id}")
     return envelope
 
 
@@ -173,17 +214,67 @@ def decode_error(data: bytes) -> ErrorDocument:
     return document
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int) -> Any:
+def _check_length(data: bytes, limit_bytes: int) -> None:
     if len(data) > limit_bytes:
         raise MalformedMessageError(f"message of {len(data)} bytes exceeds {limit_bytes}")
+
+
+def _problem_of(envelope: Envelope) -> str:
+    """What is wrong with an envelope whose fields have the right types, without quoting it."""
+    if envelope.version < 1:
+        return "there is no such version"
+    if not is_id(envelope.id):
+        return "its id is none"
+    if not 1 <= len(envelope.name) <= _LONGEST_NAME or not envelope.name.isprintable():
+        return "its name is none"
+    if not all(is_id(id) for id in (envelope.parent, envelope.group) if id):
+        return "the id of its parent or group is none"
+    if not 0 <= envelope.submitted < _END_OF_TIME:  # nor nan
+        return "the time of its submission is none"
+    return ""
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int) -> Any:
+    _check_length(data, limit_bytes)
+    if _has_too_many_elements(data):
+        raise MalformedMessageError(
+            f"message of {len(data)} bytes has more than {MAX_ELEMENTS} elements"
+        )
     try:
         document = decoder.decode(data)
-    # The extension types bring errors of many kinds (a pattern: re.error); none may get out.
-    except Exception as error:
+    except msgspec.DecodeError as error:
         raise MalformedMessageError(f"message of {len(data)} bytes: {error}") from None
+    # The extension types bring errors of many kinds (a pattern: re.error); none may get out, and
+    # none may be quoted: they repeat what they could not read, which may be an argument.
+    except Exception as error:
+        kind = type(error).__name__
+        raise MalformedMessageError(
+            f"message of {len(data)} bytes: a value in it cannot be read ({kind})"
+        ) from None
     if _is_deep(document):
         raise MalformedMessageError(f"message of {len(data)} bytes is nested too deeply")
     return document
+
+
+def _has_too_many_elements(data: bytes) -> bool:
+    """Whether msgpack has more elements than may travel, found without making any of them.
+
+    In well-formed bytes one element follows the other, whatever their nesting; others may count
+    as anything, the decoder refuses them.
+    """
+    if len(data) <= MAX_ELEMENTS:
+        return False
+    at, end, room, lengths, widths = 0, len(data), MAX_ELEMENTS, _LENGTHS, _WIDTHS
+    while at < end:
+        if not room:
+            return True
+        room -= 1
+        first = data[at]
+        at += lengths[first]
+        width = widths[first]
+        if width:
+            at += int.from_bytes(data[at - width : at], "big") + (first in _EXTENSIONS)
+    return False
 
 
 def _is_deep(document: Any) -> bool:
@@ -372,6 +463,24 @@ def _unpack(code: int, data: memoryview) -> Any:
 def _ext_of(key: _Key) -> Ext:
     return key.ext
 
+
+def _lengths() -> tuple[list[int], list[int]]:
+    """By first byte of an element: its own length without its elements, as far as that byte tells;
+    and how many bytes at the end of that tell how long its content is.
+    """
+    lengths, widths = [1] * 256, [0] * 256
+    lengths[0xA0:0xC0] = range(1, 33)  # short texts
+    lengths[0xCA:0xD4] = (5, 9, 2, 3, 5, 9, 2, 3, 5, 9)  # floats and integers
+    lengths[0xD4:0xD9] = (3, 4, 6, 10, 18)  # extensions of a fixed length
+    lengths[0xDC:0xE0] = (3, 5, 3, 5)  # lists and mappings: what they hold follows
+    for first in (0xC4, 0xC7, 0xD9):  # bytes, extensions and texts of any length
+        lengths[first : first + 3] = (2, 3, 5)
+        widths[first : first + 3] = (1, 2, 4)
+    return lengths, widths
+
+
+_LENGTHS, _WIDTHS = _lengths()
+_EXTENSIONS = frozenset((0xC7, 0xC8, 0xC9))  # one more byte: their type
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_ext_of)
 _VALUE_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_unpack)

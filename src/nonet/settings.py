@@ -15,8 +15,11 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from nonet.errors import ConfigurationError, suggestion, url_problem
+from nonet.signing import Signer, parse_keys
 
 _PREFIX = "NONET_"
+# Secrets, which may come in files: NONET_REDIS_URL_FILE …
+_FROM_FILES = ("redis_url", "db_url", "signing_keys")
 Names = Annotated[tuple[str, ...], NoDecode]
 
 
@@ -55,6 +58,8 @@ class Settings(BaseSettings):
         dedup_ttl: how long the id of an ended task is remembered.
         misfire_grace: missed occurrences younger than this are all made up for.
         message_limit: longest envelope or result, in bytes.
+        signing_keys: ``id:base64,…``: the first key signs envelopes, all of them verify; empty:
+            nothing is signed. ``NONET_SIGNING_KEYS_FILE`` names a file that holds them.
     """
 
     model_config = SettingsConfigDict(
@@ -87,6 +92,7 @@ class Settings(BaseSettings):
     dedup_ttl: float = Field(default=60, gt=20)
     misfire_grace: float = Field(default=60, ge=0)
     message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
+    signing_keys: SecretStr = SecretStr("")
 
     @field_validator("tasks", "entry_points", "extensions", mode="before")
     @classmethod
@@ -103,10 +109,16 @@ class Settings(BaseSettings):
             raise ValueError(problem)
         return value
 
+    @field_validator("signing_keys")
+    @classmethod
+    def _usable(cls, value: SecretStr) -> SecretStr:
+        parse_keys(value.get_secret_value())
+        return value
+
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, values: Any) -> Any:
-        for name in ("redis_url", "db_url"):
+        for name in _FROM_FILES:
             path = _variables().get(f"{_PREFIX}{name.upper()}_FILE")
             if path and name not in values:
                 values[name] = Path(path).read_text(encoding="utf-8").strip()
@@ -130,6 +142,10 @@ class Settings(BaseSettings):
     def renew_interval(self) -> float:
         """Seconds between two beats of the watchdog: a third of the shortest lease."""
         return min(self.lease, self.lock_ttl, self.worker_ttl) / 3
+
+    def signer(self) -> Signer:
+        """What signs and verifies the envelopes of this namespace."""
+        return Signer(parse_keys(self.signing_keys.get_secret_value()), self.namespace)
 
     def sql_url(self) -> str:
         """Where dead letters go: `db_url`, else SQLite under the state directory."""
@@ -174,7 +190,7 @@ def _variables() -> dict[str, str | None]:
 
 def _refuse_unknown_variables() -> None:
     known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
-    known |= {f"{_PREFIX}REDIS_URL_FILE", f"{_PREFIX}DB_URL_FILE"}
+    known |= {f"{_PREFIX}{name.upper()}_FILE" for name in _FROM_FILES}
     for name in _variables():
         if name.startswith(_PREFIX) and name not in known:
             raise ConfigurationError(f"setting {name} is not known.{suggestion(name, known)}")

@@ -1,5 +1,6 @@
 """The wire format: what it carries, its limits, and that no bytes get past them."""
 
+import tracemalloc
 from contextlib import suppress
 
 import msgspec
@@ -12,6 +13,7 @@ from nonet.errors import MalformedMessageError
 from nonet.message import (
     HARD_LIMIT_BYTES,
     MAX_DEPTH,
+    MAX_ELEMENTS,
     VERSION,
     Envelope,
     ErrorDocument,
@@ -21,8 +23,10 @@ from nonet.message import (
     decode_error,
     decode_result,
     encode,
+    open_envelope,
     pack,
 )
+from nonet.signing import Signer
 
 DECODERS = [decode, decode_envelope, decode_result, decode_error]
 ENVELOPE = Envelope(VERSION, "id", "files:Audit", {"n": 1}, {"vo": "lhcb"}, 1.5, "p", "g")
@@ -153,6 +157,107 @@ def test_a_damaged_envelope_is_malformed_and_nothing_else(data: st.DataObject) -
     ):
         with suppress(MalformedMessageError):
             assert isinstance(decode_envelope(damaged), Envelope)
+
+
+def test_only_the_envelope_of_its_own_task_is_opened() -> None:
+    """An envelope that was put beside another record is refused."""
+    data = encode(ENVELOPE)
+    assert open_envelope(data, "id", Signer(), limit_bytes=len(data)) == ENVELOPE
+    with pytest.raises(MalformedMessageError, match="that of another task, id"):
+        open_envelope(data, "id2", Signer(), limit_bytes=len(data))
+    with pytest.raises(MalformedMessageError, match="exceeds"):
+        open_envelope(data, "id", Signer(), limit_bytes=len(data) - 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("version", value) for value in (0, -1)),
+        *(("id", value) for value in ("", "a b", "é", "a\n", "x" * 129)),
+        *(("name", value) for value in ("", "files:\x1b[2J", "x" * 256)),
+        *(("submitted", value) for value in (-1.0, 1e12, float("nan"), float("inf"))),
+        *(("parent", value) for value in ("a b", "x" * 129)),
+        *(("group", value) for value in ("\0", "x" * 129)),
+    ],
+)
+def test_an_envelope_has_nothing_odd_in_its_fields(field: str, value: object) -> None:
+    """What no client writes is refused, so that no later step has to expect it."""
+    data = encode(msgspec.structs.replace(ENVELOPE, **{field: value}))
+    with pytest.raises(MalformedMessageError) as raised:
+        decode_envelope(data)
+    assert str(value) not in str(raised.value) or not value
+
+
+@pytest.mark.parametrize("read", DECODERS)
+def test_errors_do_not_quote_the_message(read: object) -> None:
+    """What cannot be read may be an argument; the reason is shown to everybody."""
+    assert callable(read)
+    for code in range(1, 12):
+        for shape in (
+            [1, "id", "files:Audit", {"a": Ext(code, b"hunter2")}, {}, 0.0],
+            {"hunter2": Ext(code, b"hunter2")},
+            ["hunter2"],
+        ):
+            try:
+                read(msgspec.msgpack.encode(shape))
+            except MalformedMessageError as error:
+                assert "hunter2" not in str(error)
+
+
+def test_as_many_elements_as_allowed_arrive() -> None:
+    """The number is exact, for who sends and for who reads."""
+    value = [0] * (MAX_ELEMENTS - 1)  # the list is one, too
+    data = encode([*value[1:], "x" * 10])
+    assert len(decode(data)) == MAX_ELEMENTS - 1
+    with pytest.raises(TypeError, match="more than 100,000 elements"):
+        encode([*value, 0])
+    data = msgspec.msgpack.encode([*value, "x" * 10])
+    with pytest.raises(MalformedMessageError, match="more than 100000 elements"):
+        decode(data)
+
+
+def test_elements_of_every_kind_are_counted() -> None:
+    """Whatever a message is made of, the count neither skips nor doubles anything."""
+    texts = ["x" * n for n in (0, 31, 32, 300, 70_000)]
+    blobs = [text.encode() for text in texts]
+    numbers = [0, -1, 200, -100, 40_000, -30_000, 2**31, -(2**31), 2**63, -(2**62), 1.5, None]
+    exts = [Ext(1, b"1" * n) for n in (1, 2, 3, 4, 8, 16, 17, 300, 70_000)]
+    kinds = [*texts, *blobs, *numbers, *exts, True, False, [], {}]
+    mixed = {"key": kinds, "long": list(range(20)), "mapping": {str(n): n for n in range(20)}}
+    count = 1 + 3 + len(kinds) + 1 + 20 + 1 + 40 + 1
+    filler = [1.5] * (MAX_ELEMENTS - count - 2)
+    decode(msgspec.msgpack.encode([mixed, filler]))
+    with pytest.raises(MalformedMessageError, match="elements"):
+        decode(msgspec.msgpack.encode([mixed, [*filler, 0]]))
+
+
+@pytest.mark.parametrize("element", [b"\x90", b"\x80", b"\x81\x01\x90", b"\xd4\x01\x01"])
+@pytest.mark.parametrize("size", [256 * 1024, HARD_LIMIT_BYTES])
+def test_a_bomb_costs_little_memory(element: bytes, size: int) -> None:
+    """Bytes that would become a great many objects are refused before those are made."""
+    count = (size - 5) // len(element)
+    data = b"\xdd" + count.to_bytes(4, "big") + element * count
+    small = b"\xdd" + (90_000 // len(element)).to_bytes(4, "big")
+    small += element * (90_000 // len(element))
+    tracemalloc.start()
+    try:
+        if count > MAX_ELEMENTS:
+            with pytest.raises(MalformedMessageError):
+                decode(data)
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        decode(small)
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@given(st.binary(min_size=1, max_size=20), st.binary(max_size=5))
+def test_garbage_that_must_be_counted_is_malformed_and_nothing_else(
+    part: bytes, tail: bytes
+) -> None:
+    """Also long random bytes are either data or a MalformedMessageError."""
+    with suppress(MalformedMessageError):
+        decode(part * (MAX_ELEMENTS // len(part) + 1) + tail)
 
 
 def test_a_pattern_cannot_print(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ from nonet.errors import (
 )
 from nonet.injection import Injector
 from nonet.invoke import invoke
-from nonet.message import VERSION, Envelope, decode, decode_envelope
+from nonet.message import VERSION, Envelope, decode
 from nonet.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
 from nonet.registry import Registry, TaskClass
 from nonet.task import BaseTask, TaskContext, enter_context, task_locks
@@ -58,7 +58,7 @@ class Tools:
 async def execute(attempt: Attempt, tools: Tools) -> tuple[TaskClass | None, Outcome]:
     """Run one attempt; the class is None if it is unknown here. Raises nothing of the task's."""
     try:
-        envelope = decode_envelope(attempt.delivery.envelope, limit_bytes=tools.message_limit)
+        envelope = tools.client.read(attempt.delivery.id, attempt.delivery.envelope)
     except MalformedMessageError as error:
         return None, Failed(error, Reason.QUARANTINED)
     attempt.describe(envelope.name, envelope.labels, envelope.group)

@@ -23,15 +23,18 @@ from nonet.errors import (
     ConflictError,
     LimitImpossible,
     MalformedMessageError,
+    NonetError,
     NotFoundError,
     ServerUnreachableError,
 )
 from nonet.message import (
+    HARD_LIMIT_BYTES,
+    Envelope,
     ErrorDocument,
     ResultDocument,
-    decode_envelope,
     decode_error,
     encode,
+    open_envelope,
     pack,
 )
 from nonet.outcomes import (
@@ -48,6 +51,7 @@ from nonet.outcomes import (
 )
 from nonet.registry import Registry, TaskClass
 from nonet.retry import NoRetry
+from nonet.signing import Signer
 from nonet.stores.broker import Broker, Delivery
 from nonet.worker.attempt import Attempt
 
@@ -69,6 +73,7 @@ class Settler:
         dead_letters: opens the SQL store on first use, so that workers without dead letters
             need no database.
         message_limit: longest result, in bytes.
+        signer: verifies the envelopes of dying tasks.
         burials: attempts that are writing to SQL.
     """
 
@@ -76,6 +81,7 @@ class Settler:
     registry: Registry
     dead_letters: Callable[[], Awaitable[DeadLetters]]
     message_limit: int
+    signer: Signer
     burials: set[Attempt] = field(default_factory=set, init=False)
 
     async def settle(
@@ -108,18 +114,19 @@ class Settler:
         delivery = attempt.delivery
         document = _last_words(delivery)
         try:
-            name = decode_envelope(delivery.envelope).name
-        except MalformedMessageError:
-            name = ""
+            name = _read(delivery, self.signer).name
+        except MalformedMessageError as unread:
+            await self.settle(attempt, None, Failed(unread, Reason.QUARANTINED))
+            return
         task_class = self.registry.find(name)
-        if name and task_class is None:
+        if task_class is None:
             back = HandedBack(f"no worker knows {name}", _SQL_RETRY_DELAY)
             await self.settle(attempt, None, back)
             return
         attempt.context.name = name
         error = ErrorSummary(document.error_type, document.error, document.traceback)
         dead = Settlement("dead", reason=document.reason, error=error)
-        if task_class is not None and task_class.cls.dlq_eligible:
+        if task_class.cls.dlq_eligible:
             await self._to_sql_then_dead(attempt, dead, document)
         else:
             await self._script(attempt, dead, encode(self._result(attempt, dead)))
@@ -169,7 +176,7 @@ class Settler:
     async def _write(self, attempt: Attempt, document: ErrorDocument) -> int:
         """The row of a dead letter; values that the database refuses are left out."""
         store = await self.dead_letters()
-        history = await self.broker.history(attempt.delivery.id)
+        history = await self._history(attempt.delivery.id)
         letter = dead_letter(attempt.delivery, document, history, self.registry)
         try:
             row = await store.add(letter)
@@ -183,6 +190,14 @@ class Settler:
             with suppress(NotFoundError, ConflictError):
                 await store.mark_failed(letter.resubmitted_from)
         return row
+
+    async def _history(self, id: str) -> list[bytes]:
+        try:
+            return await self.broker.history(id)
+        except (ServerUnreachableError, ConfigurationError):
+            raise
+        except NonetError:  # the key is of another type: the letter matters more
+            return []
 
     async def _wait_for_sql(self, attempt: Attempt, reason: str) -> None:
         delay = _SQL_RETRY_DELAY * random.uniform(1, 2)
@@ -260,7 +275,12 @@ class Settler:
 def _last_words(delivery: Delivery) -> ErrorDocument:
     """The error document of a dying task; composed where no attempt of its own wrote one."""
     if delivery.error:
-        return decode_error(delivery.error)
+        try:
+            return decode_error(delivery.error)
+        except MalformedMessageError as problem:
+            text = f"its last error cannot be read: {problem}"
+            kind = type(problem).__name__
+            return ErrorDocument(Reason.RETRIES, kind, text, "", delivery.used, 0.0)
     error_type, error = "WorkerLost", f"its worker died {delivery.deaths} times while it ran"
     if delivery.reason == Reason.LIMIT_IMPOSSIBLE:
         error_type = LimitImpossible.__name__
@@ -273,6 +293,12 @@ def _last_words(delivery: Delivery) -> ErrorDocument:
         attempt=delivery.used,
         at=0.0,
     )
+
+
+def _read(delivery: Delivery, signer: Signer) -> Envelope:
+    if delivery.reason == Reason.QUARANTINED:  # the script that fetched it knows why
+        raise MalformedMessageError(delivery.detail)
+    return open_envelope(delivery.envelope, delivery.id, signer, limit_bytes=HARD_LIMIT_BYTES)
 
 
 def _error_document(attempt: Attempt, settlement: Settlement) -> ErrorDocument:

@@ -1,0 +1,148 @@
+"""Signatures of envelopes: who has no key of this installation cannot make a task of it.
+
+A signed envelope is ``0xc1 · format · length of the key's id · id · HMAC-SHA256 · envelope``; no
+msgpack begins with ``0xc1``. The HMAC is over format, namespace and envelope, each with its
+length, so that no message of one namespace is one of another.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+from collections.abc import Mapping
+
+from nonet.errors import MalformedMessageError
+
+SHORTEST_KEY_BYTES = 32
+
+_MARK = b"\xc1\x01"
+_FORMAT = b"nonet envelope 1"
+_MAC_BYTES = 32
+_KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+
+
+class Signer:
+    """Signs envelopes with one key and accepts those of all its keys.
+
+    Args:
+        keys: id → key, the one that signs first; none: nothing is signed, and signatures are
+            not looked at, so that producers can sign before all workers know the key.
+        namespace: the one whose envelopes these are.
+
+    Example:
+        >>> signer = Signer({"2026": b"k" * 32}, "nonet")
+        >>> signer.opened(signer.signed(b"envelope"))
+        b'envelope'
+    """
+
+    def __init__(self, keys: Mapping[str, bytes] | None = None, namespace: str = "") -> None:
+        self._keys = {id.encode(): key for id, key in (keys or {}).items()}
+        self._head = _measured(_FORMAT) + _measured(namespace.encode())
+
+    def __repr__(self) -> str:
+        return f"<Signer: {len(self._keys)} keys>"
+
+    def signed(self, envelope: bytes) -> bytes:
+        """What is stored of an envelope."""
+        for id, key in self._keys.items():
+            return b"".join((_MARK, bytes([len(id)]), id, self._mac(key, envelope), envelope))
+        return envelope
+
+    def opened(self, data: bytes) -> bytes:
+        """The envelope in what was stored, its signature verified.
+
+        Raises:
+            MalformedMessageError: there are keys, and it is not signed by one of them; or it
+                only begins like a signed one.
+        """
+        if not self._keys:
+            return unsigned(data)
+        if not data.startswith(_MARK[:1]):
+            raise MalformedMessageError("the message is not signed (NONET_SIGNING_KEYS)")
+        id, mac, envelope = _parts(data)
+        key = self._keys.get(id)
+        if key is None:
+            raise MalformedMessageError(
+                f"the message is signed with key {_shown(id)}, which NONET_SIGNING_KEYS does not "
+                "have here"
+            )
+        if not hmac.compare_digest(mac, self._mac(key, envelope)):
+            raise MalformedMessageError(
+                f"the signature does not fit the message (key {_shown(id)}): another key of that "
+                "name, another namespace, or changed bytes"
+            )
+        return envelope
+
+    def _mac(self, key: bytes, envelope: bytes) -> bytes:
+        return hmac.digest(key, self._head + _measured(envelope), "sha256")
+
+
+def unsigned(data: bytes) -> bytes:
+    """The envelope in what was stored, whoever signed it, or nobody.
+
+    Raises:
+        MalformedMessageError: it only begins like a signed one.
+    """
+    return _parts(data)[2] if data.startswith(_MARK[:1]) else data
+
+
+def parse_keys(text: str) -> dict[str, bytes]:
+    """The keys in ``id:base64,id:base64``; the first one signs.
+
+    Raises:
+        ValueError: they cannot be used. The message holds no part of a key.
+
+    Example:
+        >>> list(parse_keys("new:" + "bmV3" * 11 + ", old:" + "b2xk" * 11))
+        ['new', 'old']
+    """
+    keys: dict[str, bytes] = {}
+    for number, part in enumerate(filter(None, map(str.strip, text.split(","))), start=1):
+        id, colon, encoded = part.partition(":")
+        # What has no colon may be a key without an id.
+        if not colon or not _KEY_ID.fullmatch(id):
+            raise ValueError(
+                f"key {number} must be ID:BASE64, ID of 1 to 32 letters, digits, '_', '-' or '.'"
+            )
+        if id in keys:
+            raise ValueError(f"key {id!r} is there twice")
+        keys[id] = _decoded(id, encoded)
+    return keys
+
+
+def _decoded(id: str, encoded: str) -> bytes:
+    try:
+        key = base64.b64decode(encoded.strip().translate(_URL_SAFE), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"key {id!r} is no base64") from None
+    if len(key) < SHORTEST_KEY_BYTES:
+        raise ValueError(
+            f"key {id!r} has {len(key)} bytes, at least {SHORTEST_KEY_BYTES} are needed; make one "
+            "with 'openssl rand -base64 32'"
+        )
+    return key
+
+
+_URL_SAFE = str.maketrans("-_", "+/")
+
+
+def _measured(part: bytes) -> bytes:
+    return len(part).to_bytes(8, "big") + part
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Key id, MAC and envelope."""
+    start = len(_MARK) + 1
+    end = start + data[start - 1] if len(data) >= start else 0
+    if not data.startswith(_MARK) or end <= start or len(data) < end + _MAC_BYTES:
+        raise MalformedMessageError(
+            f"message of {len(data)} bytes: it begins like a signed one and is none"
+        )
+    return data[start:end], data[end : end + _MAC_BYTES], data[end + _MAC_BYTES :]
+
+
+def _shown(id: bytes) -> str:
+    text = id.decode("latin-1")
+    return repr(text) if _KEY_ID.fullmatch(text) else "of no possible name"

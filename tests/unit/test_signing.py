@@ -1,0 +1,135 @@
+"""Signatures of envelopes: what is accepted, what is refused, and that no key shows."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import traceback
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nonet.errors import MalformedMessageError
+from nonet.message import VERSION, Envelope, decode_envelope, encode, open_envelope
+from nonet.signing import Signer, parse_keys, unsigned
+
+NEW, OLD = b"n" * 32, b"o" * 32
+SIGNER = Signer({"new": NEW, "old": OLD}, "test")
+ENVELOPE = encode(Envelope(VERSION, "id", "files:Audit", {"n": 1}, {}, 1.5))
+
+
+def key(text: str) -> str:
+    return base64.b64encode(text.encode() * 32).decode()
+
+
+def test_the_first_key_signs_and_every_key_is_accepted() -> None:
+    """That is what makes a key replaceable without a pause."""
+    assert SIGNER.signed(ENVELOPE) == Signer({"new": NEW}, "test").signed(ENVELOPE)
+    for keys in ({"new": NEW}, {"old": OLD}):
+        assert SIGNER.opened(Signer(keys, "test").signed(ENVELOPE)) == ENVELOPE
+
+
+def test_the_signed_form_does_not_change() -> None:
+    """Bytes that are in Redis during an upgrade are verified afterwards."""
+    mac = hmac.new(
+        NEW,
+        b"\0\0\0\0\0\0\0\x10nonet envelope 1\0\0\0\0\0\0\0\x04test\0\0\0\0\0\0\0\x02ab",
+        hashlib.sha256,
+    )
+    assert SIGNER.signed(b"ab") == b"\xc1\x01\x03new" + mac.digest() + b"ab"
+
+
+def test_without_keys_nothing_is_signed_and_signed_ones_are_read() -> None:
+    """So producers can begin to sign before the workers know the key."""
+    assert Signer().signed(ENVELOPE) == ENVELOPE
+    assert Signer().opened(ENVELOPE) == ENVELOPE
+    assert Signer().opened(SIGNER.signed(ENVELOPE)) == ENVELOPE
+    assert unsigned(SIGNER.signed(ENVELOPE)) == unsigned(ENVELOPE) == ENVELOPE
+    assert decode_envelope(SIGNER.signed(ENVELOPE)) == decode_envelope(ENVELOPE)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (ENVELOPE, "not signed"),
+        (b"", "not signed"),
+        (Signer({"new": OLD}, "test").signed(ENVELOPE), r"does not fit the message \(key 'new'\)"),
+        (Signer({"new": NEW}, "other").signed(ENVELOPE), "does not fit"),
+        (SIGNER.signed(ENVELOPE) + b"x", "does not fit"),
+        (Signer({"third": NEW}, "test").signed(ENVELOPE), "key 'third', which"),
+        (b"\xc1\x01\x04\x1b[2J" + bytes(40), "key of no possible name"),
+        (b"\xc1", "is none"),
+        (b"\xc1\x01", "is none"),
+        (b"\xc1\x01\x00" + bytes(40), "is none"),
+        (b"\xc1\x01\x03new" + bytes(31), "is none"),
+        (b"\xc1\x02\x03new" + bytes(40), "is none"),
+    ],
+)
+def test_with_keys_nothing_else_is_accepted(data: bytes, reason: str) -> None:
+    """Unsigned, signed by others, for others, or changed: refused, and the reason says which."""
+    with pytest.raises(MalformedMessageError, match=reason):
+        SIGNER.opened(data)
+
+
+@given(st.data())
+def test_no_byte_of_a_signed_envelope_can_be_changed(data: st.DataObject) -> None:
+    """Cut off or changed anywhere, it is refused."""
+    whole = SIGNER.signed(ENVELOPE)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    other = data.draw(st.integers(0, 255).filter(lambda value: value != whole[at]))
+    for damaged in (whole[:at], whole[:at] + bytes([other]) + whole[at + 1 :]):
+        with pytest.raises(MalformedMessageError):
+            SIGNER.opened(damaged)
+
+
+def test_a_signature_is_looked_at_before_anything_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bytes of a stranger never reach the decoder."""
+    monkeypatch.setattr("nonet.message._decode", None)
+    for data in (ENVELOPE, Signer({"new": OLD}, "test").signed(ENVELOPE)):
+        with pytest.raises(MalformedMessageError, match="sign"):
+            open_envelope(data, "id", SIGNER, limit_bytes=1000)
+
+
+def test_no_msgpack_is_taken_for_a_signed_envelope() -> None:
+    """The first byte is the one that msgpack never uses."""
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.msgpack.decode(SIGNER.signed(ENVELOPE))
+
+
+def test_keys_are_read_in_their_order() -> None:
+    """Blanks, line ends and the URL-safe alphabet do not matter."""
+    text = f"new:{key('n')},\n old:{base64.urlsafe_b64encode(b'?>' * 16).decode()}\n,"
+    assert list(parse_keys(text).items()) == [("new", NEW), ("old", b"?>" * 16)]
+    assert parse_keys("") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"new:{key('n')},{key('s')}", "key 2 must be ID:BASE64"),
+        (f"a b:{key('s')}", "key 1 must be ID:BASE64"),
+        (f":{key('s')}", "key 1 must be"),
+        (f"{'x' * 33}:{key('s')}", "key 1 must be"),
+        (f"new:{key('n')},new:{key('s')}", "'new' is there twice"),
+        ("new:sEcReT!", "'new' is no base64"),
+        ("new:sEcReTé", "'new' is no base64"),
+        ("new:" + base64.b64encode(b"s" * 31).decode(), "31 bytes, at least 32.*openssl"),
+    ],
+)
+def test_unusable_keys_are_refused_without_showing_them(text: str, problem: str) -> None:
+    """The message names the key by its id or number."""
+    with pytest.raises(ValueError, match=problem) as raised:
+        parse_keys(text)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert key("s")[:8] not in str(raised.value)
+    assert "sEcReT" not in shown.splitlines()[-1]
+
+
+def test_a_signer_does_not_show_its_keys() -> None:
+    """Neither in a log line nor in a debugger's summary."""
+    assert repr(SIGNER) == str(SIGNER) == "<Signer: 2 keys>"
