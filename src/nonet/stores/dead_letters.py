@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import hashlib
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,14 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from nonet.errors import ConflictError, NotFoundError
-from nonet.stores.sql import (
-    ANSWER_SECONDS,
-    UtcDateTime,
-    answering,
-    is_missing,
-    open_engine,
-    upgrade,
-)
+from nonet.stores.sql import ANSWER_SECONDS, Database, UtcDateTime
 
 TEXT_BYTES = 65_535  # what a TEXT of MySQL holds
 TRACEBACK_BYTES = 256 * 1024
@@ -147,19 +139,17 @@ class DeadLetters:
         ...         await letters.close()
 
     Args:
-        url: SQLAlchemy URL; without a driver (``mysql://…``) the asynchronous one is chosen.
+        database: an open one, or the URL of one that is opened here, see `Database`.
         answer_seconds: after which a silent database counts as unreachable.
 
     Raises:
         ConfigurationError: the URL is wrong or its driver is not installed.
     """
 
-    def __init__(self, url: str, *, answer_seconds: float = ANSWER_SECONDS) -> None:
-        self._url = url
-        self._answer_seconds = answer_seconds
-        self._engine = open_engine(url)
-        self._migrated = self._engine.dialect.name != "sqlite"
-        self._migrating = asyncio.Lock()
+    def __init__(self, database: str | Database, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+        if isinstance(database, str):
+            database = Database(database, answer_seconds=answer_seconds)
+        self._database = database
 
     async def add(self, letter: NewDeadLetter) -> int:
         """Store ``letter`` and return its row id: the same id however often it is called."""
@@ -185,7 +175,7 @@ class DeadLetters:
         """
         query = sa.select(*(c for c in dlq_tasks.c if c.name not in ("task_args", "traceback")))
         query = query.where(*Selection(**filters).clauses())
-        if is_missing(self._url):
+        if self._database.is_missing:
             return []
         async with self._transaction() as connection:
             rows = await connection.execute(query.order_by(dlq_tasks.c.id.desc()).limit(limit))
@@ -197,7 +187,7 @@ class DeadLetters:
         Raises:
             NotFoundError: no such row.
         """
-        if is_missing(self._url):
+        if self._database.is_missing:
             raise _no_such_row(row_id)
         async with self._transaction() as connection:
             return await _read(connection, row_id)
@@ -265,7 +255,7 @@ class DeadLetters:
             NotFoundError: no such row.
             ConflictError: it does not fit `only`.
         """
-        if is_missing(self._url):
+        if self._database.is_missing:
             raise _no_such_row(row_id)
         fits = only.clauses() if only else []
         async with self._transaction() as connection:
@@ -282,7 +272,7 @@ class DeadLetters:
         Letters that come while the pages are read are not in them: a task that is submitted
         again and dies again would be met without end.
         """
-        if is_missing(self._url):
+        if self._database.is_missing:
             return
         async with self._transaction() as connection:
             end = await connection.scalar(sa.select(sa.func.max(dlq_tasks.c.id)))
@@ -324,7 +314,7 @@ class DeadLetters:
     async def count(self) -> dict[Status, int]:
         """How many letters there are in each status, zeros included."""
         query = sa.select(dlq_tasks.c.status, sa.func.count()).group_by(dlq_tasks.c.status)
-        if is_missing(self._url):
+        if self._database.is_missing:
             return dict.fromkeys(Status, 0)
         async with self._transaction() as connection:
             found = {Status(status): n for status, n in await connection.execute(query)}
@@ -332,31 +322,20 @@ class DeadLetters:
 
     async def ping(self) -> None:
         """Return if the database answers."""
-        async with self._answering(), self._engine.connect() as connection:
+        async with self._database.answering(), self._database.engine.connect() as connection:
             await connection.execute(sa.select(1))
 
     async def close(self) -> None:
         """Close all connections; do it before the event loop ends."""
-        await self._engine.dispose()
+        await self._database.close()
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[AsyncConnection]:
-        await self._migrate_sqlite()
-        async with self._answering():
+        async with self._database.transaction() as connection:
             try:
-                async with self._engine.begin() as connection:
-                    yield connection
+                yield connection
             except IntegrityError as error:
                 raise _AlreadyStored from error
-
-    def _answering(self) -> AbstractAsyncContextManager[None]:
-        return answering(self._url, self._answer_seconds)
-
-    async def _migrate_sqlite(self) -> None:
-        async with self._migrating:
-            if not self._migrated:
-                await upgrade(self._url)
-                self._migrated = True
 
 
 class _AlreadyStored(Exception):

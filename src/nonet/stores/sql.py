@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError, masked, url_problem
 
@@ -80,6 +80,55 @@ def open_engine(url: str) -> AsyncEngine:
         sa.event.listen(engine.sync_engine, "do_connect", _try_to_open)
         sa.event.listen(engine.sync_engine, "connect", _on_connect)
     return engine
+
+
+class Database:
+    """One database of this process: its connections, and tables that are there when needed.
+
+    A SQLite file is created or migrated when it is first written, others by ``task-run db
+    upgrade``. It works again as soon as the database does.
+
+    Args:
+        url: SQLAlchemy URL; without a driver (``mysql://…``) the asynchronous one is chosen.
+        answer_seconds: after which a silent database counts as unreachable.
+
+    Raises:
+        ConfigurationError: the URL is wrong or its driver is not installed.
+    """
+
+    def __init__(self, url: str, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self.url = url
+        self.engine = open_engine(url)
+        self._answer_seconds = answer_seconds
+        self._migrated = self.engine.dialect.name != "sqlite"
+        self._migrating = asyncio.Lock()
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is a SQLite file that nobody has written yet: there is nothing to read."""
+        return is_missing(self.url)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that is committed at the end of the block; raises as `answering`."""
+        await self.migrate_sqlite()
+        async with self.answering(), self.engine.begin() as connection:
+            yield connection
+
+    def answering(self) -> AbstractAsyncContextManager[None]:
+        """`answering` for this database."""
+        return answering(self.url, self._answer_seconds)
+
+    async def migrate_sqlite(self) -> None:
+        """Create or migrate the tables, once, if this is a SQLite file."""
+        async with self._migrating:
+            if not self._migrated:
+                await upgrade(self.url)
+                self._migrated = True
+
+    async def close(self) -> None:
+        """Close all connections; do it before the event loop ends."""
+        await self.engine.dispose()
 
 
 @asynccontextmanager

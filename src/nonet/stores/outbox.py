@@ -1,0 +1,326 @@
+"""The table of durable tasks: what was submitted and has not ended, in SQL.
+
+A row is written before Redis is asked (or with the caller's transaction, without Redis), and
+deleted once the task has ended. ``epoch`` says in which data set of Redis the task was handed over
+last; it is NULL until that is known. The relay (`nonet.scheduler.relay`) hands over every row whose
+epoch is not the current one, so that a new epoch gets all tasks again.
+
+Why no task is lost, whatever dies in between:
+
+* A row is marked with an epoch that was read *before* its task was handed over. If Redis was
+  emptied in between, the mark is of the old epoch, and the relay hands the row over again. That is
+  harmless: ids are known while a task lives, and for ``NONET_DEDUP_TTL`` after its end.
+* A row is deleted only on evidence that its task has ended: by the worker after its settle was
+  answered, or by the relay where Redis remembers the end (the worker died in between, or SQL was
+  away). "Redis does not know it" is no evidence: data that came back without their last moments
+  are not always noticed as a new epoch. Such a row is handed over again, if it was marked in the
+  epoch in which Redis was asked: `Broker.presence` says both at one instant.
+* An id that is submitted again while its row is open is the same task. Its epoch is forgotten, so
+  that the relay asks Redis: known ids stay as they are, and an id that ended long ago (its row was
+  left over) runs again, as it would without a row.
+
+What may run twice (at least once is the promise): a task that ended in the last moment before Redis
+was emptied, its row not yet deleted; one whose row could not be deleted for longer than its end is
+remembered (the longer of ``NONET_RESULT_TTL`` and ``NONET_DEDUP_TTL``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+from nonet.errors import ConfigurationError, LimitImpossible, NonetError, masked
+from nonet.stores.broker import Broker, Presence, Submission
+from nonet.stores.sql import Database, UtcDateTime
+
+logger = logging.getLogger(__name__)
+
+# Rows in one statement; each may hold an envelope of NONET_MESSAGE_LIMIT.
+PAGE_ROWS = 200
+
+
+class Outbox:
+    """The open durable tasks of one namespace.
+
+    Every method raises `ServerUnreachableError` when the database does not answer, and
+    `ConfigurationError` when its tables are missing.
+    """
+
+    def __init__(self, database: Database, broker: Broker, namespace: str) -> None:
+        self._database = database
+        self._broker = broker
+        self._namespace = namespace
+
+    async def prepare(self) -> None:
+        """Create or migrate the tables of a SQLite file; others are for ``task-run db upgrade``."""
+        await self._database.migrate_sqlite()
+
+    async def submit(self, submissions: Sequence[Submission], *, ids_are_new: bool) -> list[bool]:
+        """Keep tasks, then hand them to Redis; False for each id that was known already.
+
+        They are accepted once the rows are committed: what Redis does not take now, the relay
+        hands over later.
+
+        Args:
+            ids_are_new: they were made for these submissions.
+
+        Raises:
+            LimitImpossible: as `Broker.submit`.
+            ServerUnreachableError: SQL does not answer; these were not submitted.
+        """
+        made: list[bool] = []
+        for page in _pages(submissions):
+            kept = set() if ids_are_new else await self._kept([item.id for item in page])
+            async with self._database.transaction() as connection:
+                await self._insert(connection, page)
+            try:
+                known = await self.hand_over(page)
+            except LimitImpossible:
+                await self._withdraw([item.id for item in page if item.id not in kept])
+                raise
+            except NonetError as error:
+                logger.warning(
+                    "%d durable tasks are kept in SQL and handed over later: %s", len(page), error
+                )
+                known = [item.id not in kept for item in page]
+            # The relay may have been faster: that does not make a new id a known one.
+            made += [True] * len(page) if ids_are_new else known
+        return made
+
+    async def submit_within(self, transaction: Any, submissions: Sequence[Submission]) -> None:
+        """Keep tasks in the caller's transaction; the relay hands them over once it is committed.
+
+        Args:
+            transaction: an ``AsyncConnection`` or ``AsyncSession`` on this database.
+
+        Raises:
+            TypeError: it is something else.
+            ConfigurationError: it is on another database.
+        """
+        await self._database.migrate_sqlite()
+        async with self._database.answering():
+            connection = await self._connection_of(transaction)
+            for page in _pages(submissions):
+                await self._insert(connection, page)
+
+    async def hand_over(self, submissions: Sequence[Submission]) -> list[bool]:
+        """Give kept tasks to Redis and mark their rows; False for each that it knew already.
+
+        Raises:
+            NonetError: as `Broker.submit`; none is marked, and some may have been submitted.
+        """
+        epoch, _ = await self._broker.presence([])
+        made = await self._broker.submit(submissions)
+        try:
+            await self._mark([item.id for item in submissions], epoch)
+        except NonetError as error:  # the relay hands them over again, which changes nothing
+            logger.warning("%d rows of durable tasks are not marked: %s", len(submissions), error)
+        return made
+
+    async def due(self, epoch: int, *, again: bool, skip: int) -> list[Submission]:
+        """At most `PAGE_ROWS` tasks to hand over, oldest first.
+
+        Args:
+            epoch: the current one.
+            again: those of other epochs; else those that were never handed over.
+            skip: how many to leave out at the beginning.
+        """
+        if self._database.is_missing:
+            return []
+        where = outbox_tasks.c.epoch != epoch if again else outbox_tasks.c.epoch.is_(None)
+        columns = ("task_id", "task_class", "stream", "due_us", "locks", "envelope")
+        query = (
+            sa.select(*(outbox_tasks.c[name] for name in columns))
+            .where(outbox_tasks.c.namespace == self._namespace, where)
+            .order_by(outbox_tasks.c.epoch, outbox_tasks.c.created_at, outbox_tasks.c.task_id)
+            .limit(PAGE_ROWS)
+            .offset(skip)
+        )
+        async with self._database.transaction() as connection:
+            return [
+                Submission(id, name, stream, bytes(envelope), locks, due_us)
+                for id, name, stream, due_us, locks, envelope in await connection.execute(query)
+            ]
+
+    async def review(self, epoch: int) -> tuple[int, int]:
+        """Look at every row of the current epoch: does its task still live?
+
+        Returns:
+            How many rows were deleted because their task has ended, and how many will be handed
+            over again because Redis does not know their task.
+        """
+        closed = lost = 0
+        after: tuple[datetime, str] | None = None
+        while page := await self._handed_over(epoch, after):
+            after = page[-1]
+            ids = [id for _, id in page]
+            asked_in, states = await self._broker.presence(ids)
+            if asked_in != epoch:
+                break
+            found = list(zip(ids, states, strict=True))
+            ended = [id for id, state in found if state is Presence.ENDED]
+            unknown = [id for id, state in found if state is Presence.UNKNOWN]
+            closed += await self.close(ended)
+            lost += await self._forget_epoch(unknown, epoch)
+        return closed, lost
+
+    async def close(self, ids: Collection[str]) -> int:
+        """Delete the rows of tasks that have ended; how many there were."""
+        if not ids or self._database.is_missing:
+            return 0
+        return await self._change(sa.delete(outbox_tasks).where(self._are(ids)))
+
+    async def count(self) -> int:
+        """How many durable tasks have not ended, as far as SQL knows."""
+        if self._database.is_missing:
+            return 0
+        query = sa.select(sa.func.count()).where(outbox_tasks.c.namespace == self._namespace)
+        async with self._database.transaction() as connection:
+            return int((await connection.execute(query)).scalar_one())
+
+    async def _mark(self, ids: Collection[str], epoch: int) -> None:
+        await self._change(sa.update(outbox_tasks).where(self._are(ids)).values(epoch=epoch))
+
+    async def _forget_epoch(self, ids: Collection[str], epoch: int) -> int:
+        if not ids:
+            return 0
+        same = self._are(ids) & (outbox_tasks.c.epoch == epoch)
+        return await self._change(sa.update(outbox_tasks).where(same).values(epoch=None))
+
+    async def _withdraw(self, ids: Collection[str]) -> None:
+        """Take back what was refused; what Redis took nevertheless stays."""
+        try:
+            _, states = await self._broker.presence(list(ids))
+            found = zip(ids, states, strict=True)
+            await self.close([id for id, state in found if state is Presence.UNKNOWN])
+        except NonetError as error:
+            logger.error("durable tasks that were refused are kept nevertheless: %s", error)
+
+    async def _kept(self, ids: Collection[str]) -> set[str]:
+        query = sa.select(outbox_tasks.c.task_id).where(self._are(ids))
+        async with self._database.transaction() as connection:
+            return set((await connection.execute(query)).scalars())
+
+    async def _handed_over(
+        self, epoch: int, after: tuple[datetime, str] | None
+    ) -> list[tuple[datetime, str]]:
+        if self._database.is_missing:
+            return []
+        column = outbox_tasks.c
+        query = sa.select(column.created_at, column.task_id).where(
+            column.namespace == self._namespace, column.epoch == epoch
+        )
+        if after is not None:
+            same_instant = (column.created_at == after[0]) & (column.task_id > after[1])
+            # The first condition says nothing new; it is where the index begins.
+            query = query.where(
+                column.created_at >= after[0], (column.created_at > after[0]) | same_instant
+            )
+        query = query.order_by(column.created_at, column.task_id).limit(PAGE_ROWS)
+        async with self._database.transaction() as connection:
+            return [(at, id) for at, id in await connection.execute(query)]
+
+    async def _change(self, statement: sa.Update | sa.Delete) -> int:
+        async with self._database.transaction() as connection:
+            return (await connection.execute(statement)).rowcount
+
+    def _are(self, ids: Collection[str]) -> sa.ColumnElement[bool]:
+        # In one order, so that two who change the same rows do not wait for each other.
+        return sa.and_(
+            outbox_tasks.c.namespace == self._namespace, outbox_tasks.c.task_id.in_(sorted(ids))
+        )
+
+    async def _insert(self, connection: AsyncConnection, page: Sequence[Submission]) -> None:
+        await connection.execute(insert_statement(connection.dialect.name), self._rows(page))
+
+    def _rows(self, submissions: Sequence[Submission]) -> list[dict[str, Any]]:
+        now = datetime.now(UTC)
+        return [
+            {
+                "namespace": self._namespace,
+                "task_id": item.id,
+                "created_at": now,
+                "task_class": item.name,
+                "stream": item.stream,
+                "due_us": item.due_us,
+                "locks": item.locks,
+                "envelope": item.envelope,
+            }
+            for item in submissions
+        ]
+
+    async def _connection_of(self, transaction: Any) -> AsyncConnection:
+        if isinstance(transaction, async_scoped_session):
+            transaction = transaction()
+        try:
+            if isinstance(transaction, AsyncSession):
+                transaction = await transaction.connection()
+        except SQLAlchemyError as error:
+            raise ConfigurationError(f"transaction: the session is of no use: {error}") from error
+        if not isinstance(transaction, AsyncConnection):
+            raise TypeError(
+                "transaction: an AsyncConnection or AsyncSession of SQLAlchemy is needed, not "
+                f"{type(transaction).__module__}.{type(transaction).__qualname__}"
+            )
+        ours, theirs = self._database.engine.url, transaction.engine.url
+        if _place(ours) != _place(theirs):
+            raise ConfigurationError(
+                f"transaction: it is on the database {masked(str(theirs))}, but durable tasks are "
+                f"kept in {masked(self._database.url)}: set NONET_DB_URL to the same database"
+            )
+        return transaction
+
+
+def _place(url: sa.URL) -> tuple[str, str]:
+    """What tells databases apart in any spelling of a URL; hosts have too many names."""
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return backend, os.path.realpath(url.database or "")
+    return backend.replace("mariadb", "mysql"), url.database or ""
+
+
+def _pages(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
+    for start in range(0, len(submissions), PAGE_ROWS):
+        yield submissions[start : start + PAGE_ROWS]
+
+
+# ---- the table (created by migrations/versions; a test compares the two) ------------------------
+
+_MYSQL = ("mysql", "mariadb")
+
+outbox_tasks = sa.Table(
+    "outbox_tasks",
+    sa.MetaData(),
+    sa.Column("namespace", sa.String(64), primary_key=True),
+    sa.Column("task_id", sa.String(128), primary_key=True),
+    sa.Column("epoch", sa.BigInteger()),  # µs of the clock of Redis
+    sa.Column("created_at", UtcDateTime(), nullable=False),
+    sa.Column("task_class", sa.String(255), nullable=False),
+    sa.Column("stream", sa.String(64), nullable=False),
+    sa.Column("due_us", sa.BigInteger(), nullable=False),
+    sa.Column("locks", sa.Text().with_variant(mysql.LONGTEXT(), *_MYSQL), nullable=False),
+    sa.Column("envelope", sa.LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL), nullable=False),
+    sa.Index("ix_outbox_tasks_epoch", "namespace", "epoch", "created_at", "task_id"),
+)
+
+
+def insert_statement(dialect: str) -> sa.Insert:
+    """Insert rows; one that is there already keeps its task, and forgets its epoch.
+
+    Args:
+        dialect: ``sqlite``, ``postgresql``, ``mysql`` or ``mariadb``.
+    """
+    if dialect in _MYSQL:
+        return mysql.insert(outbox_tasks).on_duplicate_key_update(epoch=sa.null())
+    made = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    return made(outbox_tasks).on_conflict_do_update(
+        index_elements=["namespace", "task_id"], set_={"epoch": sa.null()}
+    )

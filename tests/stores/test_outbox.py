@@ -1,0 +1,434 @@
+"""The rows of durable tasks, on a real Redis and on SQLite and MariaDB."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from servers import RedisServer
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session
+
+from nonet.errors import ConfigurationError, LimitImpossible, ServerUnreachableError
+from nonet.locks import RateLimiter, encode_locks
+from nonet.stores import sql
+from nonet.stores.broker import Broker, Presence, Submission
+from nonet.stores.outbox import PAGE_ROWS, Outbox, insert_statement, outbox_tasks
+
+STREAM = "normal:small"
+UNREACHABLE = "redis://127.0.0.1:1"
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database of its own without tables."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/made/on/demand/nonet.db"
+    url: str = request.getfixturevalue("mariadb_url")
+    return url
+
+
+@pytest.fixture
+async def database(empty_url: str) -> AsyncIterator[sql.Database]:
+    """A database with the tables; of SQLite there is no file yet."""
+    if not empty_url.startswith("sqlite"):
+        await sql.upgrade(empty_url)
+    opened = sql.Database(empty_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def outbox(database: sql.Database, broker: Broker) -> Outbox:
+    return Outbox(database, broker, "test")
+
+
+@pytest.fixture
+async def apart(database: sql.Database) -> AsyncIterator[Outbox]:
+    """An outbox whose Redis does not answer."""
+    ttls = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 60.0, "dedup_ttl": 60.0}
+    away = Broker(UNREACHABLE, "test", **ttls)
+    yield Outbox(database, away, "test")
+    await away.aclose()
+
+
+def task(id: str = "task-1", **changes: Any) -> Submission:
+    values = {"name": "files:Remove", "stream": STREAM, "envelope": b"\x00\xff" + id.encode()}
+    return Submission(id=id, **(values | changes))
+
+
+async def epoch_of(broker: Broker) -> int:
+    epoch, _ = await broker.presence([])
+    return epoch
+
+
+async def state_of(broker: Broker, id: str) -> Presence:
+    _, (state,) = await broker.presence([id])
+    return state
+
+
+async def waiting(outbox: Outbox, epoch: int) -> list[str]:
+    """Ids of all rows that the relay would hand over."""
+    pages = [await outbox.due(epoch, again=again, skip=0) for again in (False, True)]
+    return [item.id for page in pages for item in page]
+
+
+async def run_all(broker: Broker) -> list[str]:
+    """Fetch and settle what is queued; the ids."""
+    ran = []
+    while (fetched := await broker.fetch("worker", "small", 100))[0]:
+        for delivery in fetched[0]:
+            assert await broker.settle(delivery, "done", b"") == "OK"
+            ran.append(delivery.id)
+    return ran
+
+
+async def epochs(database: sql.Database) -> dict[str, int | None]:
+    query = sa.select(outbox_tasks.c.task_id, outbox_tasks.c.epoch)
+    async with database.transaction() as connection:
+        return {row.task_id: row.epoch for row in await connection.execute(query)}
+
+
+# ---- submitting ---------------------------------------------------------------------------------
+
+
+async def test_row_is_kept_and_marked(
+    outbox: Outbox, database: sql.Database, broker: Broker
+) -> None:
+    """A submitted task is in Redis, and its row says in which epoch; closing deletes the row."""
+    assert await outbox.submit([task()], ids_are_new=False) == [True]
+    epoch = await epoch_of(broker)
+    assert await epochs(database) == {"task-1": epoch}
+    assert await state_of(broker, "task-1") is Presence.LIVE
+    assert await waiting(outbox, epoch) == []
+    assert await outbox.close(["task-1", "never-submitted"]) == 1
+    assert await outbox.count() == 0
+
+
+async def test_everything_comes_back_as_submitted(apart: Outbox) -> None:
+    """What the relay hands over is what was submitted: bytes, locks, due time and stream."""
+    locks = encode_locks([RateLimiter("job", "a|b\n\udce9")] * 1)
+    whole = task(locks=locks, due_us=1_800_000_000_123_456, envelope=bytes(range(256)) * 4096)
+    await apart.submit([whole], ids_are_new=True)
+    assert await apart.due(1, again=False, skip=0) == [whole]
+
+
+async def test_known_id_is_the_same_task(outbox: Outbox, broker: Broker) -> None:
+    """Submitted twice, it has one row and is queued once."""
+    assert await outbox.submit([task()], ids_are_new=False) == [True]
+    assert await outbox.submit([task(envelope=b"other")], ids_are_new=False) == [False]
+    assert await outbox.count() == 1
+    assert await run_all(broker) == ["task-1"]
+
+
+async def test_namespaces_do_not_see_each_other(
+    outbox: Outbox, database: sql.Database, broker: Broker
+) -> None:
+    """Installations that share a database relay and close their own rows only."""
+    other = Outbox(database, broker, "other")
+    async with database.transaction() as connection:
+        await outbox.submit_within(connection, [task()])
+    assert await waiting(other, 1) == []
+    assert (await other.count(), await other.close(["task-1"])) == (0, 0)
+    assert await waiting(outbox, 1) == ["task-1"]
+
+
+async def test_accepted_while_redis_is_away(
+    apart: Outbox, outbox: Outbox, broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The row is enough; the handle says new, a warning says later, and the relay finds it."""
+    assert await apart.submit([task()], ids_are_new=False) == [True]
+    assert await apart.submit([task()], ids_are_new=False) == [False]
+    assert "1 durable tasks are kept in SQL and handed over later" in caplog.text
+    (found,) = await outbox.due(await epoch_of(broker), again=False, skip=0)
+    assert await outbox.hand_over([found]) == [True]
+    assert await run_all(broker) == ["task-1"]
+
+
+async def test_accepted_while_redis_is_full(outbox: Outbox, redis_server: RedisServer) -> None:
+    """A Redis that takes nothing more does not refuse a durable task."""
+    with redis_server.client() as client:
+        client.config_set("maxmemory", 1)
+        try:
+            assert await outbox.submit([task()], ids_are_new=True) == [True]
+        finally:
+            client.config_set("maxmemory", 0)
+    assert await waiting(outbox, 1) == ["task-1"]
+
+
+async def test_nothing_is_submitted_while_sql_is_away(broker: Broker) -> None:
+    """The error says that SQL does not answer, and Redis knows nothing of the task."""
+    database = sql.Database("mysql://nonet@127.0.0.1:1/nonet")
+    with pytest.raises(ServerUnreachableError, match=r"mysql://nonet@127\.0\.0\.1:1/nonet"):
+        await Outbox(database, broker, "test").submit([task()], ids_are_new=True)
+    assert await state_of(broker, "task-1") is Presence.UNKNOWN
+    await database.close()
+
+
+async def test_missing_table_names_the_next_step(mariadb_url: str, broker: Broker) -> None:
+    """A database that was not upgraded says what to run."""
+    database = sql.Database(mariadb_url)
+    with pytest.raises(ConfigurationError, match="task-run db upgrade"):
+        await Outbox(database, broker, "test").submit([task()], ids_are_new=True)
+    await database.close()
+
+
+async def test_impossible_task_leaves_no_row(outbox: Outbox) -> None:
+    """What a limit can never let run is refused, as without a row; others keep their rows."""
+    rate = RateLimiter("job", "a", n_items=5)
+    rate.limit, rate.window_seconds = 1, 60
+    locks = encode_locks([rate])
+    await outbox.submit([task("fine")], ids_are_new=False)
+    with pytest.raises(LimitImpossible, match="task bad was not submitted"):
+        await outbox.submit([task("fine"), task("bad", locks=locks)], ids_are_new=False)
+    assert await outbox.count() == 1
+
+
+async def test_many_are_submitted_in_pages(outbox: Outbox, broker: Broker) -> None:
+    """More than a page of tasks: each has its row, and each runs."""
+    many = [task(f"task-{n}") for n in range(2 * PAGE_ROWS + 1)]
+    assert await outbox.submit(many, ids_are_new=True) == [True] * len(many)
+    assert await outbox.count() == len(many)
+    assert sorted(await run_all(broker)) == sorted(item.id for item in many)
+
+
+# ---- in the caller's transaction ----------------------------------------------------------------
+
+
+async def test_row_comes_with_the_commit(
+    outbox: Outbox, database: sql.Database, broker: Broker
+) -> None:
+    """Before the commit nobody sees the task, Redis is not asked, a roll-back leaves none."""
+    await outbox.prepare()
+    async with database.engine.connect() as connection:
+        await outbox.submit_within(connection, [task("taken-back")])
+        await connection.rollback()
+        await outbox.submit_within(connection, [task("kept")])
+        assert await waiting(outbox, 1) == []
+        await connection.commit()
+    assert await waiting(outbox, 1) == ["kept"]
+    assert await state_of(broker, "kept") is Presence.UNKNOWN
+
+
+async def test_session_is_taken_too(outbox: Outbox, database: sql.Database) -> None:
+    """An AsyncSession commits or takes back the row like the caller's own."""
+    await outbox.prepare()
+    async with async_sessionmaker(database.engine)() as session:
+        await outbox.submit_within(session, [task("kept")])
+        await session.commit()
+        await outbox.submit_within(session, [task("taken-back")])
+    assert await waiting(outbox, 1) == ["kept"]
+
+
+async def test_known_id_does_not_abort_the_transaction(
+    outbox: Outbox, database: sql.Database, broker: Broker
+) -> None:
+    """The caller goes on; the relay asks Redis again, because the row may be a left-over."""
+    await outbox.submit([task()], ids_are_new=True)
+    async with database.transaction() as connection:
+        await outbox.submit_within(connection, [task(envelope=b"other"), task("task-2")])
+    epoch = await epoch_of(broker)
+    found = await outbox.due(epoch, again=False, skip=0)
+    assert sorted(item.id for item in found) == ["task-1", "task-2"]
+    assert task() in found  # as it was submitted first
+    assert sorted(await outbox.hand_over(found)) == [False, True]
+    assert await waiting(outbox, epoch) == []
+
+
+@pytest.mark.parametrize("wrong", [object(), Session(), "transaction", sql.Database])
+async def test_something_else_is_refused(outbox: Outbox, wrong: object) -> None:
+    """What is no asynchronous connection or session is named, and what is needed."""
+    with pytest.raises(
+        TypeError, match=r"an AsyncConnection or AsyncSession .* is needed, not \w+"
+    ):
+        await outbox.submit_within(wrong, [task()])
+
+
+async def test_session_without_a_database_is_refused(outbox: Outbox) -> None:
+    """A session that is bound to nothing has no transaction to join."""
+    with pytest.raises(ConfigurationError, match="transaction: the session"):
+        await outbox.submit_within(AsyncSession(), [task()])
+
+
+async def test_transaction_on_another_database_is_refused(outbox: Outbox, tmp_path: Path) -> None:
+    """Its rows would never be found; both databases are named, without passwords."""
+    other = sql.open_engine(f"sqlite:///{tmp_path}/other.db")
+    async with other.connect() as connection:
+        with pytest.raises(ConfigurationError, match=r"on the database .*other\.db.*NONET_DB_URL"):
+            await outbox.submit_within(connection, [task()])
+    await other.dispose()
+
+
+@pytest.mark.parametrize("dialect", ["postgresql"])
+def test_statement_compiles_for_postgresql(dialect: str) -> None:
+    """No server of this kind is here: the statement is at least what its manual says."""
+    text = str(insert_statement(dialect).compile(dialect=postgresql.dialect()))
+    assert "ON CONFLICT (namespace, task_id) DO UPDATE SET epoch = " in text
+
+
+# ---- the relay's side ---------------------------------------------------------------------------
+
+
+async def test_new_epoch_gets_all_rows_again(
+    outbox: Outbox, broker: Broker, redis_server: RedisServer
+) -> None:
+    """After a FLUSHALL every row is due, oldest first, and runs; then none is."""
+    many = [task(f"task-{n}") for n in range(5)]
+    for item in many:
+        await outbox.submit([item], ids_are_new=True)
+    with redis_server.client() as client:
+        client.flushall()
+    epoch = await epoch_of(broker)
+    found = await outbox.due(epoch, again=True, skip=0)
+    assert found == many
+    assert await outbox.due(epoch, again=True, skip=3) == many[3:]
+    await outbox.hand_over(found)
+    assert await waiting(outbox, epoch) == []
+    assert len(await run_all(broker)) == 5
+
+
+async def test_mark_is_of_the_epoch_before_the_submission(
+    outbox: Outbox, broker: Broker, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis emptied right after it took the task: the row is due again."""
+    submit = broker.submit
+
+    async def then_flush(submissions: Sequence[Submission]) -> list[bool]:
+        made = await submit(submissions)
+        with redis_server.client() as client:
+            client.flushall()
+        return made
+
+    monkeypatch.setattr(broker, "submit", then_flush)
+    await outbox.submit([task()], ids_are_new=True)
+    assert await waiting(outbox, await epoch_of(broker)) == ["task-1"]
+
+
+async def test_review_deletes_rows_of_what_has_ended(outbox: Outbox, broker: Broker) -> None:
+    """A worker that died before it closed the rows: those that ended go, those that live stay."""
+    ended = [task(f"ended-{n}") for n in range(PAGE_ROWS + 1)]
+    await outbox.submit(ended, ids_are_new=True)
+    await run_all(broker)
+    await outbox.submit([task("lives")], ids_are_new=True)
+    assert await outbox.review(await epoch_of(broker)) == (len(ended), 0)
+    assert await outbox.count() == 1
+
+
+async def test_review_finds_what_redis_has_lost(
+    outbox: Outbox, broker: Broker, redis_server: RedisServer
+) -> None:
+    """Data without their last moments, unnoticed: the task is unknown, and handed over again."""
+    await outbox.submit([task("lost"), task("lives")], ids_are_new=True)
+    epoch = await epoch_of(broker)
+    with redis_server.client() as client:
+        client.delete("{test}:t:lost", "{test}:b:lost")
+    assert await outbox.review(epoch) == (0, 1)
+    assert await waiting(outbox, epoch) == ["lost"]
+
+
+async def test_review_believes_only_the_epoch_it_is_about(
+    outbox: Outbox, broker: Broker, redis_server: RedisServer, database: sql.Database
+) -> None:
+    """Redis emptied in the middle of a review: what it then does not know says nothing."""
+    await outbox.submit([task()], ids_are_new=True)
+    before = await epoch_of(broker)
+    with redis_server.client() as client:
+        client.flushall()
+    assert await outbox.review(before) == (0, 0)
+    assert await epochs(database) == {"task-1": before}
+    assert await waiting(outbox, await epoch_of(broker)) == ["task-1"]
+
+
+async def test_nothing_makes_a_sqlite_file_but_a_submission(tmp_path: Path, broker: Broker) -> None:
+    """Looking for durable tasks, or closing rows, leaves no file behind."""
+    database = sql.Database(f"sqlite:///{tmp_path}/state/nonet.db")
+    outbox = Outbox(database, broker, "test")
+    assert await waiting(outbox, 1) == []
+    assert (await outbox.review(1), await outbox.close(["x"]), await outbox.count()) == (
+        (0, 0),
+        0,
+        0,
+    )
+    assert os.listdir(tmp_path) == []
+    await outbox.submit([task()], ids_are_new=True)
+    assert await outbox.count() == 1
+    await database.close()
+
+
+async def test_writers_do_not_get_in_each_others_way(
+    outbox: Outbox, database: sql.Database, broker: Broker
+) -> None:
+    """Submits, closings, reviews and transactions at the same time: none fails, no row is left."""
+    await outbox.prepare()
+
+    async def one(n: int) -> None:
+        await outbox.submit([task(f"own-{n}-{i}") for i in range(3)], ids_are_new=n % 2 == 0)
+        await outbox.submit([task(f"shared-{n % 5}")], ids_are_new=False)
+        await outbox.close([f"own-{n}-{i}" for i in range(4)])
+        async with database.transaction() as connection:
+            await outbox.submit_within(connection, [task(f"given-{n}")])
+        await outbox.review(await epoch_of(broker))
+        await outbox.close([f"given-{n}"])
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(one(n) for n in range(40)))
+    assert sorted(await epochs(database)) == [f"shared-{n}" for n in range(5)]
+
+
+# ---- schema -------------------------------------------------------------------------------------
+
+
+async def differences(database: sql.Database) -> list[Any]:
+    def compare(connection: sa.Connection) -> list[Any]:
+        options = {
+            "compare_type": True,
+            "include_name": lambda name, kind, _: kind != "table" or name == "outbox_tasks",
+        }
+        context = MigrationContext.configure(connection, opts=options)
+        return list(compare_metadata(context, outbox_tasks.metadata))
+
+    async with database.transaction() as connection:
+        return await connection.run_sync(compare)
+
+
+async def test_migrations_build_the_table_that_the_code_uses(database: sql.Database) -> None:
+    """The migrated schema and the table in the code do not differ."""
+    assert await differences(database) == []
+
+
+async def test_upgrade_finishes_what_a_killed_one_began(database: sql.Database) -> None:
+    """A table without its index and version entry, as a kill leaves it on MySQL, is completed."""
+    drop = "DROP INDEX ix_outbox_tasks_epoch"
+    if database.engine.dialect.name != "sqlite":
+        drop += " ON outbox_tasks"
+    await _execute(database, drop, f"UPDATE {sql.VERSION_TABLE} SET version_num = '0001'")
+    assert await sql.check(database.url) is sql.Schema.BEHIND
+    await sql.upgrade(database.url)
+    assert await differences(database) == []
+
+
+async def test_relay_finds_its_rows_by_the_index(database: sql.Database, outbox: Outbox) -> None:
+    """Thousands of open tasks do not cost the relay a look at each of them, once a second."""
+    await outbox.submit([task()], ids_are_new=True)
+    explain = "EXPLAIN QUERY PLAN" if database.engine.dialect.name == "sqlite" else "EXPLAIN"
+    async with database.transaction() as connection:
+        plan = await connection.exec_driver_sql(
+            f"{explain} SELECT task_id FROM outbox_tasks WHERE namespace = 'test' "
+            "AND epoch IS NULL ORDER BY epoch, created_at, task_id LIMIT 200"
+        )
+        assert "ix_outbox_tasks_epoch" in str(plan.all())
+
+
+async def _execute(database: sql.Database, *statements: str) -> None:
+    connection: AsyncConnection
+    async with database.transaction() as connection:
+        for statement in statements:
+            await connection.exec_driver_sql(statement)
