@@ -15,6 +15,8 @@ from enum import IntEnum
 
 logger = logging.getLogger(__name__)
 
+# Asks a daemon to drain; sent twice it is still one request, unlike SIGTERM.
+DRAIN_SIGNAL = signal.SIGUSR1
 _LAST_TICK_SECONDS = 2.0
 
 
@@ -56,6 +58,10 @@ class Stop:
             self.forced.set()
         self.requested.set()
 
+    def drain(self) -> None:
+        """What `DRAIN_SIGNAL` does: a request that never forces, however often it is made."""
+        self.requested.set()
+
     async def sleep(self, seconds: float) -> None:
         """Sleep, but not longer than until a stop is requested."""
         try:
@@ -67,17 +73,23 @@ class Stop:
 
 @asynccontextmanager
 async def stop_on_signals() -> AsyncIterator[Stop]:
-    """SIGTERM and SIGINT request a stop inside this block."""
+    """SIGTERM, SIGINT and `DRAIN_SIGNAL` request a stop inside this block."""
     stop = Stop()
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stop.request)
+    handlers = {
+        signal.SIGTERM: stop.request,
+        signal.SIGINT: stop.request,
+        DRAIN_SIGNAL: stop.drain,
+    }
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         yield stop
     finally:
-        for number in signals:
+        for number in handlers:
             loop.remove_signal_handler(number)
+        # Nobody who asks for the end once more shall break off the last steps to it.
+        signal.signal(DRAIN_SIGNAL, signal.SIG_IGN)
 
 
 async def every(stop: Stop, name: str, tick: Callable[[], Awaitable[float]]) -> None:

@@ -36,14 +36,14 @@ class Settings(BaseSettings):
     Attributes:
         redis_url: ``redis://``, ``rediss://``, ``unix://`` or ``embedded://`` (a private server
             under `state_dir`). ``NONET_REDIS_URL_FILE`` names a file that holds it.
-        db_url: SQLAlchemy URL for dead letters; empty: SQLite under `state_dir`.
+        db_url: SQLAlchemy URL for dead letters and durable tasks; empty: SQLite under `state_dir`.
             ``NONET_DB_URL_FILE`` names a file that holds it.
         namespace: prefix of all keys; one Redis may hold several.
         config: file or directory of the central configuration; read by the scheduler.
         tasks: modules with tasks, beside those from entry points.
         entry_points: prefixes of entry point groups, beside ``nonet``.
         extensions: distributions, first wins, where two define the same task.
-        state_dir: where embedded servers and SQLite keep their data.
+        state_dir: where embedded servers, SQLite and the run files of workers are.
         concurrency: tasks at a time in one worker; unset: 100 for small, 1 for the others.
         lease: after this time without renewal another worker takes a delivery.
         lock_ttl: how long locks outlive a dead holder.
@@ -148,8 +148,16 @@ class Settings(BaseSettings):
         return Signer(parse_keys(self.signing_keys.get_secret_value()), self.namespace)
 
     def sql_url(self) -> str:
-        """Where dead letters go: `db_url`, else SQLite under the state directory."""
-        return self.db_url.get_secret_value() or f"sqlite+aiosqlite:///{self.state_dir}/nonet.db"
+        """Where dead letters and durable tasks go: `db_url`, else SQLite under `state_dir`."""
+        return self.db_url.get_secret_value() or f"sqlite+aiosqlite:///{self._sqlite_file}"
+
+    def may_have_sql(self) -> bool:
+        """Whether there is a database to look into; False: nobody has written one here."""
+        return bool(self.db_url.get_secret_value()) or self._sqlite_file.exists()
+
+    @property
+    def _sqlite_file(self) -> Path:
+        return self.state_dir / "nonet.db"
 
 
 def load_settings(**options: Any) -> Settings:

@@ -81,9 +81,13 @@ class Site:
         """A ``task-scheduler``."""
         return self._start("task-scheduler", *options, wait=wait, **environment)
 
-    def program(self, *command: str) -> Daemon:
+    def program(self, *command: str, **environment: str) -> Daemon:
         """Another command of this environment, e.g. ``python -c CODE``."""
-        return self._start(*command, wait=False)
+        return self._start(*command, wait=False, **environment)
+
+    def run_files(self) -> list[Path]:
+        """What tells which workers run here."""
+        return list((self._home / "state" / "run").iterdir())
 
     def app(self, **options: Any) -> Nonet:
         """The application of this test's process, not yet open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 from acceptance.probe_tasks import (
@@ -14,7 +15,7 @@ from acceptance.probe_tasks import (
     VoidedThread,
 )
 from acceptance.site import Site, submit_all
-from daemons import until
+from daemons import Daemon, until
 
 from nonet import BaseTask
 
@@ -174,3 +175,97 @@ async def test_what_a_worker_was_given_unseen_is_given_back(site: Site) -> None:
         assert site.pending() == 0
         site.worker()
         assert await unseen.result(timeout=10) == 0
+
+
+# ---- task-worker --drain ------------------------------------------------------------------------
+
+
+async def test_drain_command_waits_for_the_end(site: Site) -> None:
+    """`--drain` returns when the worker has finished what ran; a second one does not force it."""
+    gate = site.gate()
+    worker = site.worker("--grace", LONG)
+    async with site.app() as app:
+        handle = await app.submit(Gated(gate))
+        await site.started(handle)
+        drains = [site.program("task-worker", "--drain") for _ in range(2)]
+        await until(lambda: "draining" in worker.log, "the worker drains")
+        late = site.program("task-worker", "--drain", "--size", "small", "--timeout", "0.1")
+        assert late.wait() == 1
+        assert f"worker {worker.incarnation} (pid {worker.pid}) still runs after 0.1 s" in late.log
+        assert worker.alive and all(drain.alive for drain in drains)
+        site.open(gate)
+        assert [drain.wait() for drain in drains] == [0, 0]
+        assert worker.wait() == 0
+        assert (await handle.status()).state == "done"
+    assert f"worker {worker.incarnation} (pid {worker.pid}): drained" in drains[0].log
+    assert site.run_files() == []
+
+
+@pytest.mark.parametrize(
+    ("grace", "act", "code", "said"),
+    [
+        (SHORT, lambda _: None, 1, "cut off by the grace"),
+        (LONG, Daemon.terminate, 143, "ended at once by a second signal"),
+        (LONG, Daemon.kill, 1, "gone without an exit code: killed?"),
+    ],
+    ids=["grace", "second-signal", "killed"],
+)
+async def test_drain_command_tells_how_the_worker_ended(
+    site: Site, grace: str, act: Callable[[Daemon], None], code: int, said: str
+) -> None:
+    """Only a worker that drained is a 0; the largest code counts."""
+    gate = site.gate()
+    busy = site.worker("--grace", grace)
+    async with site.app() as app:
+        handle = await app.submit(Gated(gate))
+        await site.started(handle)
+        idle = site.worker(size="large")
+        drain = site.program("task-worker", "--drain")
+        await until(lambda: "draining" in busy.log, "the worker drains")
+        act(busy)
+        assert drain.wait() == code
+        assert f"worker {idle.incarnation} (pid {idle.pid}): drained" in drain.log
+        assert f"worker {busy.incarnation} (pid {busy.pid}): {said}" in drain.log
+        site.open(gate)
+        site.worker()
+        await handle.result(timeout=20)
+
+
+def test_drain_command_stops_what_it_names_alone(site: Site) -> None:
+    """Neither another size, namespace or state directory is touched; without any it is 4."""
+    worker = site.worker()
+    for options, environment in (
+        (["--size", "large"], {}),
+        (["--namespace", "other"], {}),
+        ([], {"NONET_STATE_DIR": site.write("elsewhere", "") + ".d"}),
+    ):
+        drain = site.program("task-worker", "--drain", *options, **environment)
+        assert drain.wait() == 4
+        assert "runs here (run files: " in drain.log
+    assert worker.alive
+    assert site.program("task-worker", "--drain", "--size", "small").wait() == 0
+    assert worker.wait() == 0
+
+
+def test_a_worker_without_a_state_directory_works(site: Site) -> None:
+    """No run file can be written: a warning, not the end of the worker."""
+    state = site.write("state-file", "")
+    worker = site.worker(NONET_STATE_DIR=state)
+    assert "no run file, so --drain will not find this worker" in worker.log
+    worker.terminate()
+    assert worker.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ([], "name a size, or --drain"),
+        (["--size", "small", "--timeout", "3"], "means something with --drain only"),
+        (["--drain", "--grace", "3"], "mean nothing with --drain"),
+    ],
+)
+def test_odd_options_of_a_worker_are_refused(site: Site, options: list[str], reason: str) -> None:
+    """Exit code 2, with the reason."""
+    daemon = site.program("task-worker", *options)
+    assert daemon.wait() == 2
+    assert reason in daemon.log

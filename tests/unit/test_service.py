@@ -66,3 +66,13 @@ async def test_the_second_request_forces() -> None:
     assert not stop.forced.is_set()
     stop.request()
     assert stop.forced.is_set()
+
+
+async def test_a_request_to_drain_never_forces() -> None:
+    """However often it comes; a signal after it is the second one."""
+    stop = Stop()
+    stop.drain()
+    stop.drain()
+    assert stop.requested.is_set() and not stop.forced.is_set()
+    stop.request()
+    assert stop.forced.is_set()
