@@ -12,7 +12,7 @@ from servers import MariaServer, RedisServer
 
 # Keys without a TTL that a namespace keeps for good; everything else must expire or be removed.
 _STRUCTURE = (
-    *("tasks:*", "woken:*", "fence", "epoch", "mend", "term", "leader", "promoted", "periodic*"),
+    *("tasks:*", "woken:*", "fence", "epoch", "mend", "term", "leader", "promoted", "periodic*", "startup"),
     *("quarantine*", "workers", "idle:*", "groups", "watch", "limits*", "counters", "events"),
 )
 

@@ -28,6 +28,7 @@ from nonet.errors import (
     UnknownTaskError,
 )
 from nonet.explanation import Explanation, LockHolder
+from nonet.hooks import Epoch, startup_hook
 from nonet.injection import Depends, register_dependency
 from nonet.locks import (
     BaseLimiter,
@@ -74,6 +75,7 @@ __all__ = [
     "DeadlockError",
     "DependencyError",
     "Depends",
+    "Epoch",
     "ExclusiveRWLock",
     "Explanation",
     "ExponentialBackoff",
@@ -118,4 +120,5 @@ __all__ = [
     "register_dependency",
     "register_locked_object_type",
     "spawn_with_callback",
+    "startup_hook",
 ]

@@ -18,7 +18,7 @@ async def test_a_file_that_still_changes_is_not_applied(redis_url: str, tmp_path
     file.write_text(BEFORE)
     address = LimitAddress("job", "a")
     async with Nonet.from_settings(redis_url=redis_url, config=file) as app:
-        scheduler = app.scheduler()
+        scheduler = app.scheduler(app.injector())
         scheduler._adopt(scheduler._read_config())
         file.write_text("{}")
         tick = asyncio.create_task(scheduler._watch_config())

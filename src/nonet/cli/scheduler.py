@@ -44,8 +44,8 @@ def schedule(
 
     async def command() -> int:
         application = Nonet.from_settings(**options, config=config)
-        async with application, stop_on_signals() as stop:
-            return await application.scheduler().run(stop)
+        async with application, application.injector() as injector, stop_on_signals() as stop:
+            return await application.scheduler(injector).run(stop)
 
     run(debug, command)
 

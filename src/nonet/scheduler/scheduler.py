@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -35,6 +35,7 @@ from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 logger = logging.getLogger(__name__)
 
 _LEAD_SECONDS = 1.0
+_STANDBY_SECONDS = 0.2
 _LONGEST_PAUSE = 1.0
 _CONFIG_SECONDS = 1.0
 # A file that changes again within this time is still being written.
@@ -43,17 +44,31 @@ _RESIGN_SECONDS = 1.0
 _BATCH = 500
 
 
+Chore = Callable[[str], Awaitable[float]]
+"""One pass of a loop of the leader, which gets its term; returns the seconds until the next."""
+
+
 class Scheduler:
-    """One scheduler process; leads when it holds the lease, else stands by."""
+    """One scheduler process; leads when it holds the lease, else stands by.
+
+    Args:
+        chores: further loops by name; each runs while this process leads.
+    """
 
     def __init__(
-        self, settings: Settings, client: Client, leadership: Leadership, limits: Limits
+        self,
+        settings: Settings,
+        client: Client,
+        leadership: Leadership,
+        limits: Limits,
+        chores: Mapping[str, Chore],
     ) -> None:
         self._settings = settings
         self._client = client
         self._broker = client.broker
         self._leadership = leadership
         self._limits = limits
+        self._chores = chores
         self.name = f"{os.getpid()}@{socket.getfqdn()}"
         self._owner = f"{self.name}/{secrets.token_hex(4)}"
         self._term: str | None = None
@@ -84,6 +99,7 @@ class Scheduler:
                         ("delayed promotion", self._promote),
                         ("periodic entries", self._fire_due),
                         ("configuration", self._watch_config),
+                        *((name, self._while_leading(do)) for name, do in self._chores.items()),
                     )
                 }
                 await wind_up(stop, running)
@@ -98,6 +114,13 @@ class Scheduler:
     def term(self) -> str | None:
         """The term while this process leads by its own clock, else None."""
         return self._term if time.monotonic() < self._leads_until else None
+
+    def _while_leading(self, chore: Chore) -> Callable[[], Awaitable[float]]:
+        async def tick() -> float:
+            term = self.term
+            return _STANDBY_SECONDS if term is None else await chore(term)
+
+        return tick
 
     async def _resign(self, term: str) -> None:
         try:
@@ -122,11 +145,11 @@ class Scheduler:
     async def _promote(self) -> float:
         term = self.term
         if term is None:
-            return 0.2
+            return _STANDBY_SECONDS
         promoted = await self._broker.promote(term, _BATCH)
         if not promoted.allowed:
             self._depose()
-            return 0.2
+            return _STANDBY_SECONDS
         if promoted.next_in == 0:
             return 0.0
         pause = min(_LONGEST_PAUSE, promoted.next_in or _LONGEST_PAUSE)
@@ -144,7 +167,7 @@ class Scheduler:
         """Submit what is due of every entry; one that fails does not hold up the others."""
         term = self.term
         if term is None:
-            return 0.2
+            return _STANDBY_SECONDS
         now = await self._broker.now()
         last = await self._base_instants(term, now)
         pause = _LONGEST_PAUSE

@@ -29,11 +29,15 @@ class Leader:
 
 
 class Leadership:
-    """Leader lease and periodic state of one namespace, over a broker's connection."""
+    """Leader lease and periodic state of one namespace, over a broker's connection.
+
+    Attributes:
+        epoch: which data set of Redis this process has seen last.
+    """
 
     def __init__(self, broker: Broker, namespace: str) -> None:
         self._client = broker.client
-        self._epoch = broker.epoch
+        self.epoch = broker.epoch
         self._lock_ttl_ms = broker.lock_ttl_ms
         self._prefix = prefix(namespace)
         self._scripts = Scripts(broker.client, self._prefix)
@@ -45,10 +49,10 @@ class Leadership:
             owner,
             round(ttl_seconds * 1000),
             info,
-            self._epoch.sequence,
+            self.epoch.sequence,
             self._lock_ttl_ms,
         )
-        self._epoch.see(epoch)
+        self.epoch.see(epoch)
         return term.decode() or None
 
     async def resign(self, owner: str, term: str) -> None:
@@ -72,6 +76,28 @@ class Leadership:
             "fire", term, entry, _microseconds(occurrence), *submission.spec()
         )
         return str(answer.decode())
+
+    async def hooks_done(self, term: str, epoch: int) -> set[str] | None:
+        """The start-up hooks that have succeeded in an epoch; None if another term leads."""
+        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+            pipe.hget(f"{self._prefix}leader", "term").hgetall(f"{self._prefix}startup")
+            leader, found = await pipe.execute()
+        if leader != term.encode():
+            return None
+        head = f"{epoch}|done|".encode()
+        return {name.decode() for name, value in found.items() if value.startswith(head)}
+
+    async def hook_ended(
+        self, term: str, epoch: int, hook: str, who: str, problem: str = ""
+    ) -> bool:
+        """Remember how a start-up hook ended; False if another term leads, or the epoch is over.
+
+        Args:
+            who: ran it, for the event stream.
+            problem: what went wrong; empty: it succeeded.
+        """
+        answer = await self._scripts.run("hook_ended", term, epoch, hook, who, problem)
+        return bool(answer == 1)
 
     async def plan(self, term: str, new: list[str], gone: list[str], now: datetime) -> bool:
         """Remember since when new entries are planned, drop those planned no more.

@@ -1,0 +1,87 @@
+"""Start-up hooks: what an application does once for each epoch of Redis, thus on an empty one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from nonet.errors import RegistrationError
+
+Hook = Callable[..., Any]
+_AnyHook = TypeVar("_AnyHook", bound=Hook)
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Which data set of Redis this is; what a hook gets for a parameter of this class.
+
+    Attributes:
+        began: when it began, by the clock of Redis: the first use, or when somebody noticed that
+            its data were gone or older. What was submitted before is lost or may be.
+    """
+
+    began: datetime
+
+
+_registered: dict[str, Hook] = {}
+
+
+def startup_hook(function: _AnyHook) -> _AnyHook:
+    """Let the leading scheduler call `function` once for each epoch of Redis, until it succeeds.
+
+    At least once: a scheduler may die right after it, and the next one calls it again, so that it
+    must be idempotent. Hooks run in the order of their registration, those of the entry points
+    ``nonet.startup`` before them, by name; one that fails is tried again before the next ones.
+
+    Args:
+        function: ``async def`` or ``def``; its parameters are injected as those of ``execute``,
+            and one annotated with `Epoch` gets the epoch. Tasks may be submitted in it.
+
+    Raises:
+        RegistrationError: another function has this name in its module.
+
+    Example:
+        @startup_hook
+        async def reset(epoch: Epoch, db: Annotated[JobDB, Depends(JobDB.session)]) -> None:
+            # What Redis has lost is to be done again.
+            for job in await db.received_again(pending_since_before=epoch.began):
+                await Submit(job).schedule(id=f"submit-{job}")
+    """
+    _register(f"{function.__module__}.{function.__qualname__}", function)
+    return function
+
+
+def startup_hooks(prefixes: Iterable[str] = ("nonet",)) -> dict[str, Hook]:
+    """All hooks by name, in the order in which they run.
+
+    Args:
+        prefixes: of the groups of entry points, ``<prefix>.startup``.
+
+    Raises:
+        RegistrationError: an entry point cannot be imported, or two have one name.
+    """
+    found: dict[str, Hook] = {}
+    for prefix in prefixes:
+        group = importlib.metadata.entry_points(group=f"{prefix}.startup")
+        for entry in sorted(group, key=lambda item: item.name):
+            if entry.name in found:
+                raise RegistrationError(f"two start-up hooks are named {entry.name!r}: rename one")
+            try:
+                found[entry.name] = entry.load()
+            except Exception as error:  # an author's module may raise anything
+                problem = f"{type(error).__name__}: {error}"
+                raise RegistrationError(
+                    f"start-up hook {entry.name!r} ({entry.value}) cannot be loaded: {problem}"
+                ) from error
+    decorated = {name: hook for name, hook in _registered.items() if hook not in found.values()}
+    return found | decorated
+
+
+def _register(name: str, function: Hook) -> None:
+    known = _registered.setdefault(name, function)
+    if known is not function and known.__code__ is not function.__code__:
+        raise RegistrationError(f"two start-up hooks are named {name}: rename one")
+    _registered[name] = function
