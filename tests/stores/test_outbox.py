@@ -149,7 +149,7 @@ async def test_accepted_while_redis_is_away(
     assert await apart.submit([task()], ids_are_new=False) == [False]
     assert "1 durable tasks are kept in SQL and handed over later" in caplog.text
     (found,) = await outbox.due(await epoch_of(broker), again=False, skip=0)
-    assert await outbox.hand_over([found]) == [True]
+    assert await outbox.hand_over([found], await epoch_of(broker)) == [True]
     assert await run_all(broker) == ["task-1"]
 
 
@@ -239,7 +239,7 @@ async def test_known_id_does_not_abort_the_transaction(
     found = await outbox.due(epoch, again=False, skip=0)
     assert sorted(item.id for item in found) == ["task-1", "task-2"]
     assert task() in found  # as it was submitted first
-    assert sorted(await outbox.hand_over(found)) == [False, True]
+    assert sorted(await outbox.hand_over(found, epoch)) == [False, True]
     assert await waiting(outbox, epoch) == []
 
 
@@ -290,7 +290,7 @@ async def test_new_epoch_gets_all_rows_again(
     found = await outbox.due(epoch, again=True, skip=0)
     assert found == many
     assert await outbox.due(epoch, again=True, skip=3) == many[3:]
-    await outbox.hand_over(found)
+    await outbox.hand_over(found, epoch)
     assert await waiting(outbox, epoch) == []
     assert len(await run_all(broker)) == 5
 

@@ -82,7 +82,7 @@ class Outbox:
             async with self._database.transaction() as connection:
                 await self._insert(connection, page)
             try:
-                known = await self.hand_over(page)
+                known = await self.hand_over(page, await self.epoch())
             except LimitImpossible:
                 await self._withdraw([item.id for item in page if item.id not in kept])
                 raise
@@ -111,18 +111,23 @@ class Outbox:
             for page in _pages(submissions):
                 await self._insert(connection, page)
 
-    async def hand_over(self, submissions: Sequence[Submission]) -> list[bool]:
+    async def epoch(self) -> int:
+        """The epoch of Redis now."""
+        epoch, _ = await self._broker.presence([])
+        return epoch
+
+    async def hand_over(self, submissions: Sequence[Submission], epoch: int) -> list[bool]:
         """Give kept tasks to Redis and mark their rows; False for each that it knew already.
 
+        Args:
+            epoch: read before this is called.
+
         Raises:
-            NonetError: as `Broker.submit`; none is marked, and some may have been submitted.
+            NonetError: as `Broker.submit`, or SQL does not answer. None is marked, and some may
+                have been submitted: do it again.
         """
-        epoch, _ = await self._broker.presence([])
         made = await self._broker.submit(submissions)
-        try:
-            await self._mark([item.id for item in submissions], epoch)
-        except NonetError as error:  # the relay hands them over again, which changes nothing
-            logger.warning("%d rows of durable tasks are not marked: %s", len(submissions), error)
+        await self._mark([item.id for item in submissions], epoch)
         return made
 
     async def due(self, epoch: int, *, again: bool, skip: int) -> list[Submission]:
