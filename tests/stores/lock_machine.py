@@ -174,7 +174,9 @@ class LockMachine:
     def fetch(self, worker: int, free: int, looks: int) -> list[Delivery]:
         """Fetch, and compare with what the rules say for each entry in its order."""
         name = self._workers[worker]
-        rows = self._run("fetch", name, "small", free, looks, LOCK_TTL_MS, *self._waits(), 0)[3:]
+        rows = self._run("fetch", name, "small", free, looks, LOCK_TTL_MS, *self._waits(), 0, 4096)[
+            3:
+        ]
         got = self._replay(name, rows, free, looks)
         self.live += got
         self._judge()

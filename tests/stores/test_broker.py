@@ -594,3 +594,17 @@ class TestReclaim:
         assert await broker.client.xinfo_consumers("{test}:tasks:normal:small", "workers") == []
         assert await broker.client.zcard("{test}:workers") == 0
         assert await broker.client.zcard("{test}:idle:small") == 0
+
+
+class TestOversized:
+    @pytest.mark.parametrize("part", ["b", "l"])
+    async def test_no_worker_gets_what_is_too_long(self, redis_url: str, part: str) -> None:
+        """An envelope or locks beyond the limit end dead in Redis, with their size as the reason."""
+        broker = make_broker(redis_url, message_limit=1000)
+        await broker.submit([task("long"), task("fine")])
+        await broker.client.set(f"{{test}}:{part}:long", bytes(5000))
+        assert [delivery.id for delivery in await fetch(broker)] == ["fine"]
+        assert (await broker.client.get("{test}:r:long")).startswith(b"dead|")
+        ((_, kept),) = await broker.client.xrange("{test}:quarantine")
+        assert kept[b"task"] == b"long" and b"exceeds 1256" in kept[b"reason"]
+        await broker.aclose()

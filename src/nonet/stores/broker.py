@@ -13,7 +13,7 @@ from typing import Any
 
 from nonet.errors import NEXT_STEP_IMPOSSIBLE, LimitImpossible
 from nonet.keys import prefix
-from nonet.message import ResultDocument, encode
+from nonet.message import HARD_LIMIT_BYTES, ResultDocument, encode
 from nonet.stores.epoch import EpochSeen
 from nonet.stores.redis import (
     BatchedScripts,
@@ -33,6 +33,8 @@ SIZES = ("small", "medium", "large")
 _CHUNK_TASKS = 500
 _CHUNK_BYTES = 1024 * 1024
 _LOOKS = 200
+# What `nonet.signing` adds to an envelope, at most.
+_SIGNATURE_BYTES = 256
 _KEYS_PER_PAGE = 1000
 _WORKERS_PROMOTE_AFTER = timedelta(seconds=5)
 
@@ -156,6 +158,7 @@ class Broker:
         namespace: all keys start with ``{namespace}:``.
         lock_ttl, lease, result_ttl, dedup_ttl: seconds, see `nonet.settings.Settings`.
         waits: when parked tasks are looked at without a wake-up.
+        message_limit: longest envelope that is handed to a worker, in bytes.
 
     Attributes:
         epoch: which data set of Redis this process has seen last.
@@ -173,6 +176,7 @@ class Broker:
         result_ttl: float,
         dedup_ttl: float,
         waits: Waits = Waits(),
+        message_limit: int = HARD_LIMIT_BYTES,
     ) -> None:
         self.url = url
         self.prefix = prefix(namespace)
@@ -188,6 +192,7 @@ class Broker:
         self._result_ms = round(result_ttl * 1000)
         self._dedup_ms = round(dedup_ttl * 1000)
         self._waits = waits.microseconds()
+        self._message_limit = message_limit
 
     async def ping(self) -> None:
         """Return if Redis answers and lets us run scripts that write.
@@ -249,14 +254,20 @@ class Broker:
             self.lock_ttl_ms,
             *self._waits,
             self.epoch.sequence,
+            self._message_limit + _SIGNATURE_BYTES,
         )
         self.epoch.see(answer)
         deliveries = []
         for row in answer[2:]:
             try:
-                deliveries.append(_delivery(row))
+                delivery = _delivery(row)
             except ValueError as error:  # a damaged record must not hold up the others
                 await self._end_damaged(row, f"its record is damaged: {type(error).__name__}")
+                continue
+            if delivery.state == "running" and delivery.detail:
+                await self._end_damaged(row, delivery.detail)
+            else:
+                deliveries.append(delivery)
         return deliveries, more == 1
 
     async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:

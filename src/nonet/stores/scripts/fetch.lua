@@ -4,17 +4,18 @@
 -- KEYS  prefix
 -- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
 --       first and longest pause µs before a parked task is looked at by itself, lock aging µs,
---       sequence seen
+--       sequence seen, longest envelope in bytes
 -- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, n × row}; a row is (id, gen, fence,
 --       state, attempts used, worker deaths, stream key, entry, envelope, locks, marks of the
 --       limiters that hold or '', error document, reason, generation in which it died, what it
 --       died of, what an earlier attempt has saved); those from error document to what it died of
---       only for dying tasks
+--       only for dying tasks; of a running one what it died of says why its envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks queues refusal waiting
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local longest = tonumber(ARGV[10])
 local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
 local taken = {0, current_epoch(tonumber(ARGV[9]), lock_ttl)}
 math.randomseed(tonumber(clock[2]))
@@ -37,6 +38,11 @@ end
 
 local function hand_over(pointer, record, state, held, lines, document)
   local envelope = pointer.envelope or redis.call('GET', P .. 'b:' .. pointer.id) or ''
+  if state == 'running' and math.max(#envelope, #lines) > longest then
+    -- However long it is, no worker has to hold it in its memory.
+    record.detail = string.format('message of %d bytes exceeds %d', #envelope + #lines, longest)
+    envelope, lines = '', ''
+  end
   local text = digits(fence)
   redis.call('HSET', P .. 't:' .. pointer.id, 'state', state, 'owner', worker, 'fence', text,
     'started', digits(now), 'held', held, unpack(record.since and NOT_WAITING or {}))
