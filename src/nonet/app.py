@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime
@@ -11,25 +12,35 @@ from typing import TYPE_CHECKING, Any
 
 from nonet.client import CallbackSpawner, Client, Handle
 from nonet.dlq import resubmit
-from nonet.errors import ConfigurationError, NotBoundError
+from nonet.errors import ConfigurationError, NonetError, NotBoundError
 from nonet.explanation import Explanation
+from nonet.hooks import startup_hooks
 from nonet.injection import Injector, load_entry_points
 from nonet.interactive import Debugger, call, hold
 from nonet.locks import BaseLock, encode_locks
 from nonet.registry import Registry
+from nonet.scheduler.relay import Relay
+from nonet.scheduler.retention import Retention
 from nonet.scheduler.scheduler import Scheduler
+from nonet.scheduler.startup import StartUp
 from nonet.settings import Settings, load_settings
 from nonet.stores.broker import Broker, Waits
 from nonet.stores.events import Events
 from nonet.stores.leadership import Leadership
 from nonet.stores.limits import Limits
+from nonet.stores.quarantine import Quarantine
 from nonet.stores.results import TaskStatus
 from nonet.task import BaseTask, Size, TaskContext, bind_submitter, unbind_submitter
+from nonet.worker.closing import RowCloser
 from nonet.worker.settle import Settler
 from nonet.worker.worker import Worker, WorkerParts
 
 if TYPE_CHECKING:
     from nonet.stores.dead_letters import DeadLetters
+    from nonet.stores.outbox import Outbox
+    from nonet.stores.sql import Database
+
+logger = logging.getLogger(__name__)
 
 EMBEDDED = "embedded://"
 
@@ -61,7 +72,10 @@ class Nonet:
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._broker: Broker | None = None
         self._client: Client | None = None
+        self._database: Database | None = None
         self._dead_letters: DeadLetters | None = None
+        self._outbox: Outbox | None = None
+        self._row_closer = RowCloser(self.outbox)
         self._closing = AsyncExitStack()
 
     @classmethod
@@ -90,6 +104,7 @@ class Nonet:
             lease=settings.lease,
             result_ttl=settings.result_ttl,
             dedup_ttl=settings.dedup_ttl,
+            message_limit=settings.message_limit,
             waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
         )
         self._closing.push_async_callback(self._broker.aclose)
@@ -99,16 +114,28 @@ class Nonet:
             settings.namespace,
             message_limit=settings.message_limit,
             signer=settings.signer(),
+            outbox=self.outbox,
         )
         self._closing.push_async_callback(self._client.aclose)
         bind_submitter(self._client)
         self._closing.callback(unbind_submitter, self._client)
+        await self._prepare_sqlite()
         return self
 
+    async def _prepare_sqlite(self) -> None:
+        """Make the table of durable tasks: a transaction that has begun would keep us from it."""
+        sql_url = self.settings.sql_url()
+        if sql_url.startswith("sqlite") and any(item.cls.durable for item in self.registry):
+            try:
+                await (await self.outbox()).prepare()
+            except NonetError as error:  # who only looks at tasks needs no table
+                logger.warning("durable tasks cannot be submitted: %s", error)
+
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._dead_letters is not None:
-            await self._dead_letters.close()
-            self._dead_letters = None
+        await self._row_closer.aclose()
+        if self._database is not None:
+            await self._database.close()
+        self._database = self._dead_letters = self._outbox = None
         self._broker = self._client = None
         await self._closing.aclose()
 
@@ -131,9 +158,12 @@ class Nonet:
         at_time: datetime | None = None,
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
+        transaction: Any = None,
     ) -> Handle:
         """Submit one task; see `BaseTask.schedule`."""
-        return await self.client.submit(task, at_time=at_time, id=id, labels=labels)
+        return await self.client.submit(
+            task, at_time=at_time, id=id, labels=labels, transaction=transaction
+        )
 
     async def submit_many(
         self,
@@ -141,9 +171,12 @@ class Nonet:
         *,
         at_time: datetime | None = None,
         labels: Mapping[str, Any] | None = None,
+        transaction: Any = None,
     ) -> list[Handle]:
         """Submit many tasks; see `Client.submit_many`."""
-        return await self.client.submit_many(tasks, at_time=at_time, labels=labels)
+        return await self.client.submit_many(
+            tasks, at_time=at_time, labels=labels, transaction=transaction
+        )
 
     async def status(self, id: str) -> TaskStatus:
         """One task; see `Client.status`."""
@@ -228,6 +261,7 @@ class Nonet:
             self.dead_letters,
             self.settings.message_limit,
             self.settings.signer(),
+            self._row_closer,
         )
         parts = WorkerParts(
             self.settings,
@@ -240,10 +274,15 @@ class Nonet:
         )
         return Worker(parts, size, concurrency)
 
-    def scheduler(self) -> Scheduler:
+    def scheduler(self, injector: Injector) -> Scheduler:
         """A scheduler of this application; call its ``run``."""
         leadership = Leadership(self.broker, self.settings.namespace)
-        return Scheduler(self.settings, self.client, leadership, self.limits)
+        hooks = startup_hooks(("nonet", *self.settings.entry_points))
+        chores = {
+            "start-up hooks": StartUp(hooks, leadership, injector).tick,
+            "durable tasks": Relay(self.outbox, self.settings).tick,
+        }
+        return Scheduler(self.settings, self.client, leadership, self.limits, chores)
 
     @property
     def limits(self) -> Limits:
@@ -255,13 +294,34 @@ class Nonet:
         """Who changed what. Raises `NotBoundError` if not open."""
         return Events(self.broker.client, self.settings.namespace)
 
+    @property
+    def quarantine(self) -> Quarantine:
+        """Bytes that are no task. Raises `NotBoundError` if not open."""
+        return Quarantine(self.broker.client, self.settings.namespace)
+
     async def dead_letters(self) -> DeadLetters:
         """The SQL store of dead letters, opened on first use and closed with the application."""
         if self._dead_letters is None:
             from nonet.stores.dead_letters import DeadLetters  # SQL costs 170 ms to import
 
-            self._dead_letters = DeadLetters(self.settings.sql_url())
+            self._dead_letters = DeadLetters(self._open_database())
         return self._dead_letters
+
+    async def outbox(self) -> Outbox:
+        """The SQL store of durable tasks, opened on first use and closed with the application."""
+        if self._outbox is None:
+            from nonet.stores.outbox import Outbox
+
+            database, namespace = self._open_database(), self.settings.namespace
+            self._outbox = Outbox(database, self.broker, namespace)
+        return self._outbox
+
+    def _open_database(self) -> Database:
+        if self._database is None:
+            from nonet.stores.sql import Database
+
+            self._database = Database(self.settings.sql_url())
+        return self._database
 
     async def resubmit(self, row_id: int, *, again: bool = False) -> Handle:
         """Submit a dead letter again, once, whoever else tries to; see `nonet.dlq.resubmit`."""

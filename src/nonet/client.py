@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nonet.errors import (
     InvalidArgumentsError,
@@ -17,6 +17,7 @@ from nonet.errors import (
     NotFoundError,
     ResultUnavailable,
     TaskFailed,
+    UnknownTaskError,
 )
 from nonet.explanation import Explanation, explain
 from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
@@ -35,6 +36,9 @@ from nonet.task import (
     running_context,
     task_locks,
 )
+
+if TYPE_CHECKING:
+    from nonet.stores.outbox import Outbox
 
 Policy = Literal["all_success", "all_done"]
 
@@ -100,6 +104,7 @@ class Client:
         registry: task names and classes of this process.
         message_limit: longest envelope, in bytes, its signature included.
         signer: signs the envelopes.
+        outbox: opens the SQL store of durable tasks on first use; without it there are none.
     """
 
     def __init__(
@@ -110,6 +115,7 @@ class Client:
         *,
         message_limit: int,
         signer: Signer | None = None,
+        outbox: Callable[[], Awaitable[Outbox]] | None = None,
     ) -> None:
         self.broker = broker
         self._signer = signer or Signer()
@@ -118,6 +124,7 @@ class Client:
         self.locks = LockBoard(broker.client, namespace)
         self.results = Results(broker.client, broker.batched, broker.url, namespace)
         self._message_limit = message_limit
+        self._outbox = outbox
 
     async def aclose(self) -> None:
         """Close what this client opened itself."""
@@ -133,12 +140,12 @@ class Client:
         transaction: Any = None,
     ) -> Handle:
         """Submit one task; see `BaseTask.schedule`."""
-        if transaction is not None and not task.durable:
-            problem = "transaction: the class is not durable; set durable = True in it"
-            raise InvalidArgumentsError(self.registry.of(task).name, [problem])
+        durable = self._is_durable(task, transaction)
         submission = self.prepare(task, at_time=at_time, id=id, labels=labels)
-        (created,) = await self.broker.submit([submission])
-        return Handle(submission.id, self, created)
+        if transaction is not None:
+            await (await self._rows()).submit_within(transaction, [submission])
+            return Handle(submission.id, self)
+        return await self.send(submission, durable=durable, id_is_new=id is None)
 
     async def submit_many(
         self,
@@ -146,14 +153,53 @@ class Client:
         *,
         at_time: datetime | None = None,
         labels: Mapping[str, Any] | None = None,
+        transaction: Any = None,
     ) -> list[Handle]:
         """Submit many tasks in few round trips; handles in the same order.
 
         All tasks are checked before the first one is submitted.
         """
-        prepared = [self.prepare(task, at_time=at_time, labels=labels) for task in tasks]
-        created = await self.broker.submit(prepared)
-        return [Handle(item.id, self, new) for item, new in zip(prepared, created, strict=True)]
+        durable: list[Submission] = []
+        others: list[Submission] = []
+        prepared: list[Submission] = []
+        for task in tasks:
+            chosen = durable if self._is_durable(task, transaction) else others
+            prepared.append(self.prepare(task, at_time=at_time, labels=labels))
+            chosen.append(prepared[-1])
+        if transaction is not None:
+            await (await self._rows()).submit_within(transaction, durable)
+        elif durable:
+            await (await self._rows()).submit(durable, ids_are_new=True)
+        await self.broker.submit(others)
+        return [Handle(item.id, self) for item in prepared]
+
+    async def send(
+        self, submission: Submission, *, durable: bool, id_is_new: bool = False
+    ) -> Handle:
+        """Submit what `prepare` gave.
+
+        Args:
+            durable: keep it in SQL, as its class says.
+            id_is_new: nobody can have submitted it before.
+        """
+        if durable:
+            rows = await self._rows()
+            (created,) = await rows.submit([submission], ids_are_new=id_is_new)
+        else:
+            (created,) = await self.broker.submit([submission])
+        return Handle(submission.id, self, created)
+
+    def _is_durable(self, task: BaseTask, transaction: Any) -> bool:
+        durable = type(task).durable
+        if transaction is not None and not durable:
+            problem = "transaction: the class is not durable; set durable = True in it"
+            raise InvalidArgumentsError(self.registry.of(task).name, [problem])
+        return durable
+
+    async def _rows(self) -> Outbox:
+        if self._outbox is None:
+            raise NotBoundError("durable tasks need SQL: submit them through an open application")
+        return await self._outbox()
 
     async def status(self, id: str) -> TaskStatus:
         """One task.
@@ -310,6 +356,33 @@ class Client:
             due_us=_microseconds(at_time) if at_time else 0,
             group=child_of,
         )
+
+    def prepare_again(
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        *,
+        id: str,
+        labels: Mapping[str, Any],
+        callback_of: str = "",
+    ) -> Submission:
+        """`prepare` for arguments that were submitted before, as a worker would read them.
+
+        Raises:
+            UnknownTaskError: the class is not registered.
+            InvalidArgumentsError: its class refuses them.
+        """
+        task_class = self.registry.find(name)
+        if task_class is None:
+            raise UnknownTaskError(name, [item.name for item in self.registry])
+        try:
+            task = task_class.arguments.build(args)
+        except NonetError:
+            raise
+        except Exception as error:  # the author's constructor refuses them
+            problem = f"{type(error).__name__}: {error}"
+            raise InvalidArgumentsError(task_class.name, [problem]) from error
+        return self.prepare(task, id=id, labels=labels, callback_of=callback_of)
 
     def read(self, id: str, data: bytes) -> Envelope:
         """The envelope of task `id`, as a worker with the settings of this process reads it.

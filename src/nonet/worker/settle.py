@@ -54,6 +54,7 @@ from nonet.retry import NoRetry
 from nonet.signing import Signer
 from nonet.stores.broker import Broker, Delivery
 from nonet.worker.attempt import Attempt
+from nonet.worker.closing import RowCloser
 
 if TYPE_CHECKING:
     from nonet.stores.dead_letters import DeadLetters
@@ -74,6 +75,7 @@ class Settler:
             need no database.
         message_limit: longest result, in bytes.
         signer: verifies the envelopes of dying tasks.
+        rows: deletes the rows of durable tasks that have ended.
         burials: attempts that are writing to SQL.
     """
 
@@ -82,6 +84,7 @@ class Settler:
     dead_letters: Callable[[], Awaitable[DeadLetters]]
     message_limit: int
     signer: Signer
+    rows: RowCloser
     burials: set[Attempt] = field(default_factory=set, init=False)
 
     async def settle(
@@ -229,7 +232,13 @@ class Settler:
                     settlement.outcome,
                     answer,
                 )
+            elif settlement.outcome in ("done", "dead") and self._is_durable(attempt):
+                self.rows.close(attempt.delivery.id)
             return answer
+
+    def _is_durable(self, attempt: Attempt) -> bool:
+        task_class = self.registry.find(attempt.context.name)
+        return task_class is not None and task_class.cls.durable
 
     def _result(self, attempt: Attempt, settlement: Settlement) -> ResultDocument:
         """What is kept of the end; a result that cannot travel is left out, with a note."""
