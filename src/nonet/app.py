@@ -281,6 +281,7 @@ class Nonet:
         chores = {
             "start-up hooks": StartUp(hooks, leadership, injector).tick,
             "durable tasks": Relay(self.outbox, self.settings).tick,
+            "old dead letters": Retention(self.dead_letters, self.settings.dlq_retention).tick,
         }
         return Scheduler(self.settings, self.client, leadership, self.limits, chores)
 

@@ -56,6 +56,7 @@ class Settings(BaseSettings):
         grace: how long running tasks may go on after SIGTERM.
         result_ttl: how long results are kept; 0: not at all.
         dedup_ttl: how long the id of an ended task is remembered.
+        dlq_retention: how long dead letters are kept; 0: for ever.
         misfire_grace: missed occurrences younger than this are all made up for.
         message_limit: longest envelope or result, in bytes.
         signing_keys: ``id:base64,…``: the first key signs envelopes, all of them verify; empty:
@@ -90,6 +91,8 @@ class Settings(BaseSettings):
     grace: float = Field(default=25, ge=0)
     result_ttl: float = Field(default=3600, ge=0)
     dedup_ttl: float = Field(default=60, gt=20)
+    # Half a century at most: the date that far back must exist.
+    dlq_retention: float = Field(default=0, ge=0, le=1.6e9)
     misfire_grace: float = Field(default=60, ge=0)
     message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
     signing_keys: SecretStr = SecretStr("")

@@ -1,0 +1,117 @@
+"""How long dead letters are kept, on a real MariaDB."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from servers import MariaServer
+from sqlalchemy import update
+
+from nonet.scheduler.retention import Retention
+from nonet.stores import sql
+from nonet.stores.dead_letters import DeadLetters, NewDeadLetter, dlq_tasks
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+async def letters(mariadb_url: str) -> AsyncIterator[DeadLetters]:
+    await sql.upgrade(mariadb_url)
+    store = DeadLetters(mariadb_url)
+    yield store
+    await store.close()
+
+
+async def add(letters: DeadLetters, url: str, *days: float) -> None:
+    """Letters that died so many days ago."""
+    engine = sql.open_engine(url)
+    for age in days:
+        row = await letters.add(
+            NewDeadLetter(
+                task_id=f"{age}",
+                generation=1,
+                task_class="a:A",
+                task_args=b"",
+                submitted_at=datetime.now(UTC),
+                reason="retries",
+            )
+        )
+        died = datetime.now(UTC) - timedelta(days=age)
+        async with engine.begin() as connection:
+            await connection.execute(
+                update(dlq_tasks).where(dlq_tasks.c.id == row).values(created_at=died)
+            )
+    await engine.dispose()
+
+
+async def left(letters: DeadLetters) -> set[str]:
+    return {letter.task_id for letter in await letters.list()}
+
+
+def retention(letters: DeadLetters, keep_seconds: float, **pauses: float) -> Retention:
+    async def opened() -> DeadLetters:
+        return letters
+
+    return Retention(opened, keep_seconds, **pauses)
+
+
+async def test_the_old_go_when_a_term_begins_and_every_hour(
+    letters: DeadLetters, mariadb_url: str
+) -> None:
+    """Once per term, then not before the pause is over."""
+    await add(letters, mariadb_url, 8, 6)
+    chore = retention(letters, 7 * DAY, purge_seconds=3600)
+    assert 0 < await chore.tick("1") <= 60
+    assert await left(letters) == {"6"}
+    await add(letters, mariadb_url, 9)
+    await chore.tick("1")
+    assert await left(letters) == {"6", "9"}
+    await chore.tick("2")
+    assert await left(letters) == {"6"}
+    often = retention(letters, 7 * DAY, purge_seconds=0)
+    await often.tick("1")
+    await add(letters, mariadb_url, 10)
+    await often.tick("1")
+    assert await left(letters) == {"6"}
+
+
+async def test_without_a_retention_all_are_kept() -> None:
+    """0 is for ever, and opens no database."""
+
+    async def opened() -> DeadLetters:
+        raise AssertionError("SQL was opened")
+
+    assert await Retention(opened, 0).tick("1") > 0
+
+
+async def test_no_database_is_made_to_purge_it(sqlite_url: str) -> None:
+    """Where nothing has died yet there is no SQLite file."""
+    letters = DeadLetters(sqlite_url)
+    await retention(letters, DAY).tick("1")
+    await letters.close()
+    assert sql.is_missing(sqlite_url)
+
+
+async def test_sql_that_is_away_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The chore does not fail: it says why once, and purges when SQL is back."""
+    with MariaServer() as server:
+        server.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
+        url = server.url("letters")
+        await sql.upgrade(url)
+        letters = DeadLetters(url)
+        await add(letters, url, 8, 6)
+        chore = retention(letters, 7 * DAY, retry_seconds=0)
+        server.stop()
+        for _ in range(3):
+            await chore.tick("1")
+        assert caplog.messages[0].startswith("old dead letters are not purged: database")
+        assert len(caplog.messages) == 1
+        server.start()
+        caplog.set_level(logging.INFO, "nonet")
+        await chore.tick("1")
+        assert caplog.messages[1:] == ["purged 1 old dead letters"]
+        assert await left(letters) == {"6"}
+        await letters.close()
