@@ -202,9 +202,10 @@ class MariaServer(Server):
         return f"mysql+aiomysql://root@127.0.0.1:{self.port}/{database}"
 
     def execute(self, statement: str) -> None:
-        """Run one statement as root."""
+        """Run one statement as root, and commit it."""
         with contextlib.closing(self._connect(self.port)) as connection:
             connection.cursor().execute(statement)
+            connection.commit()
 
     def _make_data(self) -> None:
         installer = shutil.which("mariadb-install-db", path=_PLACES)

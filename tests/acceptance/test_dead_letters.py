@@ -96,6 +96,26 @@ async def test_killed_between_sql_and_settle(
     assert len(site.journal("start")) == 1
 
 
+async def test_the_leader_deletes_what_is_older_than_the_retention(
+    site: Site, maria_server: MariaServer, mariadb_url: str
+) -> None:
+    """NONET_DLQ_RETENTION: soon after a scheduler leads, old letters are gone, and no others."""
+    await upgrade(mariadb_url)
+    site.worker(NONET_DB_URL=mariadb_url)
+    async with site.app() as app:
+        for handle in await app.submit_many([Buried(), Buried()]):
+            with pytest.raises(TaskFailed):
+                await handle.result(timeout=10)
+    old, young = sorted(row.id for row in await _rows(mariadb_url))
+    database = mariadb_url.rpartition("/")[2]
+    maria_server.execute(
+        f"UPDATE {database}.dlq_tasks SET created_at = '2020-01-01' WHERE id = {old}"
+    )
+    scheduler = site.scheduler(NONET_DB_URL=mariadb_url, NONET_DLQ_RETENTION="86400")
+    await until(lambda: "purged 1 old dead letters" in scheduler.log, "the old letter is purged")
+    assert [row.id for row in await _rows(mariadb_url)] == [young]
+
+
 async def _rows(url: str) -> list[DeadLetter]:
     store = DeadLetters(url)
     try:
