@@ -2,29 +2,86 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
-from nonet.cli.output import print_rows
-from nonet.service import ExitCode
+from nonet.cli.output import cell, print_json, print_rows
+from nonet.errors import ServerUnreachableError
+from nonet.service import ExitCode, stop_on_signals
+
+if TYPE_CHECKING:
+    from nonet.stores.events import Event, Following
+
+_LOOK_SECONDS = 0.3
 
 
 def events(
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Then show new ones as they come, until Ctrl-C.")
+    ] = False,
+    kind: Annotated[
+        str | None, typer.Option(help="Only of this kind: limit-set, lock-released, epoch …")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many, the newest.")] = 100,
     as_json: Json = False,
     namespace: Namespace = None,
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Show who changed limits or locks, the newest last. Redis keeps about 10,000 events."""
+    """Show who changed limits or locks, the newest last. Redis keeps about 10,000 events.
+
+    With --follow --json each event is a line of its own. It goes on while Redis is away.
+    """
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
-            found = await nonet.events.last(limit)
+            if follow:
+                await _follow(nonet.events.follow(limit, kind=kind), as_json)
+                return ExitCode.OK
+            found = await nonet.events.last(limit, kind=kind)
         print_rows([dataclasses.asdict(item) for item in found], as_json, "no event")
         return ExitCode.OK
 
     run(debug, command)
+
+
+async def _follow(following: Following, as_json: bool) -> None:
+    """Print until a signal; it is not an error, and need not wait for a Redis that hangs."""
+    async with stop_on_signals() as stop:
+        printing = asyncio.create_task(_print_new(following, as_json), name="events")
+        stopping = asyncio.create_task(stop.requested.wait(), name="stop")
+        await asyncio.wait({printing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if printing.done():
+            printing.result()
+        printing.cancel()
+
+
+async def _print_new(following: Following, as_json: bool) -> None:
+    _print(await following.new(), as_json)  # Redis must be there at the beginning
+    away = False
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        try:
+            found = await following.new()
+        except ServerUnreachableError as error:
+            if not away:
+                typer.echo(f"{error}; waiting for it", err=True)
+            away = True
+            continue
+        if away:
+            typer.echo("Redis answers again", err=True)
+        away = False
+        _print(found, as_json)
+
+
+def _print(found: list[Event], as_json: bool) -> None:
+    for event in found:
+        if as_json:
+            print_json(event)
+        else:
+            typer.echo("  ".join(map(cell, (event.at, event.kind, event.who, event.text))))

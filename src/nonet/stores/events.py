@@ -9,6 +9,8 @@ from nonet.keys import prefix
 from nonet.stores.redis import AsyncRedis, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PAGE = 500
+_BEGINNING = b"0-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,81 @@ class Events:
 
     def __init__(self, client: AsyncRedis, namespace: str) -> None:
         self._client = client
-        self._prefix = prefix(namespace)
+        self._key = f"{prefix(namespace)}events"
 
-    async def last(self, limit: int) -> list[Event]:
-        """The last `limit` events, the newest last."""
+    async def last(self, limit: int, *, kind: str | None = None) -> list[Event]:
+        """The last `limit` events, of one kind if given, the newest last."""
+        return await self._before("+", limit, kind)
+
+    def follow(self, limit: int, *, kind: str | None = None) -> Following:
+        """The last `limit` events, then what happens from now on."""
+        return Following(self, limit, kind)
+
+    async def _before(self, end: str, limit: int, kind: str | None) -> list[Event]:
+        found: list[Event] = []
+        while len(found) < limit:
+            async with server_errors(self._client):
+                page = await self._client.xrevrange(self._key, end, count=_PAGE)
+            found += [event for _, fields in page if _is(event := _event(fields), kind)]
+            if len(page) < _PAGE:
+                break
+            end = f"({page[-1][0].decode()}"
+        return found[:limit][::-1]
+
+    async def _between(self, start: bytes, end: bytes, kind: str | None) -> list[Event]:
+        """Those after `start`, up to `end`."""
+        found: list[Event] = []
+        while start != end:
+            async with server_errors(self._client):
+                page = await self._client.xrange(self._key, b"(" + start, end, count=_PAGE)
+            if not page:
+                break  # emptied meanwhile
+            found += [event for _, fields in page if _is(event := _event(fields), kind)]
+            start = page[-1][0]
+        return found
+
+    async def _newest(self) -> bytes:
+        """Id of the last entry; there is none: the id before all others."""
         async with server_errors(self._client):
-            found = await self._client.xrevrange(f"{self._prefix}events", count=limit)
-        return [_event(fields) for _, fields in reversed(found)]
+            newest = await self._client.xrevrange(self._key, count=1)
+        return bytes(newest[0][0]) if newest else _BEGINNING
+
+
+class Following:
+    """What happens in a namespace; survives that Redis is away or loses its data."""
+
+    def __init__(self, events: Events, limit: int, kind: str | None) -> None:
+        self._events = events
+        self._limit = limit
+        self._kind = kind
+        self._seen: bytes | None = None
+
+    async def new(self) -> list[Event]:
+        """The events since the last call, oldest first; at the first call the last ones.
+
+        A stream that ends before what was seen is another one: Redis was emptied, or has older
+        data. Then all that is in it counts as new.
+
+        Raises:
+            ServerUnreachableError: no answer; the next call begins where this one did.
+        """
+        newest = await self._events._newest()
+        if self._seen is None:
+            found = await self._events._before(newest.decode(), self._limit, self._kind)
+        else:
+            start = self._seen if _order(self._seen) <= _order(newest) else _BEGINNING
+            found = await self._events._between(start, newest, self._kind)
+        self._seen = newest
+        return found
+
+
+def _is(event: Event, kind: str | None) -> bool:
+    return kind in (None, event.kind)
+
+
+def _order(id: bytes) -> tuple[int, ...]:
+    """The id of an entry as numbers, which can be compared."""
+    return tuple(map(int, id.split(b"-")))
 
 
 def _event(fields: dict[bytes, bytes]) -> Event:
