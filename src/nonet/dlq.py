@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 from nonet.client import Client, Handle
 from nonet.errors import (
     ConflictError,
-    InvalidArgumentsError,
     MalformedMessageError,
     NonetError,
-    UnknownTaskError,
 )
 from nonet.message import (
     VERSION,
@@ -63,12 +61,12 @@ async def resubmit(
         await _check_again(letter, submission.id, client, again)
     await letters.claim(row_id, submission.id)
     try:
-        (created,) = await client.broker.submit([submission])
+        task_class = client.registry.get(letter.task_class)
+        return await client.send(submission, durable=task_class.cls.durable)
     except BaseException:
         with suppress(NonetError):  # what failed first matters more
             await letters.unclaim(row_id, submission.id)
         raise
-    return Handle(submission.id, client, created)
 
 
 def _repetition(letter: DeadLetter, client: Client) -> Submission:
@@ -77,18 +75,13 @@ def _repetition(letter: DeadLetter, client: Client) -> Submission:
             f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
             "it can only be discarded"
         )
-    task_class = client.registry.find(letter.task_class)
-    if task_class is None:
-        raise UnknownTaskError(letter.task_class, [item.name for item in client.registry])
-    try:
-        task = task_class.arguments.build(decode(letter.task_args))
-    except NonetError:
-        raise
-    except Exception as error:  # the author's constructor refuses them
-        problem = f"{type(error).__name__}: {error}"
-        raise InvalidArgumentsError(task_class.name, [problem]) from error
     # One id for each row: the second of two operators submits what is there already.
-    return client.prepare(task, id=resubmission_id(letter.id), labels=letter.labels)
+    return client.prepare_again(
+        letter.task_class,
+        decode(letter.task_args),
+        id=resubmission_id(letter.id),
+        labels=letter.labels,
+    )
 
 
 async def _check_again(letter: DeadLetter, id: str, client: Client, again: bool) -> None:

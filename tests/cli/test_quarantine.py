@@ -1,0 +1,197 @@
+"""``task-run quarantine``: what is listed, what is shown, and what becomes a task after all."""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+import pytest
+from cli.errands import Add
+from cli.terminal import NAMESPACE, TaskRun
+from daemons import until
+
+from nonet import Nonet
+from nonet.message import VERSION, Envelope, encode
+from nonet.stores.quarantine import Quarantine
+
+STREAM = f"{{{NAMESPACE}}}:tasks:normal:small"
+NEW = "new:" + base64.b64encode(b"n" * 32).decode()
+OLD = "old:" + base64.b64encode(b"o" * 32).decode()
+
+
+def envelope(id: str, name: str = "errands:Add", **args: object) -> bytes:
+    return encode(Envelope(VERSION, id, name, args, {"run": 7, "api_token": "s3cret-pw"}, 1.5))
+
+
+def queue(task_run: TaskRun, id: str, data: bytes) -> None:
+    """A record with an envelope that no client made, and its pointer."""
+    key = f"{{{NAMESPACE}}}:"
+    task_run.redis.set(f"{key}b:{id}", data)
+    entry = task_run.redis.xadd(STREAM, {"id": id, "gen": "1"})
+    fields = {"state": "queued", "gen": "1", "name": "?", "stream": "normal:small"}
+    more = {"attempt": 0, "ticket": 1, "group": "", "pointer": f"tasks:normal:small {entry}"}
+    task_run.redis.hset(f"{key}t:{id}", mapping={**fields, **more})
+
+
+async def put_aside(task_run: TaskRun, *others: tuple[str, bytes], pointers: int = 0) -> list[str]:
+    """Let a worker meet garbage; the entries, the oldest first."""
+    for id, data in others:
+        queue(task_run, id, data)
+    for number in range(pointers):
+        task_run.redis.xadd(STREAM, {"no": f"pointer {number}"})
+    async with task_run.worker() as app:
+        await until(lambda: task_run.redis.xlen(STREAM) == 0, "all of it is gone")
+        return await entries(app.quarantine)
+
+
+async def entries(quarantine: Quarantine) -> list[str]:
+    return [item.entry async for item in quarantine.newest(1000)][::-1]
+
+
+async def left(app: Nonet) -> list[str]:
+    return await entries(app.quarantine)
+
+
+async def test_list_shows_no_bytes(task_run: TaskRun) -> None:
+    """Entry, time, reason, task, stream and size, the newest first."""
+    (first,) = await put_aside(task_run, ("odd", b"\xc1s3cret-pw"))
+    _, second = await put_aside(task_run, pointers=1)
+    ended = await task_run("quarantine", "list", "--json")
+    newest, oldest = ended.json
+    assert (newest["entry"], oldest["entry"]) == (second, first)
+    assert newest.keys() == {"entry", "at", "reason", "task_id", "stream", "size"}
+    assert (oldest["task_id"], oldest["size"], oldest["stream"]) == ("odd", 10, STREAM)
+    assert newest["reason"] == "not a task pointer"
+    assert oldest["at"].endswith("Z")
+    table = await task_run("quarantine", "list")
+    assert first in table.out
+    assert "s3cret" not in ended.out + table.out
+    assert len((await task_run("quarantine", "list", "--json", "--limit", 1)).json) == 1
+
+
+async def test_an_empty_quarantine_says_so(task_run: TaskRun) -> None:
+    """Nothing there is not an error."""
+    assert (await task_run("quarantine", "list", "--json")).json == []
+    assert "empty" in (await task_run("quarantine", "list")).err
+    for command in ("discard", "retry"):
+        assert (await task_run("quarantine", command, "--all", "--json")).json == []
+
+
+async def test_show_has_a_preview_of_bytes(task_run: TaskRun) -> None:
+    """Hexadecimal and printable, never a character that a terminal obeys."""
+    (entry,) = await put_aside(task_run, ("odd", b"\xc1\x1b[2Jtext"))
+    document = (await task_run("quarantine", "show", entry, "--json")).json
+    assert document["preview"] == b"\xc1\x1b[2Jtext".hex()
+    assert (document["size"], document["kept"], document["task_id"]) == (9, 9, "odd")
+    shown = await task_run("quarantine", "show", entry)
+    assert "c1 1b 5b 32 4a" in shown.out and "..[2Jtext" in shown.out
+    assert "\x1b" not in shown.out
+
+
+async def test_show_masks_what_is_secret(task_run: TaskRun) -> None:
+    """An envelope shows what it claims to be; its arguments when asked, secret ones never."""
+    data = envelope("other", a=1, b="s3cret-key")
+    (entry,) = await put_aside(task_run, ("odd", data))
+    document = (await task_run("quarantine", "show", entry, "--json")).json
+    assert "another task" in document["reason"]
+    assert (document["envelope"]["id"], document["envelope"]["name"]) == ("other", "errands:Add")
+    assert not document.keys() & {"arguments", "labels"}
+    shown = await task_run("quarantine", "show", entry)
+    assert "s3cret" not in str(document) + shown.out and data.hex() not in str(document)
+    full = (await task_run("quarantine", "show", entry, "--show-args", "--json")).json
+    assert full["arguments"] == {"a": 1, "b": "s3cret-key"}
+    assert full["labels"] == {"run": 7, "api_token": "**********"}
+    unknown = await task_run("quarantine", "show", entry, "--show-args", "--json", NONET_TASKS="")
+    assert set(unknown.json["arguments"].values()) == {"**********"}
+
+
+async def test_discard_deletes_and_is_written_down(task_run: TaskRun) -> None:
+    """Named entries or all; what is not there is told."""
+    first, second, third = await put_aside(task_run, pointers=3)
+    ended = await task_run("quarantine", "discard", first, "1-1", "--json")
+    assert ended.code == 1
+    assert [row.get("discarded") for row in ended.json] == [True, None]
+    assert "entry 1-1: there is no such entry" in ended.err
+    assert (await task_run("quarantine", "discard", first)).code == 4
+    rest = await task_run("quarantine", "discard", "--all", "--json")
+    assert {row["entry"] for row in rest.json} == {second, third}
+    assert (await task_run("quarantine", "list", "--json")).json == []
+    events = (await task_run("events", "--json")).json
+    assert [event["kind"] for event in events] == ["quarantine-discard"] * 2
+
+
+@pytest.mark.parametrize("command", ["discard", "retry"])
+async def test_a_slip_acts_on_nothing(task_run: TaskRun, command: str) -> None:
+    """Neither nothing, nor both entries and --all, nor a typing error."""
+    (entry,) = await put_aside(task_run, pointers=1)
+    for arguments in ([], [entry, "--all"], ["not-an-id"]):
+        assert (await task_run("quarantine", command, *arguments)).code == 2
+    assert len((await task_run("quarantine", "list", "--json")).json) == 1
+
+
+async def test_a_retry_after_the_key_came_runs_once(task_run: TaskRun) -> None:
+    """What workers could not verify runs when they can, once, with its labels, newly signed."""
+    task_run.environment["NONET_SIGNING_KEYS"] = OLD
+    async with task_run.app() as app:
+        await app.submit(Add(2, 3), id="late", labels={"run": 7})
+    task_run.environment["NONET_SIGNING_KEYS"] = NEW
+    (entry,) = await put_aside(task_run)
+    refused = await task_run("quarantine", "retry", entry)
+    assert refused.code == 1
+    assert "signed with key 'old', which NONET_SIGNING_KEYS does not have" in refused.err
+    task_run.environment["NONET_SIGNING_KEYS"] = f"{NEW},{OLD}"
+    first = await task_run("quarantine", "retry", entry, "--json")
+    assert first.json == [{"entry": entry, "id": f"q-{entry}", "created": True}]
+    second = await task_run("quarantine", "retry", entry, "--json")
+    assert second.json == [{"entry": entry, "id": f"q-{entry}", "created": False}]
+    stored = task_run.redis.getrange(f"{{{NAMESPACE}}}:b:q-{entry}", 3, 5)
+    assert stored == "new"
+    async with task_run.worker() as app:
+        assert await app.result(f"q-{entry}", timeout=20) == 5
+        assert await left(app) == []
+    events = (await task_run("events", "--json")).json
+    assert [event["kind"] for event in events] == ["quarantine-retry"]
+    assert entry in events[0]["text"]
+
+
+async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> None:
+    """Each with its reason; it stays where it is, and the others are submitted."""
+    unknown = encode(Envelope(VERSION, "unknown", "errands:Nobody", {}, {}, 1.5))
+    cases = {
+        "bytes": (b"\xc1", "begins like a signed one"),
+        "swapped": (envelope("other", a=1), "another task, other"),
+        "long": (b"\xc1" * 300_000, "300000 bytes, of which 65536 are kept"),
+        "": (b"", "no task here"),  # the pointer
+    }
+    made = [(id, data) for id, (data, _) in cases.items() if id]
+    await put_aside(task_run, *made, pointers=1)
+    ids = {row["entry"]: row["task_id"] for row in (await listed(task_run))}
+    ended = await task_run("quarantine", "retry", "--all", "--json")
+    assert ended.code == 1
+    problems = {ids[row["entry"]]: row["error"] for row in ended.json}
+    assert list(ids) == [row["entry"] for row in ended.json][::-1]
+    for id, (_, reason) in cases.items():
+        assert reason in problems[id], id
+    assert "pointer 0" not in ended.out + ended.err
+    assert len(await listed(task_run)) == len(cases)
+    await task_run("quarantine", "discard", "--all")
+    # As if newer code had written them: what is in quarantine is mended by hand.
+    key = f"{{{NAMESPACE}}}:quarantine"
+    for name, data, code, reason in [
+        ("unknown", unknown, 2, "errands:Nobody"),
+        ("args", envelope("args", a="x"), 2, "Add: a: "),
+        ("newer", newer("newer"), 1, "newer release"),
+        ("good", envelope("good", a=1), 0, ""),
+    ]:
+        entry = task_run.redis.xadd(key, {"task": name, "size": len(data), "bytes": data})
+        one = await task_run("quarantine", "retry", entry)
+        assert (one.code, reason in one.err) == (code, True), one.err
+
+
+async def listed(task_run: TaskRun) -> list[dict[str, str]]:
+    rows: list[dict[str, str]] = (await task_run("quarantine", "list", "--json")).json
+    return rows
+
+
+def newer(id: str) -> bytes:
+    return msgspec.msgpack.encode([VERSION + 1, id, "errands:Add", {"a": 1}, {}, 0.0, "", "", 5])
