@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from acceptance.site import no_variables
 from faults.proxy import Proxy
-from faults.rig import Rig
+from faults.rig import ANNOUNCING, Rig
 from faults.verdicts import HEADINGS, Verdict, table
 from servers import MariaServer, RedisServer
 
@@ -40,7 +40,9 @@ def make_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeRig
     with ExitStack() as stack:
 
         def make(*options: str, proxied: bool = False, **environment: str) -> Rig:
-            server = stack.enter_context(RedisServer(*options, environment=environment))
+            server = stack.enter_context(
+                RedisServer(*ANNOUNCING, *options, environment=environment)
+            )
             proxy = stack.enter_context(Proxy(server.port)) if proxied else None
             rig = Rig(scenario, tmp_path, server, proxy)
             stack.callback(rig.close)
