@@ -115,6 +115,7 @@ async def wind_up(stop: Stop, loops: Set[asyncio.Task[None]]) -> None:
     They get a moment, until the second signal; cut off, a fetch would lose what it was given.
     """
     await stop.requested.wait()
+    logger.info("stop requested")
     forced = asyncio.create_task(stop.forced.wait())
     ended = asyncio.create_task(asyncio.wait(loops))
     await asyncio.wait(

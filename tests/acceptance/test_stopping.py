@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 
@@ -15,7 +17,8 @@ from acceptance.probe_tasks import (
     VoidedThread,
 )
 from acceptance.site import Site, submit_all
-from daemons import Daemon, until
+from daemons import Daemon, until, wait_until
+from servers import RedisServer
 
 from nonet import BaseTask
 
@@ -175,6 +178,36 @@ async def test_what_a_worker_was_given_unseen_is_given_back(site: Site) -> None:
         assert site.pending() == 0
         site.worker()
         assert await unseen.result(timeout=10) == 0
+
+
+def test_nothing_is_fired_after_the_signal(site: Site) -> None:
+    """Of two entries that are due, the one whose turn comes after the signal is left to others."""
+    scheduler = site.scheduler(NONET_TASKS="acceptance.stopping_tasks")
+    assert scheduler.wait() == 0
+    assert len(site.live()) == 1
+    assert not site.redis.exists(site.key("leader"))
+    site.worker(NONET_TASKS="acceptance.stopping_tasks")
+    wait_until(lambda: not site.live(), "what was fired has run")
+
+
+@pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 143)])
+def test_frozen_redis_cannot_hold_a_scheduler(
+    own_site: Site, own_server: RedisServer, signals: int, code: int
+) -> None:
+    """Its last steps have a moment, which a second signal ends: the exit code says which."""
+    scheduler = own_site.scheduler()
+    wait_until(lambda: own_site.redis.exists(own_site.key("leader")), "the scheduler leads")
+    os.kill(own_server.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        for n in range(signals):
+            scheduler.terminate()
+            if n == 0:
+                wait_until(lambda: "stop requested" in scheduler.log, "it has heard of it")
+        assert scheduler.wait(2 * PROMPT) == code
+        assert time.monotonic() - began < 2 * PROMPT
+    finally:
+        os.kill(own_server.pid, signal.SIGCONT)
 
 
 # ---- task-worker --drain ------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def schedule(
     """Promote delayed tasks and submit periodic ones until SIGTERM.
 
     Settings come from NONET_… variables; Redis from NONET_REDIS_URL. Exit codes: 0 stopped,
-    2 configuration, 3 Redis unreachable.
+    2 configuration, 3 Redis unreachable, 143 second signal.
     """
     set_up_logging(debug)
     options = settings_options(tasks, namespace, state_dir)

@@ -79,14 +79,19 @@ class Scheduler:
         self._fingerprint: str | None = None
         self._config_problem = ""
         self._wake: asyncio.Task[None] | None = None
+        self._stop = Stop()
 
     async def run(self, stop: Stop) -> ExitCode:
         """Schedule until a stop is requested, then hand the lease over.
+
+        Returns:
+            OK, or SECOND_SIGNAL if a second request did not let the last steps end.
 
         Raises:
             ConfigurationError: the configuration is bad at the start.
             ServerUnreachableError: Redis does not answer at the start.
         """
+        self._stop = stop
         await self._broker.ping()
         self._adopt(self._read_config())
         logger.info("scheduler %s ready: %d periodic entries", self.name, len(self._entries))
@@ -108,12 +113,14 @@ class Scheduler:
                 self._wake.cancel()
             if self._term is not None:
                 await self._resign(self._term)
-        return ExitCode.OK
+        return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
 
     @property
     def term(self) -> str | None:
-        """The term while this process leads by its own clock, else None."""
-        return self._term if time.monotonic() < self._leads_until else None
+        """The term while this process leads by its own clock and is not to stop, else None."""
+        if self._stop.requested.is_set() or time.monotonic() >= self._leads_until:
+            return None
+        return self._term
 
     def _while_leading(self, chore: Chore) -> Callable[[], Awaitable[float]]:
         async def tick() -> float:
@@ -172,6 +179,8 @@ class Scheduler:
         last = await self._base_instants(term, now)
         pause = _LONGEST_PAUSE
         for entry in self._entries:
+            if self.term is None:  # a stop is requested, or the lease ran out meanwhile
+                break
             try:
                 next_instant = await self._fire(term, entry, last[entry.key], now)
             except ServerUnreachableError:
@@ -195,6 +204,8 @@ class Scheduler:
         if decision.collapsed:
             logger.warning("%s: %d occurrences not made up for", entry.key, decision.collapsed)
         for occurrence in decision.fire:
+            if self.term is None:
+                return None
             submission = self._client.prepare(
                 self._task(entry), id=occurrence_id(entry.key, occurrence)
             )
