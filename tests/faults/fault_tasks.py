@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from dataclasses import dataclass
 from typing import Any
 
-from acceptance.probe_tasks import SOON, MayFail, Report, note
+from acceptance.probe_tasks import SOON, MayFail, Report, is_open, note
 
 from nonet import BaseTask, CallbackSpawner, MutexLock, Size, StopRetrying, context
 
@@ -71,3 +73,73 @@ class Family(BaseTask):
     async def execute(self, spawn: CallbackSpawner) -> str:
         note("start")
         return await spawn([MayFail(n) for n in range(self.children)], Report(self.name))
+
+
+@dataclass
+class Heavy(BaseTask):
+    """Carries `data` with it."""
+
+    data: bytes
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        note("start")
+        note("end")
+        return len(self.data)
+
+
+@dataclass
+class Exhausted(BaseTask):
+    """Fails in three attempts and is kept in SQL."""
+
+    size = Size.SMALL
+    retry_policy = SOON
+    dlq_eligible = True
+
+    async def execute(self) -> None:
+        note("start")
+        raise ValueError("as always")
+
+
+@dataclass
+class Mendable(BaseTask):
+    """Fails for good until its gate is open, and is kept in SQL."""
+
+    gate: str
+    size = Size.SMALL
+    dlq_eligible = True
+
+    async def execute(self) -> None:
+        note("start")
+        if not is_open(self.gate):
+            raise StopRetrying("not mended")
+
+
+@dataclass
+class Greedy(BaseTask):
+    """Opens more files than its process may have, and keeps them for a moment."""
+
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                for _ in range(1000):
+                    stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+            await asyncio.sleep(0.5)
+
+
+@dataclass
+class Tallied(BaseTask):
+    """Adds one byte to a file: for so many tasks that a journal of them would be long."""
+
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        file = os.open(
+            os.environ["PROBE_JOURNAL"] + ".tally", os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        )
+        try:
+            os.write(file, b".")
+        finally:
+            os.close(file)

@@ -243,11 +243,12 @@ class Fleet:
         self._rig = rig
         self._environment = environment
         self._random = random.Random(4)
-        self.daemons = [self._hire() for _ in range(count)]
+        self.daemons = [self.hire() for _ in range(count)]
         for daemon in self.daemons:
             daemon.wait_ready()
 
-    def _hire(self) -> Daemon:
+    def hire(self) -> Daemon:
+        """Start one more, without waiting until it is ready."""
         options = ("--concurrency", str(self.slots))
         return self._rig.site.worker(*options, wait=False, **self._environment)
 
@@ -257,7 +258,7 @@ class Fleet:
         victim = self.daemons[place]
         victim.kill()
         at = time.time()
-        self.daemons[place] = self._hire()
+        self.daemons[place] = self.hire()
         self.deaths.append(Death(at, self.held_by(victim.pid)))
 
     async def kill_every(self, seconds: float, until_true: Callable[[], bool]) -> None:

@@ -1,0 +1,103 @@
+"""SQL is away, slow or asked twice at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+from acceptance.contention import scales
+from daemons import until
+from faults.fault_tasks import Exhausted, Hopeless, Mendable, Timed
+from faults.rig import Rig, rows_of
+from servers import MariaServer
+
+from nonet import ConflictError, Handle
+from nonet.stores.sql import upgrade
+
+
+@scales(3, 60)
+async def test_sql_away_when_retries_are_exhausted(
+    rig: Rig, own_maria: MariaServer, scale: float
+) -> None:
+    """MariaDB is stopped and comes back: exactly one row each, and no execution more."""
+    site = rig.site
+    own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
+    url = own_maria.url("letters")
+    await upgrade(url)
+    fleet = rig.workers(2, slots=10, NONET_DB_URL=url)
+    site.scheduler()
+    async with site.app() as app:
+        own_maria.stop()
+        dead = await rig.submit(app, [Exhausted() for _ in range(30)])
+        await site.until_event("start", 90, task="Exhausted")
+        await until(lambda: _dying(rig, dead) == len(dead), "all wait for SQL")
+        began = time.monotonic()
+        await rig.settles(await rig.submit(app, [Timed(0.01) for _ in range(100)]))
+        await asyncio.sleep(max(0.0, scale - (time.monotonic() - began)))  # the fault itself
+        own_maria.start()
+        back = time.time()
+        await rig.settles(dead)
+        recovery = max(rig.settled.last(id) for id in dead) - back
+    assert len(site.journal("start", task="Exhausted")) == 90
+    assert all(daemon.alive for daemon in fleet.daemons)
+    await rig.judge(
+        f"MariaDB stopped for {scale} s",
+        dead=dead,
+        rows=await rows_of(url),
+        recovery=recovery,
+        within=20,  # tried again every 5 to 10 s, ten at a time in each worker
+    )
+
+
+def _dying(rig: Rig, ids: list[str]) -> int:
+    return sum(rig.site.redis.hget(rig.site.key(f"t:{id}"), "state") == "dying" for id in ids)
+
+
+@scales(8, 20)
+async def test_one_row_resubmitted_twice_at_once(rig: Rig, mariadb_url: str, scale: int) -> None:
+    """Two operators resubmit the same row in the same moment: it is executed once."""
+    site = rig.site
+    await upgrade(mariadb_url)
+    rig.workers(1, slots=10, NONET_DB_URL=mariadb_url)
+    gate = site.gate()
+    options = {"db_url": mariadb_url}
+    async with site.app(**options) as one, site.app(**options) as other:
+        dead = await rig.submit(one, [Mendable(gate) for _ in range(scale)])
+        await rig.settles(dead)
+        site.open(gate)
+        letters = await (await one.dead_letters()).list(limit=scale)
+        for letter in letters:
+            found = await asyncio.gather(
+                one.resubmit(letter.id), other.resubmit(letter.id), return_exceptions=True
+            )
+            handles = {str(item) for item in found if isinstance(item, Handle)}
+            refused = [item for item in found if isinstance(item, BaseException)]
+            assert len(handles) == 1, found
+            assert all(isinstance(error, ConflictError) for error in refused), found
+            rig.accepted(handles)
+        again = [f"dlq-{letter.id}" for letter in letters]
+        await rig.settles(again)
+    executed = Counter(event.id for event in site.journal("start", task="Mendable"))
+    assert executed == dict.fromkeys([*dead, *again], 1)
+    await rig.judge(
+        f"{scale} rows resubmitted twice at once", dead=dead, rows=await rows_of(mariadb_url)
+    )
+
+
+@scales(120, 2000)
+async def test_workers_killed_while_they_bury(rig: Rig, mariadb_url: str, scale: int) -> None:
+    """Workers die between execution, row and settle: one row each, one end each."""
+    site = rig.site
+    await upgrade(mariadb_url)
+    fleet = rig.workers(3, slots=10, NONET_DB_URL=mariadb_url)
+    async with site.app() as app:
+        dead = await rig.submit(app, [Hopeless() for _ in range(scale)])
+        await fleet.kill_every(0.7, lambda: site.entries() == site.pending())
+        await rig.settles(dead)
+    assert fleet.deaths
+    await rig.judge(
+        f"{len(fleet.deaths)} x SIGKILL of a worker that writes dead letters",
+        dead=dead,
+        rows=await rows_of(mariadb_url),
+    )
