@@ -1,0 +1,51 @@
+"""Probe tasks whose submissions are kept in SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from acceptance import probe_tasks
+
+from nonet import RateLimiter
+from nonet.locks import BaseLock
+
+
+class Kept(probe_tasks.Quick):
+    """Does nothing and says so."""
+
+    durable = True
+
+
+class KeptBrief(probe_tasks.Brief):
+    """Takes a moment."""
+
+    durable = True
+
+
+class KeptGated(probe_tasks.Gated):
+    """Runs until the test opens its gate."""
+
+    durable = True
+
+
+class KeptMutex(probe_tasks.GatedMutex):
+    """A gated task under a mutex: one runs, the others wait."""
+
+    durable = True
+
+
+class KeptBuried(probe_tasks.Buried):
+    """Fails for good and becomes a dead letter."""
+
+    durable = True
+
+
+@dataclass
+class KeptTooBig(probe_tasks.Quick):
+    """Counts for more than its limit ever allows: it can never be handed over."""
+
+    durable = True
+
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        return [RateLimiter("job", "small", limit=1, window_seconds=60, n_items=2)]
