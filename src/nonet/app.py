@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nonet.client import CallbackSpawner, Client, Handle
 from nonet.dlq import resubmit
+from nonet.doctor import Diagnosis, diagnose
 from nonet.errors import ConfigurationError, NonetError, NotBoundError
 from nonet.explanation import Explanation
 from nonet.hooks import startup_hooks
@@ -26,6 +27,7 @@ from nonet.scheduler.startup import StartUp
 from nonet.settings import Settings, load_settings
 from nonet.stores.broker import Broker, Waits
 from nonet.stores.events import Events
+from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import Leadership
 from nonet.stores.limits import Limits
 from nonet.stores.quarantine import Quarantine
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EMBEDDED = "embedded://"
+# In leases: a sweep comes after a quarter of one, with jitter.
+_SWEPT_WITHIN = 1.3125
 
 
 class Nonet:
@@ -239,6 +243,34 @@ class Nonet:
         if not wait >= 0:  # nan, too
             raise ValueError(f"hold: wait={wait!r} must be 0 seconds or more")
         return hold(self.broker, self.settings, encode_locks(locks), wait_seconds=wait)
+
+    async def doctor(self, *, wait: float | None = None) -> Diagnosis:
+        """Whether each task is in one place, nothing is left over, and the server is fit.
+
+        Args:
+            wait: seconds for which something must be wrong to count; None: a lease and a sweep,
+                in which the others mend what a killed process leaves behind.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer.
+        """
+        lease = self.settings.lease
+        return await diagnose(
+            Inspection(self.broker, self.settings.namespace),
+            lease=lease,
+            wait_seconds=_SWEPT_WITHIN * lease if wait is None else wait,
+            sql=await self._sql_state(),
+        )
+
+    async def _sql_state(self) -> str:
+        if not self.settings.may_have_sql():
+            return ""
+        from nonet.stores.sql import check
+
+        try:
+            return str(await check(self.settings.sql_url()))
+        except NonetError as error:
+            return str(error)
 
     def injector(self) -> Injector:
         """A new injector over `dependency_overrides`; close it when the process ends."""

@@ -51,6 +51,7 @@ this table.
     promoted                STRING  last promotion by a leader (µs)
     periodic                HASH    entry → ``last occurrence (µs)|task id``
     periodic:next           HASH    entry → next occurrence (µs) of a schedule asked only once
+    probe:COMMAND           STRING  of any type, for an instant: which commands this user may use
     startup                 HASH    start-up hook → ``epoch|done or failed|what went wrong``
     quarantine              STREAM  bytes that are no task: fields at (µs), reason, task, stream,
                                     entry, size, bytes; capped

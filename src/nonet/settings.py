@@ -59,6 +59,7 @@ class Settings(BaseSettings):
         dlq_retention: how long dead letters are kept; 0: for ever.
         misfire_grace: missed occurrences younger than this are all made up for.
         message_limit: longest envelope or result, in bytes.
+        allow_eviction: start although Redis may drop keys when its memory is full.
         signing_keys: ``id:base64,…``: the first key signs envelopes, all of them verify; empty:
             nothing is signed. ``NONET_SIGNING_KEYS_FILE`` names a file that holds them.
     """
@@ -95,6 +96,7 @@ class Settings(BaseSettings):
     dlq_retention: float = Field(default=0, ge=0, le=1.6e9)
     misfire_grace: float = Field(default=60, ge=0)
     message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
+    allow_eviction: bool = False
     signing_keys: SecretStr = SecretStr("")
 
     @field_validator("tasks", "entry_points", "extensions", mode="before")

@@ -11,6 +11,7 @@ import typer
 from nonet.cli import database, dlq, limits, locks, quarantine, tasks, views
 from nonet.cli.common import Version
 from nonet.cli.demo import demo
+from nonet.cli.doctor import doctor
 from nonet.cli.events import events
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app.command()(events)
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(database.app, name="db")
+app.command()(doctor)
 app.command()(demo)
 
 

@@ -28,6 +28,7 @@ from nonet.scheduler.plan import Entry, due, entries
 from nonet.schedules import takes_after
 from nonet.service import ExitCode, Stop, every, who, wind_up
 from nonet.settings import Settings
+from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import Leadership
 from nonet.stores.limits import Limits, limits_version
 from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
@@ -88,11 +89,13 @@ class Scheduler:
             OK, or SECOND_SIGNAL if a second request did not let the last steps end.
 
         Raises:
-            ConfigurationError: the configuration is bad at the start.
+            ConfigurationError: the configuration is bad at the start, or Redis is not fit.
             ServerUnreachableError: Redis does not answer at the start.
         """
         self._stop = stop
-        await self._broker.ping()
+        settings = self._settings
+        inspection = Inspection(self._broker, settings.namespace)
+        await inspection.check(allow_eviction=settings.allow_eviction)
         self._adopt(self._read_config())
         logger.info("scheduler %s ready: %d periodic entries", self.name, len(self._entries))
         try:

@@ -26,6 +26,7 @@ from nonet.registry import Registry
 from nonet.service import ExitCode, Stop, every, log_tick_failure, wind_up
 from nonet.settings import Settings
 from nonet.stores.broker import Broker, Delivery, new_cursors
+from nonet.stores.inspection import Inspection
 from nonet.stores.leases import Lease, Leases
 from nonet.task import Size
 from nonet.watchdog import Watchdog
@@ -103,8 +104,11 @@ class Worker:
         Raises:
             ServerUnreachableError: Redis does not answer at the start. Later losses are waited
                 out.
+            ConfigurationError: it is not fit: too old, may evict, denies a command.
         """
-        await self._broker.ping()
+        settings = self._parts.settings
+        inspection = Inspection(self._broker, settings.namespace)
+        await inspection.check(allow_eviction=settings.allow_eviction)
         await _in_own_thread(self._watchdog.start)
         logger.info("worker %s (%s) ready: %d slots", self.id, self.name, self._concurrency)
         try:

@@ -1,0 +1,289 @@
+"""What is wrong with a namespace or its server: from facts to findings. Pure.
+
+What the rules say must hold at every instant, up to what the death of a process leaves behind: that
+is mended within a lease and a sweep, so that only what outlives them is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+# Settings of a namespace may differ by process; what is this much overdue, nobody sees to.
+_LATE_SECONDS = 10.0
+_CLOCK_SECONDS = 5.0
+_FULL, _ALMOST_FULL = 0.95, 0.8
+_OLDEST_REDIS = (7, 0)
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that must not be.
+
+    Attributes:
+        kind: a word for programs: ``task``, ``lock``, ``queue``, ``group``, ``worker``, ``key``,
+            ``stream``, ``server``, ``sql``, ``scheduler``.
+        what: which one.
+        problem: what is wrong with it.
+        hint: what to do about it.
+    """
+
+    kind: str
+    what: str
+    problem: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What Redis and the daemons say of themselves.
+
+    Attributes:
+        info: the answer to INFO.
+        denied: commands that this user may not use.
+        clock_ahead: seconds by which the clock of Redis is ahead of the one here.
+        leader: who leads, or empty.
+        late_seconds: how long the first task that is due has been so; 0: none is.
+        unserved: sizes with queued tasks, but without a worker.
+        failed_hooks: start-up hooks that have not succeeded, with what went wrong.
+        quarantined: entries of the quarantine.
+        dying: tasks that wait for SQL.
+        sql: state of its tables, or why it cannot be asked; empty if it is not used.
+    """
+
+    info: Mapping[str, Any]
+    denied: Sequence[str] = ()
+    clock_ahead: float = 0.0
+    leader: str = ""
+    late_seconds: float = 0.0
+    unserved: Sequence[str] = ()
+    failed_hooks: Mapping[str, str] = field(default_factory=dict)
+    quarantined: int = 0
+    dying: int = 0
+    sql: str = ""
+
+
+def examine(row: Row, *, lease: float) -> Finding | None:
+    """What is wrong with what a row of the script ``inspect`` tells, or None.
+
+    Args:
+        row: as the header of the script says; text decoded.
+        lease: seconds after which the longest lease of a dead holder has ended.
+    """
+    return _RULES[row[0]](row[1:], lease)
+
+
+def _record(row: Row, _: float) -> Finding | None:
+    id, state, gen, owner, is_registered, due, entry_gen, holder, has_envelope = row
+    is_queued = entry_gen == gen
+    problem = ""
+    if state not in ("queued", "delayed", "waiting", "running", "dying"):
+        problem = f"has the state {state!r}"
+    elif not has_envelope:
+        problem = f"is {state}, but its envelope is gone"
+    elif state in ("delayed", "waiting") and not due:
+        problem = f"is {state}, but nobody will look at it"
+    elif state == "queued" and not is_queued:
+        problem = "is queued, but in no stream"
+    elif state == "queued" and holder:
+        problem = f"was read by worker {holder}, which does not run it"
+    elif state == "running" and not (is_registered and (holder == owner or not entry_gen)):
+        problem = f"runs on worker {owner or '(none)'}, which does not have it"
+    elif state == "dying" and not (due or is_queued or is_registered):
+        problem = "is dying, but in no place"
+    if not problem:
+        return None
+    return Finding("task", id, problem, "a worker of its size puts it back; does one run?")
+
+
+def _lease(row: Row, _: float) -> Finding | None:
+    lock, owner, left_us, is_live = row
+    left = int(left_us) / 1e6
+    if is_live or left <= 0:
+        return None
+    problem = f"is held by {owner}, which is no live attempt, for {left:.0f} s more"
+    return Finding("lock", f"{lock} {owner}", problem, "task-run locks release … --force")
+
+
+def _waiter(row: Row, _: float) -> Finding | None:
+    lock, id, state, has_places = row
+    if state in ("waiting", "queued") and has_places:
+        return None
+    problem = f"stands in the queue, but is {state or 'gone'}"
+    return Finding("queue", f"{lock} {id}", problem, "the next promotion leaves it out")
+
+
+def _group(row: Row, _: float) -> Finding | None:
+    id, state, pending, missing, parent, has_parent, ttl = row
+    problem = ""
+    if state not in ("building", "sealed", "fired"):
+        problem = f"has the state {state!r}"
+    elif state == "sealed" and missing:
+        problem = f"waits for {missing} of {pending} children that do not exist"
+    elif state == "sealed" and not pending:
+        problem = "waits for no child, and has not fired"
+    elif state == "building" and parent and not has_parent and ttl == -1:
+        problem = f"was opened by task {parent}, which has ended without sealing it"
+    elif state == "fired" and ttl == -1:
+        problem = "has fired, and never expires"
+    return Finding("group", id, problem) if problem else None
+
+
+def _worker(row: Row, lease: float) -> Finding | None:
+    worker, gone_us = row
+    gone = int(gone_us) / 1e6
+    if gone <= 3 * lease:
+        return None
+    hint = "a worker of any size forgets it, one of its size takes its tasks; does one run?"
+    return Finding("worker", worker, f"is gone for {gone:.0f} s, and not forgotten", hint)
+
+
+def _member(row: Row, _: float) -> Finding | None:
+    stream, consumer, is_registered, pending = row
+    if is_registered:
+        return None
+    problem = f"has {pending} deliveries of {stream}, but is not registered"
+    return Finding("worker", consumer, problem, "a worker of that size takes them over")
+
+
+def _idle(row: Row, _: float) -> Finding | None:
+    size, worker, is_registered = row
+    if is_registered:
+        return None
+    return Finding("worker", worker, f"stands on the stack of idle {size} workers, but is gone")
+
+
+def _entry(row: Row, _: float) -> Finding | None:
+    stream, entry, id, is_meant = row
+    if is_meant:
+        return None
+    problem = f"points to task {id or '(none)'}, which is not there"
+    return Finding("stream", f"{stream} {entry}", problem, "the next worker that reads it drops it")
+
+
+def _orphan(row: Row, _: float) -> Finding | None:
+    return Finding("task", row[0], "is due, but has no record")
+
+
+def _part(row: Row, _: float) -> Finding | None:
+    return Finding("key", row[0], "belongs to a task that has no record")
+
+
+def _lasting(row: Row, _: float) -> Finding | None:
+    return Finding("key", row[0], "never expires")
+
+
+def _type(row: Row, _: float) -> Finding | None:
+    hint = "somebody else wrote it: delete it, or use another NONET_NAMESPACE"
+    return Finding("key", row[0], f"is not what its name says ({row[1]})", hint)
+
+
+def _unknown(row: Row, _: float) -> Finding | None:
+    return Finding("key", row[0], "is no key of Nonet", "use another NONET_NAMESPACE for it")
+
+
+_RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
+    "record": _record,
+    "lease": _lease,
+    "waiter": _waiter,
+    "group": _group,
+    "part": _part,
+    "lasting": _lasting,
+    "type": _type,
+    "unknown": _unknown,
+    "worker": _worker,
+    "member": _member,
+    "idle": _idle,
+    "entry": _entry,
+    "orphan": _orphan,
+}
+
+
+def examine_server(server: Server) -> tuple[list[Finding], list[Finding]]:
+    """What is wrong with the server and the daemons, and what somebody should know of."""
+    problems = [*refusals(server.info, server.denied), *_troubles(server)]
+    return problems, list(_remarks(server))
+
+
+def refusals(info: Mapping[str, Any], denied: Sequence[str]) -> list[Finding]:
+    """Why no daemon should start on this server.
+
+    Args:
+        info: the answer to INFO; what it lacks is not judged.
+        denied: commands that this user may not use.
+    """
+    found = []
+    version = str(info.get("redis_version", ""))
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers and numbers < _OLDEST_REDIS:
+        hint = "install Redis 7.0 or newer, or Valkey 8"
+        found.append(Finding("server", "version", f"Redis {version} is too old", hint))
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        problem = f"maxmemory-policy is {policy}: Redis may drop tasks and locks to make room"
+        hint = "CONFIG SET maxmemory-policy noeviction"
+        found.append(Finding("server", "eviction", problem, hint))
+    if denied:
+        names = " ".join(f"+{name}" for name in denied)
+        problem = f"this user may not use {', '.join(denied)}"
+        found.append(Finding("server", "permissions", problem, f"ACL SETUSER … {names}"))
+    return found
+
+
+def _troubles(server: Server) -> list[Finding]:
+    info, found = server.info, []
+    most = int(info.get("maxmemory", 0))
+    used = int(info.get("used_memory", 0)) / most if most else 0.0
+    if used > _FULL:
+        problem = f"{used:.0%} of maxmemory are used: submits are refused, or will be soon"
+        found.append(Finding("server", "memory", problem, "raise maxmemory, or add workers"))
+    for name, what in (
+        ("rdb_last_bgsave_status", "the last snapshot"),
+        ("aof_last_write_status", "the last write to the append-only file"),
+    ):
+        if info.get(name, "ok") != "ok":
+            problem = f"{what} failed: Redis may refuse to write"
+            found.append(Finding("server", "persistence", problem, "look at its disk and log"))
+    if server.late_seconds > _LATE_SECONDS:
+        problem = f"the next task is due since {server.late_seconds:.0f} s, and nobody promotes"
+        found.append(Finding("scheduler", "promotion", problem, "start task-scheduler"))
+    for hook, reason in server.failed_hooks.items():
+        found.append(Finding("scheduler", hook, f"start-up hook failed: {reason}", "it is retried"))
+    if server.sql not in ("", "current", "absent"):
+        hint = {"behind": "task-run db upgrade", "ahead": "upgrade this installation"}
+        found.append(Finding("sql", "tables", server.sql, hint.get(server.sql, "")))
+    return found
+
+
+def _remarks(server: Server) -> list[Finding]:
+    found = []
+    most = int(server.info.get("maxmemory", 0))
+    if not most:
+        problem = "maxmemory is not set: a full machine, not an error, ends a backlog"
+        found.append(Finding("server", "memory", problem, "CONFIG SET maxmemory …"))
+    elif int(server.info.get("used_memory", 0)) / most > _ALMOST_FULL:
+        problem = f"more than {_ALMOST_FULL:.0%} of maxmemory are used"
+        found.append(Finding("server", "memory", problem, "raise maxmemory, or add workers"))
+    has_aof = int(server.info.get("aof_enabled", 1))
+    if not has_aof:
+        problem = "appendonly is off: a restart loses what was queued since the last snapshot"
+        found.append(Finding("server", "persistence", problem, "fine if that may be lost"))
+    if abs(server.clock_ahead) > _CLOCK_SECONDS:
+        problem = f"the clock of Redis is {server.clock_ahead:+.1f} s from the one here"
+        found.append(Finding("server", "clock", problem, "at_time= is meant by the clock of Redis"))
+    if not server.leader:
+        problem = "nobody leads: no periodic task is submitted"
+        found.append(Finding("scheduler", "leader", problem, "start task-scheduler"))
+    for size in server.unserved:
+        problem = "tasks are queued, and no worker of this size is alive"
+        found.append(Finding("worker", size, problem, f"task-worker --size {size}"))
+    if server.quarantined:
+        problem = f"{server.quarantined} entries"
+        found.append(Finding("stream", "quarantine", problem, "task-run quarantine list"))
+    if server.dying:
+        problem = f"{server.dying} dead tasks wait for SQL"
+        found.append(Finding("sql", "dead letters", problem, "task-run list --state dying"))
+    return found

@@ -1,0 +1,75 @@
+"""``task-run doctor``: proves on a live namespace that nothing is lost, left over or stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nonet.diagnosis import Finding, examine, examine_server
+from nonet.stores.inspection import Inspection
+
+_LOOK_AGAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was found.
+
+    Attributes:
+        problems: what must not be, and stayed so while it was looked at.
+        hints: what somebody should know of.
+        looked_at: how many things of each kind there were.
+        seconds: how long it took.
+    """
+
+    problems: tuple[Finding, ...]
+    hints: tuple[Finding, ...]
+    looked_at: Mapping[str, int]
+    seconds: float
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether there are no problems."""
+        return not self.problems
+
+
+async def diagnose(
+    inspection: Inspection, *, lease: float, wait_seconds: float, sql: str = ""
+) -> Diagnosis:
+    """Look until nothing is wrong, or something has been so for `wait_seconds`.
+
+    What a dying process leaves behind is no problem: it is mended within a lease and a sweep.
+
+    Args:
+        lease: seconds, of this namespace.
+        wait_seconds: how long a problem must last.
+        sql: what is known of the tables, see `nonet.diagnosis.Server`.
+    """
+    began = time.monotonic()
+    lasting: dict[tuple[str, str], Finding] | None = None
+    while True:
+        found, looked_at = await _look(inspection, lease)
+        lasting = found if lasting is None else {k: v for k, v in found.items() if k in lasting}
+        spent = time.monotonic() - began
+        if not lasting or spent >= wait_seconds:
+            break
+        await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, wait_seconds - spent))
+    problems, hints = examine_server(await inspection.server(sql))
+    return Diagnosis(
+        (*lasting.values(), *problems), tuple(hints), looked_at, time.monotonic() - began
+    )
+
+
+async def _look(
+    inspection: Inspection, lease: float
+) -> tuple[dict[tuple[str, str], Finding], Counter[str]]:
+    found: dict[tuple[str, str], Finding] = {}
+    looked_at: Counter[str] = Counter()
+    async for row in inspection.rows():
+        looked_at[row[0]] += 1
+        if (finding := examine(row, lease=lease)) is not None:
+            found[finding.kind, finding.what] = finding
+    return found, looked_at

@@ -1,0 +1,51 @@
+#!lua flags=allow-oom
+-- probe: which commands that the scripts need are denied to this user. It leaves nothing behind.
+-- KEYS  prefix
+-- ARGV  none
+-- returns the names of the denied commands; 'KEYS' if keys with the prefix are
+-- @include base
+local denied = {}
+
+local function try(name, ...)
+  local answer = redis.pcall(name, P .. 'probe:' .. name, ...)
+  local problem = type(answer) == 'table' and answer.err or ''
+  if string.find(problem, 'can.t access', 1) or string.find(problem, 'permissions to access', 1, true) then
+    denied[1] = 'KEYS'
+  elseif string.find(problem, 'can.t run', 1) or string.find(problem, 'NOPERM', 1, true) then
+    denied[#denied + 1] = string.lower(name)
+  end
+  return name
+end
+
+-- Each with arguments that do nothing to a key that is not there, or make one that is removed.
+local names = {
+  try('GET'), try('STRLEN'), try('GETRANGE', 0, 0), try('MGET'), try('EXISTS'), try('TYPE'),
+  try('PTTL'), try('PEXPIRE', 1), try('PERSIST'), try('SET', ''), try('MSET', ''),
+  try('INCRBY', 1), try('HGET', 'f'), try('HMGET', 'f'), try('HGETALL'), try('HEXISTS', 'f'),
+  try('HKEYS'), try('HDEL', 'f'), try('HSET', 'f', ''), try('HSETNX', 'f', ''),
+  try('HINCRBY', 'f', 1), try('LRANGE', 0, 0), try('LTRIM', 0, 0), try('LPUSH', ''),
+  try('RPUSH', ''), try('SMEMBERS'), try('SCARD'), try('SREM', 'm'), try('SADD', 'm'),
+  try('ZSCORE', 'm'), try('ZCARD'), try('ZCOUNT', 0, 0), try('ZRANGE', 0, 0), try('ZSCAN', 0),
+  try('ZRANGEBYSCORE', 0, 0), try('ZREM', 'm'), try('ZREMRANGEBYSCORE', 0, 0), try('ZPOPMAX'),
+  try('ZADD', 0, 'm'), try('XLEN'), try('XRANGE', '-', '+'), try('XREVRANGE', '+', '-'),
+  try('XDEL', '0-1'), try('XACK', 'g', '0-1'), try('XPENDING', 'g'), try('XADD', '*', 'f', ''),
+  try('XCLAIM', 'g', 'c', 0, '0-1', 'JUSTID'), try('XAUTOCLAIM', 'g', 'c', 0, '0-0', 'JUSTID'),
+}
+
+local function try_without_key(name, ...)
+  local answer = redis.pcall(name, ...)
+  local problem = type(answer) == 'table' and answer.err or ''
+  if string.find(problem, 'can.t run', 1) or string.find(problem, 'NOPERM', 1, true) then
+    denied[#denied + 1] = string.lower(name)
+  end
+end
+local stream = P .. 'probe:stream'
+try_without_key('XGROUP', 'CREATE', stream, 'g', '0', 'MKSTREAM')
+try_without_key('XINFO', 'GROUPS', stream)
+try_without_key('XREADGROUP', 'GROUP', 'g', 'c', 'COUNT', 1, 'STREAMS', stream, '>')
+try_without_key('SCAN', 0, 'MATCH', stream, 'COUNT', 1)
+try_without_key('DEL', stream)
+for _, name in ipairs(names) do
+  redis.pcall('DEL', P .. 'probe:' .. name)
+end
+return denied

@@ -1,0 +1,140 @@
+"""What counts as wrong, fact by fact: pure rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nonet.diagnosis import Server, examine, examine_server, refusals
+
+LEASE = 45.0
+# id, state, gen, owner, registered, due, gen of the entry, who has it, envelope
+QUEUED = ["record", "a", "queued", "7", "", 0, "", "7", "", 1]
+RUNNING = ["record", "a", "running", "7", "w", 1, "", "7", "w", 1]
+DELAYED = ["record", "a", "delayed", "7", "", 0, "99", "", "", 1]
+DYING = ["record", "a", "dying", "7", "w", 1, "", "7", "w", 1]
+
+
+def changed(row: list[Any], **changes: Any) -> list[Any]:
+    names = ["kind", "id", "state", "gen", "owner", "registered", "due", "entry_gen", "holder"]
+    return [changes.get(name, value) for name, value in zip([*names, "envelope"], row, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        QUEUED,
+        RUNNING,
+        DELAYED,
+        changed(DELAYED, state="waiting"),
+        DYING,
+        changed(DYING, registered=0, owner=""),  # queued for the next one to bury it
+        changed(DYING, registered=0, due="9", entry_gen="", holder=""),
+        changed(RUNNING, entry_gen="", holder=""),  # its stream vanished; the worker will settle
+        ["lease", "lock:mutex:job:7", "a/7/9", "20000000", 1],
+        ["lease", "lock:mutex:job:7", "a/7/9", "-1", 0],
+        ["waiter", "lock:mutex:job:7", "a", "waiting", 1],
+        ["waiter", "lock:mutex:job:7", "a", "queued", 1],
+        ["group", "g", "sealed", 3, 0, "p", 1, -1],
+        ["group", "g", "building", 3, 3, "p", 1, -1],
+        ["group", "g", "building", 3, 3, "", 0, 86_000],
+        ["group", "g", "fired", 0, 0, "p", 0, 86_000],
+        ["worker", "small-a", str(60 * 10**6)],
+        ["member", "tasks:normal:small", "small-a", 1, 5],
+        ["idle", "small", "small-a", 1],
+        ["entry", "tasks:normal:small", "1-0", "a", 1],
+    ],
+)
+def test_what_is_in_order(row: list[Any]) -> None:
+    """Nothing of a healthy namespace is reported."""
+    assert examine(row, lease=LEASE) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (changed(QUEUED, entry_gen=""), "in no stream"),
+        (changed(QUEUED, entry_gen="6"), "in no stream"),
+        (changed(QUEUED, holder="w"), "does not run it"),
+        (changed(QUEUED, envelope=0), "envelope is gone"),
+        (changed(QUEUED, state="odd"), "state 'odd'"),
+        (changed(RUNNING, registered=0), "does not have it"),
+        (changed(RUNNING, holder="other"), "does not have it"),
+        (changed(RUNNING, holder=""), "does not have it"),
+        (changed(DELAYED, due=""), "nobody will look"),
+        (changed(DYING, registered=0, entry_gen="", holder=""), "in no place"),
+        (["lease", "lock:mutex:job:7", "a/7/9", "20000000", 0], "no live attempt"),
+        (["waiter", "lock:mutex:job:7", "a", "running", 0], "is running"),
+        (["waiter", "lock:mutex:job:7", "a", "", 0], "is gone"),
+        (["group", "g", "sealed", 3, 2, "p", 1, -1], "2 of 3 children"),
+        (["group", "g", "sealed", 0, 0, "p", 1, -1], "has not fired"),
+        (["group", "g", "building", 3, 0, "p", 0, -1], "without sealing"),
+        (["group", "g", "fired", 0, 0, "p", 0, -1], "never expires"),
+        (["worker", "small-a", str(200 * 10**6)], "not forgotten"),
+        (["member", "tasks:normal:small", "small-a", 0, 5], "5 deliveries"),
+        (["idle", "small", "small-a", 0], "is gone"),
+        (["entry", "tasks:normal:small", "1-0", "a", 0], "is not there"),
+        (["orphan", "a"], "no record"),
+        (["part", "{n}:b:a"], "no record"),
+        (["lasting", "{n}:r:a"], "never expires"),
+        (["type", "{n}:t:a", "string"], "not what its name says"),
+        (["unknown", "{n}:odd"], "no key of Nonet"),
+    ],
+)
+def test_what_is_wrong(row: list[Any], said: str) -> None:
+    """Each kind of damage is told, of the thing that is damaged."""
+    finding = examine(row, lease=LEASE)
+    assert finding is not None and said in finding.problem and finding.what
+
+
+HEALTHY = {"redis_version": "7.0.15", "maxmemory_policy": "noeviction", "maxmemory": 100}
+
+
+@pytest.mark.parametrize(
+    ("info", "denied", "said"),
+    [
+        ({"redis_version": "6.2.14"}, (), "6.2.14 is too old"),
+        ({"maxmemory_policy": "allkeys-lru"}, (), "allkeys-lru"),
+        ({}, ("xclaim", "blpop"), "xclaim, blpop"),
+    ],
+)
+def test_what_no_daemon_starts_on(info: dict[str, Any], denied: tuple[str, ...], said: str) -> None:
+    """An old server, one that evicts, and one that denies a command are refused, by name."""
+    assert refusals(HEALTHY, ()) == []
+    (finding,) = refusals({**HEALTHY, **info}, denied)
+    assert said in finding.problem and finding.hint
+
+
+@pytest.mark.parametrize(
+    ("server", "kind"),
+    [
+        (Server({**HEALTHY, "used_memory": 99}), "server"),
+        (Server({**HEALTHY, "rdb_last_bgsave_status": "err"}), "server"),
+        (Server({**HEALTHY, "aof_last_write_status": "err"}), "server"),
+        (Server(HEALTHY, late_seconds=60.0), "scheduler"),
+        (Server(HEALTHY, failed_hooks={"reset": "ValueError: no"}), "scheduler"),
+        (Server(HEALTHY, sql="behind"), "sql"),
+        (Server(HEALTHY, sql="database mysql://… cannot be used"), "sql"),
+    ],
+)
+def test_troubles_of_the_server(server: Server, kind: str) -> None:
+    """What stops tasks is a problem, with a hint where there is one."""
+    problems, _ = examine_server(server)
+    assert [finding.kind for finding in problems] == [kind]
+
+
+def test_remarks_are_no_problems() -> None:
+    """What somebody may have wanted is a hint."""
+    server = Server(
+        {"maxmemory": 0, "aof_enabled": 0},
+        clock_ahead=-60.0,
+        unserved=("large",),
+        quarantined=3,
+        dying=2,
+    )
+    problems, hints = examine_server(server)
+    assert problems == []
+    assert {hint.what for hint in hints} == {
+        *("memory", "persistence", "clock", "leader", "large", "quarantine", "dead letters"),
+    }
