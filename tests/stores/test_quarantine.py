@@ -159,8 +159,9 @@ async def test_a_damaged_record_ends(broker: Broker, quarantine: Quarantine) -> 
         await broker.submit([Submission(id, "probes:Quick", "normal:small", b"envelope")])
         await broker.client.hset(f"{{test}}:t:{id}", name, value)
     await broker.submit([Submission("good", "probes:Quick", "normal:small", b"envelope")])
-    deliveries, _ = await broker.fetch("small-a", "small", 3)
+    deliveries, more = await broker.fetch("small-a", "small", 3)
     assert [delivery.id for delivery in deliveries] == ["good"]
+    assert more, "the slots of the others are free, and nobody was told so"
     assert {item.task_id for item in await entries(quarantine)} == {"a", "b"}
     assert {item.data for item in await entries(quarantine)} == {b"envelope"}
     assert (await broker.client.get("{test}:r:a")).startswith(b"dead|")
@@ -219,7 +220,7 @@ async def test_garbage_is_put_aside_when_memory_is_full(
         await broker.quarantine(delivery, "not msgpack")
         (item,) = await entries(quarantine)
         task = Submission(f"q-{item.entry}", "probes:Quick", "normal:small", b"better")
-        with pytest.raises(NonetError, match="out of memory"):
+        with pytest.raises(BrokerFullError, match="out of memory"):
             await quarantine.retry(item.entry, task, "me")
     finally:
         await broker.client.config_set("maxmemory", 0)

@@ -5,6 +5,8 @@ One typed method for each script; the scripts hold the rules and the races.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +27,8 @@ from nonet.stores.redis import (
     server_errors,
 )
 from nonet.stores.wakes import Wakes
+
+logger = logging.getLogger(__name__)
 
 PRIORITIES = ("realtime", "normal", "background")
 SIZES = ("small", "medium", "large")
@@ -240,8 +244,9 @@ class Broker:
     async def fetch(self, worker: str, size: str, free: int) -> tuple[list[Delivery], bool]:
         """At most `free` tasks, in strict priority, with all their locks taken.
 
-        The flag says that there may be more: many entries had to wait for their locks. With
-        fewer than `free` and no flag the worker now stands on the stack of idle workers.
+        The flag says that there may be more: many entries had to wait for their locks, or were
+        no tasks. With fewer than `free` and no flag the worker now stands on the stack of idle
+        workers.
 
         Not repeated when the reply is lost: then call `disown` before the next fetch.
         """
@@ -258,17 +263,19 @@ class Broker:
         )
         self.epoch.see(answer)
         deliveries = []
+        damaged = []
         for row in answer[2:]:
             try:
                 delivery = _delivery(row)
             except ValueError as error:  # a damaged record must not hold up the others
-                await self._end_damaged(row, f"its record is damaged: {type(error).__name__}")
+                damaged.append((row, f"its record is damaged: {type(error).__name__}"))
                 continue
             if delivery.state == "running" and delivery.detail:
-                await self._end_damaged(row, delivery.detail)
+                damaged.append((row, delivery.detail))
             else:
                 deliveries.append(delivery)
-        return deliveries, more == 1
+        await asyncio.gather(*(self._end_damaged(row, reason) for row, reason in damaged))
+        return deliveries, more == 1 or bool(damaged)
 
     async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
         """Queue again what a lost reply of `fetch` handed to `worker`, all but `held`."""
@@ -437,16 +444,17 @@ class Broker:
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
         """Keep the envelope of a delivery that is no task; the delivery is still to be settled."""
         args = (delivery.id, reason, delivery.stream_key, delivery.entry)
-        await self.scripts.run("quarantine", *args)
+        await self.batched.run("quarantine", *args)
 
     async def _end_damaged(self, row: Sequence[bytes], reason: str) -> None:
         """End what was handed over but cannot be read, as what cannot be decoded ends."""
         id, gen, fence, _, _, _, stream_key, entry, *_ = row
-        await self.scripts.run("quarantine", id, reason, stream_key, entry)
+        logger.warning("task %r ends in quarantine: %s", id[:128], reason)
+        await self.batched.run("quarantine", id, reason, stream_key, entry)
         document = encode(ResultDocument("", 0, 0.0, error=reason, reason="quarantined"))
         ttls = (self._result_ms, self._dedup_ms, self.lock_ttl_ms)
         args = (id, gen, fence, stream_key, entry, "dead", document, "", 0, 0, *ttls)
-        await self.scripts.run("settle", *args)
+        await self.batched.run("settle", *args)
 
 
 def new_cursors() -> list[bytes]:

@@ -15,7 +15,7 @@
 -- @include epoch wake record rescue limits locks queues refusal waiting
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local longest = tonumber(ARGV[10])
+local longest, HARD_LIMIT = tonumber(ARGV[10]), 4 * 1048576
 local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
 local taken = {0, current_epoch(tonumber(ARGV[9]), lock_ttl)}
 math.randomseed(tonumber(clock[2]))
@@ -37,10 +37,12 @@ local function read(key, count)
 end
 
 local function hand_over(pointer, record, state, held, lines, document)
-  local envelope = pointer.envelope or redis.call('GET', P .. 'b:' .. pointer.id) or ''
+  -- However long it is, neither we nor a worker have to hold all of it.
+  local key, most = P .. 'b:' .. pointer.id, state == 'running' and longest or HARD_LIMIT
+  local envelope = pointer.envelope or redis.call('GETRANGE', key, 0, most)
   if state == 'running' and math.max(#envelope, #lines) > longest then
-    -- However long it is, no worker has to hold it in its memory.
-    record.detail = string.format('message of %d bytes exceeds %d', #envelope + #lines, longest)
+    record.detail = string.format('message of %d bytes exceeds %d',
+      redis.call('STRLEN', key) + #lines, longest)
     envelope, lines = '', ''
   end
   local text = digits(fence)

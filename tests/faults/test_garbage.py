@@ -1,0 +1,275 @@
+"""Whatever is put into Redis: no worker dies of it, grows by it, or makes others wait."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from acceptance.probe_tasks import Quick
+from acceptance.site import STREAM, Site
+from daemons import Daemon, until
+from servers import RedisServer
+
+from nonet import Nonet, TaskFailed
+from nonet.message import VERSION, Envelope, encode
+
+MIB = 1024 * 1024
+BOMB = b"\x91" * (10 * MIB)
+FLAT_BOMB = b"\xdd" + (10 * MIB).to_bytes(4, "big") + b"\x80" * (10 * MIB)
+PICKLE = pickle.dumps({"args": [1, 2, 3]})
+
+
+def envelope(id: str, **changes: Any) -> bytes:
+    made = Envelope(VERSION, id, "probe_tasks:Quick", {"value": 1}, {}, 1.5)
+    return encode(msgspec.structs.replace(made, **changes))
+
+
+# Entries of a stream that point to nothing: all are put into the quarantine.
+NO_POINTERS: dict[str, dict[Any, Any]] = {
+    "other field": {"data": "x"},
+    "binary field": {b"\xff\xfe": b"\x00\x01"},
+    "pickle": {"data": PICKLE},
+    "misnamed": {"id": "a", "generation": "1"},
+    "one more field": {"id": "a", "gen": "1", "more": "x"},
+    "10 MB bomb": {"data": BOMB},
+    "10 MB field name": {b"x" * (10 * MIB): "1"},
+    "100,000 fields": {f"f{number}": "x" for number in range(50_000)},
+    "json": {"task": json.dumps({"id": "a", "args": [1]})},
+}
+# Pointers to no task, or to an older generation: dropped, as each requeue leaves such behind.
+VOID: dict[str, dict[Any, Any]] = {
+    "no such task": {"id": "nobody", "gen": "1"},
+    "no number": {"id": "nobody", "gen": "1e999"},
+    "no utf-8": {"id": b"\xff\x00\xfe", "gen": "1"},
+    "empty": {"id": "", "gen": ""},
+    "10 MB id": {"id": b"x" * (10 * MIB), "gen": "1"},
+    "wrong generation": {"id": "kept", "gen": "7"},
+}
+# Envelopes of records that are fine: the task ends dead, the envelope goes into the quarantine.
+ENVELOPES: dict[str, bytes] = {
+    "none": b"",
+    "no-msgpack": b"\xc1\xc1\xc1",
+    "json": json.dumps([1, "json", "probe_tasks:Quick", {}, {}, 0]).encode(),
+    "pickle": PICKLE,
+    "gzip-bomb": gzip.compress(b"\x90" * (10 * MIB)),
+    "nested": b"\x91" * 100_000 + b"\xc0",
+    "nested-keys": b"\x81\x91" * 500 + b"\xc0" * 501,
+    "nested-10-mb": BOMB,
+    "flat-10-mb": FLAT_BOMB,
+    "flat": b"\xdd" + (200_000).to_bytes(4, "big") + b"\x80" * 200_000,
+    "claims-4-billion": b"\xdd\xff\xff\xff\xff" * 1000,
+    "cut-off": envelope("cut-off")[:-4],
+    "wrong-types": msgspec.msgpack.encode([1, 2, 3, 4, 5, 6]),
+    "unknown-extension": msgspec.msgpack.encode(
+        [1, "i", "probe_tasks:Quick", {"value": msgspec.msgpack.Ext(99, b"x")}, {}, 0.0]
+    ),
+    "broken-pattern": msgspec.msgpack.encode(
+        [1, "i", "probe_tasks:Quick", {"value": msgspec.msgpack.Ext(10, b"s0:(")}, {}, 0.0]
+    ),
+    "swapped": envelope("another"),
+    "never-submitted": envelope("never-submitted", submitted=float("nan")),
+    "no-version": envelope("no-version", version=0),
+    "odd-name": envelope("odd-name", name="probe_tasks:\x1b[2J"),
+    "half-signed": b"\xc1\x01\xff" + b"x" * 100,
+    "in-a-list": msgspec.msgpack.encode([envelope("in-a-list")]),
+}
+# Fields of records that no script writes; with a good envelope.
+FIELDS: dict[str, dict[Any, Any]] = {
+    "attempt": {"attempt": "x"},
+    "deaths": {"deaths": b"\xff"},
+    "fraction": {"attempt": "1.5"},
+}
+
+
+@pytest.fixture
+def site(redis_server: RedisServer, redis_url: str, tmp_path: Path) -> Iterator[Site]:
+    made = Site(redis_server, tmp_path)
+    yield made
+    made.close()
+
+
+def memory(daemon: Daemon) -> int:
+    """Bytes that a process has in memory now."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text()
+    (kilobytes,) = re.findall(r"^VmRSS:\s+(\d+) kB$", status, re.M)
+    return int(kilobytes) * 1024
+
+
+def most_memory(daemon: Daemon) -> int:
+    """The most that it ever had."""
+    status = Path(f"/proc/{daemon.pid}/status").read_text()
+    (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.M)
+    return int(kilobytes) * 1024
+
+
+def queue(site: Site, id: str | bytes, data: bytes, stream: str = STREAM, **fields: Any) -> None:
+    """A record as submit would make it, but for `data` and `fields`, and its pointer."""
+    name = id.encode() if isinstance(id, str) else id
+    site.redis.set(site.key("b:").encode() + name, data)
+    entry = site.redis.xadd(site.key(stream), {"id": id, "gen": "1"})
+    record = {"state": "queued", "gen": "1", "name": "?", "stream": "normal:small", "attempt": 0}
+    more = {"ticket": 1, "group": "", "pointer": f"{stream} {entry}", **fields}
+    site.redis.hset(site.key("t:").encode() + name, mapping={**record, **more})
+
+
+async def the_next_task_runs(app: Nonet) -> None:
+    began = time.monotonic()
+    assert await (await app.submit(Quick(7))).result(timeout=20) == 7
+    assert time.monotonic() - began < 2
+
+
+async def test_thirty_kinds_of_garbage(site: Site) -> None:
+    """All of it is put aside or dropped; the worker neither dies nor grows; good tasks go on."""
+    worker = site.worker()
+    async with site.app() as app:
+        kept = await app.submit(Quick(1), id="kept")
+        assert await kept.result(timeout=20) == 1
+        await the_next_task_runs(app)
+        before = memory(worker)
+        for fields in (*NO_POINTERS.values(), *VOID.values()):
+            site.redis.xadd(site.key(STREAM), fields)
+        for id, data in ENVELOPES.items():
+            queue(site, id, data)
+        for id, fields in FIELDS.items():
+            queue(site, id, envelope(id), **fields)
+        queue(site, b"\xff\xfe", envelope("x"))
+        await the_next_task_runs(app)
+        await until(lambda: site.entries() == 0, "the streams are empty")
+        for id in (*ENVELOPES, *FIELDS):
+            with pytest.raises(TaskFailed) as raised:
+                await app.result(id, timeout=10)
+            assert raised.value.reason == "quarantined", id
+    assert len(NO_POINTERS) + len(VOID) + len(ENVELOPES) + len(FIELDS) + 1 >= 30
+    assert worker.alive
+    assert most_memory(worker) - before < 100 * MIB
+    assert len(site.journal("start")) == 3
+    found = site.quarantined()
+    tasks = {item[b"task"] for item in found} - {b""}
+    assert tasks == {id.encode() for id in (*ENVELOPES, *FIELDS)} | {b"\xff\xfe"}
+    assert len(found) == len(NO_POINTERS) + len(tasks)
+    assert sum(len(item[b"bytes"]) for item in found) < 3 * MIB
+    assert site.live() == [] and site.pending() == 0
+
+
+async def test_many_bombs_at_once(site: Site) -> None:
+    """A worker with a slot for each of 50 bombs does not hold their 250 MB."""
+    worker = site.worker("--concurrency", "50")
+    async with site.app() as app:
+        await the_next_task_runs(app)
+        before = memory(worker)
+        bombs = [f"bomb-{number}" for number in range(50)]
+        for id in bombs:
+            queue(site, id, FLAT_BOMB[: 5 * MIB])
+        await the_next_task_runs(app)
+        for id in bombs:
+            with pytest.raises(TaskFailed, match="exceeds"):
+                await app.result(id, timeout=20)
+    assert worker.alive
+    assert most_memory(worker) - before < 100 * MIB
+
+
+async def test_records_of_other_types_hold_up_nobody(site: Site) -> None:
+    """Where the record is none its pointer is evidence; where a part of it is none, it waits."""
+    worker = site.worker()
+    async with site.app() as app:
+        for id, key in {"string": "t:string", "list": "t:list"}.items():
+            getattr(site.redis, {"string": "set", "list": "rpush"}[id])(site.key(key), "x")
+            site.redis.xadd(site.key(STREAM), {"id": id, "gen": "1"})
+        for id, part in {"no-envelope": "b", "no-locks": "l", "no-children": "open"}.items():
+            queue(site, id, envelope(id))
+            site.redis.delete(site.key(f"{part}:{id}"))
+            site.redis.rpush(site.key(f"{part}:{id}"), "x")
+        await the_next_task_runs(app)
+        await until(lambda: site.entries() == 0, "the streams are empty")
+        for id in ("no-envelope", "no-locks"):
+            status = await app.status(id)
+            assert (status.state, "WRONGTYPE" in status.blocker) == ("waiting", True)
+            site.redis.delete(site.key(f"t:{id}"))
+    assert worker.alive
+    assert {item[b"task"] for item in site.quarantined()} >= {b"string", b"list"}
+
+
+async def test_dying_garbage_ends(site: Site) -> None:
+    """A dying task whose last error or envelope is garbage ends too, and is not executed."""
+    worker = site.worker()
+    async with site.app() as app:
+        for id, words, data in [
+            ("no-words", b"\xc1garbage", envelope("no-words")),
+            ("no-task", encode(["retries", "E", "no", "", 1, 1.5]), PICKLE),
+            ("nan", encode(["retries", "E", "no", "", 1, float("nan")]), envelope("nan")),
+        ]:
+            queue(site, id, data, state="dying", died="1")
+            site.redis.set(site.key(f"e:{id}"), words)
+            site.redis.rpush(site.key(f"h:{id}"), b"\xc1")
+        reasons = {}
+        for id in ("no-words", "no-task", "nan"):
+            with pytest.raises(TaskFailed) as raised:
+                await app.result(id, timeout=20)
+            reasons[id] = raised.value.reason
+        await the_next_task_runs(app)
+    assert reasons == {"no-words": "retries", "no-task": "quarantined", "nan": "retries"}
+    assert worker.alive
+    assert [item[b"task"] for item in site.quarantined()] == [b"no-task"]
+
+
+async def test_pointers_that_are_there_twice_execute_once(site: Site) -> None:
+    """However many entries point to a task, it has one execution."""
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Quick(5))
+        for _ in range(20):
+            gen = site.redis.hget(site.key(f"t:{handle}"), "gen") or "1"
+            site.redis.xadd(site.key(STREAM), {"id": handle, "gen": gen})
+            site.redis.xadd(site.key("woken:normal:small"), {"id": handle, "gen": gen})
+        assert await handle.result(timeout=20) == 5
+        await the_next_task_runs(app)
+        await until(lambda: site.entries() == 0, "the streams are empty")
+    assert len(site.journal("start", id=handle)) == 1
+
+
+# What else a worker reads, so grouped that one does not hide what another would break.
+OTHER_KEYS = [
+    ("workers", "limits", "quarantine", "promoted", "mend"),
+    ("idle:small", "leader", "watch", "counters", "quarantine:bytes", "limits:live"),
+    ("fence", "tasks:delayed", "epoch", "woken:normal:small"),
+]
+EACH = [pytest.param((key,), marks=pytest.mark.soak) for keys in OTHER_KEYS for key in keys]
+
+
+@pytest.mark.parametrize("kind", ["string", "hash"])
+@pytest.mark.parametrize("names", [*OTHER_KEYS, *EACH], ids="+".join)
+async def test_a_worker_outlives_garbage_in_other_keys(
+    site: Site, names: tuple[str, ...], kind: str
+) -> None:
+    """Nobody can work with a broken index, but when it is gone the same workers go on."""
+    worker = site.worker()
+    keys = [site.key(name) for name in names]
+    async with site.app() as app:
+        await the_next_task_runs(app)
+        site.redis.delete(*keys)
+        for key in keys:
+            if kind == "string":
+                site.redis.set(key, "garbage")
+            else:
+                site.redis.hset(key, mapping={"garbage": "x", "since": "x", "seq": "x"})
+        site.redis.xadd(site.key(STREAM), {"no": "pointer"})
+        before = scripts_run(site)
+        await until(lambda: scripts_run(site) > before + 12, "it has met the garbage")
+        assert worker.alive
+        site.redis.delete(*keys)
+        assert await (await app.submit(Quick(3))).result(timeout=20) == 3
+    assert worker.alive
+
+
+def scripts_run(site: Site) -> int:
+    """How many scripts Redis was asked to run so far."""
+    found = site.redis.info("commandstats")
+    return int(found["cmdstat_evalsha"]["calls"])
