@@ -6,6 +6,7 @@ Everything that programs may rely on is imported here; all else may change.
 from nonet.app import Nonet
 from nonet.client import CallbackSpawner, ChildResult, Client, Handle, spawn_with_callback
 from nonet.errors import (
+    BrokerFullError,
     ConfigurationError,
     ConflictError,
     DeadlockError,
@@ -65,6 +66,7 @@ __all__ = [
     "BaseLimiter",
     "BaseLock",
     "BaseTask",
+    "BrokerFullError",
     "CallbackSpawner",
     "ChildResult",
     "Client",

@@ -8,6 +8,7 @@
     ├── MalformedMessageError         bytes that are no envelope of ours
     ├── DependencyError               a parameter of ``execute`` cannot be provided
     ├── ServerUnreachableError        Redis or SQL does not answer (exit 3)
+    ├── BrokerFullError               Redis has no memory for another task
     ├── NotFoundError                 no such task, group or dead letter (exit 4)
     ├── ConflictError                 the thing is in a state that forbids the request (exit 1)
     ├── NotBoundError                 ``.schedule()`` outside ``async with Nonet…``
@@ -158,6 +159,10 @@ class DependencyError(NonetError):
 
 class ServerUnreachableError(NonetError):
     """Redis or the SQL server does not answer."""
+
+
+class BrokerFullError(NonetError):
+    """Redis has no memory for another task: nothing was submitted; what runs goes on."""
 
 
 class NotFoundError(NonetError):

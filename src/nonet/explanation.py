@@ -42,7 +42,7 @@ class Refusal:
         ahead: waiters that came first or rank higher; `first` is the id of the first of them.
         holding: how many hold it; `holders` names some of them.
         used, limit, window_seconds, items: of a limiter; items is what one execution counts.
-        back_in: seconds until some of what is used comes back.
+        back_in: seconds until some of what is used comes back, or a lock that nobody holds.
     """
 
     lock: str
@@ -106,7 +106,8 @@ class Explanation:
 
     Attributes:
         state: as `TaskStatus.state`.
-        cause: one word for programs: ``running``, ``lock``, ``turn`` (others came first),
+        cause: one word for programs: ``running``, ``lock``, ``calm`` (no lock is granted
+            right after a loss of data), ``turn`` (others came first),
             ``limiter``, ``rate``, ``impossible``, ``look`` (nothing refuses it, it will be looked
             at), ``hand-back``, ``time``, ``retry``, ``promoter`` (due, but nobody moves it),
             ``worker`` (none of its size is live), ``queue``, ``woken``, ``sql``, ``ended``.
@@ -221,6 +222,8 @@ def _refused(facts: Facts) -> Explanation:
         return _made(facts, "turn", text, lock=refusal.lock, ahead=refusal.ahead)
     cause = {"C": "limiter", "L": "rate"}.get(refusal.kind, "lock")
     text = {"C": _slots, "L": _rate}.get(refusal.kind, _held)(refusal)
+    if cause == "lock" and not refusal.holders:
+        cause = "calm"
     if refusal.ahead:
         text += f"; {refusal.ahead} came first for it"
     return _made(
@@ -235,6 +238,12 @@ def _refused(facts: Facts) -> Explanation:
 
 
 def _held(refusal: Refusal) -> str:
+    if not refusal.holders:
+        left = f" for {span(refusal.back_in)} more" if refusal.back_in is not None else ""
+        return (
+            f"{refusal.lock} is granted to nobody{left}: Redis has lost its data, and whoever held "
+            "it before may not know that yet"
+        )
     first, others = refusal.holders[0], refusal.holding - 1
     text = f"{refusal.lock} is held by {named(first)}"
     if first.is_live and first.held_seconds is not None:

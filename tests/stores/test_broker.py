@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from servers import RedisServer
 
-from nonet.errors import NonetError
+from nonet.errors import BrokerFullError
 from nonet.stores.broker import Broker, Delivery, Submission, new_cursors
 from nonet.stores.leadership import Leadership
 from nonet.stores.leases import Lease, Leases
@@ -110,7 +110,7 @@ class TestSubmit:
         delivery = await fetch_one(broker)
         await broker.client.config_set("maxmemory", 1)
         try:
-            with pytest.raises(NonetError, match="out of memory"):
+            with pytest.raises(BrokerFullError, match="out of memory"):
                 await broker.submit([task("b")])
             assert await broker.settle(delivery, "done", b"result") == "OK"
         finally:
@@ -599,7 +599,7 @@ class TestReclaim:
 class TestOversized:
     @pytest.mark.parametrize("part", ["b", "l"])
     async def test_no_worker_gets_what_is_too_long(self, redis_url: str, part: str) -> None:
-        """An envelope or locks beyond the limit end dead in Redis, with their size as the reason."""
+        """An envelope or locks beyond the limit end dead in Redis; the reason tells their size."""
         broker = make_broker(redis_url, message_limit=1000)
         await broker.submit([task("long"), task("fine")])
         await broker.client.set(f"{{test}}:{part}:long", bytes(5000))

@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from nonet.explanation import explain
 from nonet.locks import ConcurrencyLimiter, MutexLock, encode_locks
 from nonet.stores.broker import Broker, Presence, Submission
 from nonet.stores.events import Events
 from nonet.stores.leadership import Leadership
 from nonet.stores.leases import Leases
+from nonet.stores.lock_board import LockBoard
 
 LOCKED = Submission("locked", "p:T", "normal:small", b"e", encode_locks([MutexLock("job", 7)]))
 FREE = Submission("free", "p:T", "normal:small", b"e")
@@ -55,6 +57,8 @@ async def test_an_emptied_redis_begins_a_new_epoch_and_rests_its_locks(broker: B
     assert broker.epoch.since > first
     assert 28 < await calm_seconds(broker) <= 30
     assert await broker.client.hget("{test}:t:locked", "state") == b"waiting"
+    why = explain(await LockBoard(broker.client, "test").facts("locked"))
+    assert why.cause == "calm" and "Redis has lost its data" in why.text
     answer = await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
     assert answer[0] == "REFUSED"
 

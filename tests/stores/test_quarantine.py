@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nonet.errors import InvalidArgumentsError, NonetError, NotFoundError
+from nonet.errors import BrokerFullError, InvalidArgumentsError, NotFoundError
 from nonet.stores.broker import Broker, Delivery, Submission
 from nonet.stores.quarantine import Quarantine, Quarantined
 

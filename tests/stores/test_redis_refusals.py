@@ -12,7 +12,12 @@ from redis import exceptions
 from redis._parsers import BaseParser
 from servers import RedisServer
 
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.errors import (
+    BrokerFullError,
+    ConfigurationError,
+    NonetError,
+    ServerUnreachableError,
+)
 from nonet.stores.broker import Broker, Submission
 from nonet.stores.leases import Leases
 from nonet.stores.replies import translated
@@ -176,7 +181,7 @@ PASSING = (
         ("ERR max number of clients reached", ServerUnreachableError, "cannot be used now: max"),
         ("MOVED 7 127.0.0.1:7001", ConfigurationError, "name that one in NONET_REDIS_URL"),
         ("NOAUTH Authentication required.", ConfigurationError, "does not let us in"),
-        ("OOM command not allowed", NonetError, "is out of memory"),
+        ("OOM command not allowed", BrokerFullError, "is out of memory"),
         ("ERR unknown command 'EVALSHA'", NonetError, "failed in the script 's': unknown command"),
         ("NOVEL words", NonetError, "failed in the script 's': NOVEL words"),
     ],

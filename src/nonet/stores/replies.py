@@ -6,7 +6,12 @@ import re
 
 from redis import exceptions
 
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.errors import (
+    BrokerFullError,
+    ConfigurationError,
+    NonetError,
+    ServerUnreachableError,
+)
 
 # All that a server or the way to it can answer; other errors of redis-py are mistakes of ours.
 REFUSALS = (
@@ -44,7 +49,10 @@ def translated(error: Exception, address: str, script: str = "") -> NonetError:
     if code in _LATER:
         return ServerUnreachableError(f"{at} cannot be used now: {code} {text}")
     if code == "OOM":
-        return NonetError(f"{at} is out of memory: nothing was submitted")
+        return BrokerFullError(
+            f"{at} is out of memory: nothing was submitted. Try again when tasks have ended, or "
+            "raise maxmemory"
+        )
     if _is_about_login(error, text):
         return ConfigurationError(
             f"{at} does not let us in ({text}): check the user and password in NONET_REDIS_URL"
