@@ -26,10 +26,12 @@ remembered (the longer of ``NONET_RESULT_TTL`` and ``NONET_DEDUP_TTL``).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import random
 from collections.abc import Collection, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -37,14 +39,26 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-from nonet.errors import ConfigurationError, LimitImpossible, NonetError, masked
+from nonet.errors import (
+    ConfigurationError,
+    LimitImpossible,
+    NonetError,
+    ServerUnreachableError,
+    masked,
+)
 from nonet.stores.broker import Broker, Presence, Submission
-from nonet.stores.sql import Database, UtcDateTime
+from nonet.stores.sql import Database, UtcDateTime, is_deadlock
 
 logger = logging.getLogger(__name__)
 
 # Rows in one statement; each may hold an envelope of NONET_MESSAGE_LIMIT.
 PAGE_ROWS = 200
+_DEADLOCK_PAUSES = (0.02, 0.1, 0.5)
+
+
+Rows = list[dict[str, Any]]
+"""Values by column. All who change several rows do so in the order of their ids: in different
+orders they would wait for each other."""
 
 
 class Outbox:
@@ -79,8 +93,7 @@ class Outbox:
         made: list[bool] = []
         for page in _pages(submissions):
             kept = set() if ids_are_new else await self._kept([item.id for item in page])
-            async with self._database.transaction() as connection:
-                await self._insert(connection, page)
+            await self._change(_insertion(self._database.engine.dialect), self._rows(page))
             try:
                 known = await self.hand_over(page, await self.epoch())
             except LimitImpossible:
@@ -109,7 +122,7 @@ class Outbox:
         async with self._database.answering():
             connection = await self._connection_of(transaction)
             for page in _pages(submissions):
-                await self._insert(connection, page)
+                await connection.execute(_insertion(connection.dialect), self._rows(page))
 
     async def epoch(self) -> int:
         """The epoch of Redis now."""
@@ -233,33 +246,40 @@ class Outbox:
         async with self._database.transaction() as connection:
             return [(at, id) for at, id in await connection.execute(query)]
 
-    async def _change(self, statement: sa.Update | sa.Delete) -> int:
+    async def _change(self, statement: sa.UpdateBase, rows: Rows | None = None) -> int:
+        """Run a statement in a transaction of its own; how many rows it changed."""
+        for longest_pause in _DEADLOCK_PAUSES:
+            try:
+                return await self._run(statement, rows)
+            except ServerUnreachableError as error:
+                if not is_deadlock(error):
+                    raise
+            await asyncio.sleep(random.uniform(0, longest_pause))
+        return await self._run(statement, rows)
+
+    async def _run(self, statement: sa.UpdateBase, rows: Rows | None) -> int:
         async with self._database.transaction() as connection:
-            return (await connection.execute(statement)).rowcount
+            return (await connection.execute(statement, rows)).rowcount
 
     def _are(self, ids: Collection[str]) -> sa.ColumnElement[bool]:
-        # In one order, so that two who change the same rows do not wait for each other.
         return sa.and_(
             outbox_tasks.c.namespace == self._namespace, outbox_tasks.c.task_id.in_(sorted(ids))
         )
 
-    async def _insert(self, connection: AsyncConnection, page: Sequence[Submission]) -> None:
-        await connection.execute(insert_statement(connection.dialect.name), self._rows(page))
-
-    def _rows(self, submissions: Sequence[Submission]) -> list[dict[str, Any]]:
+    def _rows(self, submissions: Sequence[Submission]) -> Rows:
         now = datetime.now(UTC)
         return [
             {
                 "namespace": self._namespace,
                 "task_id": item.id,
-                "created_at": now,
+                "created_at": now + timedelta(microseconds=place),  # keeps their order
                 "task_class": item.name,
                 "stream": item.stream,
                 "due_us": item.due_us,
                 "locks": item.locks,
                 "envelope": item.envelope,
             }
-            for item in submissions
+            for place, item in sorted(enumerate(submissions), key=lambda pair: pair[1].id)
         ]
 
     async def _connection_of(self, transaction: Any) -> AsyncConnection:
@@ -317,15 +337,11 @@ outbox_tasks = sa.Table(
 )
 
 
-def insert_statement(dialect: str) -> sa.Insert:
-    """Insert rows; one that is there already keeps its task, and forgets its epoch.
-
-    Args:
-        dialect: ``sqlite``, ``postgresql``, ``mysql`` or ``mariadb``.
-    """
-    if dialect in _MYSQL:
+def _insertion(dialect: sa.Dialect) -> sa.Insert:
+    """Insert rows; one that is there already keeps its task, and forgets its epoch."""
+    if dialect.name in _MYSQL:
         return mysql.insert(outbox_tasks).on_duplicate_key_update(epoch=sa.null())
-    made = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    made = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
     return made(outbox_tasks).on_conflict_do_update(
         index_elements=["namespace", "task_id"], set_={"epoch": sa.null()}
     )

@@ -378,8 +378,23 @@ def _lacks_schema(error: DBAPIError) -> bool:
     cause = error.orig
     if cause is None:
         return False
-    codes = {getattr(cause, "sqlstate", None), *cause.args[:1]}
-    return bool(codes & _SCHEMA_CODES) or str(cause).startswith(("no such table", "no such column"))
+    return bool(_codes(cause) & _SCHEMA_CODES) or str(cause).startswith(
+        ("no such table", "no such column")
+    )
+
+
+# MySQL, MariaDB; PostgreSQL; and serialization_failure.
+_DEADLOCK_CODES = {1213, "40P01", "40001"}
+
+
+def is_deadlock(error: NonetError) -> bool:
+    """Whether the database gave up a transaction for another one: do it again."""
+    cause = error.__cause__.orig if isinstance(error.__cause__, DBAPIError) else None
+    return cause is not None and bool(_DEADLOCK_CODES & _codes(cause))
+
+
+def _codes(cause: BaseException) -> set[Any]:
+    return {getattr(cause, "sqlstate", None), *cause.args[:1]}
 
 
 def _unreachable(url: str, reason: str) -> NonetError:
