@@ -116,6 +116,17 @@ class Mendable(BaseTask):
 
 
 @dataclass
+class Fails(BaseTask):
+    """Fails for good, and is not kept."""
+
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("start")
+        raise ValueError("once and for all")
+
+
+@dataclass
 class Greedy(BaseTask):
     """Opens more files than its process may have, and keeps them for a moment."""
 

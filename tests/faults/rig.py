@@ -107,7 +107,7 @@ class Rig:
         faults: str,
         *,
         dead: Collection[str] = (),
-        rows: Sequence[str] = (),
+        rows: Sequence[str] | None = None,
         recovery: float | None = None,
         within: float | None = None,
         may_end_again: Collection[str] = (),
@@ -118,7 +118,7 @@ class Rig:
         Args:
             faults: what was done, for the table.
             dead: ids that must have ended ``dead``; all others must be ``done``.
-            rows: the task ids of all rows in SQL; each of `dead` must be there once.
+            rows: the task ids of all rows in SQL, if `dead` must be there, once each.
             recovery: seconds that were measured, and `within` how many it must be.
             may_end_again: ids of which an older copy of the data did not know the end.
             seconds: how long the last task may take.
@@ -140,9 +140,9 @@ class Rig:
         callbacks, overlaps = self._callbacks_twice(), self._overlaps()
         problems += [f"callback twice: {callbacks}"] if callbacks else []
         problems += [f"two at a time under a mutex: {overlaps}"] if overlaps else []
-        kept = Counter(rows)
-        row_problems = [f"{id}: {kept[id]} rows" for id in {*kept, *dead} if kept[id] != 1]
-        problems += row_problems if rows or dead else []
+        kept = Counter(rows or ())
+        if rows is not None:
+            problems += [f"{id}: {kept[id]} rows" for id in {*kept, *dead} if kept[id] != 1]
         if within is not None and (recovery is None or recovery > within):
             problems.append(f"recovery took {recovery} s, allowed are {within:g} s")
         doubled = sum(twice.values()) - len(twice) + len(callbacks) + len(overlaps)
