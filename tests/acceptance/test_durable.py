@@ -229,7 +229,6 @@ async def test_sql_is_away_when_it_ends(site: Site, own_maria: MariaServer, kill
     own_maria.execute("CREATE DATABASE app")
     async with opened(site, own_maria.url("app")) as (app, _):
         worker = site.worker("--concurrency", "1")
-        site.scheduler()
         handle = await app.submit(KeptGated(gate))
         await site.started(handle)
         own_maria.stop()
@@ -239,6 +238,7 @@ async def test_sql_is_away_when_it_ends(site: Site, own_maria: MariaServer, kill
         await until(lambda: "rows of 1 durable tasks stay" in worker.log, "it was tried")
         if killed:
             worker.kill()
+            site.scheduler()
         own_maria.start()
         await until(lambda: rows_in(own_maria, "app") == 0, "its row is deleted")
     assert len(site.journal("start", id=handle)) == 1

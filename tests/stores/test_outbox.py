@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +185,31 @@ async def test_missing_table_names_the_next_step(mariadb_url: str, broker: Broke
 
 async def test_impossible_task_leaves_no_row(outbox: Outbox) -> None:
     """What a limit can never let run is refused, as without a row; others keep their rows."""
-    rate = RateLimiter("job", "a", n_items=5)
-    rate.limit, rate.window_seconds = 1, 60
+    rate = RateLimiter("job", "a", limit=1, window_seconds=60, n_items=5)
     locks = encode_locks([rate])
     await outbox.submit([task("fine")], ids_are_new=False)
     with pytest.raises(LimitImpossible, match="task bad was not submitted"):
         await outbox.submit([task("fine"), task("bad", locks=locks)], ids_are_new=False)
     assert await outbox.count() == 1
+
+
+async def test_refusal_leaves_what_was_accepted_before(
+    outbox: Outbox, database: sql.Database
+) -> None:
+    """A row that came with a commit stays, although submitting its id now is refused."""
+    rate = RateLimiter("job", "a", limit=1, window_seconds=60, n_items=5)
+    impossible = task(locks=encode_locks([rate]))
+    async with database.transaction() as connection:
+        await outbox.submit_within(connection, [impossible])
+    with pytest.raises(LimitImpossible):
+        await outbox.submit([impossible], ids_are_new=False)
+    assert await outbox.count() == 1
+
+
+async def test_faster_relay_does_not_make_an_id_known(outbox: Outbox, broker: Broker) -> None:
+    """A relay may find the row before its submitter asks Redis: the task is new all the same."""
+    await broker.submit([task()])
+    assert await outbox.submit([task()], ids_are_new=True) == [True]
 
 
 async def test_many_are_submitted_in_pages(outbox: Outbox, broker: Broker) -> None:
@@ -282,9 +301,9 @@ async def test_new_epoch_gets_all_rows_again(
     outbox: Outbox, broker: Broker, redis_server: RedisServer
 ) -> None:
     """After a FLUSHALL every row is due, oldest first, and runs; then none is."""
-    many = [task(f"task-{n}") for n in range(5)]
-    for item in many:
-        await outbox.submit([item], ids_are_new=True)
+    many = [task(f"task-{n}") for n in (3, 1, 4, 2, 5)]
+    await outbox.submit(many[:3], ids_are_new=True)
+    await outbox.submit(many[3:], ids_are_new=True)
     with redis_server.client() as client:
         client.flushall()
     epoch = await epoch_of(broker)
@@ -313,12 +332,17 @@ async def test_mark_is_of_the_epoch_before_the_submission(
     assert await waiting(outbox, await epoch_of(broker)) == ["task-1"]
 
 
-async def test_review_deletes_rows_of_what_has_ended(outbox: Outbox, broker: Broker) -> None:
+async def test_review_deletes_rows_of_what_has_ended(
+    outbox: Outbox, broker: Broker, database: sql.Database
+) -> None:
     """A worker that died before it closed the rows: those that ended go, those that live stay."""
     ended = [task(f"ended-{n}") for n in range(PAGE_ROWS + 1)]
     await outbox.submit(ended, ids_are_new=True)
     await run_all(broker)
     await outbox.submit([task("lives")], ids_are_new=True)
+    # Clocks are coarse, and several processes write: rows of one instant fill more than a page.
+    async with database.transaction() as connection:
+        await connection.execute(sa.update(outbox_tasks).values(created_at=datetime.now(UTC)))
     assert await outbox.review(await epoch_of(broker)) == (len(ended), 0)
     assert await outbox.count() == 1
 
