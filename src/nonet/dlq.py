@@ -26,7 +26,7 @@ from nonet.message import (
     pack,
 )
 from nonet.registry import Registry, TaskClass
-from nonet.retry import NoRetry, RetryPolicyBase
+from nonet.retry import NoRetry
 from nonet.stores.broker import Delivery, Submission
 from nonet.task import BaseTask
 
@@ -126,8 +126,7 @@ def dead_letter(
     except MalformedMessageError:
         envelope = Envelope(VERSION, delivery.id, "", {}, {}, 0.0)
     task_class = registry.find(envelope.name)
-    task = task_class and _task(task_class, envelope)
-    policy = task_class.cls.retry_policy if task_class else None
+    task = _task(task_class, envelope) if task_class else None
     repeated = _REPEATED.fullmatch(delivery.id)
     return NewDeadLetter(
         task_id=delivery.id,
@@ -137,7 +136,7 @@ def dead_letter(
         submitted_at=datetime.fromtimestamp(envelope.submitted, UTC),
         reason=document.reason,
         retry_count=max(0, document.attempt - 1),
-        max_retries=_max_retries(policy),
+        max_retries=_max_retries(task_class),
         last_attempted_at=datetime.fromtimestamp(document.at, UTC)
         if 0 < document.at < _END_OF_TIME
         else None,
@@ -151,7 +150,7 @@ def dead_letter(
         labels=envelope.labels,
         parent_id=envelope.parent or None,
         resubmitted_from=int(repeated[1]) if repeated else None,
-        vo=str(getattr(task, "vo", None) or envelope.labels.get("vo") or "")[:255] or None,
+        vo=_vo(task, envelope) or None,
     )
 
 
@@ -166,14 +165,31 @@ def _readable(history: list[bytes]) -> Iterator[ErrorDocument]:
             yield decode_error(item)
 
 
-def _max_retries(policy: RetryPolicyBase | None) -> int | None:
-    retries = getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None)
-    return min(retries, _LARGEST_INT) if isinstance(retries, int) else None
+# The author's code may raise anything; the letter matters more, and the worker.
+
+
+def _max_retries(task_class: TaskClass | None) -> int | None:
+    if task_class is None:
+        return None
+    policy = task_class.cls.retry_policy
+    try:
+        retries = getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None)
+        return min(retries, _LARGEST_INT) if isinstance(retries, int) else None
+    except BaseException:
+        return None
 
 
 def _task(task_class: TaskClass, envelope: Envelope) -> BaseTask | None:
     try:
         built: BaseTask = task_class.arguments.build(envelope.args)
-    except Exception:  # the author's constructor may raise anything; the letter matters more
+    except BaseException:
         return None
     return built
+
+
+def _vo(task: BaseTask | None, envelope: Envelope) -> str:
+    try:
+        vo = getattr(task, "vo", None)
+        return str(vo or envelope.labels.get("vo") or "")[:255]
+    except BaseException:
+        return ""

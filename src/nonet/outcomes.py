@@ -6,6 +6,7 @@ import traceback
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from types import TracebackType
 from typing import Any
 
 from nonet.errors import StopRetrying, UnableToAcquireLockError
@@ -134,10 +135,11 @@ def decide(
             "back", delay=outcome.delay, reason=outcome.reason, started=outcome.started
         )
     error = summarize(outcome.error)
-    if isinstance(outcome.error, UnableToAcquireLockError):
+    kind = type(outcome.error)  # isinstance() would ask the error itself
+    if issubclass(kind, UnableToAcquireLockError):
         return Settlement("back", delay=timedelta(seconds=1), reason=error.text, error=error)
     reason = outcome.reason
-    if reason is None and isinstance(outcome.error, StopRetrying):
+    if reason is None and issubclass(kind, StopRetrying):
         reason = Reason.STOPPED
     if reason is None:
         delay, error = _ask(policy, attempt, outcome.error, now, error)
@@ -148,15 +150,25 @@ def decide(
 
 
 def summarize(error: BaseException) -> ErrorSummary:
-    """An exception as text that can be stored; never raises, whatever its ``__str__`` does."""
+    """An exception as text that can be stored; never raises, whatever code of its own it has."""
     try:
         text = str(error)
     except BaseException as broken:  # the error's own code: no attempt may end by it
-        text = f"(its text could not be made: {type(broken).__name__})"
-    frames = traceback.format_tb(error.__traceback__, limit=-50)
-    return ErrorSummary(
-        type(error).__qualname__, _storable(text)[:10_000], _storable("".join(frames))[:60_000]
-    )
+        text = f"(its text could not be made: {_name(broken)})"
+    return ErrorSummary(_name(error), _storable(text, 10_000), _storable(_frames(error), 60_000))
+
+
+def _name(error: BaseException) -> str:
+    """Name of the error's class; not as a metaclass would have it."""
+    return _storable(type.__dict__["__qualname__"].__get__(type(error)), 200)
+
+
+def _frames(error: BaseException) -> str:
+    own: TracebackType | None = BaseException.__getattribute__(error, "__traceback__")
+    try:
+        return "".join(traceback.format_tb(own, limit=-50))
+    except Exception:  # the sources of a module come from its loader
+        return ""
 
 
 def shortened(text: str) -> str:
@@ -171,9 +183,11 @@ def shortened(text: str) -> str:
     return encoded[: _RECORD_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
-def _storable(text: str) -> str:
+def _storable(text: str, length: int) -> str:
+    # Cut first, it may be huge; and not by methods of a class derived from str.
+    start = str.__getitem__(text, slice(length))
     # Names of files that are not UTF-8 come as lone surrogates, which no database takes.
-    return text.encode("utf-8", "backslashreplace").decode()
+    return start.encode("utf-8", "backslashreplace").decode()[:length]
 
 
 def _ask(

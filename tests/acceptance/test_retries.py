@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from acceptance.probe_tasks import (
     CancelsItself,
@@ -13,10 +15,11 @@ from acceptance.probe_tasks import (
     Raises,
     RaisesInThread,
 )
+from acceptance.raising_tasks import ALL, PLACES, InExecute, InResult
 from acceptance.site import Site
 from daemons import until
 
-from nonet import TaskFailed
+from nonet import ResultUnavailable, TaskFailed
 
 # What is raised → the type under which it is kept. A generator or a future turns a few of them
 # into another one; that is Python's doing (PEP 479) and happens before the framework sees it.
@@ -123,3 +126,30 @@ async def test_own_cancellation_is_a_failed_attempt(site: Site) -> None:
     assert raised.value.error_type == "CancelledError"
     assert len(site.journal("start", id=handle)) == 1
     assert worker.alive
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+async def test_a_worker_survives_every_exception_everywhere(
+    site: Site, place: type[InExecute]
+) -> None:
+    """Whatever is raised wherever the worker calls code of a task, the task has failed, once."""
+    site.settings["NONET_TASKS"] += ",acceptance.raising_tasks"
+    worker = site.worker("--concurrency", "3")
+    reasons = Counter[str]()
+    async with site.app(tasks=("acceptance.probe_tasks", "acceptance.raising_tasks")) as app:
+        handles = {name: await app.submit(place(name), labels={"name": name}) for name in ALL}
+        for name, handle in handles.items():
+            # What its result is like has no say in whether a task is done.
+            kind = ResultUnavailable if place is InResult else TaskFailed
+            with pytest.raises(kind) as raised:
+                await handle.result(timeout=20)
+            reasons[getattr(raised.value, "reason", "unavailable")] += 1
+            assert len(str(raised.value)) < 50_000, name
+        assert await (await app.submit(Quick(5))).result(timeout=20) == 5
+        await site.all_ended()
+    assert reasons == {"unavailable" if place is InResult else "retries": len(ALL)}
+    assert worker.alive
+    assert {event.pid for event in site.journal()} == {worker.pid}
+    assert max(Counter(event.id for event in site.journal("start")).values()) == 1
+    assert "its settlement failed" not in worker.log
+    assert len(worker.log) < 500_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -32,6 +33,8 @@ from nonet.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
+
+logger = logging.getLogger(__name__)
 
 # Start of the names of all threads that may run user code.
 _THREADS = "nonet-task"
@@ -73,12 +76,21 @@ Json = Annotated[bool, typer.Option("--json", help="One line of JSON on stdout."
 Debug = Annotated[bool, typer.Option("--debug", help="Debug log lines, and tracebacks of errors.")]
 
 
-def run(debug: bool, command: Callable[[], Coroutine[Any, Any, int]]) -> None:
-    """Run a command to its exit code; an error of ours becomes one line on stderr."""
+Command = Callable[[], Coroutine[Any, Any, int]]
+
+
+def run(debug: bool, command: Command, *, in_spite_of_tasks: bool = False) -> None:
+    """Run a command to its exit code; an error of ours becomes one line on stderr.
+
+    Args:
+        in_spite_of_tasks: it runs code of others and sees to signals itself: neither SystemExit
+            nor KeyboardInterrupt that such code raises ends it.
+    """
     if debug:
         set_up_logging(debug)
     try:
-        code = asyncio.run(_to_the_end(command))
+        run_to_the_end = _run_on if in_spite_of_tasks else asyncio.run
+        code = run_to_the_end(_to_the_end(command))
     except NonetError as error:
         if debug:
             traceback.print_exception(error)
@@ -90,7 +102,25 @@ def run(debug: bool, command: Callable[[], Coroutine[Any, Any, int]]) -> None:
     exit_with(code)
 
 
-async def _to_the_end(command: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def _run_on(main: Coroutine[Any, Any, int]) -> int:
+    """`asyncio.run`, but a loop that an exception has stopped goes on.
+
+    Raised in a task that a task has started (``asyncio.gather`` does so), SystemExit and
+    KeyboardInterrupt leave the loop beside being the result of that task.
+    """
+    with asyncio.Runner() as runner:
+        task = runner.get_loop().create_task(main)
+        while True:
+            try:
+                return runner.get_loop().run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt) as error:
+                is_ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+                if task.done() or (isinstance(error, KeyboardInterrupt) and is_ours):
+                    raise
+                logger.warning("a task raised %s beside its attempt", type(error).__name__)
+
+
+async def _to_the_end(command: Command) -> int:
     """The exit code; neither a thread nor a coroutine of a task can hold the exit.
 
     `asyncio.run` would wait for both, perhaps for ever: user code may swallow cancellations.

@@ -47,7 +47,7 @@ def schedule(
         async with application, application.injector() as injector, stop_on_signals() as stop:
             return await application.scheduler(injector).run(stop)
 
-    run(debug, command)
+    run(debug, command, in_spite_of_tasks=True)
 
 
 def main() -> None:

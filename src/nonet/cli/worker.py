@@ -106,7 +106,7 @@ def work(
                     announced.ended(code)
                 return code
 
-    run(debug, command)
+    run(debug, command, in_spite_of_tasks=True)
 
 
 @contextmanager

@@ -94,13 +94,21 @@ class _ThreadedGenerator:
         self._generator = generator
 
     async def __anext__(self) -> object:
-        return await _in_thread(next, self._generator)
+        return await _in_thread(_next, self._generator)
 
     async def athrow(self, error: BaseException) -> object:
         return await _in_thread(self._generator.throw, error)
 
     async def aclose(self) -> None:
         await _in_thread(self._generator.close)
+
+
+def _next(generator: Generator[object, None, object]) -> object:
+    """`next`; what means the end of an async generator is an error like any other here."""
+    try:
+        return next(generator)
+    except StopAsyncIteration as error:
+        raise RuntimeError("a dependency raised StopAsyncIteration") from error
 
 
 _Generator: TypeAlias = "AsyncGenerator[object, None] | _ThreadedGenerator"

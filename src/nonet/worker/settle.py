@@ -257,7 +257,7 @@ class Settler:
         try:
             full = replace(document, value=pack(settlement.value))
             size = len(encode(full))
-        except Exception as error:  # a result may be of any kind, and its class do anything
+        except BaseException as error:  # a result may be of any kind, and its class do anything
             why = summarize(error)
             return replace(document, note=f"its result cannot be stored: {why.text or why.type}")
         if size > self.message_limit:

@@ -21,7 +21,7 @@ from nonet.client import Client
 from nonet.errors import NonetError
 from nonet.injection import Injector
 from nonet.locks import leased_ttl_ms
-from nonet.outcomes import Lost
+from nonet.outcomes import Failed, Lost
 from nonet.registry import Registry
 from nonet.service import ExitCode, Stop, every, log_tick_failure, wind_up
 from nonet.settings import Settings
@@ -179,6 +179,11 @@ class Worker:
             else:
                 task_class, outcome = await execute(attempt, self._tools)
                 await self._parts.settler.settle(attempt, task_class, outcome)
+        except GeneratorExit as error:
+            # Of a future that a task awaited: it closes each coroutine between that and this one,
+            # whatever they would have returned.
+            task_class = self._parts.registry.find(attempt.context.name)
+            await self._parts.settler.settle(attempt, task_class, Failed(error))
         except Exception:
             # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
             logger.exception("task %s: its settlement failed", attempt.delivery.id)

@@ -1,0 +1,273 @@
+"""Tasks that raise what is hard on a worker, at every place where it calls their code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, NoReturn
+
+from acceptance.probe_tasks import Unprintable, note
+
+from nonet import BaseTask, Depends, RetryPolicyBase, Size, context
+from nonet.locks import BaseLock
+
+MIB = 1024 * 1024
+
+
+class Huge(Exception):
+    def __str__(self) -> str:
+        return "x" * (20 * MIB)
+
+
+class Odd(str):
+    """Text that cannot be worked with."""
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise SystemExit(8)
+
+    encode = split = __len__ = __iter__ = __getitem__  # type: ignore[assignment]
+
+
+class OddText(Exception):
+    def __str__(self) -> str:
+        return Odd("odd text")
+
+
+class NoText(Exception):
+    def __str__(self) -> Any:
+        return None
+
+
+class ExitsAsText(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(9)
+
+
+class Liar(Exception):
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise SystemExit(10)
+
+
+class Reticent(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise KeyboardInterrupt
+
+
+class _Nameless(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__name__", "__qualname__"):
+            raise SystemExit(11)
+        return super().__getattribute__(name)
+
+
+class Nameless(Exception, metaclass=_Nameless):
+    pass
+
+
+class _Homeless(type):
+    @property
+    def __module__(cls) -> str:  # type: ignore[override]
+        raise AttributeError("__module__")
+
+
+class Homeless(Exception, metaclass=_Homeless):
+    pass
+
+
+Endless = type("E" * MIB, (Exception,), {})
+
+
+def _recurse() -> None:
+    _recurse()
+
+
+def raise_odd(name: str) -> None:
+    """Raise one of them; an empty name raises nothing."""
+    if name == "RecursionError":
+        _recurse()
+    kinds: dict[str, Any] = {
+        "SystemExit": lambda: SystemExit(7),
+        "KeyboardInterrupt": KeyboardInterrupt,
+        "GeneratorExit": GeneratorExit,
+        "CancelledError": asyncio.CancelledError,
+        "StopIteration": lambda: StopIteration(1),
+        "StopAsyncIteration": StopAsyncIteration,
+        "MemoryError": MemoryError,
+        "ExceptionGroup": lambda: ExceptionGroup("g", [ExceptionGroup("g", [ValueError()])]),
+        "BaseExceptionGroup": lambda: BaseExceptionGroup("g", [KeyboardInterrupt()]),
+        "Unprintable": Unprintable,
+        "Surrogates": lambda: ValueError("\udcff\x00\x1b[2J"),
+        "Huge": Huge,
+        "OddText": OddText,
+        "NoText": NoText,
+        "ExitsAsText": ExitsAsText,
+        "Liar": Liar,
+        "Reticent": Reticent,
+        "Nameless": Nameless,
+        "Homeless": Homeless,
+        "Endless": Endless,
+    }
+    if name:
+        raise kinds[name]()
+
+
+ALL = [
+    *("SystemExit", "KeyboardInterrupt", "GeneratorExit", "CancelledError", "StopIteration"),
+    *("StopAsyncIteration", "RecursionError", "MemoryError", "ExceptionGroup"),
+    *("BaseExceptionGroup", "Unprintable", "Surrogates", "Huge", "OddText", "NoText"),
+    *("ExitsAsText", "Liar", "Reticent", "Nameless", "Homeless", "Endless"),
+]
+_IN_WORKER = "PROBE_JOURNAL" in os.environ
+
+
+@dataclass
+class _Raising(BaseTask):
+    name: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("start")
+
+
+class InExecute(_Raising):
+    async def execute(self) -> None:
+        note("start")
+        raise_odd(self.name)
+
+
+class InThread(_Raising):
+    def execute(self) -> None:  # type: ignore[override]
+        note("start")
+        raise_odd(self.name)
+
+
+class InTaskOfItsOwn(_Raising):
+    """The loop itself would stop for SystemExit and KeyboardInterrupt."""
+
+    async def execute(self) -> None:
+        note("start")
+
+        async def part() -> None:
+            await asyncio.sleep(0)
+            raise_odd(self.name)
+
+        await asyncio.gather(part(), asyncio.sleep(0.01))
+
+
+@dataclass
+class InConstructor(_Raising):
+    def __post_init__(self) -> None:
+        if _IN_WORKER:
+            raise_odd(self.name)
+
+
+class InLocks(_Raising):
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        if _IN_WORKER:
+            raise_odd(self.name)
+        return super().execution_locks
+
+
+def _name() -> str:
+    return str(context().labels["name"])
+
+
+async def set_up() -> AsyncIterator[None]:
+    raise_odd(_name())
+    yield
+
+
+async def tear_down() -> AsyncIterator[None]:
+    yield
+    raise_odd(_name())
+
+
+def set_up_in_thread() -> Iterator[None]:
+    raise_odd(_name())
+    yield
+
+
+def tear_down_in_thread() -> Iterator[None]:
+    yield
+    raise_odd(_name())
+
+
+class InSetUp(_Raising):
+    async def execute(self, _: Annotated[None, Depends(set_up)]) -> None:  # type: ignore[override]
+        note("start")
+
+
+class InTearDown(_Raising):
+    async def execute(self, _: Annotated[None, Depends(tear_down)]) -> None:  # type: ignore[override]
+        note("start")
+
+
+class InSetUpInThread(_Raising):
+    async def execute(self, _: Annotated[None, Depends(set_up_in_thread)]) -> None:  # type: ignore[override]
+        note("start")
+
+
+class InTearDownInThread(_Raising):
+    async def execute(self, _: Annotated[None, Depends(tear_down_in_thread)]) -> None:  # type: ignore[override]
+        note("start")
+
+
+class _Policy(RetryPolicyBase):
+    def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
+        raise_odd(str(exception))
+        return None
+
+
+class InPolicy(_Raising):
+    retry_policy = _Policy()
+
+    async def execute(self) -> None:
+        note("start")
+        raise ValueError(self.name)
+
+
+class OddNumber(Decimal):
+    name = ""
+
+    def __str__(self) -> str:
+        raise_odd(self.name)
+        return ""
+
+
+class InResult(_Raising):
+    async def execute(self) -> Decimal:  # type: ignore[override]
+        note("start")
+        made = OddNumber(1)
+        made.name = self.name
+        return made
+
+
+@dataclass
+class InLetter(_Raising):
+    """Its constructor and its attributes raise when its dead letter is written."""
+
+    dlq_eligible = True
+
+    def __post_init__(self) -> None:
+        self.built = True
+
+    @property
+    def vo(self) -> str:
+        raise_odd(self.name if _IN_WORKER else "")
+        return ""
+
+    async def execute(self) -> None:
+        note("start")
+        raise ValueError("no")
+
+
+PLACES: list[type[_Raising]] = [
+    *(InExecute, InThread, InTaskOfItsOwn, InConstructor, InLocks, InSetUp, InTearDown),
+    *(InSetUpInThread, InTearDownInThread, InPolicy, InResult, InLetter),
+]
