@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from servers import RedisServer
 
-from nonet.errors import ServerUnreachableError
+from nonet.errors import BrokerFullError, ServerUnreachableError
 from nonet.locks import RateLimiter, encode_locks
 from nonet.scheduler.relay import Relay
 from nonet.settings import Settings
@@ -85,6 +86,29 @@ async def test_redis_that_is_away_is_no_refusal(database: Database, settings: Se
     with pytest.raises(ServerUnreachableError):
         await relay_of(outbox, settings).tick("1")
     await away.aclose()
+
+
+async def test_redis_that_is_full_is_no_refusal(
+    outbox: Outbox,
+    settings: Settings,
+    broker: Broker,
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It says nothing about the rows: all are handed over as soon as there is room again."""
+    relay = relay_of(outbox, settings)
+    with redis_server.client() as client:
+        client.config_set("maxmemory", 1)
+        try:
+            await outbox.submit([task("a"), task("b")], ids_are_new=True)
+            with pytest.raises(BrokerFullError):
+                await relay.tick("1")
+        finally:
+            client.config_set("maxmemory", 0)
+    await relay.tick("1")
+    _, states = await broker.presence(["a", "b"])
+    assert states == [Presence.LIVE] * 2
+    assert "is refused" not in caplog.text
 
 
 async def test_missing_tables_are_said_once(

@@ -11,7 +11,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.errors import (
+    BrokerFullError,
+    ConfigurationError,
+    NonetError,
+    ServerUnreachableError,
+)
 from nonet.settings import Settings
 from nonet.stores.broker import Submission
 
@@ -24,6 +29,7 @@ _TICK_SECONDS = 1.0
 # A row that Redis refuses, for a limit that is too low for example, is tried again after so long.
 _REFUSED_SECONDS = 30.0
 _WRONG_SECONDS = 10.0
+_ABOUT_THE_SERVER = (ServerUnreachableError, BrokerFullError, ConfigurationError)
 
 
 class Relay:
@@ -87,7 +93,7 @@ class Relay:
             return 0
         try:
             await outbox.hand_over(page, epoch)
-        except (ServerUnreachableError, ConfigurationError):
+        except _ABOUT_THE_SERVER:
             raise
         except NonetError:
             return sum([await self._is_taken(outbox, item, epoch) for item in page])
@@ -98,7 +104,7 @@ class Relay:
     async def _is_taken(self, outbox: Outbox, item: Submission, epoch: int) -> bool:
         try:
             await outbox.hand_over([item], epoch)
-        except (ServerUnreachableError, ConfigurationError):
+        except _ABOUT_THE_SERVER:
             raise
         except NonetError as error:  # this one alone must not hold up the others
             logger.error("durable task %s (%s) is refused: %s", item.id, item.name, error)
