@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,7 +37,9 @@ def _own_environment() -> Iterator[None]:
 def make_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeRig]:
     """Builds a rig: ``make_rig("--maxmemory", "50mb", proxied=True)``."""
     name = request.node.name.removeprefix("test_").replace("_", " ")
-    scenario = name.replace("[full]", "").replace("[scaled]", " (scaled)")
+    scenario = (
+        re.sub(r"\[(.*)\]", r" (\1)", name).replace("(full)", "").replace("full-", "").strip()
+    )
     with ExitStack() as stack:
 
         def make(*options: str, proxied: bool = False, **environment: str) -> Rig:

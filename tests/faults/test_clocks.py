@@ -1,0 +1,77 @@
+"""The clock of the Redis host is set, forwards and back."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from daemons import until
+from faults.conftest import MakeRig
+from faults.fault_tasks import FailsOnce, Timed
+from faults.rig import Load, same_processes
+
+_SOURCE = Path(__file__).with_name("shifted_clock.c")
+# Twice the lease, the sweep after it, and what was submitted meanwhile.
+RECOVERY = 10.0
+
+
+class Clock:
+    """The clock of a server that runs under it.
+
+    Attributes:
+        environment: variables of the server.
+    """
+
+    def __init__(self, home: Path) -> None:
+        compiler = shutil.which("cc")
+        if not compiler:
+            pytest.skip("there is no C compiler (cc) to build a clock that can be set")
+        library, self._file = home / "shifted_clock.so", home / "shift"
+        command = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(_SOURCE)]
+        subprocess.run(command, check=True)
+        self._file.write_bytes(struct.pack("l", 0))
+        self.environment = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(self._file)}
+
+    def set(self, seconds: int) -> None:
+        """Let it be wrong by so much from now on."""
+        with self._file.open("r+b") as file:
+            file.write(struct.pack("l", seconds))
+
+
+@pytest.mark.parametrize(
+    "shift",
+    [
+        pytest.param(60, id="scaled-forwards"),
+        pytest.param(-60, id="scaled-back"),
+        pytest.param(3600, id="full-forwards", marks=pytest.mark.soak),
+        pytest.param(-3600, id="full-back", marks=pytest.mark.soak),
+    ],
+)
+async def test_clock_of_redis_is_set(make_rig: MakeRig, tmp_path: Path, shift: int) -> None:
+    """What runs, waits, is due or dies around the step ends once, as soon as without it."""
+    clock = Clock(tmp_path)
+    rig = make_rig(**clock.environment)
+    site = rig.site
+    fleet = rig.workers(2, slots=10)
+    scheduler = site.scheduler()
+    async with site.app() as app:
+        load = Load(rig, app, lambda n: Timed(0.05, f"lock-{n % 7}" if n % 2 else ""))
+        with same_processes(scheduler):
+            async with load.running():
+                await rig.submit(app, [Timed(0.5, f"long-{n % 9}") for n in range(30)])
+                await rig.submit(app, [FailsOnce() for _ in range(10)])
+                await until(lambda: site.journal("end"), "some have ended")
+                clock.set(shift)
+                stepped = time.time()
+                assert abs(site.redis.time()[0] - stepped - shift) < 2, "the clock was not set"
+                fleet.kill_one()
+                await site.until_event("start", len(site.journal("start")) + 20)
+            await rig.settles(rig.owed, seconds=2 * RECOVERY)
+            recovery = max(rig.settled.last(id) for id in rig.owed) - stepped
+    await rig.judge(
+        f"clock of Redis set by {shift:+} s, a worker killed", recovery=recovery, within=RECOVERY
+    )
