@@ -11,7 +11,7 @@ from faults.conftest import MakeRig
 from faults.fault_tasks import Fails, Greedy, Heavy, Timed
 from faults.rig import Rig
 
-from nonet import Nonet, NonetError
+from nonet import BrokerFullError, Nonet
 
 _MB = 2**20
 
@@ -39,13 +39,13 @@ async def test_redis_is_full(make_rig: MakeRig, scale: int) -> None:
     await rig.judge(f"maxmemory reached after {len(accepted)} tasks")
 
 
-async def flood(rig: Rig, app: Nonet) -> tuple[list[str], NonetError]:
+async def flood(rig: Rig, app: Nonet) -> tuple[list[str], BrokerFullError]:
     """Submit until Redis refuses; what it has accepted, and its refusal."""
     accepted = []
     for _ in range(100_000):
         try:
             accepted += await rig.submit(app, [Heavy(b"x" * 50_000)])
-        except NonetError as error:
+        except BrokerFullError as error:
             return accepted, error
     raise AssertionError("Redis is never full")
 
