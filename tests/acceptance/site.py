@@ -22,6 +22,12 @@ PREFIX = f"{{{NAMESPACE}}}:"
 PROBES = "acceptance.probe_tasks"
 STREAM = "tasks:normal:small"
 LEASE = 2.0
+# At once: a pointer without its record is void, a record without its pointer is queued again.
+_QUEUE = """
+redis.call('SET', KEYS[2], ARGV[2])
+local entry = redis.call('XADD', KEYS[3], '*', 'id', ARGV[1], 'gen', '1')
+redis.call('HSET', KEYS[1], 'pointer', ARGV[3] .. ' ' .. entry, unpack(ARGV, 4))
+"""
 LOCK_TTL = 1.0
 
 
@@ -165,14 +171,16 @@ class Site:
             return set()
         return {item["name"] for item in self.redis.xinfo_consumers(stream, "workers")}
 
-    def queue_raw(self, id: str, envelope: bytes) -> None:
-        """Queue a record with an envelope that no client would make."""
+    def queue_raw(
+        self, id: str | bytes, envelope: bytes, stream: str = STREAM, **fields: Any
+    ) -> None:
+        """Queue a record with an envelope, and other fields, that no client would make."""
+        name = id.encode() if isinstance(id, str) else id
         record = {"state": "queued", "gen": "1", "name": "?", "stream": "normal:small"}
-        self.redis.hset(
-            self.key(f"t:{id}"), mapping={**record, "attempt": 0, "ticket": 1, "group": ""}
-        )
-        self.redis.set(self.key(f"b:{id}"), envelope)
-        self.redis.xadd(self.key(STREAM), {"id": id, "gen": "1"})
+        record |= {"attempt": 0, "ticket": 1, "group": "", **fields}
+        keys = [self.key("t:").encode() + name, self.key("b:").encode() + name, self.key(stream)]
+        pairs = [part for pair in record.items() for part in pair]
+        self.redis.eval(_QUEUE, 3, *keys, id, envelope, stream, *pairs)
 
     def quarantined(self) -> list[dict[bytes, bytes]]:
         """What was put aside, oldest first."""

@@ -110,16 +110,6 @@ def most_memory(daemon: Daemon) -> int:
     return int(kilobytes) * 1024
 
 
-def queue(site: Site, id: str | bytes, data: bytes, stream: str = STREAM, **fields: Any) -> None:
-    """A record as submit would make it, but for `data` and `fields`, and its pointer."""
-    name = id.encode() if isinstance(id, str) else id
-    site.redis.set(site.key("b:").encode() + name, data)
-    entry = site.redis.xadd(site.key(stream), {"id": id, "gen": "1"})
-    record = {"state": "queued", "gen": "1", "name": "?", "stream": "normal:small", "attempt": 0}
-    more = {"ticket": 1, "group": "", "pointer": f"{stream} {entry}", **fields}
-    site.redis.hset(site.key("t:").encode() + name, mapping={**record, **more})
-
-
 async def the_next_task_runs(app: Nonet) -> None:
     began = time.monotonic()
     assert await (await app.submit(Quick(7))).result(timeout=20) == 7
@@ -137,10 +127,10 @@ async def test_thirty_kinds_of_garbage(site: Site) -> None:
         for fields in (*NO_POINTERS.values(), *VOID.values()):
             site.redis.xadd(site.key(STREAM), fields)
         for id, data in ENVELOPES.items():
-            queue(site, id, data)
+            site.queue_raw(id, data)
         for id, fields in FIELDS.items():
-            queue(site, id, envelope(id), **fields)
-        queue(site, b"\xff\xfe", envelope("x"))
+            site.queue_raw(id, envelope(id), **fields)
+        site.queue_raw(b"\xff\xfe", envelope("x"))
         await the_next_task_runs(app)
         await until(lambda: site.entries() == 0, "the streams are empty")
         for id in (*ENVELOPES, *FIELDS):
@@ -167,7 +157,7 @@ async def test_many_bombs_at_once(site: Site) -> None:
         before = memory(worker)
         bombs = [f"bomb-{number}" for number in range(50)]
         for id in bombs:
-            queue(site, id, FLAT_BOMB[: 5 * MIB])
+            site.queue_raw(id, FLAT_BOMB[: 5 * MIB])
         await the_next_task_runs(app)
         for id in bombs:
             with pytest.raises(TaskFailed, match="exceeds"):
@@ -184,7 +174,7 @@ async def test_records_of_other_types_hold_up_nobody(site: Site) -> None:
             getattr(site.redis, {"string": "set", "list": "rpush"}[id])(site.key(key), "x")
             site.redis.xadd(site.key(STREAM), {"id": id, "gen": "1"})
         for id, part in {"no-envelope": "b", "no-locks": "l", "no-children": "open"}.items():
-            queue(site, id, envelope(id))
+            site.queue_raw(id, envelope(id))
             site.redis.delete(site.key(f"{part}:{id}"))
             site.redis.rpush(site.key(f"{part}:{id}"), "x")
         await the_next_task_runs(app)
@@ -206,7 +196,7 @@ async def test_dying_garbage_ends(site: Site) -> None:
             ("no-task", encode(["retries", "E", "no", "", 1, 1.5]), PICKLE),
             ("nan", encode(["retries", "E", "no", "", 1, float("nan")]), envelope("nan")),
         ]:
-            queue(site, id, data, state="dying", died="1")
+            site.queue_raw(id, data, state="dying", died="1")
             site.redis.set(site.key(f"e:{id}"), words)
             site.redis.rpush(site.key(f"h:{id}"), b"\xc1")
         reasons = {}

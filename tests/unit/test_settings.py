@@ -42,6 +42,21 @@ def test_options_win_over_the_environment_and_that_over_a_file(
     assert (found.grace, found.lease, found.dedup_ttl) == (3, 63, 62)
 
 
+def test_signing_keys_come_from_a_file_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first one signs; what is wrong with them is said without showing them."""
+    secret = "c2VjcmV0" * 6
+    (tmp_path / "keys").write_text(f"new:{secret},\nold:{secret}\n")
+    assert load_settings().signer().signed(b"x") == b"x"
+    monkeypatch.setenv("NONET_SIGNING_KEYS_FILE", str(tmp_path / "keys"))
+    found = load_settings()
+    assert found.signer().signed(b"x").startswith(b"\xc1\x01\x03new")
+    assert secret not in repr(found) + str(found) + repr(found.signer())
+    monkeypatch.setenv("NONET_SIGNING_KEYS", f"new:{secret[:16]}")
+    with pytest.raises(ConfigurationError, match="NONET_SIGNING_KEYS: key 'new' has 12") as raised:
+        load_settings()
+    assert secret[:8] not in str(raised.value)
+
+
 def test_an_empty_variable_is_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deployment files tend to set variables to nothing."""
     monkeypatch.setenv("NONET_CONCURRENCY", "")
