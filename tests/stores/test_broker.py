@@ -572,6 +572,16 @@ class TestReclaim:
             assert "small-dead" not in str(consumers)
         assert await broker.client.zscore("{test}:workers", "small-dead") is None
 
+    async def test_who_died_before_its_first_beat_disappears(self, broker: Broker) -> None:
+        """A worker that fetched after a loss of data, and died, is forgotten as others are."""
+        await broker.submit([task("a")])
+        delivery = await fetch_one(broker, "small-dead")
+        await lapse(broker, delivery)
+        await broker.client.zadd("{test}:workers", {"small-dead": 1}, xx=True)
+        await broker.reclaim("small-b", "small", 10, new_cursors())
+        consumers = await broker.client.xinfo_consumers("{test}:tasks:normal:small", "workers")
+        assert "small-dead" not in str(consumers)
+
     async def test_dead_workers_of_another_size_hide_no_others(self, broker: Broker) -> None:
         """Those with deliveries that nobody here reclaims are passed over, the rest forgotten."""
         for n in range(12):
