@@ -26,7 +26,7 @@ class Kills:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-@scales(Kills(900, 0.2, 3, 15, 2.0), Kills(10_000, 0.5, 4, 100, 45.0, PRODUCTION))
+@scales(Kills(600, 0.2, 3, 15, 2.0), Kills(10_000, 0.5, 4, 100, 45.0, PRODUCTION))
 async def test_workers_killed_every_second(rig: Rig, scale: Kills) -> None:
     """Killed workers lose and double nothing, cost at most their slots, and blame nobody."""
     fleet = rig.workers(scale.workers, slots=scale.slots, **scale.settings)
@@ -46,13 +46,13 @@ async def test_workers_killed_every_second(rig: Rig, scale: Kills) -> None:
     )
 
 
-@scales(2, 8)
+@scales(1, 8)
 async def test_workers_frozen_beyond_their_lease(rig: Rig, scale: int) -> None:
     """Workers that stand still for two leases and go on settle nothing that moved on."""
     fleet = rig.workers(3, slots=10)
     chosen = random.Random(5)
     async with rig.site.app() as app:
-        load = Load(rig, app, lambda n: Timed(0.05, f"lock-{n % 20}"), pause=0.01)
+        load = Load(rig, app, lambda n: Timed(0.05, f"lock-{n % 20}"))
         async with load.running():
             for _ in range(scale):
                 victim = chosen.choice(fleet.daemons)
@@ -69,7 +69,7 @@ async def test_workers_frozen_beyond_their_lease(rig: Rig, scale: int) -> None:
     await rig.judge(f"{scale} x SIGSTOP of a worker for two leases")
 
 
-@scales(6, 40)
+@scales(4, 40)
 async def test_leaders_killed_every_two_seconds(rig: Rig, scale: float) -> None:
     """Of three schedulers the leader dies every two seconds: no occurrence is lost or doubled."""
     site = rig.site
