@@ -12,8 +12,18 @@ from servers import MariaServer, RedisServer
 
 # Keys without a TTL that a namespace keeps for good; everything else must expire or be removed.
 _STRUCTURE = (
-    *("tasks:*", "woken:*", "fence", "epoch", "mend", "term", "leader", "promoted", "periodic*", "startup"),
-    *("quarantine*", "workers", "idle:*", "groups", "watch", "limits*", "counters", "events"),
+    *("tasks:*", "woken:*", "fence", "epoch", "mend", "term", "leader", "promoted", "periodic*"),
+    *(
+        "startup",
+        "quarantine*",
+        "workers",
+        "idle:*",
+        "groups",
+        "watch",
+        "limits*",
+        "counters",
+        "events",
+    ),
 )
 
 _databases = itertools.count(1)

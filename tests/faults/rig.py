@@ -137,6 +137,7 @@ class Rig:
         problems += [f"settled more than once: {twice}"] if twice else []
         problems += self._wrong_ends(set(dead))
         problems += self._leftovers()
+        problems += await self._doctor()
         callbacks, overlaps = self._callbacks_twice(), self._overlaps()
         problems += [f"callback twice: {callbacks}"] if callbacks else []
         problems += [f"two at a time under a mutex: {overlaps}"] if overlaps else []
@@ -194,6 +195,13 @@ class Rig:
             for key in client.scan_iter(self.site.key(pattern), count=1000)
             if client.exists(key)
         ]
+
+    async def _doctor(self) -> list[str]:
+        """What ``task-run doctor`` finds; through no proxy."""
+        times = {n: float(self.site.settings[f"NONET_{n.upper()}"]) for n in ("lease", "lock_ttl")}
+        async with self.site.app(redis_url=self.server.url, **times) as app:
+            found = (await app.doctor()).problems
+        return [f"doctor: {item.kind} {item.what} {item.problem}" for item in found]
 
     def _callbacks_twice(self) -> dict[str, int]:
         """Callbacks of one group under more than one id."""
@@ -404,7 +412,8 @@ class Settled:
             deadline = time.monotonic() + 30
             while self._seen < mark:
                 assert time.monotonic() < deadline, "the announcements have stopped"
-                client.set(f"{PREFIX}r:mark-{mark}", "", px=1000)
+                # As if it were announced; a full Redis would refuse to make a key.
+                client.publish(f"__keyspace@0__:{PREFIX}r:mark-{mark}", "set")
                 time.sleep(0.02)
 
     def _run(self) -> None:
