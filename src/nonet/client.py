@@ -352,7 +352,7 @@ class Client:
             name=task_class.name,
             stream=_stream(task_class, labels),
             envelope=envelope,
-            locks=_locks(task_class, task, labels),
+            locks=self._locks(task_class, task, labels),
             due_us=_microseconds(at_time) if at_time else 0,
             group=child_of,
         )
@@ -391,6 +391,18 @@ class Client:
             MalformedMessageError: a worker would put it into the quarantine.
         """
         return open_envelope(data, id, self._signer, limit_bytes=self._message_limit)
+
+    def _locks(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
+        try:
+            lines = task_locks(task, task_class.name, labels)
+            if len(lines) > self._message_limit:
+                raise ValueError(
+                    f"they take {len(lines)} bytes, the limit is {self._message_limit} "
+                    "(NONET_MESSAGE_LIMIT)"
+                )
+        except ValueError as error:
+            raise InvalidArgumentsError(task_class.name, [f"execution_locks: {error}"]) from None
+        return lines
 
     def _value(self, id: str, ended: Ended) -> Any:
         document = ended.document
@@ -482,13 +494,6 @@ def _packed_labels(task_class: TaskClass, labels: Mapping[str, Any]) -> dict[str
         return {name: pack(value) for name, value in labels.items()}
     except TypeError as error:
         raise InvalidArgumentsError(task_class.name, [f"labels: {error}"]) from None
-
-
-def _locks(task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
-    try:
-        return task_locks(task, task_class.name, labels)
-    except ValueError as error:
-        raise InvalidArgumentsError(task_class.name, [f"execution_locks: {error}"]) from None
 
 
 def _microseconds(instant: datetime) -> int:

@@ -59,6 +59,7 @@ class Settings(BaseSettings):
         dlq_retention: how long dead letters are kept; 0: for ever.
         misfire_grace: missed occurrences younger than this are all made up for.
         message_limit: longest envelope or result, in bytes.
+        accept_unsigned: execute tasks without a signature although there are keys.
         allow_eviction: start although Redis may drop keys when its memory is full.
         signing_keys: ``id:base64,…``: the first key signs envelopes, all of them verify; empty:
             nothing is signed. ``NONET_SIGNING_KEYS_FILE`` names a file that holds them.
@@ -96,6 +97,7 @@ class Settings(BaseSettings):
     dlq_retention: float = Field(default=0, ge=0, le=1.6e9)
     misfire_grace: float = Field(default=60, ge=0)
     message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
+    accept_unsigned: bool = False
     allow_eviction: bool = False
     signing_keys: SecretStr = SecretStr("")
 
@@ -150,7 +152,8 @@ class Settings(BaseSettings):
 
     def signer(self) -> Signer:
         """What signs and verifies the envelopes of this namespace."""
-        return Signer(parse_keys(self.signing_keys.get_secret_value()), self.namespace)
+        keys = parse_keys(self.signing_keys.get_secret_value())
+        return Signer(keys, self.namespace, accept_unsigned=self.accept_unsigned)
 
     def sql_url(self) -> str:
         """Where dead letters and durable tasks go: `db_url`, else SQLite under `state_dir`."""

@@ -30,6 +30,8 @@ class Signer:
         keys: id → key, the one that signs first; none: nothing is signed, and signatures are
             not looked at, so that producers can sign before all workers know the key.
         namespace: the one whose envelopes these are.
+        accept_unsigned: what carries no signature is good, too: for the time until nothing is
+            left that was made without one.
 
     Example:
         >>> signer = Signer({"2026": b"k" * 32}, "nonet")
@@ -37,7 +39,14 @@ class Signer:
         b'envelope'
     """
 
-    def __init__(self, keys: Mapping[str, bytes] | None = None, namespace: str = "") -> None:
+    def __init__(
+        self,
+        keys: Mapping[str, bytes] | None = None,
+        namespace: str = "",
+        *,
+        accept_unsigned: bool = False,
+    ) -> None:
+        self._accept_unsigned = accept_unsigned
         self._keys = {id.encode(): key for id, key in (keys or {}).items()}
         self._head = _measured(_FORMAT) + _measured(namespace.encode())
 
@@ -60,6 +69,8 @@ class Signer:
         if not self._keys:
             return unsigned(data)
         if not data.startswith(_MARK[:1]):
+            if self._accept_unsigned:
+                return data
             raise MalformedMessageError("the message is not signed (NONET_SIGNING_KEYS)")
         id, mac, envelope = _parts(data)
         key = self._keys.get(id)

@@ -133,3 +133,11 @@ def test_unusable_keys_are_refused_without_showing_them(text: str, problem: str)
 def test_a_signer_does_not_show_its_keys() -> None:
     """Neither in a log line nor in a debugger's summary."""
     assert repr(SIGNER) == str(SIGNER) == "<Signer: 2 keys>"
+
+
+def test_unsigned_may_be_accepted_for_a_time() -> None:
+    """While signing is introduced what has no signature is good; what has a wrong one is not."""
+    lenient = Signer({"new": NEW}, "test", accept_unsigned=True)
+    assert lenient.opened(ENVELOPE) == ENVELOPE
+    with pytest.raises(MalformedMessageError, match="does not fit"):
+        lenient.opened(Signer({"new": OLD}, "test").signed(ENVELOPE))

@@ -259,6 +259,27 @@ async def test_labels_that_do_not_fit_are_refused(labels: dict[Any, Any], reason
     await broker.aclose()
 
 
+async def test_more_locks_than_a_message_may_have_are_refused() -> None:
+    """Before anything is sent: a worker would not get them either."""
+    registry = Registry()
+
+    class Greedy(BaseTask):
+        @property
+        def execution_locks(self) -> list[Any]:
+            return [MutexLock("job", number) for number in range(100)]
+
+        async def execute(self) -> None: ...
+
+    registry.add(Greedy, "tests")
+    options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
+    broker = Broker("redis://127.0.0.1:1", "test", **options)
+    client = Client(broker, registry, "test", message_limit=1024)
+    with pytest.raises(InvalidArgumentsError, match=r"execution_locks: they take \d+ bytes"):
+        client.prepare(Greedy())
+    await client.aclose()
+    await broker.aclose()
+
+
 @pytest.mark.parametrize("given", [None, MutexLock("job", 1), [None], "job"])
 def test_locks_that_are_no_list_of_locks_are_refused(given: Any) -> None:
     """What execution_locks gives is checked, and shown."""
