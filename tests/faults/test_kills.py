@@ -46,7 +46,7 @@ async def test_workers_killed_every_second(rig: Rig, scale: Kills) -> None:
     )
 
 
-@scales(1, 8)
+@scales(1, 5)
 async def test_workers_frozen_beyond_their_lease(rig: Rig, scale: int) -> None:
     """Workers that stand still for two leases and go on settle nothing that moved on."""
     fleet = rig.workers(3, slots=10)
@@ -69,7 +69,7 @@ async def test_workers_frozen_beyond_their_lease(rig: Rig, scale: int) -> None:
     await rig.judge(f"{scale} x SIGSTOP of a worker for two leases")
 
 
-@scales(4, 40)
+@scales(3, 20)
 async def test_leaders_killed_every_two_seconds(rig: Rig, scale: float) -> None:
     """Of three schedulers the leader dies every two seconds: no occurrence is lost or doubled."""
     site = rig.site

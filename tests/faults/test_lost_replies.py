@@ -14,7 +14,7 @@ from nonet import BaseTask, Nonet
 from nonet.stores.sql import upgrade
 
 
-@scales(range(1, 201, 8), range(1, 201))
+@scales(range(1, 201, 20), range(1, 201))
 async def test_reply_of_any_command_lost(
     proxied: Rig, mariadb_url: str, scale: Sequence[int]
 ) -> None:

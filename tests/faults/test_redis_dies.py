@@ -202,7 +202,7 @@ def _sleep(rig: Rig, seconds: int) -> None:
         client.execute_command("DEBUG", "SLEEP", seconds)
 
 
-@scales(2, 60)
+@scales(2, 20)
 async def test_redis_stands_still(rig: Rig, scale: float) -> None:
     """Redis is stopped (SIGSTOP) far beyond every lease and goes on: nothing is lost."""
     async with rig.site.app() as app:
@@ -246,7 +246,7 @@ async def test_network_is_a_black_hole(proxied: Rig, scale: float) -> None:
             )
 
 
-@scales((0.4, 2), (2.0, 45))
+@scales((0.4, 2), (2.0, 25))
 async def test_slow_network_with_resets(proxied: Rig, scale: tuple[float, float]) -> None:
     """Long round trips and 5 % of commands reset: slower, but nothing is lost or ends twice."""
     rig, proxy = proxied, proxied.proxy

@@ -85,7 +85,7 @@ async def test_one_row_resubmitted_twice_at_once(rig: Rig, mariadb_url: str, sca
     )
 
 
-@scales(120, 2000)
+@scales(120, 800)
 async def test_workers_killed_while_they_bury(rig: Rig, mariadb_url: str, scale: int) -> None:
     """Workers die between execution, row and settle: one row each, one end each."""
     site = rig.site

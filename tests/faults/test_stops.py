@@ -53,7 +53,7 @@ async def test_stop_with_a_backlog(rig: Rig, scale: Backlog) -> None:
     )
 
 
-@scales(3, 30)
+@scales(3, 15)
 async def test_stops_and_kills_in_turn(rig: Rig, scale: int) -> None:
     """Workers are replaced all the time, every other one without being asked."""
     site = rig.site
