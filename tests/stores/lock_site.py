@@ -1,4 +1,4 @@
-"""The real lock scripts on a real server, under a clock that tests turn.
+"""The real scripts on a real server, under a clock that tests turn.
 
 Only the line that reads the clock is replaced, so that leases end without waiting; and where a test
 wants it, deliberate faults are put in.
@@ -94,8 +94,60 @@ def _scores(flat: Sequence[str]) -> dict[str, int]:
     return {flat[i]: int(flat[i + 1]) for i in range(0, len(flat), 2)}
 
 
-class Site:
-    """The scripts on a server, each with its clock as a second key.
+class Clocked:
+    """Scripts on a server, each with its clock as a second key.
+
+    Args:
+        client: decodes replies; the database is emptied again and again.
+        names: of the scripts.
+        snapshot: a script that tells what Redis contains, as JSON.
+        edits: texts in the scripts, each with what is to stand there instead.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        names: Iterable[str],
+        snapshot: str,
+        edits: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        self.client = client
+        self._digests: dict[str, str] = {}
+        turned = ("redis.call('TIME')", "{string.sub(KEYS[2], 1, -7), string.sub(KEYS[2], -6)}")
+        edits, met = [turned, *edits], set()
+        for name in names:
+            source = script(name)[0]
+            for old, new in edits:
+                met |= {old} if old in source else set()
+                source = source.replace(old, new)
+            self._digests[name] = str(client.script_load(source))
+        assert met >= {old for old, _ in edits}, f"not in the scripts: {[e[0] for e in edits]}"
+        client.script_load(snapshot)
+        self._snapshot = hashlib.sha1(snapshot.encode(), usedforsecurity=False).hexdigest()
+
+    def run(self, name: str, now: int, *args: Any) -> Any:
+        """Run a script at a time; its answer."""
+        return self.client.evalsha(self._digests[name], 2, PREFIX, now, *args)
+
+    def run_and_look(self, name: str, now: int, *args: Any) -> tuple[Any, str]:
+        """Run a script at a time; its answer, and what Redis contains then, as JSON."""
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.evalsha(self._digests[name], 2, PREFIX, now, *args)
+            pipe.evalsha(self._snapshot, 1, PREFIX)
+            answer, text = pipe.execute()
+        return answer, str(text)
+
+    def look_at_all(self) -> str:
+        """What Redis contains, as JSON."""
+        return str(self.client.evalsha(self._snapshot, 1, PREFIX))
+
+    def let_idle(self, key: str, consumer: str, entry: str) -> None:
+        """Let a pending entry look as if nobody had renewed it for an hour."""
+        self.client.xclaim(key, "workers", consumer, 0, [entry], idle=3_600_000, justid=True)
+
+
+class Site(Clocked):
+    """The lock scripts.
 
     Args:
         client: decodes replies; the database is emptied again and again.
@@ -106,35 +158,16 @@ class Site:
     def __init__(
         self, client: redis.Redis, faults: Iterable[Fault] = (), *, thrifty: bool = False
     ) -> None:
-        self.client = client
-        self._digests: dict[str, str] = {}
-        edits = [("redis.call('TIME')", "{string.sub(KEYS[2], 1, -7), string.sub(KEYS[2], -6)}")]
-        edits += [(fault.old, fault.new) for fault in faults]
+        edits = [(fault.old, fault.new) for fault in faults]
         if thrifty:
             edits += [("offers_left = 32", "offers_left = 2"), ("= 200, 200", "= 24, 24")]
-        met = set()
-        for name in SCRIPTS:
-            source = script(name)[0]
-            for old, new in edits:
-                met |= {old} if old in source else set()
-                source = source.replace(old, new)
-            self._digests[name] = str(client.script_load(source))
-        assert met >= {old for old, _ in edits}, f"not in the scripts: {[e[0] for e in edits]}"
-        client.script_load(SNAPSHOT)
-        self._snapshot = hashlib.sha1(SNAPSHOT.encode(), usedforsecurity=False).hexdigest()
+        super().__init__(client, SCRIPTS, SNAPSHOT, edits)
 
     def call(self, name: str, now: int, *args: Any) -> tuple[Any, State]:
         """Run a script at a time; its answer, and what Redis contains then."""
-        with self.client.pipeline(transaction=False) as pipe:
-            pipe.evalsha(self._digests[name], 2, PREFIX, now, *args)
-            pipe.evalsha(self._snapshot, 1, PREFIX)
-            answer, text = pipe.execute()
+        answer, text = self.run_and_look(name, now, *args)
         return answer, State.read(text)
 
     def look(self) -> State:
         """What Redis contains."""
-        return State.read(str(self.client.evalsha(self._snapshot, 1, PREFIX)))
-
-    def let_idle(self, key: str, consumer: str, entry: str) -> None:
-        """Let a pending entry look as if nobody had renewed it for an hour."""
-        self.client.xclaim(key, "workers", consumer, 0, [entry], idle=3_600_000, justid=True)
+        return State.read(self.look_at_all())

@@ -1,0 +1,360 @@
+"""Deliberate errors in the scripts of the queue, each of which the state machine must notice."""
+
+from __future__ import annotations
+
+from stores.lock_site import Fault
+
+FINISHED = "P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,\n"
+KNOWN = "if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then\n    return 0"
+
+SUBMITTING = (
+    Fault("a live id is submitted again", KNOWN, KNOWN.replace("P .. 't:' .. id, ", "")),
+    Fault("an ended id is submitted again", KNOWN, KNOWN.replace(", P .. 'r:' .. id", "")),
+    Fault(
+        "an ended child is submitted again",
+        "redis.call('HEXISTS', P .. 'g:' .. group .. ':results', id) == 1",
+        "false",
+    ),
+    Fault(
+        "a child is not counted",
+        "redis.call('SADD', P .. 'g:' .. group .. ':pending', id)",
+        "",
+    ),
+    Fault("a delayed task runs at once", "local later = due > now", "local later = false"),
+    Fault(
+        "a task that has ended is unknown",
+        "answer[i] = redis.call('EXISTS', P .. 'r:' .. ARGV[i])",
+        "answer[i] = 0",
+    ),
+)
+
+FETCHING = (
+    Fault(
+        "normal tasks come before realtime",
+        "{'realtime', 'normal', 'background'}",
+        "{'normal', 'realtime', 'background'}",
+    ),
+    Fault("woken tasks come last", "{'woken', 'tasks'}", "{'tasks', 'woken'}"),
+    Fault(
+        "a worker gets more than it has slots",
+        "local wanted = math.min(free, looks)",
+        "local wanted = looks",
+    ),
+    Fault(
+        "what is dying is executed",
+        "elseif record.state == 'dying' then\n    hand_over_dying",
+        "elseif false then\n    hand_over_dying",
+    ),
+    Fault(
+        "a void pointer is handed over",
+        "if record.gen ~= pointer.gen or (record.state ~= 'queued' and",
+        "if not record.gen or (record.state ~= 'queued' and",
+    ),
+    Fault(
+        "what runs is handed over again",
+        "(record.state ~= 'queued' and record.state ~= 'dying')",
+        "false",
+    ),
+    Fault(
+        "a new consumer group begins at the end",
+        "'CREATE', key, 'workers', '0'",
+        "'CREATE', key, 'workers', '$'",
+    ),
+    Fault(
+        "garbage is thrown away",
+        "return quarantine(key, entry, fields, 'not a task pointer')",
+        "return drop(key, entry)",
+    ),
+    Fault(
+        "what was saved is not handed over",
+        "record.saved and redis.call('GET', P .. 'c:' .. pointer.id) or ''",
+        "''",
+    ),
+    Fault(
+        "who died before its first beat is not forgotten",
+        "redis.call('ZADD', P .. 'workers', 'NX', digits(now), worker)",
+        "",
+    ),
+    Fault(
+        "fences do not grow",
+        "redis.call('SET', P .. 'fence', digits(fence))\n-- Who",
+        "redis.call('SET', P .. 'fence', digits(fence + 1))\nfence = 1\n-- Who",
+    ),
+    Fault(
+        "a lost fetch is not given back",
+        "if not known[key .. ' ' .. entry] then",
+        "if false then",
+    ),
+    Fault(
+        "a lost fetch gives back what the worker knows",
+        "if not known[key .. ' ' .. entry] then",
+        "if true then",
+    ),
+)
+
+SETTLING = (
+    Fault(
+        "a settle does not check the fence",
+        "if record.gen ~= gen or record.fence ~= fence then\n  local ended",
+        "if record.gen ~= gen then\n  local ended",
+    ),
+    Fault(
+        "a settle does not check the generation",
+        "if record.gen ~= gen or record.fence ~= fence then\n  local ended",
+        "if record.fence ~= fence then\n  local ended",
+    ),
+    Fault("a repeated settle is refused", "if record.settled == fence or", "if"),
+    Fault(
+        "a repeated end is refused",
+        "or string.match(ended, '^%a+|(%d+)|') == fence then",
+        "then",
+    ),
+    Fault("a retry counts twice", "tonumber(record.attempt or '0') + 1", "2 + record.attempt"),
+    Fault(
+        "handing back uses an attempt",
+        "redis.call('HSET', key, 'settled', fence, 'blocker', text)",
+        "redis.call('HSET', key, 'settled', fence, 'attempt', record.attempt + 1)",
+    ),
+    Fault(
+        "a retry does not wait",
+        "local due, started = now + tonumber(ARGV[9])",
+        "local due, started = now",
+    ),
+    Fault("errors are not kept", "redis.call('RPUSH', P .. 'h:' .. id, document)", ""),
+    Fault(
+        "a lost lock does not count",
+        "if outcome == 'done' and not is_held then",
+        "if false then",
+    ),
+    Fault(
+        "what is dying keeps its locks",
+        "'state', 'dying', 'died', gen)\n  release()",
+        "'state', 'dying', 'died', gen)",
+    ),
+    Fault(
+        "a dying task is executed after it was handed back",
+        "local state = record.state == 'dying' and 'dying' or outcome == 'retry'",
+        "local state = outcome == 'retry'",
+    ),
+    Fault(
+        "a settled entry stays",
+        "redis.call('XDEL', stream_key, entry)\nrelease()",
+        "release()",
+    ),
+    Fault(
+        "children of a commit are lost",
+        "for i = 14, outcome == 'done' and #ARGV or 0, 7 do",
+        "for i = 14, 0, 7 do",
+    ),
+    Fault(
+        "what failed submits the children of its commit",
+        "for i = 14, outcome == 'done' and #ARGV or 0, 7 do",
+        "for i = 14, #ARGV, 7 do",
+    ),
+    Fault(
+        "who lost the delivery saves over what others saved",
+        "if record.gen ~= ARGV[2] or record.fence ~= ARGV[3] then",
+        "if not record.gen then",
+    ),
+)
+
+ENDING = (
+    Fault("the error of what died stays", FINISHED, FINISHED.replace(", P .. 'e:' .. id", "")),
+    Fault(
+        "the history of what ended stays",
+        "P .. 'h:' .. id, P .. 'c:' .. id)",
+        "P .. 'c:' .. id)",
+    ),
+    Fault(
+        "what was saved stays",
+        "P .. 'h:' .. id, P .. 'c:' .. id)",
+        "P .. 'h:' .. id)",
+    ),
+    Fault(
+        "without a result the id is forgotten",
+        "redis.call('SET', P .. 'r:' .. id, value, 'PX', dedup)",
+        "",
+    ),
+    Fault(
+        "a result stays for ever",
+        "value .. doc, 'PX', math.max(ttl, dedup))",
+        "value .. doc)",
+    ),
+    Fault("a result is forgotten too early", "math.max(ttl, dedup)", "math.min(ttl, dedup)"),
+    Fault(
+        "a group does not hear of its children",
+        "if record.group and record.group ~= '' then",
+        "if false then",
+    ),
+)
+
+GROUPS = (
+    Fault(
+        "the callback comes although a child failed",
+        "local good = tonumber(group[1] or '0') == 0 or",
+        "local good = true or",
+    ),
+    Fault("all_done is all_success", " or group[2] == 'all_done'", ""),
+    Fault("a group without children never fires", "fire_if_complete(ARGV[1])", ""),
+    Fault(
+        "a group fires before it is sealed",
+        "if redis.call('HGET', key, 'state') == 'sealed'",
+        "if redis.call('HGET', key, 'state') ~= 'fired'",
+    ),
+    Fault(
+        "a group fires with its first child",
+        "and redis.call('SCARD', key .. ':pending') == 0 then",
+        "then",
+    ),
+    Fault(
+        "a group fires again",
+        "'state', 'fired', 'outcome'",
+        "'outcome'",
+    ),
+    Fault(
+        "a failed child counts twice",
+        "redis.call('HINCRBY', key, 'failed', 1)\n    end\n    fire",
+        "redis.call('HINCRBY', key, 'failed', 2)\n    end\n    fire",
+    ),
+    Fault("a group that was not sealed waits for ever", "if record.opens then", "if false then"),
+    Fault(
+        "a group that was cut off counts as done",
+        "'state', 'sealed', 'policy', 'all_success',",
+        "'state', 'sealed',",
+    ),
+    Fault(
+        "a parent that runs again opens its group again",
+        "if state then\n  return state\nend",
+        "",
+    ),
+    Fault(
+        "a group that has fired stays",
+        "redis.call('PEXPIRE', key .. suffix, group[3])",
+        "",
+    ),
+    Fault(
+        "a group that a program left stays",
+        "redis.call('PEXPIRE', key .. suffix, digits(ttl))",
+        "",
+    ),
+)
+
+SWEEPING = (
+    Fault("a requeue keeps the generation", "gen = digits(gen + 1)", "gen = digits(gen)"),
+    Fault("deaths do not count", "tonumber(record.deaths or '0') + 1", "tonumber('0')"),
+    Fault("nobody dies of deaths", "if deaths >= limit then", "if false then"),
+    Fault(
+        "a death uses an attempt",
+        "redis.call('HSET', key, 'deaths', deaths)",
+        "redis.call('HSET', key, 'deaths', deaths, 'attempt', 9)",
+    ),
+    Fault("dead workers are not forgotten", "forgotten < 10 and forget(gone)", "false"),
+    Fault(
+        "a beat does not extend the lease",
+        "redis.call('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')",
+        "redis.call('XPENDING', P .. stream_key, 'workers')",
+    ),
+    Fault(
+        "a beat keeps what another has",
+        "if record.gen ~= gen or record.fence ~= fence then\n    return false",
+        "if record.gen ~= gen then\n    return false",
+    ),
+    Fault(
+        "a walk does not see what is dying",
+        "return is_due or is_pointed_at(record) or is_alive(record.owner)",
+        "return state == 'dying' or is_due or is_pointed_at(record) or is_alive(record.owner)",
+    ),
+    Fault(
+        "a walk does not see what ran on the dead",
+        "return is_due or is_pointed_at(record) or is_alive(record.owner)",
+        "return state == 'running' or is_due or is_pointed_at(record)",
+    ),
+    Fault(
+        "a walk takes from the living",
+        "or is_alive(record.owner)",
+        "",
+    ),
+    Fault(
+        "a walk does not see what is queued",
+        "return is_pointed_at(record)\n  end\n  return is_due",
+        "return true\n  end\n  return is_due",
+    ),
+    Fault(
+        "a walk does not see what is delayed",
+        "delay(id, now)\n    return true",
+        "return false",
+    ),
+    Fault(
+        "what is due is moved too early",
+        "'ZRANGEBYSCORE', due_key, '-inf', digits(now)",
+        "'ZRANGEBYSCORE', due_key, '-inf', digits(now + 2000000)",
+    ),
+    Fault(
+        "what was moved stays due",
+        "woken[size] = (woken[size] or 0) + 1\n  redis.call('ZREM', due_key, me.id)",
+        "woken[size] = (woken[size] or 0) + 1",
+    ),
+    Fault(
+        "a deposed leader promotes",
+        "if leader[1] ~= term or tonumber(leader[2]) <= now then",
+        "if false then",
+    ),
+    Fault(
+        "workers promote beside a leader",
+        "if ago >= 0 and ago < tonumber(ARGV[3]) then",
+        "if false then",
+    ),
+    Fault(
+        "who lost its lock to an operator is not executed again",
+        "requeue(record.id, due > now",
+        "tostring(record.id, due > now",
+    ),
+)
+
+LEADING = (
+    Fault("two lead", "if alive and leader[1] ~= ARGV[1] then", "if false then"),
+    Fault(
+        "a new leader has the old term",
+        "math.max(tonumber(redis.call('GET', P .. 'term') or '0') + 1, now)",
+        "math.max(tonumber(redis.call('GET', P .. 'term') or '0'), 1)",
+    ),
+    Fault(
+        "whoever led fires",
+        "if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then\n  return 'DEPOSED'",
+        "if false then\n  return 'DEPOSED'",
+    ),
+    Fault(
+        "who led last fires after its lease",
+        "tonumber(leader[2]) <= now then\n  return 'DEPOSED'",
+        "false then\n  return 'DEPOSED'",
+    ),
+    Fault("an occurrence is fired twice", "tonumber(ARGV[3]) <= tonumber(instant)", "false"),
+    Fault(
+        "two occurrences of an entry wait",
+        "if state == 'queued' or state == 'waiting' or state == 'delayed' then",
+        "if false then",
+    ),
+    Fault(
+        "an occurrence is not remembered",
+        "redis.call('HSET', P .. 'periodic', ARGV[2], ARGV[3] .. '|' .. ARGV[4])",
+        "",
+    ),
+    Fault(
+        "older data are not noticed",
+        "if not found[2] or tonumber(found[2]) < seen then",
+        "if not found[2] then",
+    ),
+    Fault(
+        "a leader does not raise the sequence",
+        "digits(redis.call('HINCRBY', P .. 'epoch', 'seq', 1))",
+        "seq",
+    ),
+    Fault(
+        "no calm after a loss",
+        "seen > 0 and digits(now + calm_ms * 1000) or '0'",
+        "'0'",
+    ),
+    Fault("the calm is ignored", "expiry = expiry or calm_until()", ""),
+)
+
+FAULTS = (*SUBMITTING, *FETCHING, *SETTLING, *ENDING, *GROUPS, *SWEEPING, *LEADING)

@@ -1,0 +1,907 @@
+"""Drives the scripts of the queue on a real server under a clock of its own; judges every step.
+
+`QueueMachine` has one method for each thing that can happen to a fleet: workers that fetch, settle,
+beat, freeze and die; parents that spawn groups; schedulers that lead and fire; replies that are
+lost; streams that a foreign hand deletes; a Redis that forgets, or comes back with older data. Each
+runs scripts (`queue_site.QueueSite`), tells `queue_model.Model` what happened, and compares what
+Redis then contains with what must hold; a difference is a `Violation`:
+
+- each accepted task is in exactly one place, or has exactly one end, which is remembered;
+- it is handed over in order of priority, with the attempts, deaths and data that are its own, and
+  never after it has ended, nor executed while it is dying;
+- a second or late settle changes nothing; a known id is the same task;
+- a group fires once, when its last child has ended, and an occurrence is fired once;
+- a new epoch begins when, and only when, data were lost; then no lock is granted too early;
+- what a foreign hand or a death left is mended by a sweep, and then the doctor finds nothing;
+- in the end every task ends, and no key is left.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stores.lock_machine import MOST_LAG_SECONDS, START, STEP, Violation, must
+from stores.lock_site import PREFIX
+from stores.queue_model import MOST_ERRORS, Group, Lease, Model, Task, occurrence
+from stores.queue_site import Facts, QueueSite
+
+from nonet.diagnosis import examine
+from nonet.locks import MutexLock, encode_locks
+
+PRIORITIES = ("realtime", "normal", "background")
+KINDS = ("woken", "tasks")
+STREAMS = tuple(f"{kind}:{p}:small" for p in PRIORITIES for kind in KINDS)
+SECOND = 1_000_000
+LOCK_TTL = 30 * SECOND
+LEASE = 45 * SECOND
+WORKER_TTL = 30 * SECOND
+LEADER_TTL = 30 * SECOND
+RESULT_TTL = 90 * SECOND
+DEDUP_TTL = 60 * SECOND
+GROUP_TTL = 200 * SECOND
+DEATH_LIMIT = 3
+HELP_AFTER = 5 * SECOND  # workers promote when no leader did for so long
+SLACK = 3 * SECOND  # by which the server's clock, which ends TTLs, may be off the virtual one
+LONGEST = 4096  # bytes of an envelope that a worker is handed
+WAITS = (30 * SECOND, 300 * SECOND, 60 * SECOND)
+MUTEXES = (MutexLock("job", 1), MutexLock("job", 2))
+ENTRIES = ("Clean", "Sync")
+GRID = 10 * SECOND
+MOST_LATE = 12
+# What Redis keeps of an idle namespace.
+STRUCTURE = {
+    *("fence", "epoch", "counters", "quarantine", "quarantine:bytes", "workers", "term", "leader"),
+    *("promoted", "periodic", "mend", "groups", "events", *STREAMS),
+}
+# Fields of a delivered row, see the script fetch.
+ID, GEN, FENCE, STATE, ATTEMPT, DEATHS, STREAM, ENTRY, ENVELOPE, LOCKS = range(10)
+DOCUMENT, REASON, DIED, SAVED = 11, 12, 13, 15
+
+
+@dataclass(slots=True)
+class Delivery:
+    """What a worker was handed."""
+
+    id: str
+    gen: str
+    fence: str
+    worker: str
+    stream: str
+    entry: str
+    dying: bool
+    died: str = ""
+
+
+@dataclass(slots=True)
+class Process:
+    """A worker, scheduler or client: what it knows."""
+
+    name: str
+    seen: int = 0  # highest sequence
+    term: str = ""
+    is_frozen: bool = False
+
+
+@dataclass(slots=True)
+class Belief:
+    """Who may believe to hold a mutex, and how long."""
+
+    fence: str
+    until: int
+
+
+@dataclass(slots=True)
+class Older:
+    """A data set that was saved."""
+
+    model: Model
+    at: int
+    sequence: int
+
+
+@dataclass
+class QueueMachine:
+    """One run: an emptied database, its model, and the steps."""
+
+    site: QueueSite
+    now: int = START
+    model: Model = field(default_factory=Model)
+    hands: list[Delivery] = field(default_factory=list)  # of the workers that live
+    late: list[Delivery] = field(default_factory=list)  # of those that seem dead
+    beliefs: dict[str, Belief] = field(default_factory=dict)
+    hurt: set[str] = field(default_factory=set)  # what a foreign hand took out of its place
+    beats: dict[tuple[str, str], int] = field(default_factory=dict)  # of pending entries
+    older: Older | None = None
+
+    def __post_init__(self) -> None:
+        self.site.client.flushdb()
+        self.facts = self.site.look()
+        self.before = self.facts
+        self.workers = [Process(f"small-{name}1") for name in "abc"]
+        self.schedulers = [Process("s1"), Process("s2")]
+        self.client = Process("client")
+        self._made = self._top_fence = self._top_term = self._top_epoch = 0
+        self._heard, self._lag = (time.monotonic(), self.now), 0.0
+        for worker in self.workers:
+            self._beat(worker)
+
+    # Submitting ------------------------------------------------------------------------------
+
+    def submit(self, priority: str, lock: int, delay: int = 0, *, twice: bool = False) -> None:
+        """Submit a task; `twice`: the same id two times in one call. lock: which, 0 for none."""
+        task, due = self._new(priority, lock), self._in(delay)
+        args = self._arguments(task, due) * (2 if twice else 1)
+        must(self._run("submit", *args) == ([1, 0] if twice else [1]), task.id, "was not made")
+        self.model.submit(task, due, self.now)
+        self._judge()
+
+    def submit_again(self, id: str) -> None:
+        """The same id is the same task, while it lives and for a while after."""
+        end = self.model.ended.get(id)
+        if end and abs(end.until - self.now) < 2 * SLACK:
+            return  # it is just being forgotten
+        task, before = self._new("realtime", 0, id), self.facts
+        if task.group and task.group not in self.model.groups:
+            task.group = ""
+        is_new = not self.model.is_known(id, task.group)
+        answer = self._run("submit", *self._arguments(task, 0))
+        must(answer == [int(is_new)], id, "answered", answer, "not", is_new)
+        if is_new:
+            self.model.submit(task, 0, self.now)
+        else:
+            must(before == self.facts, "submitting", id, "again changed something")
+        self._judge()
+
+    def _new(self, priority: str, lock: int, id: str = "") -> Task:
+        if not id:
+            self._made += 1
+            id = f"t{self._made}"
+        lines = encode_locks([MUTEXES[lock - 1]]) if lock else ""
+        return Task(id, "m:Task", f"{priority}:small", f"envelope {id}", lines)
+
+    def _in(self, delay: int) -> int:
+        return self.now + STEP + delay if delay else 0
+
+    def _arguments(self, task: Task, due: int) -> tuple[Any, ...]:
+        head = (task.id, task.name, task.stream, due, task.group)
+        return (*head, task.envelope, task.lines)
+
+    def foreign_entry(self, priority: str, *, pointer: bool) -> None:
+        """Somebody writes into a stream: garbage, or a pointer to nothing."""
+        fields = {"id": "nobody", "gen": "1"} if pointer else {"what": "ever"}
+        self.site.client.xadd(f"{PREFIX}tasks:{priority}:small", fields)
+        self._look()
+
+    # Workers ---------------------------------------------------------------------------------
+
+    def fetch(self, worker: Process, free: int, looks: int = 200) -> list[Delivery]:
+        """Fetch, and compare with what the order of the streams demands."""
+        waits = (LOCK_TTL // 1000, *WAITS)
+        args = (worker.name, "small", free, looks, *waits, worker.seen, LONGEST)
+        _, since, sequence, *rows = self._run("fetch", *args)
+        self._saw(worker, since, sequence)
+        got = list(self._replay(worker, deque(rows), free, looks))
+        self.hands += got
+        self._judge()
+        return got
+
+    def lose_fetch(self, worker: Process, free: int) -> None:
+        """A fetch whose reply is lost: its worker gives back what it does not know."""
+        lost = self.fetch(worker, free)
+        mine = [d for d in self.hands if d.worker == worker.name and d not in lost]
+        known = [f"{PREFIX}{d.stream} {d.entry}" for d in mine]
+        self._run("disown", worker.name, "small", LOCK_TTL // 1000, *known)
+        for delivery in lost:
+            task = self._current(delivery)
+            if task is not None:
+                self._release(task)
+                task.free(0, self.now)
+        # A worker that was handed what it has, since its group was destroyed, gives that back too.
+        for task in self.model.tasks.values():
+            pending = self._pending(task, self.before) if task.worker == worker.name else None
+            if pending and pending not in known:
+                self._release(task)
+                task.free(0, self.now)
+        self.hands = [d for d in self.hands if d not in lost]
+        self._judge()
+
+    def settle(
+        self, delivery: Delivery, outcome: str, delay: int = 0, *, ttl: bool = True, after: int = 0
+    ) -> str:
+        """Settle, rightly or not. ttl: keep the result; after: tasks to submit when it is done."""
+        task = self._current(delivery)
+        if delivery.dying:
+            outcome = "back" if outcome in ("back", "retry") else "dead"
+        children = [self._new("normal", 0) for _ in range(after)]
+        result_ttl = RESULT_TTL if ttl else 0
+        args = (
+            *(delivery.id, delivery.gen, delivery.fence, delivery.stream, delivery.entry, outcome),
+            *(f"{outcome} of {delivery.id}", "text", delay, 1),
+            *(result_ttl // 1000, DEDUP_TTL // 1000, LOCK_TTL // 1000),
+            *(part for child in children for part in self._arguments(child, 0)),
+        )
+        if task is None:
+            return self._settle_nothing(delivery, args)
+        if outcome == "done" and self._has_lost_lock(task, self.now + STEP):
+            self.model.lost += 1
+            self._refused("LOST", args)
+            return "LOST"
+        must(self._run("settle", *args) == "OK", "settle of", delivery.id, "was refused")
+        self._settled(task, delivery, args, result_ttl, children)
+        if outcome != "dying":
+            self._bury(delivery)
+        self._judge()
+        return "OK"
+
+    def _settle_nothing(self, delivery: Delivery, args: tuple[Any, ...]) -> str:
+        """A worker that has lost the delivery, or repeats what it did."""
+        live, end = self.model.tasks.get(delivery.id), self.model.ended.get(delivery.id)
+        if end and end.until < self.now + 2 * SLACK:
+            return ""  # it is just being forgotten
+        is_repeated = bool(
+            (live and live.settled == delivery.fence)
+            or (end and end.value.split("|")[1] == delivery.fence)
+        )
+        self.model.stale += not is_repeated
+        self._refused("OK" if is_repeated else "STALE", args)
+        return "STALE"
+
+    def _refused(self, expected: str, args: tuple[Any, ...]) -> None:
+        answer, before = self._run("settle", *args), self.before
+        must(answer == expected, "settle of", args[0], "answered", answer, "not", expected)
+        before.counters = self.facts.counters  # the only thing that may have changed
+        must(before == self.facts, "a", expected, "settle of", args[0], "changed something")
+        self._judge()
+
+    def _settled(
+        self,
+        task: Task,
+        delivery: Delivery,
+        args: tuple[Any, ...],
+        result_ttl: int,
+        children: Sequence[Task],
+    ) -> None:
+        outcome, document, delay = args[5], args[6], args[8]
+        self._release(task)
+        if outcome == "dying":
+            task.state, task.document, task.died = "dying", document, task.gen
+            delivery.dying, delivery.died = True, task.gen
+        elif outcome in ("retry", "back"):
+            if outcome == "retry":
+                task.attempt += 1
+                task.errors = min(task.errors + 1, MOST_ERRORS)
+            task.settled, task.is_back = task.fence, outcome == "back"
+            task.free(self.now + delay, self.now)
+        else:
+            if delivery.dying:
+                row = task.id, delivery.died
+                must(row not in self.model.rows, "a second dead letter of", *row)
+                self.model.rows.add(row)
+            for child in children if outcome == "done" else ():
+                self.model.submit(child, 0, self.now)
+            ttls = (self.now + result_ttl, self.now + DEDUP_TTL, self.now)
+            self.model.end(task, outcome, delivery.fence, document, ttls)
+            self.hurt.discard(task.id)
+
+    def checkpoint(self, delivery: Delivery) -> None:
+        """A running attempt saves something for the next one."""
+        task = self._current(delivery)
+        data = f"saved {self.now}"
+        answer = self._run("checkpoint", delivery.id, delivery.gen, delivery.fence, data)
+        must(answer == ("OK" if task else "STALE"), "checkpoint of", delivery.id, answer)
+        if task:
+            task.saved = data
+        self._judge()
+
+    def beat(self, worker: Process) -> None:
+        """A beat of a worker: it hands back what it has lost."""
+        self._beat(worker)
+
+    def _beat(self, worker: Process) -> None:
+        held = {(d.id, d.gen): d for d in self.hands if d.worker == worker.name}
+        mine = list(held.values())  # as the watchdog has them: the newest of a task
+        leases = [(d.id, d.gen, d.fence, d.stream, d.entry) for d in mine]
+        flat = [part for lease in leases for part in lease]
+        head = (worker.name, WORKER_TTL // 1000, LOCK_TTL // 1000, "{}", worker.seen)
+        since, sequence, *lost = self._run("renew", *head, *flat)
+        self._saw(worker, since, sequence)
+        must(self.facts.workers[worker.name] == self.now + WORKER_TTL, "registered wrongly")
+        for delivery in mine:
+            is_lost = not self._renewed(delivery)
+            told = f"{delivery.id}/{delivery.gen}" in lost
+            must(told == is_lost, delivery.id, "is lost:", is_lost, "but told:", told)
+        self._judge()
+        for delivery in mine:
+            if f"{delivery.id}/{delivery.gen}" in lost:
+                self.settle(delivery, "back")
+                self._bury(delivery)
+
+    def _renewed(self, delivery: Delivery) -> bool:
+        task = self._current(delivery)
+        if task is None or delivery.stream not in self.before.grouped:
+            return False
+        self.beats[delivery.stream, delivery.entry] = self.now
+        if task.state == "running" and task.mutex:
+            if self._has_lost_lock(task, self.now):
+                return False
+            self.beliefs[task.mutex] = Belief(task.fence, self.now + _ttl(task))
+        return True
+
+    def crash(self, which: int) -> None:
+        """A worker dies, and another takes its place. What it had may still be settled late."""
+        gone = self.workers[which]
+        for delivery in [d for d in self.hands if d.worker == gone.name]:
+            self._bury(delivery)
+        self.workers[which] = Process(f"{gone.name[:7]}{int(gone.name[7:]) + 1}")
+        self._beat(self.workers[which])
+
+    def stop(self, which: int) -> None:
+        """A worker stops as it should: it hands everything back, and another comes."""
+        gone = self.workers[which]
+        for delivery in [d for d in self.hands if d.worker == gone.name]:
+            self.settle(delivery, "back")
+            if delivery in self.hands:
+                self._bury(delivery)
+        self._run("leave", gone.name, "small")
+        self.workers[which] = Process(f"{gone.name[:7]}{int(gone.name[7:]) + 1}")
+        self._beat(self.workers[which])
+
+    def break_lock(self, which: int) -> None:
+        """An operator takes a lock from its holder, which is executed again: no death, no retry."""
+        name = MUTEXES[which].redis_key
+        holder = [t for t in self.model.tasks.values() if t.mutex == name and self._holds(t)]
+        answer = self._run("break_lock", name, 2**52, "somebody")
+        must(len(answer[1]) >= len(holder), name, "was not taken from", [t.id for t in holder])
+        for task in holder:
+            if task.state == "running":
+                task.free(0, self.now)
+        self.beliefs.pop(name, None)
+        self._judge()
+
+    # Sweeps ----------------------------------------------------------------------------------
+
+    def reclaim(self, worker: Process) -> None:
+        """A sweep: what nobody renewed for a lease is queued again, and counts as a death."""
+        expected = 0
+        for key, rows in self.facts.streams.items():
+            for entry, id, gen, consumer in rows:
+                if not consumer or self.beats.get((key, entry), 0) + LEASE > self.now:
+                    continue
+                self.site.let_idle(PREFIX + key, consumer, entry)
+                task = self.model.tasks.get(id)
+                if task is not None and self.facts.records[id]["gen"] == gen:
+                    expected += 1
+                    self._lost_its_worker(task)
+        args = (worker.name, "small", LEASE // 1000, 1000, DEATH_LIMIT, *["0-0"] * 6)
+        answer = self._run("reclaim", *args)
+        must(answer[0] == expected, "reclaimed", answer[0], "of", expected)
+        self._judge()
+
+    def _lost_its_worker(self, task: Task) -> None:
+        if task.state == "running":
+            task.deaths += 1
+            if task.deaths >= DEATH_LIMIT:
+                task.state, task.reason, task.died = "dying", "worker-lost", task.gen
+        task.free(0, self.now)
+
+    def mend(self) -> None:
+        """A walk over all records: what is in no place is put back, and nothing else changes."""
+        begun = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
+        for _ in range(100):
+            before = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
+            mended, more = self._run("mend", 1000, DEATH_LIMIT, 0)
+            moved = {id for id in self.model.tasks if self._has_moved(id)}
+            must(moved <= before, "mended", moved - before, "which had their place")
+            must(mended == len(moved), "mended", mended, "of", moved)
+            for id in moved:
+                self._mended(self.model.tasks[id])
+            self._judge()
+            if not more:
+                break
+        left = {id for id in begun if self._is_adrift(self.model.tasks[id])}
+        must(not left, left, "are in no place after a walk")
+
+    def _mended(self, task: Task) -> None:
+        if task.state == "delayed":
+            task.due = self.now
+        elif task.state != "ready":
+            self._lost_its_worker(task)
+        self.hurt.discard(task.id)
+
+    def _has_moved(self, id: str) -> bool:
+        before, after = self.before.records.get(id, {}), self.facts.records.get(id, {})
+        due = self.before.delayed.get(id), self.facts.delayed.get(id)
+        return before.get("gen") != after.get("gen") or due[0] != due[1]
+
+    def _is_adrift(self, task: Task) -> bool:
+        """Whether a task is in no place where anybody would find it."""
+        record = self.facts.records[task.id]
+        gens = [gen for _, gen, _ in self.facts.entries().get(task.id, ())]
+        if task.state == "delayed" or (task.state == "ready" and record["state"] == "waiting"):
+            return task.id not in self.facts.delayed
+        if task.state == "dying" and task.id in self.facts.delayed:
+            return False
+        is_alive = self.facts.workers.get(record.get("owner", ""), 0) > self.now + STEP
+        return record["gen"] not in gens and not (task.state != "ready" and is_alive)
+
+    def promote(self, term: str = "") -> None:
+        """A tick, by who leads in a term or by a worker that helps out."""
+        for _ in range(20):
+            _, next_in, allowed = self._run("promote", term, 500, HELP_AFTER, *WAITS)
+            expected = self._may_promote(term)
+            must(allowed == int(expected), "promotion was allowed:", allowed, "not", expected)
+            if not expected:
+                must(self.before == self.facts, "a promotion that was not allowed")
+                return self._judge()
+            self._promoted()
+            self._judge()
+            if next_in != 0:
+                return None
+        raise Violation("ticks find something due again and again")
+
+    def _may_promote(self, term: str) -> bool:
+        if term:
+            is_leader = self.model.leads(term, self.now)
+            self.model.promoted = self.now if is_leader else self.model.promoted
+            return is_leader
+        return self.now - self.model.promoted >= HELP_AFTER
+
+    def _promoted(self) -> None:
+        for id, due in self.before.delayed.items():
+            task = self.model.tasks.get(id)
+            if task is not None and task.due and due <= self.now:
+                task.due = 0
+                task.state = "dying" if task.state == "dying" else "ready"
+
+    # Groups ----------------------------------------------------------------------------------
+
+    def spawn(
+        self, delivery: Delivery, count: int, policy: str, stop: int, *, on_failure: bool
+    ) -> None:
+        """A parent opens its group, spawns and seals, or dies before: after `stop` calls."""
+        gid = f"g.{delivery.id}"
+        if gid in self.model.begun and gid not in self.model.groups:
+            return  # a group is known for its ttl, as a task is for DEDUP_TTL
+        for step in range(min(stop, count + 2)):
+            if step == 0:
+                self._open(gid, delivery.id, policy, count, on_failure=on_failure)
+            elif step <= count:
+                self.spawn_child(gid, step)
+            else:
+                state = self._run("group_seal", gid, delivery.id)
+                must(state == self.model.seal_group(gid, self.now), gid, "was sealed:", state)
+                self._judge()
+
+    def _open(self, gid: str, parent: str, policy: str, count: int, *, on_failure: bool) -> None:
+        failure = ("failure", f"{gid}.failure") if on_failure else ("", "")
+        specs = [
+            part
+            for kind, id in (("callback", f"{gid}.callback"), failure)
+            for part in (id, f"m:{kind}", "normal:small", f"{kind} of {gid}", "")
+        ]
+        state = self._run("group_open", gid, parent, policy, GROUP_TTL // 1000, count, *specs)
+        group = Group(parent, policy, GROUP_TTL, on_failure)
+        expected = self.model.open_group(gid, group, self.now)
+        must(state == expected, gid, "was opened:", state, "not", expected)
+        self._judge()
+
+    def spawn_child(self, gid: str, step: int) -> None:
+        """Submit a child of a group, for the first time or again."""
+        child = Task(f"{gid}.{step}", "m:Child", "normal:small", "a child", group=gid)
+        end = self.model.ended.get(child.id)
+        answer = self._run("submit", *self._arguments(child, 0))
+        is_new = self.model.submit(child, 0, self.now)
+        must(answer == [int(is_new)], child.id, "was made:", answer, "known as", end)
+        self._judge()
+
+    # Schedulers ------------------------------------------------------------------------------
+
+    def lead(self, scheduler: Process) -> None:
+        """A scheduler takes or extends the lease."""
+        args = (scheduler.name, LEADER_TTL // 1000, "{}", scheduler.seen, LOCK_TTL // 1000)
+        term, since, sequence, *_ = self._run("lead", *args)
+        old = self.model.lease
+        self._saw(scheduler, since, sequence, leads=term != "")
+        scheduler.term = term
+        is_taken = old is not None and old.until > self.now
+        if old is not None and is_taken and old.owner != scheduler.name:
+            must(term == "", scheduler.name, "leads beside", old.owner)
+        elif old is not None and is_taken:
+            must(term == old.term, "the term changed under", old.owner)
+        else:
+            must(term and int(term) > self._top_term, "term", term, "is not new")
+            self._top_term = int(term)
+        if term:
+            self.model.lease = Lease(scheduler.name, term, self.now + LEADER_TTL)
+        self._judge()
+
+    def fire(self, scheduler: Process, entry: str, back: int) -> None:
+        """A scheduler fires an occurrence of some time ago, if it still leads."""
+        if entry not in self.facts.periodic:
+            self._plan(scheduler, entry)
+            return
+        instant = (self.now // GRID - back) * GRID
+        task = occurrence(f"{entry}@{instant}")
+        spec = (task.id, task.name, task.stream, task.envelope, "")
+        answer = self._run("fire", scheduler.term, entry, instant, *spec)
+        expected = self.model.fire(scheduler.term, entry, instant, task.id, self.now)
+        must(answer == expected, task.id, "answered", answer, "not", expected)
+        if answer == "FIRED":
+            must((entry, instant) not in self.model.fired, task.id, "was fired twice")
+            self.model.fired.add((entry, instant))
+        self._judge()
+
+    def _plan(self, scheduler: Process, entry: str) -> None:
+        answer = self._run("plan", scheduler.term, self.now, 1, entry)
+        leads = self.model.leads(scheduler.term, self.now)
+        must(answer == int(leads), "planned:", answer, "leads:", leads)
+        if leads:
+            self.model.periodic[entry] = self.now - STEP, ""
+        self._judge()
+
+    # Others ----------------------------------------------------------------------------------
+
+    def ask_presence(self, ids: Sequence[str]) -> None:
+        """A client asks what Redis knows of some tasks."""
+        since, sequence, *known = self._run("presence", self.client.seen, LOCK_TTL // 1000, *ids)
+        self._saw(self.client, since, sequence)
+        for id, answer in zip(ids, known, strict=True):
+            expected = 2 if id in self.model.tasks else int(id in self.facts.results)
+            must(answer == expected, id, "is known as", answer, "not", expected)
+        self._judge()
+
+    def advance(self, pause: int) -> None:
+        """Time goes by: also for what has a TTL."""
+        self.now += pause
+        self.site.age(pause // 1000)
+        self._look()
+
+    def delete_stream(self, key: str, *, only_group: bool) -> None:
+        """A foreign hand deletes a stream, or its consumer group."""
+        ids = {id for _, id, _, _ in self.facts.streams.get(key, ())}
+        self.hurt |= ids & set(self.model.tasks)
+        if only_group and key in self.facts.grouped:
+            self.site.client.xgroup_destroy(PREFIX + key, "workers")
+        elif not only_group:
+            self.site.client.delete(PREFIX + key)
+        self._look()
+
+    def delete_delayed(self) -> None:
+        """A foreign hand deletes the set of what is due."""
+        self.hurt |= set(self.facts.delayed) & set(self.model.tasks)
+        self.site.client.delete(f"{PREFIX}tasks:delayed")
+        self._look()
+
+    def flush(self) -> None:
+        """Redis lost everything."""
+        self.site.client.flushdb()
+        self._lose_all(Model())
+
+    def save(self) -> None:
+        """A snapshot, as Redis writes it; then the leader goes on."""
+        self.site.save()
+        sequence = int(self.facts.epoch.get("seq", "0"))
+        self.older = Older(copy.deepcopy(self.model), self.now, sequence)
+
+    def restore(self) -> None:
+        """Redis comes back with older data, and the first to notice is the leader's process."""
+        older, leader = self.older, max(self.schedulers, key=lambda each: each.seen)
+        if older is None or older.sequence >= leader.seen:
+            return  # nobody could tell
+        self.site.restore()
+        self.site.age((self.now - older.at) // 1000)
+        self._lose_all(copy.deepcopy(older.model))
+        self.beats.clear()  # who had what then has long stopped to renew it
+        self.lead(leader)
+
+    def _lose_all(self, model: Model) -> None:
+        self.model, self.hurt = model, set()
+        lost = [d for d in self.hands if self._current(d) is None]
+        self.hands = [d for d in self.hands if d not in lost]
+        self.late = [*self.late, *lost][-MOST_LATE:]
+        self._look()
+
+    # Health ----------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Time passes in which a fleet lives: then the doctor finds nothing."""
+        alive = [worker for worker in self.workers if not worker.is_frozen]
+        for delivery in self.hands:  # as old as can be, so that beats are seen to renew them
+            if delivery.stream in self.facts.grouped:
+                self.site.let_idle(PREFIX + delivery.stream, delivery.worker, delivery.entry)
+        for _ in range(4):
+            self.advance(LEASE // 3)
+            for worker in alive:
+                self._beat(worker)
+        for _ in range(2):
+            self.reclaim(alive[0])
+            self.mend()
+            self.promote()
+            self.fetch(alive[0], 100)
+        for worker in alive:
+            self._beat(worker)
+        left = {id for id in self.hurt if self._is_adrift(self.model.tasks[id])}
+        must(not left, left, "are in no place although a fleet lives")
+        self.examine()
+
+    def examine(self) -> None:
+        """The doctor finds nothing."""
+        for what in ("keys", "due", *STREAMS):
+            cursor = "0"
+            while True:
+                cursor, *rows = self.site.run("inspect", self.now, what, cursor, 1000)
+                for row in rows:
+                    finding = examine(row, lease=LEASE / SECOND)
+                    must(finding is None, "the doctor finds:", finding)
+                if cursor == "0":
+                    break
+
+    def finish(self) -> None:
+        """Let everything end: no task is left, and no key but the structure."""
+        for worker in self.workers:
+            worker.is_frozen = False
+        for which in range(len(self.workers)):
+            self.crash(which)
+        for _ in range(60):
+            self.heal()
+            for delivery in list(self.hands):
+                self.settle(delivery, "done")
+            if not self.model.tasks:
+                break
+        must(not self.model.tasks, "never ended:", list(self.model.tasks))
+        self.late.clear()
+        for worker in self.workers:
+            self._run("leave", worker.name, "small")
+        for _ in range(5):  # everybody who died is forgotten
+            self.advance(LEASE)
+            self.reclaim(self.workers[0])
+        self.advance(2 * 86_400 * SECOND)
+        self._finish_keys()
+
+    def _finish_keys(self) -> None:
+        must(not any(self.facts.streams.values()), "entries are left:", self.facts.streams)
+        must(not self.facts.workers, "workers are left:", self.facts.workers)
+        for key in self.site.client.scan_iter(count=1000):
+            name = str(key).removeprefix(PREFIX)
+            must(name in STRUCTURE, "key", name, "is left")
+
+    # What the steps are made of ------------------------------------------------------------------
+
+    def _run(self, name: str, *args: Any) -> Any:
+        self.now += STEP
+        self.before = self.facts
+        answer, self.facts = self.site.call(name, self.now, *args)
+        return answer
+
+    def _look(self) -> None:
+        self.before, self.facts = self.facts, self.site.look()
+        self._judge()
+
+    def _current(self, delivery: Delivery) -> Task | None:
+        """The task that is with this delivery, if it is."""
+        task = self.model.tasks.get(delivery.id)
+        if task is None or (task.gen, task.fence) != (delivery.gen, delivery.fence):
+            return None
+        return task
+
+    def _bury(self, delivery: Delivery) -> None:
+        if delivery in self.hands:
+            self.hands.remove(delivery)
+        if delivery not in self.late:
+            self.late = [*self.late, delivery][-MOST_LATE:]
+
+    def _pending(self, task: Task, facts: Facts) -> str | None:
+        for key, rows in facts.streams.items():
+            for entry, id, gen, consumer in rows:
+                if (id, gen, consumer) == (task.id, task.gen, task.worker):
+                    return f"{PREFIX}{key} {entry}"
+        return None
+
+    def _holds(self, task: Task) -> bool:
+        belief = self.beliefs.get(task.mutex)
+        return belief is not None and belief.fence == task.fence and belief.until > self.now + STEP
+
+    def _has_lost_lock(self, task: Task, now: int) -> bool:
+        belief = self.beliefs.get(task.mutex)
+        return bool(task.mutex) and not (
+            belief and belief.fence == task.fence and belief.until > now
+        )
+
+    def _release(self, task: Task) -> None:
+        if task.mutex in self.beliefs and self.beliefs[task.mutex].fence == task.fence:
+            del self.beliefs[task.mutex]
+
+    def _saw(self, process: Process, since: str, sequence: str, *, leads: bool = False) -> None:
+        """A process learns the epoch: a new one if it knows of later data than Redis had."""
+        before, known = self.before.epoch, int(self.before.epoch.get("seq", "0"))
+        if not before or known < process.seen:
+            must(int(since) > self._top_epoch, "epoch", since, "is not new")
+            must(int(sequence) > process.seen, "sequence", sequence, "is not higher")
+            self._top_epoch = int(since)
+            self.model.calm = self.now + LOCK_TTL if process.seen else 0
+            if not process.seen:
+                self.beliefs.clear()  # the first who came could not know that others were before
+        else:
+            must(since == before["since"], "the epoch changed, but nothing was lost")
+            must(int(sequence) == known + leads, "sequence", sequence, "after", known)
+        process.seen = max(process.seen, int(sequence))
+
+    def _replay(
+        self, worker: Process, rows: deque[list[str]], free: int, looks: int
+    ) -> Iterator[Delivery]:
+        """What the entries in their order must have come to; the deliveries that were made."""
+        for key in STREAMS:
+            for _, id, gen, consumer in self.before.streams.get(key, ()):
+                if consumer or free <= 0 or looks <= 0:
+                    continue
+                looks -= 1
+                self.model.quarantined += not id
+                record, task = self.before.records.get(id, {}), self.model.tasks.get(id)
+                is_void = record.get("gen") != gen or record["state"] not in ("queued", "dying")
+                if task is None or is_void:
+                    continue
+                if task.mutex and task.state != "dying" and not (rows and rows[0][ID] == id):
+                    continue  # it was refused: that it is parked is judged with its place
+                must(rows and rows[0][ID] == id, id, "was not handed over in its turn")
+                free -= 1
+                yield self._handed(worker, task, rows.popleft())
+        must(not rows, "handed over out of order:", [row[ID] for row in rows])
+
+    def _handed(self, worker: Process, task: Task, row: list[str]) -> Delivery:
+        id, is_dying = task.id, task.state == "dying"
+        must(row[STATE] == ("dying" if is_dying else "running"), id, "came as", row[STATE])
+        must(int(row[FENCE]) > self._top_fence, "fence", row[FENCE], "is not the greatest")
+        self._top_fence = int(row[FENCE])
+        must(row[ATTEMPT] == str(task.attempt), id, "has used", row[ATTEMPT], "of", task.attempt)
+        must(row[DEATHS] == str(task.deaths), id, "has deaths", row[DEATHS], "of", task.deaths)
+        must(row[ENVELOPE] == task.envelope, id, "came with", row[ENVELOPE])
+        must(row[SAVED] == task.saved, id, "came with", row[SAVED], "not", task.saved)
+        if is_dying:
+            said = (row[DOCUMENT], row[REASON], row[DIED])
+            meant = (task.document or "", task.reason, task.died)
+            must(said == meant, id, "dies of", said, "not", meant)
+        else:
+            task.state = "running"
+            self._grant(task, row[FENCE])
+        task.worker, task.gen, task.fence = worker.name, row[GEN], row[FENCE]
+        self.beats[row[STREAM], row[ENTRY]] = self.now
+        place = (row[STREAM], row[ENTRY])
+        return Delivery(id, row[GEN], row[FENCE], worker.name, *place, is_dying, task.died)
+
+    def _grant(self, task: Task, fence: str) -> None:
+        if not task.mutex:
+            return
+        belief = self.beliefs.get(task.mutex)
+        is_free = belief is None or belief.until <= self.now
+        must(is_free, task.id, "got", task.mutex, "which another believes to hold")
+        must(self.now >= self.model.calm, task.id, "got", task.mutex, "in the calm")
+        self.beliefs[task.mutex] = Belief(fence, self.now + _ttl(task))
+
+    # Judgement ----------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        self._judge_records()
+        self._judge_ends()
+        self._judge_groups()
+        self._judge_parts()
+        self._judge_rest()
+        self._keep_up()
+
+    def _judge_records(self) -> None:
+        facts, entries = self.facts, self.facts.entries()
+        meant, found = set(self.model.tasks), set(facts.records)
+        must(meant == found, "records", found - meant, "too many", meant - found, "missing")
+        for id, task in self.model.tasks.items():
+            record = facts.records[id]
+            counts = (record["attempt"], record.get("deaths", "0"))
+            must(counts == (str(task.attempt), str(task.deaths)), id, "has counts", counts)
+            said = (record["stream"], record["group"], record["name"])
+            must(said == (task.stream, task.group, task.name), id, "is now", said)
+            current = [place for place in entries.get(id, ()) if place[1] == record["gen"]]
+            if id in self.hurt:
+                must(len(current) + (id in facts.delayed) <= 2, id, "is in", current)
+            else:
+                self._judge_place(task, record, current)
+        orphans = set(facts.delayed) - found
+        must(not orphans, "due without a record:", orphans)
+
+    def _judge_place(
+        self, task: Task, record: dict[str, str], entries: Sequence[tuple[str, str, str]]
+    ) -> None:
+        state, due = record["state"], self.facts.delayed.get(task.id)
+        where = f"{task.id}, {task.state}, is {state} at {entries}, due {due}:"
+        unread = [key for key, _, consumer in entries if not consumer]
+        pending = [consumer for _, _, consumer in entries if consumer]
+        if task.state == "running" or (task.state == "dying" and task.worker):
+            must(state == task.state and not unread and due is None, where, "not with its worker")
+            must(pending == [task.worker], where, "not with", task.worker)
+            said = (record["gen"], record["fence"], record["owner"])
+            must(said == (task.gen, task.fence, task.worker), where, "has as owner", said)
+            return
+        must(not pending, where, "with a worker")
+        must(int(record["gen"]) > int(task.gen), where, "in the generation of the last delivery")
+        if task.due:
+            name = "dying" if task.state == "dying" else "waiting" if task.is_back else "delayed"
+            must((state, due) == (name, task.due) and not unread, where, "not due", task.due)
+        elif state == "waiting":
+            must(task.mutex and task.state == "ready" and due and not unread, where, "waits")
+        else:
+            must(state == ("dying" if task.state == "dying" else "queued"), where, "is not queued")
+            own = (f"tasks:{task.stream}", f"woken:{task.stream}")
+            aged = ("woken:realtime:small",) if task.mutex else ()
+            must(len(unread) == 1 and unread[0] in (*own, *aged), where, "not in its stream")
+            must(due is None or task.mutex, where, "queued and due")
+
+    def _judge_ends(self) -> None:
+        """Every end is remembered for as long as it must be, and no longer."""
+        found = self.facts.results
+        for id, end in list(self.model.ended.items()):
+            if id in found:
+                must(found[id] == end.value, id, "ended as", found[id], "not", end.value)
+                must(end.until >= self.now - SLACK, id, "is remembered for too long")
+            else:
+                must(end.until <= self.now + SLACK, id, "is forgotten too early")
+                del self.model.ended[id]
+        extra = set(found) - set(self.model.ended)
+        must(not extra, "ends of tasks that did not end:", extra)
+
+    def _judge_groups(self) -> None:
+        found = self.facts.groups
+        for gid, group in list(self.model.groups.items()):
+            if gid not in found:
+                is_past = group.until is not None and group.until <= self.now + SLACK
+                must(is_past, "group", gid, "is gone")
+                del self.model.groups[gid]
+                continue
+            must(group.until is None or group.until >= self.now - SLACK, gid, "is kept too long")
+            fields = found[gid].fields
+            said = (fields["state"], int(fields["failed"]), fields["policy"])
+            meant = (group.state, group.failed, group.policy)
+            must(said == meant, "group", gid, "is", said, "not", meant)
+            must(found[gid].pending == group.pending, gid, "waits for", found[gid].pending)
+            must(found[gid].results == group.results, gid, "has results", found[gid].results)
+        extra = set(found) - set(self.model.groups)
+        must(not extra, "groups that nobody opened:", extra)
+
+    def _judge_parts(self) -> None:
+        """What belongs to a record is there, and nothing of records that are gone."""
+        parts: dict[str, int] = {}
+        opens: dict[str, frozenset[str]] = {}
+        for id, task in self.model.tasks.items():
+            parts[f"b:{id}"] = 1
+            parts |= {f"l:{id}": 1} if task.lines else {}
+            parts |= {f"h:{id}": task.errors} if task.errors else {}
+            parts |= {f"e:{id}": 1} if task.document is not None else {}
+            parts |= {f"c:{id}": 1} if task.saved else {}
+            opens |= {id: frozenset(task.opens)} if task.opens else {}
+        must(parts == self.facts.parts, "parts are", self.facts.parts, "not", parts)
+        must(opens == self.facts.opens, "open groups are", self.facts.opens, "not", opens)
+
+    def _judge_rest(self) -> None:
+        said = {
+            entry: (int(value.partition("|")[0]), value.partition("|")[2])
+            for entry, value in self.facts.periodic.items()
+        }
+        must(said == self.model.periodic, "occurrences are", said, "not", self.model.periodic)
+        counted = [int(self.facts.counters.get(f"settle:{w}", "0")) for w in ("stale", "lost")]
+        meant = [self.model.stale, self.model.lost]
+        must(counted == meant, "stale and lost settles are", counted, "not", meant)
+        must(self.facts.quarantined == self.model.quarantined, "the quarantine is not as it was")
+
+    def _keep_up(self) -> None:
+        """Keys live by the server's clock: the virtual one must not fall behind it."""
+        heard, at = self._heard
+        self._heard = time.monotonic(), self.now
+        self._lag = max(0.0, self._lag + self._heard[0] - heard - (self.now - at) / SECOND)
+        if self._lag > MOST_LAG_SECONDS:
+            self.now += round(self._lag * SECOND)
+            self._lag = 0.0
+
+
+def _ttl(task: Task) -> int:
+    return next(lock.ttl_ms for lock in MUTEXES if lock.redis_key == task.mutex) * 1000

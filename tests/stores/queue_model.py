@@ -1,0 +1,223 @@
+"""What must hold of tasks, groups and occurrences, in the plainest form.
+
+Nothing here talks to Redis. `Model` is told what happened in the words of the promises, and says
+what each task, group and entry must be then; `queue_machine` compares that with Redis. Times are
+virtual microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+ONE_DAY = 86_400_000_000
+MOST_ERRORS = 20
+
+
+@dataclass(slots=True)
+class Task:
+    """A task that has not ended.
+
+    Attributes:
+        state: ``ready`` (in a stream, or parked at a lock), ``delayed`` until `due`, ``running``,
+            or ``dying``: until `due`, in a stream, or with a worker.
+        is_back: it waits until `due` because it was handed back: no attempt was used.
+        worker, gen, fence: of the delivery, where a worker has it; `gen` stays that of the last.
+    """
+
+    id: str
+    name: str
+    stream: str
+    envelope: str
+    lines: str = ""
+    group: str = ""
+    state: str = "ready"
+    due: int = 0
+    is_back: bool = False
+    attempt: int = 0
+    deaths: int = 0
+    errors: int = 0
+    saved: str = ""
+    document: str | None = None
+    reason: str = ""
+    died: str = ""
+    opens: set[str] = field(default_factory=set)
+    worker: str = ""
+    gen: str = "0"
+    fence: str = ""
+    settled: str = ""
+
+    @property
+    def mutex(self) -> str:
+        """The name of its lock, or empty."""
+        return self.lines.split("|")[1] if self.lines else ""
+
+    def free(self, due: int, now: int) -> None:
+        """No worker has it any more: it waits until `due`, or stands in a stream."""
+        self.worker = self.fence = ""
+        self.due = due if due > now else 0
+        if self.state != "dying":
+            self.state = "delayed" if self.due else "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a task ended, and until when that is remembered."""
+
+    state: str
+    value: str
+    until: int
+
+
+@dataclass(slots=True)
+class Group:
+    """A group: what it waits for, and what it submits."""
+
+    parent: str
+    policy: str
+    ttl: int
+    on_failure: bool
+    state: str = "building"
+    pending: set[str] = field(default_factory=set)
+    results: dict[str, str] = field(default_factory=dict)
+    failed: int = 0
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who leads, and until when."""
+
+    owner: str
+    term: str
+    until: int
+
+
+@dataclass(slots=True)
+class Model:
+    """All that Redis has to know of the queue."""
+
+    tasks: dict[str, Task] = field(default_factory=dict)
+    ended: dict[str, End] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)  # groups, also those that are forgotten by now
+    lease: Lease | None = None
+    periodic: dict[str, tuple[int, str]] = field(default_factory=dict)
+    fired: set[tuple[str, int]] = field(default_factory=set)
+    rows: set[tuple[str, str]] = field(default_factory=set)  # dead letters: id, gen
+    stale: int = 0
+    lost: int = 0
+    quarantined: int = 0
+    promoted: int = 0
+    calm: int = 0
+
+    def is_known(self, id: str, group: str = "") -> bool:
+        """Whether an id is that of a task that lives or is remembered."""
+        child = group in self.groups and id in self.groups[group].results
+        return id in self.tasks or id in self.ended or child
+
+    def submit(self, task: Task, due: int, now: int) -> bool:
+        """Accept a task unless its id is known."""
+        if self.is_known(task.id, task.group):
+            return False
+        task.free(due, now)
+        self.tasks[task.id] = task
+        if task.group in self.groups:
+            self.groups[task.group].pending.add(task.id)
+        return True
+
+    def end(self, task: Task, state: str, fence: str, document: str, ttls: Sequence[int]) -> None:
+        """A task ended; `ttls` are when its result, and its id, may be forgotten, and now."""
+        until_result, until_id, now = ttls
+        head = f"{state}|{fence}|"
+        has_result = until_result > now
+        value = head + document if has_result else head
+        self.ended[task.id] = End(state, value, max(until_result, until_id))
+        del self.tasks[task.id]
+        self._end_child(task, state, head + document, now)
+        for gid in task.opens:
+            group = self.groups[gid]
+            if group.state == "building":
+                group.failed += 1
+                group.state, group.policy, group.until = "sealed", "all_success", None
+                self._fire_if_complete(gid, now)
+
+    def _end_child(self, task: Task, state: str, value: str, now: int) -> None:
+        group = self.groups.get(task.group)
+        if group is None:
+            return
+        group.results[task.id] = value
+        if task.id in group.pending:
+            group.pending.remove(task.id)
+            group.failed += state != "done"
+            self._fire_if_complete(task.group, now)
+
+    def _fire_if_complete(self, gid: str, now: int) -> None:
+        group = self.groups[gid]
+        if group.state != "sealed" or group.pending:
+            return
+        group.state, group.until = "fired", now + group.ttl
+        is_good = group.failed == 0 or group.policy == "all_done"
+        if is_good or group.on_failure:
+            self.submit(fired_task(gid, is_good=is_good), 0, now)
+
+    def open_group(self, gid: str, group: Group, now: int) -> str:
+        """Begin a group, or find the one that was begun: its state."""
+        if gid in self.groups:
+            return self.groups[gid].state
+        self.groups[gid] = group
+        self.begun.add(gid)
+        if group.parent in self.tasks:
+            self.tasks[group.parent].opens.add(gid)
+        else:
+            group.until = now + max(group.ttl, ONE_DAY)
+        return "building"
+
+    def seal_group(self, gid: str, now: int) -> str:
+        """All children are submitted. Returns the state."""
+        group = self.groups.get(gid)
+        if group is None:
+            return ""
+        if group.state == "building":
+            group.state, group.until = "sealed", None
+            if group.parent in self.tasks:
+                self.tasks[group.parent].opens.discard(gid)
+            self._fire_if_complete(gid, now)
+        return group.state
+
+    def leads(self, term: str, now: int) -> bool:
+        """Whether a term is that of who leads now."""
+        return self.lease is not None and self.lease.term == term and self.lease.until > now
+
+    def fire(self, term: str, entry: str, instant: int, id: str, now: int) -> str:
+        """What the answer to firing an occurrence must be; and what comes of it."""
+        if not self.leads(term, now):
+            return "DEPOSED"
+        last, before = self.periodic.get(entry, (-1, ""))
+        if instant <= last:
+            return "KNOWN"
+        if before in self.tasks and self.tasks[before].state in ("ready", "delayed"):
+            return "WAITING"
+        self.periodic[entry] = instant, id
+        self.submit(occurrence(id), 0, now)
+        return "FIRED"
+
+    def forget(self, now: int) -> None:
+        """Drop what may be forgotten by now."""
+        self.ended = {id: end for id, end in self.ended.items() if end.until > now}
+        self.groups = {
+            gid: group
+            for gid, group in self.groups.items()
+            if group.until is None or group.until > now
+        }
+
+
+def fired_task(gid: str, *, is_good: bool) -> Task:
+    """What a group submits."""
+    kind = "callback" if is_good else "failure"
+    return Task(f"{gid}.{kind}", f"m:{kind}", "normal:small", f"{kind} of {gid}")
+
+
+def occurrence(id: str) -> Task:
+    """What an entry submits."""
+    return Task(id, "m:Periodic", "background:small", f"occurrence {id}")
