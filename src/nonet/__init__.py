@@ -28,6 +28,7 @@ from nonet.errors import (
     UnableToAcquireLockError,
     UnknownTaskError,
 )
+from nonet.execution import TaskContext, context
 from nonet.explanation import Explanation, LockHolder
 from nonet.hooks import Epoch, startup_hook
 from nonet.injection import Depends, register_dependency
@@ -52,15 +53,7 @@ from nonet.schedules import (
 )
 from nonet.settings import Settings, load_settings
 from nonet.stores.results import TaskStatus
-from nonet.task import (
-    BaseTask,
-    PeriodicBaseTask,
-    PeriodicVoAwareBaseTask,
-    Priority,
-    Size,
-    TaskContext,
-    context,
-)
+from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size
 
 __all__ = [
     "BaseLimiter",

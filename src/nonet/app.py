@@ -14,6 +14,7 @@ from nonet.client import CallbackSpawner, Client, Handle
 from nonet.dlq import resubmit
 from nonet.doctor import Diagnosis, diagnose
 from nonet.errors import ConfigurationError, NonetError, NotBoundError
+from nonet.execution import TaskContext
 from nonet.explanation import Explanation
 from nonet.hooks import startup_hooks
 from nonet.injection import Injector, load_entry_points
@@ -32,7 +33,7 @@ from nonet.stores.leadership import Leadership
 from nonet.stores.limits import Limits
 from nonet.stores.quarantine import Quarantine
 from nonet.stores.results import TaskStatus
-from nonet.task import BaseTask, Size, TaskContext, bind_submitter, unbind_submitter
+from nonet.task import BaseTask, Size, bind_submitter, unbind_submitter
 from nonet.worker.closing import RowCloser
 from nonet.worker.settle import Settler
 from nonet.worker.worker import Worker, WorkerParts

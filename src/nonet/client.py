@@ -19,6 +19,7 @@ from nonet.errors import (
     TaskFailed,
     UnknownTaskError,
 )
+from nonet.execution import current_holders, running_context
 from nonet.explanation import Explanation, explain
 from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
 from nonet.registry import Registry, TaskClass
@@ -27,15 +28,7 @@ from nonet.stores.broker import Broker, Submission
 from nonet.stores.groups import Groups, callback_id, child_id, failure_id
 from nonet.stores.lock_board import LockBoard
 from nonet.stores.results import Ended, Results, TaskStatus
-from nonet.task import (
-    BaseTask,
-    Priority,
-    Size,
-    current_holders,
-    current_submitter,
-    running_context,
-    task_locks,
-)
+from nonet.task import BaseTask, Priority, Size, current_submitter, task_locks
 
 if TYPE_CHECKING:
     from nonet.stores.outbox import Outbox

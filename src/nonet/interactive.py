@@ -28,6 +28,7 @@ from nonet.errors import (
     TaskFailed,
     UnableToAcquireLockError,
 )
+from nonet.execution import TaskContext, current_holders, enter_context, holding, leave_context
 from nonet.injection import Injector
 from nonet.invoke import invoke
 from nonet.locks import encode_locks, leased_ttl_ms
@@ -35,15 +36,7 @@ from nonet.settings import Settings
 from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
 from nonet.stores.wakes import Wake
-from nonet.task import (
-    BaseTask,
-    TaskContext,
-    current_holders,
-    declared_locks,
-    enter_context,
-    holding,
-    leave_context,
-)
+from nonet.task import BaseTask, declared_locks
 from nonet.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)

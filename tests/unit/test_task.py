@@ -25,17 +25,11 @@ from nonet import (
 )
 from nonet.client import Client
 from nonet.errors import InvalidArgumentsError, LeaseLostError
+from nonet.execution import enter_context, running_context
 from nonet.locks import BaseLock, encode_locks
 from nonet.registry import Registry
 from nonet.stores.broker import Broker
-from nonet.task import (
-    bind_submitter,
-    current_submitter,
-    declared_locks,
-    enter_context,
-    running_context,
-    unbind_submitter,
-)
+from nonet.task import bind_submitter, current_submitter, declared_locks, unbind_submitter
 
 
 @dataclass

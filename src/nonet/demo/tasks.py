@@ -28,6 +28,7 @@ from nonet.demo.files import (
     hash_file,
     walk,
 )
+from nonet.execution import context
 from nonet.locks import (
     BaseLock,
     ConcurrencyLimiter,
@@ -36,7 +37,7 @@ from nonet.locks import (
     register_locked_object_type,
 )
 from nonet.retry import ExponentialBackoff
-from nonet.task import BaseTask, Priority, Size, context
+from nonet.task import BaseTask, Priority, Size
 
 DEMO_TREE = register_locked_object_type("demo_tree")
 DEMO_DISK = register_locked_object_type("demo_disk")

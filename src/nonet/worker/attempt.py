@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from nonet.execution import TaskContext
 from nonet.locks import rate_limited
 from nonet.stores.broker import Delivery
 from nonet.stores.leases import Lease
-from nonet.task import TaskContext
 
 _TOKEN_SECONDS = 0.5
 

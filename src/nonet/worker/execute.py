@@ -24,12 +24,13 @@ from nonet.errors import (
     MalformedMessageError,
     ServerUnreachableError,
 )
+from nonet.execution import TaskContext, enter_context
 from nonet.injection import Injector
 from nonet.invoke import invoke
 from nonet.message import VERSION, Envelope, decode
 from nonet.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
 from nonet.registry import Registry, TaskClass
-from nonet.task import BaseTask, TaskContext, enter_context, task_locks
+from nonet.task import BaseTask, task_locks
 from nonet.worker.attempt import Attempt
 
 # How long a task that this worker does not know waits before the next worker may look at it.
