@@ -49,6 +49,21 @@ out.watch = redis.call('ZRANGE', P .. 'watch', 0, -1, 'WITHSCORES')
 return cjson.encode(out)
 """
 
+# Put before a script: after KEYS[3] calls nothing has an effect, as if the server had been killed.
+CUT = """
+local whole, calls_left = redis, tonumber(KEYS[3])
+local function counted(call)
+  return function(...)
+    calls_left = calls_left - 1
+    if calls_left < 0 then
+      error('the script was cut')
+    end
+    return call(...)
+  end
+end
+local redis = {call = counted(whole.call), pcall = counted(whole.pcall)}
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -113,6 +128,7 @@ class Clocked:
     ) -> None:
         self.client = client
         self._digests: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
         turned = ("redis.call('TIME')", "{string.sub(KEYS[2], 1, -7), string.sub(KEYS[2], -6)}")
         edits, met = [turned, *edits], set()
         for name in names:
@@ -120,6 +136,7 @@ class Clocked:
             for old, new in edits:
                 met |= {old} if old in source else set()
                 source = source.replace(old, new)
+            self._sources[name] = source
             self._digests[name] = str(client.script_load(source))
         assert met >= {old for old, _ in edits}, f"not in the scripts: {[e[0] for e in edits]}"
         client.script_load(snapshot)
@@ -136,6 +153,18 @@ class Clocked:
             pipe.evalsha(self._snapshot, 1, PREFIX)
             answer, text = pipe.execute()
         return answer, str(text)
+
+    def run_cut(self, name: str, now: int, calls: int, *args: Any) -> bool:
+        """Run a script of which Redis executes only so many calls; whether that was all of it."""
+        head, _, body = self._sources[name].partition("\n")
+        source = f"{head}\n{CUT}\n{body}"
+        try:
+            self.client.eval(source, 3, PREFIX, str(now), str(calls), *args)
+        except redis.ResponseError as error:
+            if "was cut" not in str(error):
+                raise
+            return False
+        return True
 
     def look_at_all(self) -> str:
         """What Redis contains, as JSON."""

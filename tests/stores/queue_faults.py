@@ -77,8 +77,8 @@ FETCHING = (
     ),
     Fault(
         "fences do not grow",
-        "redis.call('SET', P .. 'fence', digits(fence))\n-- Who",
-        "redis.call('SET', P .. 'fence', digits(fence + 1))\nfence = 1\n-- Who",
+        "local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now)",
+        "local fence = 0",
     ),
     Fault(
         "a lost fetch is not given back",
@@ -138,8 +138,8 @@ SETTLING = (
     ),
     Fault(
         "a settled entry stays",
-        "redis.call('XDEL', stream_key, entry)\nrelease()",
-        "release()",
+        "redis.call('XDEL', stream_key, entry)",
+        "",
     ),
     Fault(
         "children of a commit are lost",
@@ -213,8 +213,8 @@ GROUPS = (
     ),
     Fault(
         "a failed child counts twice",
-        "redis.call('HINCRBY', key, 'failed', 1)\n    end\n    fire",
-        "redis.call('HINCRBY', key, 'failed', 2)\n    end\n    fire",
+        "redis.call('HINCRBY', key, 'failed', 1)\n    end\n    redis.call('SREM'",
+        "redis.call('HINCRBY', key, 'failed', 2)\n    end\n    redis.call('SREM'",
     ),
     Fault("a group that was not sealed waits for ever", "if record.opens then", "if false then"),
     Fault(

@@ -100,6 +100,7 @@ class Older:
     """A data set that was saved."""
 
     model: Model
+    hurt: frozenset[str]
     at: int
     sequence: int
 
@@ -171,9 +172,9 @@ class QueueMachine:
         head = (task.id, task.name, task.stream, due, task.group)
         return (*head, task.envelope, task.lines)
 
-    def foreign_entry(self, priority: str, *, pointer: bool) -> None:
-        """Somebody writes into a stream: garbage, or a pointer to nothing."""
-        fields = {"id": "nobody", "gen": "1"} if pointer else {"what": "ever"}
+    def foreign_entry(self, priority: str, id: str) -> None:
+        """Somebody writes into a stream: garbage, or (id) a pointer to nothing, or a void one."""
+        fields = {"id": id, "gen": "1"} if id else {"what": "ever"}
         self.site.client.xadd(f"{PREFIX}tasks:{priority}:small", fields)
         self._look()
 
@@ -580,13 +581,13 @@ class QueueMachine:
     def flush(self) -> None:
         """Redis lost everything."""
         self.site.client.flushdb()
-        self._lose_all(Model())
+        self._lose_all(Model(), set())
 
     def save(self) -> None:
         """A snapshot, as Redis writes it; then the leader goes on."""
         self.site.save()
         sequence = int(self.facts.epoch.get("seq", "0"))
-        self.older = Older(copy.deepcopy(self.model), self.now, sequence)
+        self.older = Older(copy.deepcopy(self.model), frozenset(self.hurt), self.now, sequence)
 
     def restore(self) -> None:
         """Redis comes back with older data, and the first to notice is the leader's process."""
@@ -595,12 +596,12 @@ class QueueMachine:
             return  # nobody could tell
         self.site.restore()
         self.site.age((self.now - older.at) // 1000)
-        self._lose_all(copy.deepcopy(older.model))
+        self._lose_all(copy.deepcopy(older.model), set(older.hurt))
         self.beats.clear()  # who had what then has long stopped to renew it
         self.lead(leader)
 
-    def _lose_all(self, model: Model) -> None:
-        self.model, self.hurt = model, set()
+    def _lose_all(self, model: Model, hurt: set[str]) -> None:
+        self.model, self.hurt = model, hurt
         lost = [d for d in self.hands if self._current(d) is None]
         self.hands = [d for d in self.hands if d not in lost]
         self.late = [*self.late, *lost][-MOST_LATE:]
@@ -659,6 +660,7 @@ class QueueMachine:
             self._run("leave", worker.name, "small")
         for _ in range(5):  # everybody who died is forgotten
             self.advance(LEASE)
+            self.promote()
             self.reclaim(self.workers[0])
         self.advance(2 * 86_400 * SECOND)
         self._finish_keys()

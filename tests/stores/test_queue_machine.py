@@ -41,6 +41,7 @@ WORKER = st.integers(0, 2)
 WHICH = st.integers(0, 15)
 PRIORITY = st.sampled_from(PRIORITIES)
 OUTCOMES = ("done", "retry", "back", "dead", "dying")
+OUTCOME = st.sampled_from([*OUTCOMES, "done", "retry", "saved"])
 PAUSES = tuple(SECOND * n // 10 for n in (1, 10, 51, 101, 200, 310, 610, 910))
 
 
@@ -93,6 +94,18 @@ class QueueRules(RuleBasedStateMachine):
     def submit(self, priority: str, lock: int, delay: int, twice: bool) -> None:
         self.play(self.machine.submit, priority, lock, delay, twice=twice)
 
+    @precondition(has_room)
+    @rule(
+        tasks=st.lists(
+            st.tuples(PRIORITY, st.sampled_from([0, 0, 1]), st.sampled_from([0, 0, SECOND])),
+            min_size=2,
+            max_size=6,
+        )
+    )
+    def submit_some(self, tasks: list[tuple[str, int, int]]) -> None:
+        for priority, lock, delay in tasks:
+            self.play(self.machine.submit, priority, lock, delay)
+
     @precondition(lambda self: self.knows_ids())
     @rule(which=WHICH, ended=st.booleans())
     def submit_again(self, which: int, ended: bool) -> None:
@@ -107,9 +120,10 @@ class QueueRules(RuleBasedStateMachine):
         ids = sorted([*model.tasks, *model.ended])
         self.play(self.machine.ask_presence, [ids[which % len(ids)], "nobody"])
 
-    @rule(priority=PRIORITY, pointer=st.booleans())
-    def foreign_entry(self, priority: str, pointer: bool) -> None:
-        self.play(self.machine.foreign_entry, priority, pointer=pointer)
+    @rule(priority=PRIORITY, which=st.integers(0, 20))
+    def foreign_entry(self, priority: str, which: int) -> None:
+        ids = ["", "nobody", *sorted(self.machine.model.tasks)]
+        self.play(self.machine.foreign_entry, priority, ids[which % len(ids)])
 
     @rule(worker=WORKER, free=st.integers(1, 6), looks=st.sampled_from([200, 200, 200, 2]))
     def fetch(self, worker: int, free: int, looks: int) -> None:
@@ -120,6 +134,28 @@ class QueueRules(RuleBasedStateMachine):
     def lose_fetch(self, worker: int, free: int) -> None:
         if not self.machine.workers[worker].is_frozen:
             self.play(self.machine.lose_fetch, self.machine.workers[worker], free)
+
+    @rule(worker=WORKER, free=st.integers(2, 9), outcomes=st.lists(OUTCOME, max_size=6))
+    def work(self, worker: int, free: int, outcomes: list[str]) -> None:
+        """A worker fetches and settles, as most of the time."""
+        process = self.machine.workers[worker]
+        if process.is_frozen:
+            return
+        self.play(self.machine.fetch, process, free)
+        mine = [d for d in self.machine.hands if d.worker == process.name]
+        for delivery, outcome in zip(mine, outcomes, strict=False):
+            if outcome == "saved":
+                self.play(self.machine.checkpoint, delivery)
+            else:
+                self.play(self.machine.settle, delivery, outcome, after=outcome == "dead")
+
+    @rule(pause=st.sampled_from([SECOND, 31 * SECOND]))
+    def come_due(self, pause: int) -> None:
+        self.play(self.machine.advance, pause)
+        for worker in self.machine.workers:
+            if not worker.is_frozen:
+                self.play(self.machine.beat, worker)
+        self.play(self.machine.promote)
 
     @precondition(has_hands)
     @rule(which=WHICH, after=st.sampled_from([0, 0, 0, 2]), ttl=st.booleans())
@@ -199,13 +235,11 @@ class QueueRules(RuleBasedStateMachine):
                 self.play(self.machine.beat, self.machine.workers[worker])
 
     @precondition(has_hands)
-    @rule(worker=WORKER)
-    def crash(self, worker: int) -> None:
-        self.play(self.machine.crash, worker)
-
-    @rule(worker=WORKER)
-    def stop(self, worker: int) -> None:
-        if not self.machine.workers[worker].is_frozen:
+    @rule(worker=WORKER, kindly=st.booleans())
+    def end_of_a_worker(self, worker: int, kindly: bool) -> None:
+        if not kindly:
+            self.play(self.machine.crash, worker)
+        elif not self.machine.workers[worker].is_frozen:
             self.play(self.machine.stop, worker)
 
     @rule(worker=st.integers(1, 2))
@@ -213,13 +247,16 @@ class QueueRules(RuleBasedStateMachine):
         process = self.machine.workers[worker]
         process.is_frozen = not process.is_frozen
 
+    @precondition(lambda self: bool(self.machine.beliefs))
     @rule(which=st.integers(0, 1))
     def break_lock(self, which: int) -> None:
         self.play(self.machine.break_lock, which)
 
-    @rule(worker=st.sampled_from([0, 0, 1, 2]))
-    def reclaim(self, worker: int) -> None:
-        if not self.machine.workers[worker].is_frozen:
+    @rule(worker=st.sampled_from([0, 0, 1, 2]), walk=st.booleans())
+    def sweep(self, worker: int, walk: bool) -> None:
+        if walk:
+            self.play(self.machine.mend)
+        elif not self.machine.workers[worker].is_frozen:
             self.play(self.machine.reclaim, self.machine.workers[worker])
 
     @precondition(has_hands)
@@ -232,43 +269,52 @@ class QueueRules(RuleBasedStateMachine):
         self.play(machine.beat, machine.workers[0])
         self.play(machine.reclaim, machine.workers[0])
 
-    @rule()
-    def mend(self) -> None:
-        self.play(self.machine.mend)
-
     @rule(scheduler=st.sampled_from([None, 0, 1]))
     def promote(self, scheduler: int | None) -> None:
         term = "" if scheduler is None else self.machine.schedulers[scheduler].term or "0"
         self.play(self.machine.promote, term)
 
-    @rule(scheduler=st.integers(0, 1))
-    def lead(self, scheduler: int) -> None:
-        self.play(self.machine.lead, self.machine.schedulers[scheduler])
+    @rule(scheduler=st.integers(0, 1), entry=st.sampled_from(ENTRIES))
+    def tick(self, scheduler: int, entry: str) -> None:
+        """As a scheduler does all the time."""
+        process = self.machine.schedulers[scheduler]
+        self.play(self.machine.lead, process)
+        self.play(self.machine.promote, process.term or "0")
+        for back in (1, 0):
+            self.play(self.machine.fire, process, entry, back)
 
     @rule(
         scheduler=st.integers(0, 1),
         entry=st.sampled_from(ENTRIES),
-        back=st.sampled_from([0, 0, 1, 3, -2]),
+        back=st.sampled_from([None, 0, 0, 1, 3, -2]),
     )
-    def fire(self, scheduler: int, entry: str, back: int) -> None:
-        self.play(self.machine.fire, self.machine.schedulers[scheduler], entry, back)
+    def lead_or_fire(self, scheduler: int, entry: str, back: int | None) -> None:
+        process = self.machine.schedulers[scheduler]
+        if back is None:
+            self.play(self.machine.lead, process)
+        else:
+            self.play(self.machine.fire, process, entry, back)
 
     @rule(pause=st.sampled_from(PAUSES))
     def advance(self, pause: int) -> None:
         self.play(self.machine.advance, pause)
 
-    @rule(which=WHICH, only_group=st.booleans(), really=st.integers(0, 3))
-    def delete_stream(self, which: int, only_group: bool, really: int) -> None:
-        streams = [key for key, rows in self.machine.facts.streams.items() if rows]
-        if really == 3 and streams:
-            key = sorted(streams)[which % len(streams)]
-            self.play(self.machine.delete_stream, key, only_group=only_group)
+    @rule(which=WHICH, what=st.sampled_from(["stream", "group", "group", "delayed", "", ""]))
+    def foreign_hand(self, which: int, what: str) -> None:
+        streams = sorted(key for key, rows in self.machine.facts.streams.items() if rows)
+        if what == "delayed":
+            self.play(self.machine.delete_delayed)
+        elif what and streams:
+            key = streams[which % len(streams)]
+            self.play(self.machine.delete_stream, key, only_group=what == "group")
 
     @precondition(has_hands)
-    @rule(which=WHICH, worker=st.integers(0, 2), delay=st.sampled_from([0, 3 * SECOND]))
+    @rule(which=WHICH, worker=st.integers(0, 5), delay=st.sampled_from([0, 3 * SECOND]))
     def lose_place_of_the_dying(self, which: int, worker: int, delay: int) -> None:
         """In a worker's hands, in the delayed set, or in a stream: where the dying may be."""
         machine, delivery = self.machine, self.delivery(which)
+        if worker > 2:
+            return
         self.play(machine.settle, delivery, "dying")
         if worker == 0:
             self.play(machine.settle, delivery, "back", delay)
@@ -279,20 +325,16 @@ class QueueRules(RuleBasedStateMachine):
         self.play(machine.fetch, machine.workers[0], 9)
         self.play(machine.settle, delivery, "dead")
 
-    @rule(really=st.integers(0, 3))
-    def delete_delayed(self, really: int) -> None:
-        if really == 3:
-            self.play(self.machine.delete_delayed)
-
-    @rule(really=st.integers(0, 9))
-    def flush(self, really: int) -> None:
-        if really == 9:
-            self.play(self.machine.flush)
-
     @precondition(has_room)
-    @rule(lock=st.integers(1, 2), pause=st.sampled_from([0, 10 * SECOND, 31 * SECOND]))
-    def flush_under_a_lock(self, lock: int, pause: int) -> None:
+    @rule(
+        lock=st.integers(1, 2),
+        pause=st.sampled_from([0, 10 * SECOND, 31 * SECOND]),
+        really=st.integers(0, 9),
+    )
+    def flush_under_a_lock(self, lock: int, pause: int, really: int) -> None:
         machine = self.machine
+        if really != 9:
+            return
         for _ in range(2):
             self.play(machine.submit, "realtime", lock)
             self.play(machine.fetch, machine.workers[0], 9)
@@ -302,12 +344,33 @@ class QueueRules(RuleBasedStateMachine):
             self.play(machine.beat, machine.workers[0])
             self.play(machine.advance, pause)
 
-    @rule(really=st.integers(0, 3))
-    def save_or_restore(self, really: int) -> None:
-        if really == 3 and self.machine.older:
-            self.play(self.machine.restore)
-        elif really == 0:
+    @rule(
+        what=st.sampled_from(["flush", "save", "save", "restore", "restore"]),
+        really=st.integers(0, 3),
+    )
+    def lose_data(self, what: str, really: int) -> None:
+        if really != 3:
+            return
+        if what == "flush":
+            self.play(self.machine.flush)
+        elif what == "save":
             self.play(self.machine.save)
+            self.play(self.machine.lead, self.machine.schedulers[0])
+        elif what == "restore" and self.machine.older:
+            self.play(self.machine.restore)
+
+    @rule(outcome=OUTCOME, really=st.integers(0, 3))
+    def come_back_older(self, outcome: str, really: int) -> None:
+        """Redis loses what a worker did since the snapshot."""
+        machine = self.machine
+        if really != 3:
+            return
+        self.play(machine.save)
+        self.play(machine.lead, machine.schedulers[0])
+        for delivery in self.play(machine.fetch, machine.workers[0], 4)[:2]:
+            self.play(machine.settle, delivery, "done" if outcome == "saved" else outcome)
+        self.play(machine.lead, machine.schedulers[0])
+        self.play(machine.restore)
 
     @rule(really=st.integers(0, 3))
     def heal(self, really: int) -> None:

@@ -13,6 +13,6 @@ if state == 'building' then
   end
   list_group(ARGV[1])
   redis.call('SREM', P .. 'open:' .. ARGV[2], ARGV[1])
-  fire_if_complete(ARGV[1])
 end
+fire_if_complete(ARGV[1])  -- also if an earlier call was cut after it had sealed
 return redis.call('HGET', key, 'state') or ''

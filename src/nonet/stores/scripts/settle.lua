@@ -73,7 +73,7 @@ else
   end
   finish(id, record, outcome, fence, document, tonumber(ARGV[11]), tonumber(ARGV[12]))
 end
+redis.call('XDEL', stream_key, entry)  -- first, see drop() in lib/rescue
 redis.call('XACK', stream_key, 'workers', entry)
-redis.call('XDEL', stream_key, entry)
 release()
 return 'OK'

@@ -1,15 +1,14 @@
 -- lib/group: needs base, wake, record, index. A group fires exactly once, in the script that ends its
 -- last child or seals it.  g:GID: state building | sealed | fired, failed, policy, ttl, parent.
 
--- Submit callback or on_failure, and let the group's keys expire.
+-- Submit callback or on_failure, and let the group's keys expire. It has fired when all that is done: a
+-- script that was cut before is repeated, and submits nothing twice.
 local function fire_group(gid)
   local key = P .. 'g:' .. gid
   local group = redis.call('HMGET', key, 'failed', 'policy', 'ttl')
   local good = tonumber(group[1] or '0') == 0 or group[2] == 'all_done'
   local spec_key = key .. (good and ':callback' or ':on_failure')
   local spec = redis.call('HMGET', spec_key, 'id', 'name', 'stream', 'envelope', 'locks')
-  redis.call('HSET', key, 'state', 'fired', 'outcome', good and 'done' or 'failed',
-    'fired', digits(now))
   if spec[1] then
     submit_one(spec[1], spec[2], spec[3], 0, '', spec[4], spec[5])
     wake(size_of(spec[3]), 1)
@@ -18,6 +17,8 @@ local function fire_group(gid)
     redis.call('PEXPIRE', key .. suffix, group[3])
   end
   list_group(gid, tonumber(group[3]))
+  redis.call('HSET', key, 'state', 'fired', 'outcome', good and 'done' or 'failed',
+    'fired', digits(now))
 end
 
 local function fire_if_complete(gid)
@@ -42,12 +43,13 @@ local function end_child(gid, id, state, value)
     redis.call('PEXPIRE', key .. ':results', left)
     redis.call('PEXPIRE', key .. ':pending', left)
   end
-  if redis.call('SREM', key .. ':pending', id) == 1 then
+  if redis.call('SISMEMBER', key .. ':pending', id) == 1 then
     if state ~= 'done' then
       redis.call('HINCRBY', key, 'failed', 1)
     end
-    fire_if_complete(gid)
+    redis.call('SREM', key .. ':pending', id)
   end
+  fire_if_complete(gid)
 end
 
 -- A parent ended: the groups that it opened and did not seal have failed.
@@ -60,8 +62,8 @@ local function fail_unsealed(parent)
       redis.call('HSET', key, 'state', 'sealed', 'policy', 'all_success',
         'error', 'the parent ended before it had spawned all children')
       redis.call('PERSIST', key)
-      fire_if_complete(gid)
     end
+    fire_if_complete(gid)
   end
   redis.call('DEL', P .. 'open:' .. parent)
 end

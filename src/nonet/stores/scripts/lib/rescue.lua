@@ -4,9 +4,11 @@
 -- Bytes are kept whole up to `whole`, of more only the first `piece`; `all` at most of all entries.
 local QUARANTINE = {entries = 10000, all = 32 * 1048576, whole = 262144, piece = 65536}
 
+-- In this order: if the script is cut in between, the sweep forgets the delivery of an entry that is
+-- gone, but nobody would ever read an entry that is acknowledged.
 local function drop(key, entry)
-  redis.call('XACK', key, 'workers', entry)
   redis.call('XDEL', key, entry)
+  redis.call('XACK', key, 'workers', entry)
 end
 
 -- Bytes that the entries of the quarantine hold; whatever else stands there counts as nothing.

@@ -1,0 +1,219 @@
+"""Each script cut after each of its calls: what is repeated and swept afterwards loses nothing.
+
+Redis executes a script as a whole, but a slot that moves to another node may leave only its first
+calls. The scripts write first and remove last, so that a task is in two places then, or in none
+with its record whole, and never gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import redis
+from servers import RedisServer
+from stores.lock_machine import START
+from stores.lock_site import PREFIX, Fault
+from stores.queue_machine import LEASE, LOCK_TTL, RESULT_TTL, STREAMS, WAITS
+from stores.queue_site import QueueSite
+
+from nonet.diagnosis import examine
+from nonet.locks import MutexLock, encode_locks
+
+MUTEX = encode_locks([MutexLock("job", 1)])
+MOST_CALLS = 300
+WORKER = "small-a1"
+Call = tuple[Any, ...]
+
+
+@dataclass
+class Fleet:
+    """One worker on an emptied database, under a clock of its own."""
+
+    site: QueueSite
+    now: int = START
+    executed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.site.client.flushdb()
+
+    def run(self, name: str, *args: Any) -> Any:
+        self.now += 2_000
+        return self.site.run(name, self.now, *args)
+
+    def submit(self, id: str, lines: str = "", due: int = 0, group: str = "") -> Call:
+        args = (id, "m:Task", "normal:small", self.now + due if due else 0, group, "e", lines)
+        return ("submit", *args)
+
+    def fetch_call(self) -> Call:
+        return ("fetch", WORKER, "small", 50, 200, LOCK_TTL // 1000, *WAITS, 0, 4096)
+
+    def fetch(self) -> list[list[str]]:
+        rows: list[list[str]] = self.run(*self.fetch_call())[3:]
+        self.executed += [row[0] for row in rows if row[3] == "running"]
+        return rows
+
+    def settle_call(self, row: list[str], outcome: str, delay: int = 0, *children: str) -> Call:
+        specs = [part for id in children for part in self.submit(id)[1:]]
+        head = (*row[:3], *row[6:8], outcome, "document", "text", delay, 1)
+        return ("settle", *head, RESULT_TTL // 1000, 60_000, LOCK_TTL // 1000, *specs)
+
+    def sweep(self) -> None:
+        """A lease later: everything that a worker does by itself."""
+        self.now += LEASE
+        self.run("renew", WORKER, 3_600_000, LOCK_TTL // 1000, "{}", 0)
+        for key, rows in self.site.look().streams.items():
+            for entry, _, _, consumer in rows:
+                if consumer:
+                    self.site.let_idle(PREFIX + key, consumer, entry)
+        self.run("reclaim", WORKER, "small", LEASE // 1000, 1000, 10, *["0-0"] * 6)
+        while self.run("mend", 1000, 10, 0)[1]:
+            pass
+        self.run("promote", "", 500, 0, *WAITS)
+
+    def drain(self) -> None:
+        """Until nothing is left to execute."""
+        for _ in range(20):
+            self.sweep()
+            for row in self.fetch():
+                outcome = "done" if row[3] == "running" else "dead"
+                assert self.run(*self.settle_call(row, outcome)) == "OK"
+            if not self.site.look().records:
+                return
+        raise AssertionError(f"never ended: {self.site.look().records}")
+
+
+def a_submit(fleet: Fleet) -> tuple[Call, set[str]]:
+    return fleet.submit("a", MUTEX), {"a"}
+
+
+def a_delayed_submit(fleet: Fleet) -> tuple[Call, set[str]]:
+    return fleet.submit("a", due=1_000_000), {"a"}
+
+
+def a_fetch(fleet: Fleet) -> tuple[Call, set[str]]:
+    for id in "abc":
+        fleet.run(*fleet.submit(id, MUTEX if id != "c" else ""))
+    return fleet.fetch_call(), {"a", "b", "c"}
+
+
+def running(fleet: Fleet, lines: str = MUTEX) -> list[str]:
+    for id in "ab":
+        fleet.run(*fleet.submit(id, lines))
+    return fleet.fetch()[0]
+
+
+def a_done(fleet: Fleet) -> tuple[Call, set[str]]:
+    return fleet.settle_call(running(fleet), "done", 0, "c"), {"a", "b", "c"}
+
+
+def a_retry(fleet: Fleet) -> tuple[Call, set[str]]:
+    return fleet.settle_call(running(fleet), "retry"), {"a", "b"}
+
+
+def a_delayed_retry(fleet: Fleet) -> tuple[Call, set[str]]:
+    return fleet.settle_call(running(fleet), "retry", 5_000_000), {"a", "b"}
+
+
+def a_death(fleet: Fleet) -> tuple[Call, set[str]]:
+    return fleet.settle_call(running(fleet), "dying"), {"a", "b"}
+
+
+def a_promotion(fleet: Fleet) -> tuple[Call, set[str]]:
+    for id in "ab":
+        fleet.run(*fleet.submit(id, due=10_000))
+    fleet.now += 1_000_000
+    return ("promote", "", 500, 0, *WAITS), {"a", "b"}
+
+
+def a_reclaim(fleet: Fleet) -> tuple[Call, set[str]]:
+    row = running(fleet, "")
+    fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
+    args = (WORKER, "small", LEASE // 1000, 1000, 10, *["0-0"] * 6)
+    return ("reclaim", *args), {"a", "b"}
+
+
+def a_walk(fleet: Fleet) -> tuple[Call, set[str]]:
+    for id in "ab":
+        fleet.run(*fleet.submit(id))
+    fleet.site.client.delete(f"{PREFIX}tasks:normal:small")
+    return ("mend", 1000, 10, 0), {"a", "b"}
+
+
+def a_disown(fleet: Fleet) -> tuple[Call, set[str]]:
+    running(fleet)
+    return ("disown", WORKER, "small", LOCK_TTL // 1000), {"a", "b"}
+
+
+def opened(fleet: Fleet) -> None:
+    callback = ("g.callback", "m:Callback", "normal:small", "e", "")
+    failure = ("g.failure", "m:Failure", "normal:small", "e", "")
+    fleet.run("group_open", "g", "", "all_success", 3_600_000, 1, *callback, *failure)
+
+
+def a_seal(fleet: Fleet) -> tuple[Call, set[str]]:
+    opened(fleet)
+    return ("group_seal", "g", ""), {"g.callback"}
+
+
+def a_last_child(fleet: Fleet) -> tuple[Call, set[str]]:
+    opened(fleet)
+    fleet.run(*fleet.submit("a", group="g"))
+    fleet.run("group_seal", "g", "")
+    return fleet.settle_call(fleet.fetch()[0], "done"), {"a", "g.callback"}
+
+
+HISTORIES: tuple[Callable[[Fleet], tuple[Call, set[str]]], ...] = (
+    *(a_submit, a_delayed_submit, a_fetch, a_done, a_retry, a_delayed_retry, a_death),
+    *(a_promotion, a_reclaim, a_walk, a_disown, a_seal, a_last_child),
+)
+
+
+def problems(client: redis.Redis, history: Any, *faults: Fault) -> Iterator[str]:
+    """Cut a script after each of its calls, repeat it, sweep; what is wrong afterwards."""
+    site = QueueSite(client, faults)
+    for calls in range(MOST_CALLS):
+        fleet = Fleet(site)
+        call, ids = history(fleet)
+        is_whole = site.run_cut(call[0], fleet.now + 1_000, calls, *call[1:])
+        if call[0] in ("submit", "settle", "group_seal"):  # their callers repeat them
+            fleet.run(*call)
+        try:
+            fleet.drain()
+        except AssertionError as error:
+            yield f"after {calls} calls: {error}"
+            continue
+        facts = site.look()
+        if set(facts.results) != ids:
+            yield f"after {calls} calls: ended are {sorted(facts.results)}, not {sorted(ids)}"
+        if any(facts.streams.values()) or facts.delayed:
+            yield f"after {calls} calls: pointers are left: {facts.streams} {facts.delayed}"
+        for what in ("keys", "due", *STREAMS):
+            for row in site.run("inspect", fleet.now, what, "0", 10_000)[1:]:
+                if finding := examine(row, lease=LEASE / 1e6):
+                    yield f"after {calls} calls: the doctor finds {finding}"
+        if is_whole:
+            return
+    yield "the script never came to its end"
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=[each.__name__ for each in HISTORIES])
+def test_a_cut_script_loses_nothing(redis_server: RedisServer, history: Any) -> None:
+    """After a cut at any call, a repetition and a sweep each task ends, and nothing is left."""
+    with redis_server.client() as client:
+        assert list(problems(client, history)) == []
+
+
+def test_removing_first_would_lose_a_task(redis_server: RedisServer) -> None:
+    """The test above notices a promotion that removes a task before it is in its stream."""
+    removes_first = Fault(
+        "removes first",
+        "local pointer = enqueue('tasks', me.id, me.stream, gen)",
+        "redis.call('ZREM', due_key, me.id)\n"
+        "  redis.call('HSET', P .. 't:' .. me.id, 'state', '')\n"
+        "  local pointer = enqueue('tasks', me.id, me.stream, gen)",
+    )
+    with redis_server.client() as client:
+        assert list(problems(client, a_promotion, removes_first))
