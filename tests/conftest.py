@@ -23,6 +23,7 @@ _STRUCTURE = (
         "limits*",
         "counters",
         "events",
+        "clock*",
     ),
 )
 

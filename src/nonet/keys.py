@@ -39,6 +39,8 @@ this table.
     limits:version          STRING  of what the leader published
     events                  STREAM  fields kind, at (µs), who, text: changes by people; capped
     counters                HASH    what operators should know of → how often
+    clock                   STRING  µs to add to the server's clock, so that time goes on evenly
+    clock:stepped           HASH    last correction: at, by, wrong (µs); stream → what was renewed
     mend                    HASH    walk over all records: cursor, and when it looked last (µs)
     fence                   STRING  last fence handed out
     epoch                   HASH    which data set this is: since (µs), seq, calm (µs)

@@ -47,6 +47,8 @@ class Clock:
     [
         pytest.param(60, id="scaled-forwards"),
         pytest.param(-60, id="scaled-back"),
+        pytest.param(20, id="full-little-forwards", marks=pytest.mark.soak),
+        pytest.param(-20, id="full-little-back", marks=pytest.mark.soak),
         pytest.param(3600, id="full-forwards", marks=pytest.mark.soak),
         pytest.param(-3600, id="full-back", marks=pytest.mark.soak),
     ],
@@ -72,6 +74,8 @@ async def test_clock_of_redis_is_set(make_rig: MakeRig, tmp_path: Path, shift: i
                 await site.until_event("start", len(site.journal("start")) + 20)
             await rig.settles(rig.owed, seconds=2 * RECOVERY)
             recovery = max(rig.settled.last(id) for id in rig.owed) - stepped
+        logical = await app.broker.logical_now()
+        assert abs(logical.timestamp() - time.time()) < 1, "logical time did not go on evenly"
     await rig.judge(
         f"clock of Redis set by {shift:+} s, a worker killed", recovery=recovery, within=RECOVERY
     )

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from nonet.client import Client
+from nonet.clock import Reading, steady
 from nonet.config import Config, load_config
 from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.limits import Limit, LimitAddress
@@ -142,15 +143,33 @@ class Scheduler:
 
     async def _lead(self) -> float:
         ttl = self._settings.leader_ttl
-        asked = time.monotonic()
+        asked, sent = time.monotonic(), steady()
         info = json.dumps({"name": self.name, "entries": len(self._entries)})
         term = await self._leadership.lead(self._owner, ttl, info)
         if term != self._term:
             logger.info("leading in term %s" if term else "standing by%s", term or "")
         self._term = term
         self._leads_until = asked + ttl
+        await self._watch_clock(sent)
         # Often, so that an emptied Redis has a leader again soon, and older data are known as such.
         return min(_LEAD_SECONDS, ttl / 3)
+
+    async def _watch_clock(self, sent: float) -> None:
+        """Let time go on evenly if somebody set the clock of Redis; who stands by only watches."""
+        clock = self._leadership.clock
+        if clock is None:
+            return
+        reading = Reading(sent, steady(), clock.now)
+        step = self._broker.clock.look(reading)
+        if not step or self._term is None:
+            return
+        before = self._broker.clock.before
+        if await self._leadership.set_clock(self._term, clock.offset, step, before, who()):
+            self._broker.clock.correct(reading, step)
+            logger.warning(
+                "the clock of Redis was set by %+.1f s; leases and delays go on as before",
+                step.total_seconds(),
+            )
 
     async def _promote(self) -> float:
         term = self.term

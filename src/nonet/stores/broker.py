@@ -9,13 +9,15 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any
 
+from nonet.clock import ClockWatch, Reading, steady
 from nonet.errors import NEXT_STEP_IMPOSSIBLE, LimitImpossible
 from nonet.keys import prefix
 from nonet.message import HARD_LIMIT_BYTES, ResultDocument, encode
+from nonet.stores.clock import logical_now, wall_now
 from nonet.stores.epoch import EpochSeen
 from nonet.stores.redis import (
     BatchedScripts,
@@ -167,6 +169,7 @@ class Broker:
     Attributes:
         epoch: which data set of Redis this process has seen last.
         lock_ttl_ms: of locks that name no TTL of their own.
+        clock: whether somebody sets the clock of Redis; what daemons do by time looks at it.
         wakes: what tells the holds of this process that it is their turn.
     """
 
@@ -185,6 +188,7 @@ class Broker:
         self.url = url
         self.prefix = prefix(namespace)
         self.epoch = EpochSeen()
+        self.clock = ClockWatch()
         self.client = connect(url)
         self.scripts = Scripts(self.client, self.prefix)
         self.batched = BatchedScripts(self.scripts)
@@ -210,10 +214,12 @@ class Broker:
         await self.leave("", SIZES[0])
 
     async def now(self) -> datetime:
-        """The server's time; the only clock that leases and due times know."""
-        async with server_errors(self.client):
-            seconds, microseconds = await self.client.time()
-        return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
+        """The server's wall clock: of schedules, and of due times that clients give."""
+        return await wall_now(self.client)
+
+    async def logical_now(self) -> datetime:
+        """What leases and delays count by: it goes on evenly when the server's clock is set."""
+        return await logical_now(self.client, self.prefix)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -355,21 +361,33 @@ class Broker:
     async def promote(self, term: str = "", batch: int = 500) -> Promoted:
         """Do what is due, for a leader of `term` or a worker that helps.
 
-        Delayed tasks go to their streams, and locks whose holder died to those who wait.
+        Delayed tasks go to their streams, and locks whose holder died to those who wait. Nothing
+        is done while `clock` does not know how late it can be.
         """
         moved, next_us, allowed = await self.scripts.run(
-            "promote", term, batch, _microseconds(_WORKERS_PROMOTE_AFTER), *self._waits
+            "promote",
+            term,
+            batch,
+            _microseconds(_WORKERS_PROMOTE_AFTER),
+            *self._waits,
+            self.clock.latest(steady()) or "",
         )
         return Promoted(moved, None if next_us < 0 else next_us / 1e6, allowed == 1)
 
     async def reclaim(
         self, worker: str, size: str, death_limit: int, cursors: Sequence[bytes]
     ) -> tuple[int, list[bytes]]:
-        """Queue again what dead workers held; returns the count and the cursors to carry on."""
-        answer = await self.scripts.run(
-            "reclaim", worker, size, self._lease_ms, 100, death_limit, *cursors
+        """Queue again what dead workers held; returns the count and the cursors to carry on.
+
+        Nothing is taken while `clock` does not know how late it can be.
+        """
+        sent = steady()
+        latest = self.clock.latest(sent) or ""
+        taken, *carried, now = await self.scripts.run(
+            "reclaim", worker, size, self._lease_ms, 100, death_limit, *cursors, latest
         )
-        return answer[0], answer[1:]
+        self.clock.look(Reading(sent, steady(), int(now)))
+        return taken, carried
 
     async def mend(self, death_limit: int, rest: timedelta) -> tuple[int, bool]:
         """Queue again what is in no place: one page of a walk that all workers carry on together.

@@ -79,18 +79,18 @@ class Inspection:
         """
         client, key = self._broker.client, self._prefix
         info = await self._info()
-        clock = await self._broker.now()
+        clock, logical = await self._broker.now(), await self._broker.logical_now()
         leader = await self._leadership.leader()
         async with server_errors(client):
             first = await client.zrange(f"{key}tasks:delayed", 0, 0, withscores=True)
             hooks = await client.hgetall(f"{key}startup")
             quarantined = await client.xlen(f"{key}quarantine")
-        late = clock.timestamp() - first[0][1] / 1e6 if first else 0.0
+        late = logical.timestamp() - first[0][1] / 1e6 if first else 0.0
         return Server(
             info=info,
             denied=await self.denied(),
             clock_ahead=(clock - datetime.now(UTC)).total_seconds(),
-            leader=leader.owner if leader and leader.expiry > clock else "",
+            leader=leader.owner if leader and leader.expiry > logical else "",
             late_seconds=max(0.0, late),
             unserved=await self._unserved(),
             failed_hooks=_failed(hooks),
@@ -99,7 +99,7 @@ class Inspection:
         )
 
     async def _unserved(self) -> Sequence[str]:
-        client, now = self._broker.client, await self._broker.now()
+        client, now = self._broker.client, await self._broker.logical_now()
         async with server_errors(client):
             alive = await client.zrangebyscore(
                 f"{self._prefix}workers", round(now.timestamp() * 1e6), "+inf"

@@ -28,23 +28,38 @@ class Leader:
     info: str
 
 
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What the clock of Redis said while a script ran, in microseconds.
+
+    Attributes:
+        now: logical time.
+        offset: what of it is added to the server's own clock.
+    """
+
+    now: int
+    offset: int
+
+
 class Leadership:
     """Leader lease and periodic state of one namespace, over a broker's connection.
 
     Attributes:
         epoch: which data set of Redis this process has seen last.
+        clock: at the last call of `lead`; None before the first.
     """
 
     def __init__(self, broker: Broker, namespace: str) -> None:
         self._client = broker.client
         self.epoch = broker.epoch
+        self.clock: Clock | None = None
         self._lock_ttl_ms = broker.lock_ttl_ms
         self._prefix = prefix(namespace)
         self._scripts = Scripts(broker.client, self._prefix)
 
     async def lead(self, owner: str, ttl_seconds: float, info: str) -> str | None:
         """Take or extend the lease: the term, or None while somebody else leads."""
-        term, *epoch = await self._scripts.run(
+        term, *epoch, now, offset = await self._scripts.run(
             "lead",
             owner,
             round(ttl_seconds * 1000),
@@ -53,7 +68,26 @@ class Leadership:
             self._lock_ttl_ms,
         )
         self.epoch.see(epoch)
+        self.clock = Clock(int(now), int(offset))
         return term.decode() or None
+
+    async def set_clock(
+        self, term: str, offset: int, step: timedelta, before: int, who: str
+    ) -> bool:
+        """Let logical time go on as if the server's clock had not been set.
+
+        Args:
+            offset: what is added to the server's clock now, as `Clock.offset`.
+            step: by how much it was set; negative: back.
+            before: logical time before the step, µs.
+            who: who found out, for people.
+
+        Returns:
+            False if another term leads, or the offset is another.
+        """
+        changed = offset - step // timedelta(microseconds=1)
+        answer = await self._scripts.run("set_clock", term, offset, changed, before, who)
+        return bool(answer == 1)
 
     async def resign(self, owner: str, term: str) -> None:
         """Give the lease back, if it is still ours."""

@@ -11,6 +11,7 @@ from typing import Any
 from nonet.errors import InvalidArgumentsError, NotFoundError
 from nonet.explanation import Facts, LockHolder, Refusal
 from nonet.keys import prefix
+from nonet.stores.clock import logical_now, microseconds
 from nonet.stores.redis import AsyncRedis, Scripts, literal, server_errors
 from nonet.stores.results import parse_ended
 
@@ -159,8 +160,8 @@ class LockBoard:
             woken, more = answer[2:]
         if not dropped and not rows:
             raise NotFoundError(nobody_holds(name))
-        seconds, micros = await self._client.time()
-        holders = _holders(rows, seconds * 1_000_000 + micros)
+        now = await logical_now(self._client, self._prefix)
+        holders = _holders(rows, microseconds(now))
         is_limiter = name.startswith("limiter:")
         return Released(
             name,
@@ -298,16 +299,16 @@ def _facts(id: str, found: dict[str, Any]) -> Facts:
     }
     if "ended" in found:
         return _ended_facts(id, found["ended"], now)
-    due = text.get("due")
+    due, offset = text.get("due"), int(found.get("offset", 0))
     return Facts(
         id=id,
         state=text["state"],
-        now=now / 1e6,
+        now=(now - offset) / 1e6,
         stream=text.get("stream", ""),
         used=int(text.get("attempt", 0)),
         error=text.get("error", ""),
         blocker=text.get("blocker", ""),
-        due=int(due) / 1e6 if due else None,
+        due=(int(due) - offset) / 1e6 if due else None,
         worker=_process(found.get("worker", b""), found.get("info", b"")),
         is_worker_alive=int(text.get("alive_until", 0)) > now,
         running_seconds=_since(found.get("started", found["now"]), now),

@@ -16,6 +16,7 @@ from nonet.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.keys import prefix, stream
 from nonet.message import ResultDocument, decode_result
 from nonet.stores.broker import PRIORITIES, SIZES
+from nonet.stores.clock import correction, logical_now, microseconds
 from nonet.stores.redis import (
     AsyncRedis,
     BatchedScripts,
@@ -186,7 +187,7 @@ class Results:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
             record, due, value = await pipe.get(f"{self._prefix}r:{id}").execute()
         if _is_task(record):
-            return _live_status(id, record, due)
+            return _live_status(id, record, await self._wall_due(due))
         return _ended_status(id, parse_ended(value)) if value else None
 
     async def live(
@@ -201,10 +202,16 @@ class Results:
                 if not _is_task(record):
                     continue
                 due = await self._client.zscore(f"{self._prefix}tasks:delayed", id)
-                found = _live_status(id, record, due)
+                found = _live_status(id, record, await self._wall_due(due))
                 named = task is None or task in (found.name, found.name.rpartition(":")[2])
                 if named and state in (None, found.state):
                     yield found
+
+    async def _wall_due(self, due: float | None) -> datetime | None:
+        if due is None:
+            return None
+        logical = _EPOCH + timedelta(microseconds=int(due))
+        return logical - await correction(self._client, self._prefix)
 
     async def queues(self) -> list[QueueStatus]:
         """The nine streams, in the order in which workers read them."""
@@ -217,11 +224,10 @@ class Results:
 
     async def workers(self) -> list[WorkerStatus]:
         """The registered workers, by name."""
+        now = microseconds(await logical_now(self._client, self._prefix))
         async with server_errors(self._client):
-            seconds, micros = await self._client.time()
             rows = await self._client.zrange(f"{self._prefix}workers", 0, -1, withscores=True)
             found = []
-            now = seconds * 1_000_000 + micros
             for worker, expiry in rows:
                 record = await self._client.hgetall(f"{self._prefix}w:{worker.decode()}")
                 if record:
@@ -268,7 +274,7 @@ def _is_task(record: Mapping[bytes, bytes]) -> bool:
     return record.get(b"stream", b"hold") != b"hold"
 
 
-def _live_status(id: str, record: dict[bytes, bytes], due: float | None) -> TaskStatus:
+def _live_status(id: str, record: dict[bytes, bytes], due: datetime | None) -> TaskStatus:
     text = {key.decode(): value.decode(errors="replace") for key, value in record.items()}
     state = text["state"]
     running = state == "running"
@@ -280,7 +286,7 @@ def _live_status(id: str, record: dict[bytes, bytes], due: float | None) -> Task
         stream=text["stream"],
         attempt=int(text["attempt"]) + running,
         submitted=_EPOCH + timedelta(microseconds=int(text["ticket"])),
-        due=_EPOCH + timedelta(microseconds=int(due)) if due is not None else None,
+        due=due,
         worker=text.get("owner", "") if state in ("running", "dying") else "",
         worker_deaths=int(text.get("deaths", 0)),
         blocker=text.get("blocker", "") if state == "waiting" or waits_for_sql else "",

@@ -133,6 +133,7 @@ end
 local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
   'owner', 'started', 'places'})
 add('now', now)
+add('offset', offset)
 if not record.state or record.stream == 'hold' then
   local ended = redis.call('GET', P .. 'r:' .. id)
   if record.state then

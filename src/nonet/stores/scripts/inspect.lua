@@ -148,7 +148,7 @@ local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'strin
   workers = {'zset', tell_workers}, groups = {'zset', nothing}, watch = {'zset', nothing},
   events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
   fence = {'string', nothing}, epoch = {'hash', nothing}, leader = {'hash', nothing},
-  term = {'string', nothing}, promoted = {'string', nothing}, periodic = {'hash', nothing},
+  clock = {false, nothing}, term = {'string', nothing}, promoted = {'string', nothing}, periodic = {'hash', nothing},
   startup = {'hash', nothing}, quarantine = {false, nothing}, limits = {false, nothing}, probe = {false, nothing}}
 -- Of some the second word counts, too.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', tell_holder},

@@ -3,18 +3,19 @@
 -- is checked by each script that a leader calls.
 -- KEYS  prefix
 -- ARGV  owner, ttl ms, what the leader says of itself, sequence seen, lock ttl ms
--- returns {the term, or '' if somebody else leads, epoch, its sequence}
+-- returns {the term, or '' if somebody else leads, epoch, its sequence, now µs, µs of it that are
+--       added to the server's clock}
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch
 local ttl = tonumber(ARGV[2]) * 1000
 local since, seq = current_epoch(tonumber(ARGV[4]), tonumber(ARGV[5]))
 local leader = redis.call('HMGET', P .. 'leader', 'owner', 'term', 'expiry')
--- A lease that ends later than any can: the clock was set back since.
+-- A lease that ends later than any can: the clock was set back while nobody was there to notice.
 local left = leader[1] and tonumber(leader[3]) - now or 0
 local alive = left > 0 and left <= math.max(ttl, 600000000)
 if alive and leader[1] ~= ARGV[1] then
-  return {'', since, seq}
+  return {'', since, seq, digits(now), digits(offset)}
 end
 local term = leader[2]
 if not alive then
@@ -24,4 +25,5 @@ if not alive then
 end
 redis.call('HSET', P .. 'leader', 'owner', ARGV[1], 'term', term,
   'expiry', digits(now + ttl), 'info', ARGV[3])
-return {term, since, digits(redis.call('HINCRBY', P .. 'epoch', 'seq', 1))}
+seq = digits(redis.call('HINCRBY', P .. 'epoch', 'seq', 1))
+return {term, since, seq, digits(now), digits(offset)}

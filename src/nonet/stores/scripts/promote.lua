@@ -5,11 +5,15 @@
 -- KEYS  prefix
 -- ARGV  leader's term, or '' for a worker that helps out; batch; µs without a promotion after
 --       by a leader after which workers help; first and longest pause µs before a parked task is
---       looked at by itself; lock aging µs
+--       looked at by itself; lock aging µs; µs that it cannot be later than or ''
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
 -- @include base wake record limits locks queues refusal waiting
 local term, batch = ARGV[1], tonumber(ARGV[2])
 local waits = {first = tonumber(ARGV[4]), longest = tonumber(ARGV[5]), aging = tonumber(ARGV[6])}
+-- Somebody set the clock, and the leader has not put it right yet.
+if now > (tonumber(ARGV[7]) or now) then
+  return {0, -1, 1}
+end
 if term ~= '' then
   local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
   if leader[1] ~= term or tonumber(leader[2]) <= now then

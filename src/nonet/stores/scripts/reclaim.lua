@@ -1,14 +1,19 @@
 #!lua flags=allow-oom
 -- reclaim: queue again what a dead worker held, and forget workers that are gone. A delivery
 -- is taken when its lease ran out, that is when nobody renewed its pending entry.
+-- Its idle time is by the server's own clock, so nothing is taken for a lease after that was set.
 -- KEYS  prefix
 -- ARGV  worker, size, lease ms, entries to look at per stream, worker-death limit,
---       six cursors (woken and tasks, by priority)
--- returns {number reclaimed, cursor × 6}; carry the cursors on, one scan sees only a part
+--       six cursors (woken and tasks, by priority), µs that it cannot be later than or ''
+-- returns {number reclaimed, cursor × 6, now µs}; carry the cursors on, one scan sees only a part
 -- @include base wake record lost rescue
 local worker, size, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, limit = ARGV[4], tonumber(ARGV[5])
-local answer, reclaimed = {0}, 0
+local answer, reclaimed, PAGE = {0}, 0, 500
+-- Somebody set the clock, and the leader has not put it right yet.
+if now > (tonumber(ARGV[12]) or now) then
+  return {0, '0-0', '0-0', '0-0', '0-0', '0-0', '0-0', digits(now)}
+end
 
 local function sweep(key, cursor)
   local reply = redis.pcall('XAUTOCLAIM', key, 'workers', worker, lease, cursor, 'COUNT', count,
@@ -32,6 +37,35 @@ local function sweep(key, cursor)
   return reply[1]
 end
 
+-- When the server's clock was set (logical µs), and whether back, during the last lease or ever.
+local function last_step()
+  local step = redis.pcall('HMGET', P .. 'clock:stepped', 'at', 'by')
+  local at, by = tonumber(step[1]), tonumber(step[2])
+  if not (at and by) or at > now then
+    return nil, false
+  end
+  return step[1], by < 0, now - at < lease * 1000
+end
+
+-- After a step back the deliveries before it have times in the future: their leases begin anew,
+-- once. HASH clock:stepped, stream: 'step|entry up to which it is done', '+' at the end.
+local function begin_leases(key, step)
+  local stream = string.sub(key, #P + 1)
+  local done = redis.call('HGET', P .. 'clock:stepped', stream)
+  local of, last = string.match(done or '', '^(%d+)|(.*)$')
+  last = of == step and last or '-'
+  if last == '+' then
+    return
+  end
+  local page = redis.pcall('XPENDING', key, 'workers', last, '+', PAGE)
+  page = page.err and {} or page
+  for _, item in ipairs(page) do
+    redis.call('XCLAIM', key, 'workers', item[2], 0, item[1], 'IDLE', 0, 'JUSTID')
+  end
+  last = #page == PAGE and '(' .. page[PAGE][1] or '+'
+  redis.call('HSET', P .. 'clock:stepped', stream, step .. '|' .. last)
+end
+
 local function forget(gone)
   local its_size = string.match(gone, '^%a+')
   for _, priority in ipairs({'realtime', 'normal', 'background'}) do
@@ -52,10 +86,18 @@ local function forget(gone)
   return true
 end
 
+local step, is_back, is_recent
+if stepped then
+  step, is_back, is_recent = last_step()
+end
 local cursor = 6
 for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   for _, kind in ipairs({'woken', 'tasks'}) do
-    answer[#answer + 1] = sweep(P .. kind .. ':' .. priority .. ':' .. size, ARGV[cursor])
+    local key = P .. kind .. ':' .. priority .. ':' .. size
+    if is_back then
+      begin_leases(key, step)
+    end
+    answer[#answer + 1] = is_recent and '0-0' or sweep(key, ARGV[cursor])
     cursor = cursor + 1
   end
 end
@@ -67,5 +109,5 @@ for _, gone in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', '-inf',
     forgotten = forgotten + 1
   end
 end
-answer[1] = reclaimed
+answer[1], answer[8] = reclaimed, digits(now)
 return answer

@@ -64,7 +64,7 @@ local function renew(id, gen, fence, stream_key, entry)
 end
 
 if worker ~= '' then
-  redis.call('ZADD', P .. 'workers', digits(now + worker_ttl * 1000), worker)
+  redis.call('ZADD', P .. 'workers', 'GT', digits(now + worker_ttl * 1000), worker)
   redis.call('HSET', P .. 'w:' .. worker, 'info', ARGV[4], 'beat', digits(now))
   redis.call('PEXPIRE', P .. 'w:' .. worker, worker_ttl * 10)
 end

@@ -65,7 +65,7 @@ elseif outcome == 'retry' or outcome == 'back' then
   requeue(id, state, stream, tonumber(gen), due)
 else
   for i = 14, outcome == 'done' and #ARGV or 0, 7 do
-    local stream, due = ARGV[i + 2], tonumber(ARGV[i + 3])
+    local stream, due = ARGV[i + 2], due_of(ARGV[i + 3])
     if submit_one(ARGV[i], ARGV[i + 1], stream, due, ARGV[i + 4], ARGV[i + 5], ARGV[i + 6]) == 1
       and due <= now then
       wake(size_of(stream), 1)

@@ -15,7 +15,7 @@ for i = 1, #ARGV, 7 do
   end
 end
 for i = 1, #ARGV, 7 do
-  local stream, due = ARGV[i + 2], tonumber(ARGV[i + 3])
+  local stream, due = ARGV[i + 2], due_of(ARGV[i + 3])
   local new = submit_one(ARGV[i], ARGV[i + 1], stream, due, ARGV[i + 4], ARGV[i + 5], ARGV[i + 6])
   made[#made + 1] = new
   if new == 1 and due <= now then

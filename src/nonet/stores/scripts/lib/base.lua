@@ -1,8 +1,10 @@
 -- lib/base: what every script starts with. KEYS[1] is the prefix "{ns}:" (it routes on a
--- cluster, and every other key is made of it), now is the server's time in microseconds.
+-- cluster, and every other key is made of it), now is the logical time in microseconds: the server's,
+-- and what the leader has added since, so that it goes on evenly when that clock is set.
 local P = KEYS[1]
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+local clock, stepped = redis.call('TIME'), redis.pcall('GET', P .. 'clock')
+local offset = tonumber(stepped) or 0
+local now = clock[1] * 1000000 + clock[2] + offset
 
 -- Plain tostring() writes large numbers as 1.8e+15 and loses digits.
 local function digits(number)

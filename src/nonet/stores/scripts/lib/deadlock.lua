@@ -13,7 +13,7 @@ local function in_the_way(me, lock)
   local ids = {}
   local owner = holder(lock.key)
   ids[1] = owner and id_of_owner(owner)
-  if lock.kind == 'W' and prune(lock.readers) > 0 then
+  if lock.kind == 'W' and prune(lock.readers, lock.ttl) > 0 then
     for _, reader in ipairs(redis.call('ZRANGE', lock.readers, 0, 31)) do
       ids[#ids + 1] = id_of_owner(reader)
     end
@@ -32,7 +32,7 @@ local depends_on
 -- A limiter lets a task in when any of its slots comes back: all of them must depend on target.
 local function is_full_of(lock, target)
   resolve_limit(lock)
-  if lock.kind ~= 'C' or not lock.limit or prune(lock.key) < lock.limit then
+  if lock.kind ~= 'C' or not lock.limit or prune(lock.key, lock.ttl) < lock.limit then
     return false
   end
   for _, owner in ipairs(redis.call('ZRANGE', lock.key, 0, -1)) do

@@ -86,7 +86,28 @@ local function holder(key)
   return holders[key][1], holders[key][2]
 end
 
-local function prune(key)
+-- Put right what was written between a step of the server's clock forward and its correction: an
+-- end or a grant that nobody can have written since. longest: ms from now to the latest one.
+local step
+local function set_right(key, longest)
+  if not stepped then
+    return
+  end
+  step = step or redis.pcall('HMGET', P .. 'clock:stepped', 'wrong', 'by')
+  local wrong, by = tonumber(step[1]), tonumber(step[2])
+  if not (wrong and by) or by <= 0 or now + longest * 1000 >= wrong then
+    return
+  end
+  local late = redis.call('ZRANGEBYSCORE', key, digits(wrong), '+inf', 'WITHSCORES')
+  for i = 1, #late, 2 do
+    redis.call('ZADD', key, digits(tonumber(late[i + 1]) - by), late[i])
+  end
+end
+
+local function prune(key, ttl)
+  if ttl then
+    set_right(key, ttl)
+  end
   redis.call('ZREMRANGEBYSCORE', key, '-inf', digits(now))
   return redis.call('ZCARD', key)
 end
@@ -116,6 +137,7 @@ end
 -- reads only what has left the window.
 local function used_items(lock)
   local past, sum_key = digits(now - lock.window * 1000), P .. 'sum:' .. lock.counter
+  set_right(lock.key, 0)
   local gone = redis.call('ZRANGEBYSCORE', lock.key, '-inf', past)
   redis.call('ZREMRANGEBYSCORE', lock.key, '-inf', past)
   local sum = tonumber(redis.call('GET', sum_key) or '')
@@ -140,7 +162,7 @@ end
 local function held_until(lock)
   local _, expiry = holder(lock.key)
   expiry = expiry or calm_until()
-  if not expiry and lock.kind == 'W' and prune(lock.readers) > 0 then
+  if not expiry and lock.kind == 'W' and prune(lock.readers, lock.ttl) > 0 then
     expiry = first_end(lock.readers, 0)
   end
   return expiry
@@ -148,7 +170,7 @@ end
 
 -- How much of a limiter is free.
 local function free_places(lock)
-  return lock.limit - (lock.kind == 'C' and prune(lock.key) or used_items(lock))
+  return lock.limit - (lock.kind == 'C' and prune(lock.key, lock.ttl) or used_items(lock))
 end
 
 -- When some of what is used of a limiter comes back (µs), or nil if nothing is used.
@@ -159,6 +181,9 @@ end
 local function write_lock(lock, owner)
   local expiry = digits(now + lock.ttl * 1000)
   if lock.exclusive then
+    -- Never shorter: the clock may have been set back, and nobody noticed yet.
+    local same, until_then = holder(lock.key)
+    expiry = same == owner and until_then > tonumber(expiry) and digits(until_then) or expiry
     redis.call('SET', lock.key, owner .. '|' .. expiry, 'PX', lock.ttl + 1000)
     holders[lock.key] = {owner, tonumber(expiry)}
   elseif lock.kind == 'L' then
@@ -166,7 +191,7 @@ local function write_lock(lock, owner)
     redis.call('INCRBY', P .. 'sum:' .. lock.counter, lock.items)
     keep(lock.key, lock.window + 1000)
   else
-    redis.call('ZADD', lock.readers or lock.key, expiry, owner)
+    redis.call('ZADD', lock.readers or lock.key, 'GT', expiry, owner)
     keep(lock.readers or lock.key, lock.ttl + 1000)
   end
 end
@@ -217,7 +242,7 @@ local function release_lock(lock, owner, started, is_held)
     return true
   elseif lock.kind == 'R' then
     -- Beside other readers only a writer waits, and for the last of them.
-    return redis.call('ZREM', lock.readers, owner) == 1 and prune(lock.readers) == 0
+    return redis.call('ZREM', lock.readers, owner) == 1 and prune(lock.readers, lock.ttl) == 0
   end
   return redis.call('ZREM', lock.key, owner) == 1
 end

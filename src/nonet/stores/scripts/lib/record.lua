@@ -34,10 +34,16 @@ local function set_aside(id, problem)
   delay(id, now + 60000000)
 end
 
+-- When a task is due that a client wants at a time of its wall clock (µs), or now (0).
+local function due_of(wall)
+  wall = tonumber(wall)
+  return wall > 0 and wall + offset or 0
+end
+
 local submitted = 0
 
 -- Create a task unless its id is known: as a record, as a remembered result, or as an ended
--- child of its group. due is in microseconds, 0 for now. Returns 1 if made.
+-- child of its group. due is what due_of says, 0 for now. Returns 1 if made.
 local function submit_one(id, name, stream, due, group, envelope, locks)
   if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then
     return 0
@@ -72,7 +78,8 @@ end
 local function requeue(id, state, stream, gen, due)
   gen = digits(gen + 1)
   if due > now then
-    redis.call('HSET', P .. 't:' .. id, 'state', state, 'gen', gen, 'owner', '')
+    -- put: when, so that set_clock knows what was put there by a wrong clock.
+    redis.call('HSET', P .. 't:' .. id, 'state', state, 'gen', gen, 'owner', '', 'put', digits(now))
     delay(id, due)
   else
     local pointer = enqueue(state == 'dying' and 'tasks' or 'woken', id, stream, gen)

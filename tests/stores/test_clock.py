@@ -1,0 +1,288 @@
+"""The clock of Redis is set: what the scripts do then. The real step is in tests/faults.
+
+What is added to the clock is changed here instead of the clock. For the scripts that is the same,
+but for idle times of pending entries and TTLs of keys, which are by the server's own clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+
+import pytest
+
+from nonet.clock import Reading, steady
+from nonet.locks import BaseLock, ConcurrencyLimiter, MutexLock, RateLimiter, encode_locks
+from nonet.stores.broker import Broker, Delivery, Submission, new_cursors
+from nonet.stores.clock import microseconds
+from nonet.stores.events import Events
+from nonet.stores.leadership import Leadership
+from nonet.stores.leases import Lease, Leases
+from nonet.stores.lock_board import LockBoard
+from nonet.stores.results import Results
+
+HOUR = timedelta(hours=1)
+LEASE = 0.5
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    """With a lease that a test can wait for."""
+    opened = Broker(redis_url, "test", lock_ttl=30, lease=LEASE, result_ttl=60, dedup_ttl=60)
+    yield opened
+    await opened.aclose()
+
+
+class Site:
+    """A leader that has looked at the clock, and a hand that sets it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.leadership = Leadership(broker, "test")
+        self.term = ""
+        self.before = 0
+
+    async def lead(self) -> None:
+        sent = steady()
+        self.term = await self.leadership.lead("me", 30, "{}") or ""
+        assert self.leadership.clock
+        self.before = self.leadership.clock.now
+        self.broker.clock.look(Reading(sent, steady(), self.before))
+
+    async def step(self, by: timedelta) -> None:
+        await self.broker.client.set("{test}:clock", by // timedelta(microseconds=1))
+
+    async def correct(self, by: timedelta, *, term: str = "") -> bool:
+        offset = by // timedelta(microseconds=1)
+        self.term = await self.leadership.lead("me", 30, "{}") or ""  # its lease may have ended
+        return await self.leadership.set_clock(
+            term or self.term, offset, by, self.before, "somebody"
+        )
+
+    async def submit(self, id: str, *locks: BaseLock, due: datetime | None = None) -> None:
+        due_us = microseconds(due) if due else 0
+        lines = encode_locks(locks)
+        await self.broker.submit([Submission(id, "p:T", "normal:small", b"e", lines, due_us)])
+
+    async def fetch(self) -> list[Delivery]:
+        return (await self.broker.fetch("small-a", "small", 10))[0]
+
+    async def fetch_one(self) -> Delivery:
+        (delivery,) = await self.fetch()
+        return delivery
+
+    async def due_in(self, id: str) -> float:
+        """Seconds until a task is due, by logical time."""
+        due = await self.broker.client.zscore("{test}:tasks:delayed", id)
+        return float(due - microseconds(await self.broker.logical_now())) / 1e6
+
+    async def reclaim(self) -> int:
+        return (await self.broker.reclaim("small-b", "small", 10, new_cursors()))[0]
+
+
+@pytest.fixture
+async def site(broker: Broker) -> Site:
+    opened = Site(broker)
+    await opened.lead()
+    return opened
+
+
+def lease(delivery: Delivery) -> Lease:
+    ids = (delivery.id, delivery.gen, delivery.fence)
+    return Lease(*ids, 1.0, delivery.stream_key, delivery.entry)
+
+
+async def test_time_goes_on_as_before_the_step(site: Site) -> None:
+    """A correction takes the step out of logical time, and is told to people."""
+    before = await site.broker.logical_now()
+    await site.step(HOUR)
+    assert await site.broker.logical_now() - before > HOUR
+    assert await site.correct(HOUR)
+    assert await site.broker.logical_now() - before < timedelta(minutes=1)
+    (event,) = await Events(site.broker.client, "test").last(10, kind="clock")
+    assert (event.who, event.text) == ("somebody", "the clock of Redis was set forward by 3600.0 s")
+
+
+async def test_a_step_is_corrected_once_and_by_the_leader_only(site: Site) -> None:
+    """Neither another term nor a repeat changes what is added to the clock."""
+    await site.step(HOUR)
+    assert not await site.correct(HOUR, term="1")
+    assert await site.correct(HOUR)
+    assert not await site.correct(HOUR)
+    assert await site.broker.client.get("{test}:clock") == b"0"
+
+
+@pytest.mark.parametrize("by", [HOUR, -HOUR])
+async def test_the_leader_stays_for_one_lease(site: Site, by: timedelta) -> None:
+    """Its lease, taken by the wrong time, ends when it would have ended."""
+    await site.step(by)
+    await site.correct(by)
+    leader = await site.leadership.leader()
+    assert leader
+    left = leader.expiry - await site.broker.logical_now()
+    assert timedelta(seconds=20) < left <= timedelta(seconds=30)
+
+
+@pytest.mark.parametrize("value", ["list", "words"])
+async def test_a_clock_that_is_no_number_counts_as_nothing(site: Site, value: str) -> None:
+    """Whatever somebody wrote there: the server's time holds, for scripts and for Python."""
+    client = site.broker.client
+    if value == "list":
+        await client.rpush("{test}:clock", "1")
+    else:
+        await client.set("{test}:clock", "yesterday")
+    await site.lead()
+    now = microseconds(await site.broker.now())
+    assert abs(site.before - now) < 60e6
+    assert abs(microseconds(await site.broker.logical_now()) - now) < 60e6
+
+
+async def test_a_time_of_a_client_is_by_the_wall(site: Site) -> None:
+    """What is due at a time of day is so by the clock on the wall; people are shown that."""
+    await site.step(-HOUR)
+    due = await site.broker.now() + timedelta(seconds=50)
+    await site.submit("later", due=due)
+    assert 20 < await site.due_in("later") < 51
+    results = Results(site.broker.client, site.broker.batched, site.broker.url, "test")
+    status = await results.status("later")
+    assert status and status.due == due
+    facts = await LockBoard(site.broker.client, "test").facts("later")
+    assert facts.due == due.timestamp()
+    assert facts.due - facts.now < 51
+
+
+async def test_what_was_delayed_by_the_wrong_time_is_not_late(site: Site) -> None:
+    """A retry, and a task submitted for later, between step and correction; others stay."""
+    far = await site.broker.now() + timedelta(hours=3)
+    await site.submit("far", due=far)
+    await site.submit("retried")
+    delivery = await site.fetch_one()
+    await site.step(HOUR)
+    await site.broker.settle(delivery, "retry", b"", delay=timedelta(seconds=50))
+    await site.submit("submitted", due=await site.broker.now() + timedelta(seconds=50))
+    await site.correct(HOUR)
+    assert 20 < await site.due_in("retried") < 51
+    assert 20 < await site.due_in("submitted") < 51
+    assert 3 * 3600 - 40 < await site.due_in("far") < 3 * 3600 + 1
+
+
+async def test_a_worker_that_died_by_the_wrong_time_is_not_registered_for_longer(
+    site: Site, redis_url: str
+) -> None:
+    """Its registration ends as if the clock had not been set."""
+    leases = Leases(
+        redis_url, "test", "small-a", "{}", worker_ttl=30, lock_ttl=30, timeout_seconds=5
+    )
+    await site.step(HOUR)
+    leases.renew([])
+    leases.close()
+    await site.correct(HOUR)
+    ends = await site.broker.client.zscore("{test}:workers", "small-a")
+    assert ends - microseconds(await site.broker.logical_now()) <= 30e6
+
+
+@pytest.mark.parametrize(
+    "limiter",
+    [
+        pytest.param(RateLimiter("job", 1, limit=1, window_seconds=LEASE), id="rate"),
+        pytest.param(ConcurrencyLimiter("job", 1, limit=1, ttl_ms=500), id="concurrency"),
+        pytest.param(MutexLock("job", 1, ttl_ms=500), id="mutex"),
+    ],
+)
+async def test_a_limiter_taken_by_the_wrong_time_is_free_in_time(
+    site: Site, limiter: BaseLock
+) -> None:
+    """What a worker took between step and correction, and died, keeps nobody out for an hour."""
+    await site.step(HOUR)
+    await site.submit("first", limiter)
+    await site.fetch_one()
+    await site.correct(HOUR)
+    await site.submit("second", limiter)
+    async with asyncio.timeout(30):
+        while not (found := await site.fetch()):
+            await site.broker.client.zadd("{test}:tasks:delayed", {"second": 0})
+            await site.broker.promote(site.term)
+    assert found[0].id == "second"
+
+
+async def test_a_beat_by_a_clock_that_was_set_back_takes_no_lock_away(
+    site: Site, redis_url: str
+) -> None:
+    """Renewing never shortens: after the correction the holder still holds."""
+    locks = (MutexLock("job", 1), ConcurrencyLimiter("job", 2, limit=1))
+    await site.submit("locked", *locks)
+    delivery = await site.fetch_one()
+    leases = Leases(
+        redis_url, "test", "small-a", "{}", worker_ttl=30, lock_ttl=30, timeout_seconds=5
+    )
+    leases.renew([])
+    await site.step(-HOUR)
+    assert leases.renew([lease(delivery)]) == set()
+    await site.correct(-HOUR)
+    ends = await site.broker.client.zscore("{test}:workers", "small-a")
+    assert ends > microseconds(await site.broker.logical_now())
+    leases.close()
+    assert await site.broker.settle(delivery, "done", b"") == "OK"
+
+
+async def test_nothing_due_runs_early_before_the_correction(site: Site) -> None:
+    """Neither the leader nor a worker promotes by a time that it knows to be impossible."""
+    await site.submit("later", due=await site.broker.now() + timedelta(minutes=30))
+    await site.step(HOUR)
+    for term in (site.term, ""):
+        assert (await site.broker.promote(term)).moved == 0
+    await site.correct(HOUR)
+    assert (await site.broker.promote(site.term)).allowed
+    assert await site.fetch() == []
+
+
+async def test_nothing_is_reclaimed_before_the_correction(site: Site) -> None:
+    """By the wrong time every delivery looks as if nobody had renewed it."""
+    await site.submit("running")
+    delivery = await site.fetch_one()
+    await idle(site, delivery, HOUR)
+    await site.step(HOUR)
+    assert await site.reclaim() == 0
+
+
+async def idle(site: Site, delivery: Delivery, by: timedelta) -> None:
+    """Let a pending entry be as old as it is after the server's clock was set."""
+    key, entry = site.broker.prefix + delivery.stream_key, delivery.entry
+    then = microseconds(await site.broker.now() - by) // 1000
+    await site.broker.client.xclaim(key, "workers", "small-a", 0, [entry], time=then, justid=True)
+
+
+async def test_after_a_step_forward_nothing_is_reclaimed_for_a_lease(site: Site) -> None:
+    """All deliveries look idle then; who lives renews meanwhile, and the dead one's is taken."""
+    await site.submit("running")
+    await site.submit("lost")
+    deliveries = await site.fetch()
+    for delivery in deliveries:
+        await idle(site, delivery, HOUR)
+    await site.step(HOUR)
+    await site.correct(HOUR)
+    stepped = await site.broker.logical_now()
+    reclaimed = 0
+    async with asyncio.timeout(30):
+        while not reclaimed:
+            await idle(site, deliveries[0], timedelta(0))
+            reclaimed = await site.reclaim()
+    assert await site.broker.logical_now() - stepped > timedelta(seconds=LEASE * 0.9)
+    assert reclaimed == 1
+    assert [delivery.id for delivery in await site.fetch()] == ["lost"]
+
+
+async def test_after_a_step_back_dead_workers_are_noticed_in_time(site: Site) -> None:
+    """Their deliveries have times in the future; they are renewed once, page by page."""
+    for number in range(1200):
+        await site.submit(f"lost-{number}")
+    deliveries, _ = await site.broker.fetch("small-a", "small", 1200)
+    for delivery in deliveries:
+        await idle(site, delivery, -HOUR)
+    await site.step(-HOUR)
+    await site.correct(-HOUR)
+    reclaimed = 0
+    async with asyncio.timeout(60):
+        while reclaimed < 1200:
+            reclaimed += await site.reclaim()
