@@ -255,9 +255,9 @@ SWEEPING = (
         "redis.call('XPENDING', P .. stream_key, 'workers')",
     ),
     Fault(
-        "a beat keeps what another has",
+        "a beat keeps what was taken back",
         "if record.gen ~= gen or record.fence ~= fence then\n    return false",
-        "if record.gen ~= gen then\n    return false",
+        "if not record.gen then\n    return false",
     ),
     Fault(
         "a walk does not see what is dying",

@@ -748,7 +748,8 @@ class QueueMachine:
                 if task is None or is_void:
                     continue
                 if task.mutex and task.state != "dying" and not (rows and rows[0][ID] == id):
-                    continue  # it was refused: that it is parked is judged with its place
+                    self._judge_refusal(task)  # that it is parked is judged with its place
+                    continue
                 must(rows and rows[0][ID] == id, id, "was not handed over in its turn")
                 free -= 1
                 yield self._handed(worker, task, rows.popleft())
@@ -774,6 +775,15 @@ class QueueMachine:
         self.beats[row[STREAM], row[ENTRY]] = self.now
         place = (row[STREAM], row[ENTRY])
         return Delivery(id, row[GEN], row[FENCE], worker.name, *place, is_dying, task.died)
+
+    def _judge_refusal(self, task: Task) -> None:
+        """Somebody holds, or stood there before, or may not know yet that Redis lost its data."""
+        belief, records = self.beliefs.get(task.mutex), self.before.records
+        is_held = belief is not None and belief.until > self.now
+        rivals = [t for t in self.model.tasks.values() if t.mutex == task.mutex and t is not task]
+        stand = [other.id for other in rivals if records.get(other.id, {}).get("places")]
+        has_reason = is_held or self.now < self.model.calm or stand
+        must(has_reason, task.id, "was refused", task.mutex, "which nobody has")
 
     def _grant(self, task: Task, fence: str) -> None:
         if not task.mutex:

@@ -178,10 +178,42 @@ class QueueRules(RuleBasedStateMachine):
         late = self.machine.late
         self.play(self.machine.settle, late[which % len(late)], outcome)
 
-    @precondition(has_hands)
+    @precondition(lambda self: self.has_hands() or self.has_late())
     @rule(which=WHICH)
     def checkpoint(self, which: int) -> None:
-        self.play(self.machine.checkpoint, self.delivery(which))
+        every = [*self.machine.hands, *self.machine.late]
+        self.play(self.machine.checkpoint, every[which % len(every)])
+
+    @precondition(has_room)
+    @rule(lock=st.integers(1, 2), outcome=st.sampled_from(OUTCOMES))
+    def hand_a_lock_on(self, lock: int, outcome: str) -> None:
+        """Who comes next gets what was given back."""
+        machine = self.machine
+        for _ in range(2):
+            self.play(machine.submit, "realtime", lock)
+            for delivery in self.play(machine.fetch, machine.workers[0], 3):
+                self.play(machine.settle, delivery, outcome, 3 * SECOND)
+
+    @rule(worker=st.integers(0, 2))
+    def oversleep(self, worker: int) -> None:
+        """A worker loses what it has, takes it again, and beats with both."""
+        machine, process = self.machine, self.machine.workers[worker]
+        if worker:
+            return
+        self.play(machine.fetch, process, 2)
+        self.play(machine.advance, 46 * SECOND)
+        self.play(machine.reclaim, process)
+        self.play(machine.fetch, process, 3)
+        self.play(machine.beat, process)
+
+    @precondition(lambda self: bool(self.machine.beliefs))
+    @rule(pause=st.sampled_from([11 * SECOND, 31 * SECOND]))
+    def outlive_a_lock(self, pause: int) -> None:
+        """A worker settles what it held a lock for, after it renewed it the last time."""
+        fences = [belief.fence for belief in self.machine.beliefs.values()]
+        self.play(self.machine.advance, pause)
+        for delivery in [d for d in self.machine.hands if d.fence in fences]:
+            self.play(self.machine.settle, delivery, "done")
 
     @precondition(lambda self: self.has_hands() and self.has_room())
     @rule(
@@ -217,16 +249,25 @@ class QueueRules(RuleBasedStateMachine):
             self.play(self.machine.spawn_child, gid, int(id.rpartition(".")[2]))
 
     @precondition(lambda self: self.has_hands() and self.has_room())
-    @rule(which=WHICH, pause=st.sampled_from([0, 91 * SECOND]))
-    def run_a_group(self, which: int, pause: int) -> None:
-        """A parent spawns, its children run, and what came to nothing is spawned again."""
+    @rule(
+        which=WHICH,
+        pause=st.sampled_from([0, 91 * SECOND]),
+        policy=st.sampled_from(["all_success", "all_done"]),
+        outcome=st.sampled_from(["done", "dead"]),
+        ends=st.sampled_from(["", "", "done", "dead"]),
+    )
+    def run_a_group(self, which: int, pause: int, policy: str, outcome: str, ends: str) -> None:
+        """A parent spawns, its children run; then it ends, or spawns again and seals."""
         machine, parent = self.machine, self.delivery(which)
-        self.play(machine.spawn, parent, 2, "all_success", 2, on_failure=True)
+        self.play(machine.spawn, parent, 2, policy, 2, on_failure=True)
         for delivery in self.play(machine.fetch, machine.workers[0], 9):
-            self.play(machine.settle, delivery, "done")
+            self.play(machine.settle, delivery, outcome)
         self.play(machine.advance, pause)
         self.play(machine.beat, machine.workers[0])
-        self.play(machine.spawn, parent, 2, "all_success", 9, on_failure=True)
+        if ends:
+            self.play(machine.settle, parent, ends)
+        else:
+            self.play(machine.spawn, parent, 2, policy, 9, on_failure=True)
 
     @rule(workers=st.sampled_from([(0, 1, 2), (0, 1, 2), (0,), (1,), (2,)]))
     def beat(self, workers: tuple[int, ...]) -> None:
@@ -269,6 +310,16 @@ class QueueRules(RuleBasedStateMachine):
         self.play(machine.beat, machine.workers[0])
         self.play(machine.reclaim, machine.workers[0])
 
+    @rule(times=st.sampled_from([0, 0, 0, 0, 1, 3]))
+    def die_again(self, times: int) -> None:
+        """Every worker that takes a task dies with it."""
+        machine = self.machine
+        for _ in range(times):
+            self.play(machine.fetch, machine.workers[0], 9)
+            self.play(machine.crash, 0)
+            self.play(machine.advance, 46 * SECOND)
+            self.play(machine.reclaim, machine.workers[0])
+
     @rule(scheduler=st.sampled_from([None, 0, 1]))
     def promote(self, scheduler: int | None) -> None:
         term = "" if scheduler is None else self.machine.schedulers[scheduler].term or "0"
@@ -299,14 +350,20 @@ class QueueRules(RuleBasedStateMachine):
     def advance(self, pause: int) -> None:
         self.play(self.machine.advance, pause)
 
-    @rule(which=WHICH, what=st.sampled_from(["stream", "group", "group", "delayed", "", ""]))
-    def foreign_hand(self, which: int, what: str) -> None:
+    @rule(
+        which=WHICH,
+        what=st.sampled_from(["stream", "group", "group", "delayed", "", ""]),
+        walk=st.booleans(),
+    )
+    def foreign_hand(self, which: int, what: str, walk: bool) -> None:
         streams = sorted(key for key, rows in self.machine.facts.streams.items() if rows)
         if what == "delayed":
             self.play(self.machine.delete_delayed)
         elif what and streams:
             key = streams[which % len(streams)]
             self.play(self.machine.delete_stream, key, only_group=what == "group")
+        if what and walk:
+            self.play(self.machine.mend)
 
     @precondition(has_hands)
     @rule(which=WHICH, worker=st.integers(0, 5), delay=st.sampled_from([0, 3 * SECOND]))
