@@ -273,16 +273,23 @@ async def test_after_a_step_forward_nothing_is_reclaimed_for_a_lease(site: Site)
     assert [delivery.id for delivery in await site.fetch()] == ["lost"]
 
 
-async def test_after_a_step_back_dead_workers_are_noticed_in_time(site: Site) -> None:
-    """Their deliveries have times in the future; they are renewed once, page by page."""
+async def test_after_a_step_back_each_lease_begins_anew_once(site: Site) -> None:
+    """Page by page, so that deliveries with times in the future are reclaimed a lease later."""
     for number in range(1200):
-        await site.submit(f"lost-{number}")
+        await site.submit(f"task-{number}")
     deliveries, _ = await site.broker.fetch("small-a", "small", 1200)
     for delivery in deliveries:
-        await idle(site, delivery, -HOUR)
+        await idle(site, delivery, HOUR)
     await site.step(-HOUR)
     await site.correct(-HOUR)
-    reclaimed = 0
-    async with asyncio.timeout(60):
-        while reclaimed < 1200:
-            reclaimed += await site.reclaim()
+    key = site.broker.prefix + deliveries[0].stream_key
+    for left in (700, 200, 0):
+        assert await site.reclaim() == 0
+        old = await site.broker.client.xpending_range(
+            key, "workers", "-", "+", 1200, idle=1_800_000
+        )
+        assert len(old) == left
+    await idle(site, deliveries[0], HOUR)
+    async with asyncio.timeout(30):
+        while not await site.reclaim():
+            pass
