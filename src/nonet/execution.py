@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -70,6 +71,7 @@ class TaskContext:
     _read_group: GroupReader | None = field(default=None, init=False, repr=False)
     _save: Saver | None = field(default=None, init=False, repr=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False, repr=False)
+    _thread: int = field(default=0, init=False, repr=False)
     _prepare: Preparer | None = field(default=None, init=False, repr=False)
     _after_commit: list[Prepared] = field(default_factory=list, init=False, repr=False)
 
@@ -117,9 +119,15 @@ class TaskContext:
             self.ensure_lease()
 
     def checkpoint_from_thread(self, data: Any) -> None:
-        """`checkpoint` for a plain ``def execute``, which runs in a thread; returns when saved."""
+        """`checkpoint` for a plain ``def execute``, which runs in a thread; returns when saved.
+
+        Raises:
+            RuntimeError: it was called in the event loop, which it would block for ever.
+        """
         if self._loop is None:
             return
+        if self._thread == threading.get_ident():
+            raise RuntimeError("checkpoint_from_thread() in an event loop: await checkpoint()")
         asyncio.run_coroutine_threadsafe(self.checkpoint(data), self._loop).result()
 
     def after_commit(
@@ -150,6 +158,8 @@ class TaskContext:
         if self._prepare is None:
             raise LookupError("after_commit() works only inside a running task")
         name = type(task).__name__
+        if not isinstance(task, BaseTask):
+            raise TypeError(f"after_commit: {task!r:.200} is no task")
         if type(task).durable:
             problem = "a durable task is submitted by schedule(transaction=…), not by after_commit"
             raise InvalidArgumentsError(name, [problem])
@@ -177,6 +187,7 @@ class TaskContext:
     def save_with(self, saver: Saver) -> None:
         """Called by the framework in the loop of the attempt: how `checkpoint` saves."""
         self._save, self._loop = saver, asyncio.get_running_loop()
+        self._thread = threading.get_ident()
 
     def submit_with(self, preparer: Preparer) -> None:
         """Called by the framework: what checks the submissions of `after_commit`."""

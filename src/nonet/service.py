@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import getpass
 import logging
+import math
 import os
+import queue
 import random
 import signal
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import asynccontextmanager
 from enum import IntEnum
@@ -18,6 +22,9 @@ logger = logging.getLogger(__name__)
 # Asks a daemon to drain; sent twice it is still one request, unlike SIGTERM.
 DRAIN_SIGNAL = signal.SIGUSR1
 _LAST_TICK_SECONDS = 2.0
+# Longer than the way to the end takes if the loop works, with a frozen Redis, too.
+_BLOCKED_SECONDS = 15.0
+_FORCED_BLOCKED_SECONDS = 10.0
 
 
 class ExitCode(IntEnum):
@@ -38,6 +45,36 @@ def who() -> str:
     except (KeyError, OSError):  # a container whose user has no name
         user = str(os.getuid())
     return f"{user}@{socket.getfqdn()} {os.getpid()}"
+
+
+class _Deadline:
+    """Ends this process from a thread if the event loop does not: a task may block it."""
+
+    def __init__(self) -> None:
+        # The one way to tell a thread something that a signal handler may interrupt itself in.
+        self._told: queue.SimpleQueue[tuple[float, ExitCode] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="nonet-deadline", daemon=True).start()
+
+    def set(self, seconds: float, code: ExitCode) -> None:
+        """The loop must have ended by then; called by signal handlers."""
+        self._told.put((time.monotonic() + seconds, code))
+
+    def lift(self) -> None:
+        """The loop has reached its end."""
+        self._told.put(None)
+
+    def _run(self) -> None:
+        ends_at, code = math.inf, ExitCode.FAILED
+        while True:
+            left = None if ends_at == math.inf else max(0.0, ends_at - time.monotonic())
+            try:
+                told = self._told.get(timeout=left)
+            except queue.Empty:
+                logger.critical("the event loop is blocked: ended without handing tasks back")
+                os._exit(code)
+            if told is None:
+                return
+            ends_at, code = min(ends_at, told[0]), told[1]
 
 
 class Stop:
@@ -72,22 +109,36 @@ class Stop:
 
 
 @asynccontextmanager
-async def stop_on_signals() -> AsyncIterator[Stop]:
-    """SIGTERM, SIGINT and `DRAIN_SIGNAL` request a stop inside this block."""
-    stop = Stop()
+async def stop_on_signals(grace_seconds: float = 0.0) -> AsyncIterator[Stop]:
+    """SIGTERM, SIGINT and `DRAIN_SIGNAL` request a stop inside this block.
+
+    Args:
+        grace_seconds: how long the drain may take after the first signal. If the event loop has
+            not ended some seconds after that, or after a second signal, because a task blocks
+            it, the process ends without it.
+    """
+    stop, deadline = Stop(), _Deadline()
     loop = asyncio.get_running_loop()
-    handlers = {
-        signal.SIGTERM: stop.request,
-        signal.SIGINT: stop.request,
-        DRAIN_SIGNAL: stop.drain,
-    }
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
+    asked = False
+
+    # Plain handlers: they run in the main thread even if the loop there is blocked by Python code.
+    def ask(number: int, _: object) -> None:
+        nonlocal asked
+        is_second = asked and number != DRAIN_SIGNAL
+        asked = True
+        code = ExitCode.SECOND_SIGNAL if is_second else ExitCode.FAILED
+        seconds = _FORCED_BLOCKED_SECONDS if is_second else grace_seconds + _BLOCKED_SECONDS
+        deadline.set(seconds, code)
+        loop.call_soon_threadsafe(stop.drain if number == DRAIN_SIGNAL else stop.request)
+
+    signals = (signal.SIGTERM, signal.SIGINT, DRAIN_SIGNAL)
+    before = {number: signal.signal(number, ask) for number in signals}
     try:
         yield stop
     finally:
-        for number in handlers:
-            loop.remove_signal_handler(number)
+        deadline.lift()
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
         # Nobody who asks for the end once more shall break off the last steps to it.
         signal.signal(DRAIN_SIGNAL, signal.SIG_IGN)
 

@@ -57,6 +57,25 @@ class CountingInThread(BaseTask):
 
 
 @dataclass
+class Mistaken(BaseTask):
+    """Uses each call in a way that cannot work, and says what it was told."""
+
+    size = Size.SMALL
+
+    async def execute(self) -> list[str]:
+        told = []
+        for wrong in (
+            lambda: context().checkpoint_from_thread(1),
+            lambda: context().after_commit(5),  # type: ignore[arg-type]  # the mistake
+        ):
+            try:
+                wrong()
+            except (RuntimeError, TypeError) as error:
+                told.append(str(error))
+        return told
+
+
+@dataclass
 class TooMuch(BaseTask):
     """Saves more than a message may have."""
 

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from acceptance.saving_tasks import Counting, CountingInThread, Greedy, Parent, TooMuch
+from acceptance.saving_tasks import (
+    Counting,
+    CountingInThread,
+    Greedy,
+    Mistaken,
+    Parent,
+    TooMuch,
+)
 from acceptance.site import PROBES, Site
 from daemons import until
+from servers import RedisServer
 
-from nonet import TaskFailed
+from nonet import BrokerFullError, TaskFailed
 
 TASKS = {"NONET_TASKS": f"{PROBES},acceptance.saving_tasks"}
 
@@ -49,6 +57,27 @@ async def test_a_checkpoint_is_bounded_and_fenced(site: Site) -> None:
         done = await app.submit(Counting(3))
         await done.result(timeout=20)
     assert list(site.redis.scan_iter(site.key("c:*"))) == []
+
+
+async def test_a_full_redis_still_saves(own_server: RedisServer, own_site: Site) -> None:
+    """At maxmemory a worker starts, and what runs saves and ends: so a backlog can drain."""
+    site = with_saving(own_site)
+    async with site.app(tasks=(PROBES, "acceptance.saving_tasks")) as app:
+        task = await app.submit(Counting(20))
+        site.redis.config_set("maxmemory", "1mb")
+        with pytest.raises(BrokerFullError):
+            await app.submit(Counting(1))
+        site.worker()
+        assert await task.result(timeout=20) == 0
+        site.redis.config_set("maxmemory", "0")
+
+
+async def test_what_cannot_work_is_told(site: Site) -> None:
+    """A checkpoint that would block the loop for ever, and a child that is no task, are refused."""
+    with_saving(site).worker()
+    async with site.app(tasks=(PROBES, "acceptance.saving_tasks")) as app:
+        told = await (await app.submit(Mistaken())).result(timeout=20)
+    assert "await checkpoint()" in told[0] and "5 is no task" in told[1]
 
 
 async def test_children_start_only_after_the_commit(site: Site) -> None:

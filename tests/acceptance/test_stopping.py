@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from acceptance.probe_tasks import (
+    Blocking,
     BlockingThread,
     BlockingToThread,
     Gated,
@@ -88,6 +89,37 @@ async def test_second_signal_ends_at_once(site: Site) -> None:
         site.open(gate)
         site.worker()
         await handle.result(timeout=10)
+
+
+# A worker whose patience with a blocked loop is short; as the console script otherwise.
+IMPATIENT = """
+import sys
+from nonet import service
+service._BLOCKED_SECONDS = service._FORCED_BLOCKED_SECONDS = 0.5
+sys.argv = ["task-worker", "--size", "small", "--grace", "0.3"]
+from nonet.cli.worker import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "code"), [([signal.SIGTERM], 1), ([signal.SIGTERM, signal.SIGINT], 143)]
+)
+async def test_a_blocked_loop_cannot_hold_the_exit(
+    own_site: Site, signals: list[signal.Signals], code: int
+) -> None:
+    """A task that blocks the event loop in Python code ends with its worker, and runs elsewhere."""
+    site = own_site
+    worker = site.program("python", "-c", IMPATIENT).wait_ready()
+    async with site.app() as app:
+        handle = await app.submit(Blocking(3600))
+        await site.started(handle)
+        for number in signals:
+            os.kill(worker.pid, number)
+        assert worker.wait(PROMPT) == code
+        assert "event loop is blocked" in worker.log
+        site.worker()
+        await site.started(handle, 2)
 
 
 @pytest.mark.parametrize("kind", [BlockingThread, BlockingToThread, Stubborn])

@@ -158,3 +158,13 @@ async def test_a_leader_of_a_clock_that_was_set_back_is_replaced(broker: Broker)
     assert await leadership.lead("new", 30, "{}") is None
     await broker.client.hincrby("{test}:leader", "expiry", 3600 * 10**6)
     assert await leadership.lead("new", 30, "{}")
+
+
+async def test_a_loss_after_the_clock_was_set_back_is_noticed(broker: Broker) -> None:
+    """The name of an epoch is above all earlier ones, whatever the clock says."""
+    await fetched(broker)
+    broker.epoch.see([b"9000000000000000", b"9000000000000005"])
+    await broker.client.flushall()
+    await broker.submit([LOCKED])
+    assert await fetched(broker) == []
+    assert broker.epoch.since > 9000000000000005

@@ -41,10 +41,18 @@ def doctor(
         async with observer(namespace, state_dir) as nonet:
             found = await nonet.doctor(wait=wait)
         if as_json:
-            print_json({"healthy": found.is_healthy, **dataclasses.asdict(found)})
+            print_json(
+                {
+                    "healthy": found.is_healthy,
+                    "problems": [dataclasses.asdict(item) for item in found.problems],
+                    "hints": [dataclasses.asdict(item) for item in found.hints],
+                    "looked_at": dict(found.looked_at),
+                    "seconds": found.seconds,
+                }
+            )
         else:
             print_rows(_rows("problem", found.problems) + _rows("hint", found.hints), False, "")
-            looked_at = ", ".join(f"{n} {name}s" for name, n in sorted(found.looked_at.items()))
+            looked_at = ", ".join(f"{name} {n}" for name, n in sorted(found.looked_at.items()))
             verdict = "healthy" if found.is_healthy else f"{len(found.problems)} problems"
             typer.echo(
                 f"{verdict} ({looked_at or 'nothing there'}; {found.seconds:.1f} s)", err=True

@@ -96,7 +96,8 @@ def work(
 
     async def command() -> int:
         application = Nonet.from_settings(**options, grace=grace)
-        async with application, application.injector() as injector, stop_on_signals() as stop:
+        signals = stop_on_signals(application.settings.grace)
+        async with application, application.injector() as injector, signals as stop:
             for problem in application.dependency_problems(injector):
                 logger.error("%s", problem)
             worker = application.worker(wanted, injector, concurrency=concurrency)

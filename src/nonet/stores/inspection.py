@@ -12,7 +12,7 @@ from nonet.errors import ConfigurationError
 from nonet.keys import stream
 from nonet.stores.broker import PRIORITIES, SIZES, Broker
 from nonet.stores.leadership import Leadership
-from nonet.stores.redis import blocking_pop, ping, server_errors
+from nonet.stores.redis import ping, server_errors
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +44,12 @@ class Inspection:
                 continue
             way_out = " or set NONET_ALLOW_EVICTION=1" if finding.what == "eviction" else ""
             raise ConfigurationError(f"Redis: {finding.problem}; {finding.hint}{way_out}")
-        await self._may_block()
         await self._broker.ping()  # a script that writes: this may be a replica
 
     async def denied(self) -> list[str]:
-        """Commands that scripts need and this user may not use."""
-        return [name.decode() for name in await self._broker.scripts.run("probe")]
+        """Commands that are needed and this user may not use."""
+        found = [name.decode() for name in await self._broker.scripts.run("probe")]
+        return found if await self._may_block() else [*found, "blpop"]
 
     async def rows(self) -> AsyncIterator[Row]:
         """What the namespace contains, page by page: the rows of the script ``inspect``."""
@@ -124,12 +124,15 @@ class Inspection:
             logger.warning("neither version nor eviction policy are known: %s", error)
             return {}
 
-    async def _may_block(self) -> None:
-        """Waiting for work is no script: it is tried apart."""
-        client, key = self._broker.client, f"{self._prefix}probe:BLPOP"
-        async with server_errors(client):
-            await client.eval("return redis.call('RPUSH', KEYS[1], '')", 1, key)
-        await blocking_pop(client, key)
+    async def _may_block(self) -> bool:
+        """Whether this user may wait for work, which no script does."""
+        client = self._broker.client
+        try:
+            async with server_errors(client):
+                await client.blpop([f"{self._prefix}probe:BLPOP"], timeout=0.01)
+        except ConfigurationError:
+            return False
+        return True
 
 
 def _failed(hooks: Mapping[bytes, bytes]) -> dict[str, str]:

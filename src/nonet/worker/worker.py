@@ -152,6 +152,8 @@ class Worker:
         since, epoch = time.monotonic(), self._broker.epoch.since
         deliveries, more = await self._broker.fetch(self.id, self._size, free)
         if self._broker.epoch.since != epoch:
+            if epoch:
+                logger.warning("Redis has lost its data, or came back with older ones")
             self._watchdog.beat_soon()  # tells at once which attempts nobody knows any more
         for delivery in deliveries:
             self._start(delivery, since)

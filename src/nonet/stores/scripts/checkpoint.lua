@@ -1,5 +1,6 @@
-#!lua
--- checkpoint: keep what a running attempt saves for the next one. Refused when memory is full.
+#!lua flags=allow-oom
+-- checkpoint: keep what a running attempt saves for the next one, also when memory is full: what
+-- runs must be able to end then.
 -- KEYS  prefix
 -- ARGV  id, gen, fence, data
 -- returns OK | STALE (not the owner: nothing was kept)

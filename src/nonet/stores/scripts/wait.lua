@@ -27,5 +27,6 @@ end
 -- Who still waits asks every 5 seconds; all others gave up.
 redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. id, '-inf', digits(now - 20000000))
 redis.call('ZADD', P .. 'waiters:' .. id, digits(now), ARGV[2])
+redis.call('PEXPIRE', P .. 'waiters:' .. id, 20000)
 redis.call('HSET', P .. 't:' .. id, 'waited', 1)
 return {'live'}

@@ -4,8 +4,9 @@
 -- Redis was emptied, or came back with older data. seen: the highest sequence of those who tell, 0 if
 -- they know nothing: then nobody has held a lock. Returns since and seq.
 local function begin_epoch(before, seen, calm_ms)
-  local since = digits(math.max(now, tonumber(before or '0') + 1))
-  local seq = digits(math.max(now, seen) + 1)
+  -- Above all that anybody has seen, also if the clock was set back since.
+  local since = digits(math.max(now, tonumber(before or '0') + 1, seen + 1))
+  local seq = since
   redis.call('HSET', P .. 'epoch', 'since', since, 'seq', seq,
     'calm', seen > 0 and digits(now + calm_ms * 1000) or '0')
   if seen > 0 then
