@@ -15,7 +15,7 @@ from nonet.dlq import resubmit
 from nonet.doctor import Diagnosis, diagnose
 from nonet.errors import ConfigurationError, NonetError, NotBoundError
 from nonet.execution import TaskContext
-from nonet.explanation import Explanation
+from nonet.explanation import HANDED_OVER_WITHIN, Explanation
 from nonet.hooks import startup_hooks
 from nonet.injection import Injector, load_entry_points
 from nonet.interactive import Debugger, call, hold
@@ -120,6 +120,7 @@ class Nonet:
             message_limit=settings.message_limit,
             signer=settings.signer(),
             outbox=self.outbox,
+            may_have_sql=self.settings.may_have_sql,
         )
         self._closing.push_async_callback(self._client.aclose)
         bind_submitter(self._client)
@@ -255,23 +256,32 @@ class Nonet:
         Raises:
             ServerUnreachableError: Redis does not answer.
         """
-        lease = self.settings.lease
+        lease, sql = self.settings.lease, await self._sql_state()
         return await diagnose(
             Inspection(self.broker, self.settings.namespace),
             lease=lease,
             wait_seconds=_SWEPT_WITHIN * lease if wait is None else wait,
-            sql=await self._sql_state(),
+            sql=sql,
+            overdue=self._overdue if sql == "current" else None,
         )
+
+    async def _overdue(self) -> tuple[int, float]:
+        return await (await self.outbox()).overdue(HANDED_OVER_WITHIN)
 
     async def _sql_state(self) -> str:
         if not self.settings.may_have_sql():
             return ""
-        from nonet.stores.sql import check
+        from nonet.stores.sql import Schema, check
 
+        url = self.settings.sql_url()
         try:
-            return str(await check(self.settings.sql_url()))
+            state = await check(url)
+            if state is Schema.CURRENT:  # so says one table; is another one there?
+                await (await self.dead_letters()).list(limit=1)
         except NonetError as error:
             return str(error)
+        is_made_on_demand = url.startswith("sqlite")
+        return "" if state is Schema.ABSENT and is_made_on_demand else str(state)
 
     def injector(self) -> Injector:
         """A new injector over `dependency_overrides`; close it when the process ends."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -11,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from nonet.errors import (
+    ConfigurationError,
     InvalidArgumentsError,
     NonetError,
     NotBoundError,
@@ -20,22 +23,29 @@ from nonet.errors import (
     UnknownTaskError,
 )
 from nonet.execution import current_holders, running_context
-from nonet.explanation import Explanation, explain
+from nonet.explanation import Explanation, explain, explain_kept
 from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
 from nonet.registry import Registry, TaskClass
 from nonet.signing import Signer
 from nonet.stores.broker import Broker, Submission
 from nonet.stores.groups import Groups, callback_id, child_id, failure_id
+from nonet.stores.leadership import Leadership
 from nonet.stores.lock_board import LockBoard
 from nonet.stores.results import Ended, Results, TaskStatus
 from nonet.task import BaseTask, Priority, Size, current_submitter, task_locks
 
 if TYPE_CHECKING:
-    from nonet.stores.outbox import Outbox
+    from nonet.stores.outbox import Kept, Outbox
 
 Policy = Literal["all_success", "all_done"]
 
 _LONGEST_TTL = 10 * 365 * 86400
+# Between two looks at a task that is in SQL only; the relay works once a second.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
+# One look is always granted, also to who does not want to wait.
+_LOOK_SECONDS = 0.5
+# So many who wait for results may ask SQL at a time: the others shall not time out behind them.
+_ASK_SQL_AT_A_TIME = 4
 
 
 class Handle(str):
@@ -66,7 +76,8 @@ class Handle(str):
 
         Raises:
             TaskFailed: the task ended dead.
-            ResultUnavailable: unknown task, or no result is kept.
+            ResultUnavailable: unknown task, or no result is kept. A durable task whose
+                transaction was committed is known.
             TimeoutError: it has not ended in time.
             DeadlockError: it needs a lock that is held where its result is awaited.
         """
@@ -98,6 +109,7 @@ class Client:
         message_limit: longest envelope, in bytes, its signature included.
         signer: signs the envelopes.
         outbox: opens the SQL store of durable tasks on first use; without it there are none.
+        may_have_sql: whether there is a database in which a task may be that Redis does not know.
     """
 
     def __init__(
@@ -109,6 +121,7 @@ class Client:
         message_limit: int,
         signer: Signer | None = None,
         outbox: Callable[[], Awaitable[Outbox]] | None = None,
+        may_have_sql: Callable[[], bool] = lambda: False,
     ) -> None:
         self.broker = broker
         self._signer = signer or Signer()
@@ -118,6 +131,9 @@ class Client:
         self.results = Results(broker.client, broker.batched, broker.url, namespace)
         self._message_limit = message_limit
         self._outbox = outbox
+        self._may_have_sql = may_have_sql
+        self._asking_sql = asyncio.Semaphore(_ASK_SQL_AT_A_TIME)
+        self._namespace = namespace
 
     async def aclose(self) -> None:
         """Close what this client opened itself."""
@@ -195,33 +211,86 @@ class Client:
         return await self._outbox()
 
     async def status(self, id: str) -> TaskStatus:
-        """One task.
+        """One task. A durable one that is not in Redis yet is ``delayed``, see its `blocker`.
 
         Raises:
             NotFoundError: unknown id.
+            ServerUnreachableError: Redis does not answer, or does not know it and SQL does not.
         """
         found = await self.results.status(id)
+        if found is None and (kept := await self._kept(id)) is not None:
+            return _status_of(kept)
+        if found is None:  # it may have been handed over in between
+            found = await self.results.status(id)
         if found is None:
             raise NotFoundError(_unknown(id))
         return found
+
+    async def _kept(self, id: str) -> Kept | None:
+        """The row of a durable task. Ask Redis first, and again if there is none."""
+        if self._outbox is None or not self._may_have_sql() or not is_id(id):
+            return None
+        async with self._asking_sql:
+            try:
+                return await (await self._outbox()).find(id)
+            except ConfigurationError:  # no tables, no driver: nothing was kept from here
+                return None
 
     async def explain(self, id: str) -> Explanation:
         """Where a task is, or the first thing that keeps it from running, in words.
 
         Raises:
             NotFoundError: unknown id, or one of a group or a hold.
+            ServerUnreachableError: Redis does not answer, or does not know it and SQL does not.
 
         Example:
             print((await client.explain(handle)).text)
         """
-        return explain(await self.locks.facts(id))
+        try:
+            return explain(await self.locks.facts(id))
+        except NotFoundError:
+            kept = await self._kept(id)
+        if kept is None:  # it may have been handed over in between
+            return explain(await self.locks.facts(id))
+        return explain_kept(
+            id,
+            seconds=(datetime.now(UTC) - kept.created).total_seconds(),
+            is_led=await self._is_led(),
+            due=kept.due,
+        )
+
+    async def _is_led(self) -> bool:
+        leader = await Leadership(self.broker, self._namespace).leader()
+        return leader is not None and leader.expiry > await self.broker.logical_now()
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
         """See `Handle.result`."""
-        ended = await self.results.wait(id, timeout, current_holders())
+        try:
+            ended = await self._end_of(id, timeout)
+        except TimeoutError:
+            raise TimeoutError(f"task {id} has not ended after {timeout:g} s") from None
         if ended is None:
             raise ResultUnavailable(_unknown(id))
         return self._value(id, ended)
+
+    async def _end_of(self, id: str, timeout: float | None) -> Ended | None:
+        """How a task ended, None if it is unknown; a durable one may be in SQL only at first."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        pause, is_kept, holders = _FIRST_PAUSE, True, current_holders()
+        while True:
+            left = deadline - time.monotonic()
+            ended = await self.results.wait(id, None if timeout is None else left, holders)
+            if ended is not None or not is_kept:
+                return ended
+            left = deadline - time.monotonic()
+            async with asyncio.timeout(None if timeout is None else max(left, _LOOK_SECONDS)):
+                is_kept = await self._kept(id) is not None
+            if not is_kept:
+                continue  # it may have been handed over in between: look once more
+            if left <= 0:
+                raise TimeoutError
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def live(
         self, *, state: str | None = None, task: str | None = None
@@ -381,8 +450,10 @@ class Client:
         """The envelope of task `id`, as a worker with the settings of this process reads it.
 
         Raises:
-            MalformedMessageError: a worker would put it into the quarantine.
+            MalformedMessageError: a worker would put it into the quarantine; or it is signed, and
+                this process has no key to verify it with.
         """
+        self._signer.check_key(data)
         return open_envelope(data, id, self._signer, limit_bytes=self._message_limit)
 
     def _locks(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
@@ -502,6 +573,18 @@ def _failure(ended: Ended) -> str:
     if document.note:
         return document.note
     return f"{document.error_type}: {document.error}" if document.error_type else document.error
+
+
+def _status_of(kept: Kept) -> TaskStatus:
+    return TaskStatus(
+        id=kept.id,
+        name=kept.name,
+        state="delayed",
+        stream=kept.stream,
+        submitted=kept.created,
+        due=kept.due,
+        blocker="kept in SQL: the leading task-scheduler hands it over within a second",
+    )
 
 
 def _unknown(id: str) -> str:

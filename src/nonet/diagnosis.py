@@ -51,7 +51,8 @@ class Server:
         failed_hooks: start-up hooks that have not succeeded, with what went wrong.
         quarantined: entries of the quarantine.
         dying: tasks that wait for SQL.
-        sql: state of its tables, or why it cannot be asked; empty if it is not used.
+        sql: state of its tables, or why it cannot be asked; empty if it is not used, or makes
+            its tables itself.
     """
 
     info: Mapping[str, Any]
@@ -233,6 +234,31 @@ def refusals(info: Mapping[str, Any], denied: Sequence[str]) -> list[Finding]:
     return found
 
 
+_TABLES = {
+    "absent": (
+        "absent: neither dead letters nor durable tasks can be kept",
+        "task-run db upgrade",
+    ),
+    "behind": ("behind this installation", "task-run db upgrade"),
+    "ahead": ("ahead of this installation", "upgrade this installation"),
+}
+
+
+def examine_outbox(number: int, seconds: float) -> Finding | None:
+    """What is wrong with durable tasks.
+
+    Args:
+        number: of those that are in SQL and should have been handed over to Redis.
+        seconds: since the submission of the oldest of them.
+    """
+    if not number:
+        return None
+    what = "1 durable task is" if number == 1 else f"{number} durable tasks are"
+    problem = f"{what} not handed over since {seconds:.0f} s"
+    hint = "start task-scheduler; if one leads, its log says why"
+    return Finding("scheduler", "durable tasks", problem, hint)
+
+
 def _troubles(server: Server) -> list[Finding]:
     info, found = server.info, []
     most = int(info.get("maxmemory", 0))
@@ -252,19 +278,19 @@ def _troubles(server: Server) -> list[Finding]:
         found.append(Finding("scheduler", "promotion", problem, "start task-scheduler"))
     for hook, reason in server.failed_hooks.items():
         found.append(Finding("scheduler", hook, f"start-up hook failed: {reason}", "it is retried"))
-    if server.sql not in ("", "current", "absent"):
-        hint = {"behind": "task-run db upgrade", "ahead": "upgrade this installation"}
-        found.append(Finding("sql", "tables", server.sql, hint.get(server.sql, "")))
+    if server.sql not in ("", "current"):
+        found.append(Finding("sql", "tables", *_TABLES.get(server.sql, (server.sql, ""))))
     return found
 
 
 def _remarks(server: Server) -> list[Finding]:
     found = []
     most = int(server.info.get("maxmemory", 0))
+    used = int(server.info.get("used_memory", 0)) / most if most else 0.0
     if not most:
         problem = "maxmemory is not set: a full machine, not an error, ends a backlog"
         found.append(Finding("server", "memory", problem, "CONFIG SET maxmemory …"))
-    elif int(server.info.get("used_memory", 0)) / most > _ALMOST_FULL:
+    elif _ALMOST_FULL < used <= _FULL:  # above, it is a problem
         problem = f"more than {_ALMOST_FULL:.0%} of maxmemory are used"
         found.append(Finding("server", "memory", problem, "raise maxmemory, or add workers"))
     has_aof = int(server.info.get("aof_enabled", 1))
@@ -275,7 +301,10 @@ def _remarks(server: Server) -> list[Finding]:
         problem = f"the clock of Redis is {server.clock_ahead:+.1f} s from the one here"
         found.append(Finding("server", "clock", problem, "at_time= is meant by the clock of Redis"))
     if not server.leader:
-        problem = "nobody leads: no periodic task is submitted"
+        problem = (
+            "nobody leads: no periodic task is submitted, no durable task handed over, "
+            "no start-up hook called, no limit of the configuration applied"
+        )
         found.append(Finding("scheduler", "leader", problem, "start task-scheduler"))
     for size in server.unserved:
         problem = "tasks are queued, and no worker of this size is alive"

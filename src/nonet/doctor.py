@@ -5,13 +5,28 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from nonet.diagnosis import Finding, examine, examine_server
+from nonet.diagnosis import Finding, examine, examine_outbox, examine_server
+from nonet.errors import NonetError
 from nonet.stores.inspection import Inspection
 
 _LOOK_AGAIN_SECONDS = 1.0
+# What the rows of the script ``inspect`` are called outside; the other kinds are findings.
+_WORDS = {
+    "record": "tasks",
+    "lease": "locks",
+    "waiter": "waiters",
+    "group": "groups",
+    "worker": "dead workers",
+    "member": "consumers",
+    "idle": "idle workers",
+    "entry": "stream entries",
+}
+
+Overdue = Callable[[], Awaitable[tuple[int, float]]]
+"""How many durable tasks are not handed over although they should be, and for how many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +36,8 @@ class Diagnosis:
     Attributes:
         problems: what must not be, and stayed so while it was looked at.
         hints: what somebody should know of.
-        looked_at: how many things of each kind there were.
+        looked_at: how many things of each kind there were: ``tasks``, ``locks`` (held, each by
+            each holder), ``waiters`` (at each lock), ``groups``, ``stream entries`` and so on.
         seconds: how long it took.
     """
 
@@ -37,7 +53,12 @@ class Diagnosis:
 
 
 async def diagnose(
-    inspection: Inspection, *, lease: float, wait_seconds: float, sql: str = ""
+    inspection: Inspection,
+    *,
+    lease: float,
+    wait_seconds: float,
+    sql: str = "",
+    overdue: Overdue | None = None,
 ) -> Diagnosis:
     """Look until nothing is wrong, or something has been so for `wait_seconds`.
 
@@ -47,11 +68,14 @@ async def diagnose(
         lease: seconds, of this namespace.
         wait_seconds: how long a problem must last.
         sql: what is known of the tables, see `nonet.diagnosis.Server`.
+        overdue: asks for durable tasks that are not handed over; None: there are none.
     """
     began = time.monotonic()
     lasting: dict[tuple[str, str], Finding] | None = None
     while True:
         found, looked_at = await _look(inspection, lease)
+        if overdue is not None and (finding := await _outbox(overdue)) is not None:
+            found[finding.kind, finding.what] = finding
         lasting = found if lasting is None else {k: v for k, v in found.items() if k in lasting}
         spent = time.monotonic() - began
         if not lasting or spent >= wait_seconds:
@@ -69,7 +93,15 @@ async def _look(
     found: dict[tuple[str, str], Finding] = {}
     looked_at: Counter[str] = Counter()
     async for row in inspection.rows():
-        looked_at[row[0]] += 1
+        if row[0] in _WORDS:
+            looked_at[_WORDS[row[0]]] += 1
         if (finding := examine(row, lease=lease)) is not None:
             found[finding.kind, finding.what] = finding
     return found, looked_at
+
+
+async def _outbox(overdue: Overdue) -> Finding | None:
+    try:
+        return examine_outbox(*await overdue())
+    except NonetError as error:
+        return Finding("sql", "durable tasks", f"cannot be looked at: {error}")

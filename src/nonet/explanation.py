@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Whoever promotes looks once a second; what is due for longer is not looked at.
 _PROMOTED_WITHIN = 3.0
+# The leading scheduler looks once a second for durable tasks; what waits longer is held up.
+HANDED_OVER_WITHIN = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ class Explanation:
         cause: one word for programs: ``running``, ``lock``, ``calm`` (no lock is granted
             right after a loss of data), ``turn`` (others came first),
             ``limiter``, ``rate``, ``impossible``, ``look`` (nothing refuses it, it will be looked
-            at), ``hand-back``, ``time``, ``retry``, ``promoter`` (due, but nobody moves it),
+            at), ``hand-back``, ``hand-over`` (durable, in SQL only),
+            ``time``, ``retry``, ``promoter`` (due, but nobody moves it),
             ``worker`` (none of its size is live), ``queue``, ``woken``, ``sql``, ``ended``.
         text: the sentence for people; it begins with the state.
         lock: name of the lock or limiter, as ``task-run locks`` shows it.
@@ -145,6 +148,31 @@ def explain(facts: Facts) -> Explanation:
     if facts.due is not None and facts.state in ("delayed", "waiting", "dying"):
         return _later(facts, facts.due)
     return _queued(facts)
+
+
+def explain_kept(
+    id: str, *, seconds: float, is_led: bool, due: datetime | None = None
+) -> Explanation:
+    """What keeps a durable task that is in SQL and not in Redis.
+
+    Args:
+        seconds: since its submission.
+        is_led: whether a scheduler leads: that one hands it over.
+        due: not before.
+
+    >>> explain_kept("a", seconds=0.2, is_led=True).text
+    'delayed: kept in SQL for 0.2 s, the leading task-scheduler hands it over within a second'
+    """
+    text = f"delayed: kept in SQL for {span(seconds)}, "
+    if not is_led:
+        text += "but nobody hands it over: no task-scheduler leads, start one"
+    elif seconds <= HANDED_OVER_WITHIN:
+        text += "the leading task-scheduler hands it over within a second"
+    else:
+        text += "and not handed over: the log of the leading task-scheduler says why"
+    if due is not None:
+        text += f"; it runs after {due:%Y-%m-%d %H:%M:%SZ}"
+    return Explanation(id, "delayed", "hand-over", text, until=due)
 
 
 def span(seconds: float) -> str:

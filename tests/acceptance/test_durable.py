@@ -24,8 +24,8 @@ from daemons import WAIT_SECONDS, frozen, until
 from servers import MariaServer, RedisServer
 from sqlalchemy.ext.asyncio import AsyncConnection, async_sessionmaker, create_async_engine
 
-from nonet import InvalidArgumentsError, LimitImpossible, Nonet, TaskFailed
-from nonet.errors import ServerUnreachableError
+from nonet import InvalidArgumentsError, LimitImpossible, Nonet, ResultUnavailable, TaskFailed
+from nonet.errors import NotFoundError, ServerUnreachableError
 from nonet.stores.outbox import Outbox
 from nonet.stores.sql import upgrade
 
@@ -124,6 +124,69 @@ async def test_committed_while_nobody_relays(site: Site, mariadb_url: str) -> No
         assert await handle.result(timeout=10) == 7
         await site.all_ended()
     assert len(site.journal("start")) == 1
+
+
+async def test_handle_is_good_right_after_the_commit(site: Site) -> None:
+    """Committed, and not in Redis yet: it is delayed, says why, and its result can be awaited."""
+    async with opened(site) as (app, outbox):
+        await outbox.prepare()
+        async with transaction(app.settings.sql_url()) as connection:
+            handle = await Kept(7).schedule(transaction=connection)
+            for unseen in (handle.status(), app.explain(handle)):
+                with pytest.raises(NotFoundError):
+                    await unseen
+        status, explained = await handle.status(), await app.explain(handle)
+        assert (status.state, status.stream) == ("delayed", "normal:small")
+        assert status.name.endswith(":Kept")
+        assert "kept in SQL" in status.blocker
+        assert (explained.state, explained.cause) == ("delayed", "hand-over")
+        assert "no task-scheduler leads" in explained.text
+        with pytest.raises(TimeoutError, match=r"has not ended after 0\.3 s"):
+            await handle.result(timeout=0.3)
+        awaited = asyncio.create_task(handle.result(timeout=WAIT_SECONDS))
+        site.worker(), site.scheduler()
+        assert await awaited == 7
+        assert (await handle.status()).state == "done"
+
+
+async def test_handle_of_a_roll_back_is_unknown(site: Site) -> None:
+    """Rolled back, or never submitted: nobody waits for it, and nothing is found."""
+    async with opened(site) as (app, outbox):
+        await outbox.prepare()
+        with pytest.raises(ZeroDivisionError):
+            async with transaction(app.settings.sql_url()) as connection:
+                handle = await Kept(7).schedule(transaction=connection)
+                _ = 1 / 0
+        for id in (handle, "never-submitted", "no id\0"):
+            with pytest.raises(ResultUnavailable):
+                await app.result(id, timeout=WAIT_SECONDS)
+            for unseen in (app.status(id), app.explain(id)):
+                with pytest.raises(NotFoundError):
+                    await unseen
+
+
+async def test_unknown_and_sql_away_is_told_apart(site: Site, own_maria: MariaServer) -> None:
+    """While SQL is away nobody can say that a task does not exist; without tables it does not."""
+    own_maria.execute("CREATE DATABASE bare")
+    async with site.app(db_url=own_maria.url("bare")) as app:
+        with pytest.raises(NotFoundError):
+            await app.status("some-id")
+        own_maria.stop()
+        with pytest.raises(ServerUnreachableError, match="database mysql"):
+            await app.status("some-id")
+
+
+async def test_sql_is_asked_only_of_what_redis_does_not_know(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that Redis knows costs no query."""
+    async with opened(site) as (app, outbox):
+        handle = await app.submit(Kept(7))
+        asked = []
+        monkeypatch.setattr(outbox, "find", asked.append)
+        site.worker()
+        await handle.status(), await app.explain(handle), await handle.result(timeout=10)
+        assert asked == []
 
 
 async def test_relay_killed_before_it_marks(

@@ -106,6 +106,27 @@ async def test_only_what_lasts_counts(broker: Broker) -> None:
     assert healthy.is_healthy and healthy.seconds < 30
 
 
+async def test_what_was_looked_at_has_names_that_people_know(broker: Broker) -> None:
+    """Tasks and stream entries, not the rows of a script."""
+    await broker.submit([task("a"), task("b")])
+    diagnosis = await diagnose(Inspection(broker, "test"), lease=45, wait_seconds=0)
+    assert diagnosis.looked_at == {"tasks": 2, "stream entries": 2}
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+async def test_durable_tasks_count_if_they_stay(broker: Broker, lasts: bool) -> None:
+    """Rows that a relay takes meanwhile are no problem; rows that stay are, once."""
+    left = iter([(3, 60.0), (2, 60.0), (2, 61.0)] if lasts else [(3, 60.0), (0, 0.0)])
+
+    async def overdue() -> tuple[int, float]:
+        return next(left, (2, 62.0) if lasts else (0, 0.0))
+
+    diagnosis = await diagnose(
+        Inspection(broker, "test"), lease=45, wait_seconds=1.5, overdue=overdue
+    )
+    assert [finding.what for finding in diagnosis.problems] == ["durable tasks"] * lasts
+
+
 async def test_long_streams_are_walked_to_the_end(broker: Broker) -> None:
     """Also the last of thousands of entries and due tasks is looked at."""
     await broker.submit([task(f"t{i:04}") for i in range(2500)])

@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -372,6 +372,42 @@ async def test_review_believes_only_the_epoch_it_is_about(
     assert await waiting(outbox, await epoch_of(broker)) == ["task-1"]
 
 
+async def test_row_tells_of_its_task(outbox: Outbox, database: sql.Database) -> None:
+    """What SQL knows is found by id, in its namespace, once it is committed."""
+    await outbox.prepare()
+    began, due = datetime.now(UTC), datetime(2100, 1, 1, 12, 0, 0, 5, tzinfo=UTC)
+    due_us = round(due.timestamp()) * 10**6 + 5
+    async with database.transaction() as connection:
+        await outbox.submit_within(connection, [task("now"), task("then", due_us=due_us)])
+    now, then = await outbox.find("now"), await outbox.find("then")
+    assert now is not None and then is not None
+    assert (now.id, now.name, now.stream, now.due) == ("now", "files:Remove", STREAM, None)
+    assert then.due == due and now.created >= began
+    assert await outbox.find("NOW") is None
+    assert await Outbox(database, outbox._broker, "other").find("now") is None
+
+
+async def test_overdue_rows_are_counted(
+    outbox: Outbox, database: sql.Database, redis_server: RedisServer
+) -> None:
+    """What is not handed over counts from an age on; what was handed over does not, until Redis
+    is emptied."""
+    async with database.transaction() as connection:
+        await outbox.submit_within(connection, [task("a"), task("b")])
+    await outbox.submit([task("handed")], ids_are_new=True)
+    assert await outbox.overdue(60) == (0, 0.0)
+    old = datetime.now(UTC) - timedelta(seconds=100)
+    async with database.transaction() as connection:
+        await connection.execute(
+            sa.update(outbox_tasks).where(outbox_tasks.c.task_id != "b").values(created_at=old)
+        )
+    number, age = await outbox.overdue(60)
+    assert number == 1 and 100 <= age < 160
+    with redis_server.client() as client:
+        client.flushall()
+    assert (await outbox.overdue(60))[0] == 2
+
+
 async def test_nothing_makes_a_sqlite_file_but_a_submission(tmp_path: Path, broker: Broker) -> None:
     """Looking for durable tasks, or closing rows, leaves no file behind."""
     database = sql.Database(f"sqlite:///{tmp_path}/state/nonet.db")
@@ -382,6 +418,7 @@ async def test_nothing_makes_a_sqlite_file_but_a_submission(tmp_path: Path, brok
         0,
         0,
     )
+    assert (await outbox.find("x"), await outbox.overdue(0)) == (None, (0, 0.0))
     assert os.listdir(tmp_path) == []
     await outbox.submit([task()], ids_are_new=True)
     assert await outbox.count() == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nonet.diagnosis import Server, examine, examine_server, refusals
+from nonet.diagnosis import Server, examine, examine_outbox, examine_server, refusals
 
 LEASE = 45.0
 # id, state, gen, owner, registered, due, gen of the entry, who has it, envelope
@@ -115,6 +115,7 @@ def test_what_no_daemon_starts_on(info: dict[str, Any], denied: tuple[str, ...],
         (Server(HEALTHY, late_seconds=60.0), "scheduler"),
         (Server(HEALTHY, failed_hooks={"reset": "ValueError: no"}), "scheduler"),
         (Server(HEALTHY, sql="behind"), "sql"),
+        (Server(HEALTHY, sql="absent"), "sql"),
         (Server(HEALTHY, sql="database mysql://… cannot be used"), "sql"),
     ],
 )
@@ -138,3 +139,31 @@ def test_remarks_are_no_problems() -> None:
     assert {hint.what for hint in hints} == {
         *("memory", "persistence", "clock", "leader", "large", "quarantine", "dead letters"),
     }
+
+
+def test_absent_tables_name_the_next_step() -> None:
+    """A database without tables is a problem, and the hint makes them."""
+    (problem,), _ = examine_server(Server(HEALTHY, sql="absent"))
+    assert problem.problem.startswith("absent") and problem.hint == "task-run db upgrade"
+
+
+@pytest.mark.parametrize("used", [85, 99])
+def test_memory_is_told_once(used: int) -> None:
+    """A memory that is almost full is a hint, one that is full a problem, never both."""
+    problems, hints = examine_server(Server({**HEALTHY, "used_memory": used}))
+    assert [item.what for item in (*problems, *hints)].count("memory") == 1
+
+
+def test_what_needs_a_leader_is_told() -> None:
+    """Who has no leader learns of everything that does not happen."""
+    _, hints = examine_server(Server(HEALTHY))
+    (told,) = (item.problem for item in hints if item.what == "leader")
+    assert all(word in told for word in ("periodic", "durable", "start-up hook", "limit"))
+
+
+def test_durable_tasks_that_nobody_hands_over() -> None:
+    """None is no finding; some are, with their number and age."""
+    assert examine_outbox(0, 0.0) is None
+    finding = examine_outbox(3, 42.4)
+    assert finding is not None and "task-scheduler" in finding.hint
+    assert finding.problem == "3 durable tasks are not handed over since 42 s"

@@ -31,6 +31,7 @@ import logging
 import os
 import random
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -54,11 +55,30 @@ logger = logging.getLogger(__name__)
 # Rows in one statement; each may hold an envelope of NONET_MESSAGE_LIMIT.
 PAGE_ROWS = 200
 _DEADLOCK_PAUSES = (0.02, 0.1, 0.5)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 Rows = list[dict[str, Any]]
 """Values by column. All who change several rows do so in the order of their ids: in different
 orders they would wait for each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A row: what SQL alone knows of a task.
+
+    Attributes:
+        name: full class name.
+        stream: ``priority:size``.
+        created: when it was submitted, by the clock of the submitter.
+        due: not before; None: at once.
+    """
+
+    id: str
+    name: str
+    stream: str
+    created: datetime
+    due: datetime | None
 
 
 class Outbox:
@@ -203,6 +223,41 @@ class Outbox:
         query = sa.select(sa.func.count()).where(outbox_tasks.c.namespace == self._namespace)
         async with self._database.transaction() as connection:
             return int((await connection.execute(query)).scalar_one())
+
+    async def find(self, id: str) -> Kept | None:
+        """The row of a task, or None: it was not committed, or the task has ended."""
+        if self._database.is_missing:
+            return None
+        column = outbox_tasks.c
+        query = sa.select(column.task_class, column.stream, column.created_at, column.due_us).where(
+            self._are([id])
+        )
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(query)).one_or_none()
+        if row is None:
+            return None
+        due = _EPOCH + timedelta(microseconds=row.due_us) if row.due_us else None
+        return Kept(id, row.task_class, row.stream, row.created_at, due)
+
+    async def overdue(self, seconds: float) -> tuple[int, float]:
+        """How many tasks were kept more than `seconds` ago and are not handed over.
+
+        Returns:
+            With the age of the oldest in seconds. It counts from the submission: a transaction
+            may have been committed, or Redis emptied, a moment ago.
+        """
+        if self._database.is_missing:
+            return 0, 0.0
+        epoch, now = await self.epoch(), datetime.now(UTC)
+        column = outbox_tasks.c
+        query = sa.select(sa.func.count(), sa.func.min(column.created_at)).where(
+            column.namespace == self._namespace,
+            column.epoch.is_(None) | (column.epoch != epoch),
+            column.created_at <= now - timedelta(seconds=seconds),
+        )
+        async with self._database.transaction() as connection:
+            number, oldest = (await connection.execute(query)).one()
+        return int(number), (now - oldest).total_seconds() if oldest else 0.0
 
     async def _mark(self, ids: Collection[str], epoch: int) -> None:
         await self._change(sa.update(outbox_tasks).where(self._are(ids)).values(epoch=epoch))

@@ -14,7 +14,7 @@ from typing import Any
 
 from nonet.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.keys import prefix, stream
-from nonet.message import ResultDocument, decode_result
+from nonet.message import ResultDocument, decode_error, decode_result
 from nonet.stores.broker import PRIORITIES, SIZES
 from nonet.stores.clock import correction, logical_now, microseconds
 from nonet.stores.redis import (
@@ -49,7 +49,8 @@ class TaskStatus:
         attempt: attempts used, plus the running one; of one that ended, which one ended it (0: none
             ran).
         due: when a delayed task will be queued.
-        blocker: what a waiting task waited for last; of a dying one that waits, why SQL refused it.
+        blocker: what a waiting task waited for last; of a dying one that waits, why SQL refused it;
+            of a durable one that is delayed, that it is in SQL only.
         error: of the last failed attempt.
         worker: who runs it.
     """
@@ -185,9 +186,10 @@ class Results:
         """One task, or None if it is unknown."""
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
-            record, due, value = await pipe.get(f"{self._prefix}r:{id}").execute()
+            pipe.get(f"{self._prefix}e:{id}")
+            record, due, error, value = await pipe.get(f"{self._prefix}r:{id}").execute()
         if _is_task(record):
-            return _live_status(id, record, await self._wall_due(due))
+            return _live_status(id, record, await self._wall_due(due), error)
         return _ended_status(id, parse_ended(value)) if value else None
 
     async def live(
@@ -202,7 +204,9 @@ class Results:
                 if not _is_task(record):
                     continue
                 due = await self._client.zscore(f"{self._prefix}tasks:delayed", id)
-                found = _live_status(id, record, await self._wall_due(due))
+                dying = record.get(b"state") == b"dying"
+                error = await self._client.get(f"{self._prefix}e:{id}") if dying else None
+                found = _live_status(id, record, await self._wall_due(due), error)
                 named = task is None or task in (found.name, found.name.rpartition(":")[2])
                 if named and state in (None, found.state):
                     yield found
@@ -274,9 +278,16 @@ def _is_task(record: Mapping[bytes, bytes]) -> bool:
     return record.get(b"stream", b"hold") != b"hold"
 
 
-def _live_status(id: str, record: dict[bytes, bytes], due: datetime | None) -> TaskStatus:
+def _live_status(
+    id: str, record: dict[bytes, bytes], due: datetime | None, error: bytes | None
+) -> TaskStatus:
+    """A live task.
+
+    Args:
+        error: the error document of a dying one.
+    """
     text = {key.decode(): value.decode(errors="replace") for key, value in record.items()}
-    state = text["state"]
+    state, used = text["state"], int(text["attempt"])
     running = state == "running"
     waits_for_sql = state == "dying" and due is not None
     return TaskStatus(
@@ -284,7 +295,7 @@ def _live_status(id: str, record: dict[bytes, bytes], due: datetime | None) -> T
         name=text["name"],
         state=state,
         stream=text["stream"],
-        attempt=int(text["attempt"]) + running,
+        attempt=_last_attempt(error, used) if error else used + running,
         submitted=_EPOCH + timedelta(microseconds=int(text["ticket"])),
         due=due,
         worker=text.get("owner", "") if state in ("running", "dying") else "",
@@ -294,6 +305,14 @@ def _live_status(id: str, record: dict[bytes, bytes], due: datetime | None) -> T
         error=text.get("error", ""),
         group=text.get("group", ""),
     )
+
+
+def _last_attempt(error: bytes, used: int) -> int:
+    """The attempt of which a task is dying: its record counts only those before."""
+    try:
+        return decode_error(error).attempt
+    except MalformedMessageError:
+        return used
 
 
 def _ended_status(id: str, ended: Ended) -> TaskStatus:
