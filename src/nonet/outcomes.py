@@ -9,11 +9,13 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-from nonet.errors import StopRetrying, UnableToAcquireLockError
+from nonet.errors import BrokerFullError, StopRetrying, UnableToAcquireLockError
 from nonet.retry import RetryPolicyBase
 
 # settle.lua keeps no more of a text in the record, which is then still a packed hash.
 _RECORD_BYTES = 60
+_LOCK_DELAY = timedelta(seconds=1)
+_FULL_DELAY = timedelta(seconds=5)
 
 
 class Reason(StrEnum):
@@ -137,7 +139,10 @@ def decide(
     error = summarize(outcome.error)
     kind = type(outcome.error)  # isinstance() would ask the error itself
     if issubclass(kind, UnableToAcquireLockError):
-        return Settlement("back", delay=timedelta(seconds=1), reason=error.text, error=error)
+        return Settlement("back", delay=_LOCK_DELAY, reason=error.text, error=error)
+    if issubclass(kind, BrokerFullError):
+        # Nothing is wrong with the task, and Redis has room again when others have ended.
+        return Settlement("back", delay=_FULL_DELAY, reason="Redis is full: it cannot submit")
     reason = outcome.reason
     if reason is None and issubclass(kind, StopRetrying):
         reason = Reason.STOPPED

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from nonet.errors import (
+    BrokerFullError,
     LeaseLostError,
     StopRetrying,
     TaskRetryRequested,
@@ -93,6 +94,12 @@ TABLE = [
         ("dead", 0, "quarantined", False, True),
     ),
     (Failed(UnableToAcquireLockError("busy")), IN_A_MINUTE, True, ("back", 1, "busy", False, True)),
+    (
+        Failed(BrokerFullError("Redis at redis://db.example/0 is out of memory")),
+        NoRetry(),
+        True,
+        ("back", 5, "Redis is full: it cannot submit", False, True),
+    ),
     (HandedBack("stopped"), IN_A_MINUTE, True, ("back", 0, "stopped", False, False)),
     (HandedBack("unknown", 5 * SECOND), NoRetry(), True, ("back", 5, "unknown", False, False)),
     (HandedBack("stopped", started=True), NoRetry(), True, ("back", 0, "stopped", False, True)),

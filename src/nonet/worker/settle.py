@@ -207,7 +207,8 @@ class Settler:
         await self._script(attempt, Settlement("back", delay=delay, reason=reason), b"")
 
     async def _script(self, attempt: Attempt, settlement: Settlement, document: bytes) -> str:
-        """Run the settle script, again and again while Redis is away and the lease is ours."""
+        """Run the settle script, again and again while Redis refuses and the lease is ours."""
+        told = False
         while True:
             try:
                 answer = await self.broker.settle(
@@ -219,10 +220,18 @@ class Settler:
                     started=settlement.started,
                     submissions=attempt.context.to_submit,
                 )
-            except ServerUnreachableError as error:
+            # Also what somebody must change first, permissions or a password, may be so in time.
+            except (ServerUnreachableError, ConfigurationError) as error:
                 if attempt.lost is not None:
                     logger.error("task %s: not settled: %s", attempt.delivery.id, error)
                     return "STALE"
+                if not told:
+                    told = True
+                    logger.warning(
+                        "task %s: not settled yet, tried again while its lease lasts: %s",
+                        attempt.delivery.id,
+                        error,
+                    )
                 await asyncio.sleep(_RESETTLE_PAUSE)
                 continue
             if answer != "OK":
