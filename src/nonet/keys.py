@@ -66,6 +66,22 @@ from urllib.parse import quote, unquote
 
 GROUP = "workers"
 
+# Every kind of the event stream, and what it tells of.
+EVENT_KINDS = {
+    "clock": "the clock of Redis was set",
+    "dlq-discard": "dead letters were deleted by hand",
+    "dlq-purge": "old dead letters were deleted by hand",
+    "dlq-resubmit": "dead letters were submitted again",
+    "epoch": "Redis was found empty, or with older data",
+    "limit-set": "a limit was set by hand",
+    "limit-unset": "a limit set by hand was taken back",
+    "limits-published": "the configuration has changed limits",
+    "lock-released": "a lock was taken from its holder",
+    "quarantine-discard": "entries of the quarantine were deleted",
+    "quarantine-retry": "an entry of the quarantine was submitted as a task",
+    "startup-hook": "a start-up hook succeeded or failed",
+}
+
 
 def prefix(namespace: str) -> str:
     """The start of every key of a namespace.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nonet.client import Client, Handle
 from nonet.errors import ConflictError, MalformedMessageError, NotFoundError
 from nonet.message import VERSION, Envelope
-from nonet.stores.quarantine import Quarantine, Quarantined
+from nonet.stores.quarantine import FAILED_STATES, Quarantine, Quarantined
 
 
 async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) -> Handle:
@@ -17,16 +17,20 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
 
     Raises:
         NotFoundError: there is no such entry, and nothing is known of its task.
-        ConflictError: it is no task for this process: its signature, class or bytes do not fit.
+        ConflictError: it is no task for this process: its signature, class or bytes do not fit;
+            or it was submitted before, and that task has failed.
         UnknownTaskError: its class is not registered.
-        InvalidArgumentsError: its class refuses its arguments; or this is no id of an entry.
+        InvalidArgumentsError: its class refuses its arguments.
         LimitImpossible: it counts for more than a limiter allows now.
     """
     id = retry_id(entry)
+    known = await client.results.status(id)
+    if known is not None and known.state in FAILED_STATES:
+        raise _failed_before(entry, known.state)
     try:
         item = await quarantine.get(entry)
     except NotFoundError:
-        if await client.results.status(id) is None:
+        if known is None:
             raise
         return Handle(id, client, created=False)
     envelope = readable(item, client)
@@ -36,8 +40,19 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
     durable = client.registry.get(envelope.name).cls.durable
     # A row in SQL first: who fails in between finds the entry still there, and the same id.
     kept = await client.send(submission, durable=True) if durable else None
-    created = await quarantine.retry(entry, submission, who)
-    return Handle(id, client, created or (kept is not None and kept.created))
+    state = await quarantine.retry(entry, submission, who)
+    if state in FAILED_STATES:
+        raise _failed_before(entry, state)
+    return Handle(id, client, not state or (kept is not None and kept.created))
+
+
+def _failed_before(entry: str, state: str) -> ConflictError:
+    id = retry_id(entry)
+    return ConflictError(
+        f"entry {entry} was submitted again before: its task {id} is {state} "
+        f"('task-run status {id}' says why); it can be submitted once more when nothing is known "
+        "of that task any longer, after NONET_RESULT_TTL"
+    )
 
 
 def readable(item: Quarantined, client: Client) -> Envelope:
@@ -50,6 +65,11 @@ def readable(item: Quarantined, client: Client) -> Envelope:
         raise ConflictError(
             f"entry {item.entry} had {item.size} bytes, of which {len(item.data)} are kept: it "
             "can only be discarded"
+        )
+    if item.is_pointer:
+        raise ConflictError(
+            f"entry {item.entry} is no task here: a stream held it in place of a pointer to one, "
+            "and it is no envelope; it can only be discarded"
         )
     try:
         envelope = client.read(item.task_id, item.data)

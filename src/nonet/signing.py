@@ -73,18 +73,34 @@ class Signer:
                 return data
             raise MalformedMessageError("the message is not signed (NONET_SIGNING_KEYS)")
         id, mac, envelope = _parts(data)
+        if not hmac.compare_digest(mac, self._mac(self._key(id), envelope)):
+            raise MalformedMessageError(
+                f"the signature does not fit the message (key {_shown(id)}): another key of that "
+                "name, another namespace, or changed bytes"
+            )
+        return envelope
+
+    def check_key(self, data: bytes) -> None:
+        """Refuse what is signed if there is no key here that could verify it.
+
+        A signer without keys opens what others have signed; whoever makes an envelope anew, as the
+        task that it claims to be, would take its signature away.
+
+        Raises:
+            MalformedMessageError: it is signed with a key that is not here, or only begins like a
+                signed one.
+        """
+        if data.startswith(_MARK[:1]):
+            self._key(_parts(data)[0])
+
+    def _key(self, id: bytes) -> bytes:
         key = self._keys.get(id)
         if key is None:
             raise MalformedMessageError(
                 f"the message is signed with key {_shown(id)}, which NONET_SIGNING_KEYS does not "
                 "have here"
             )
-        if not hmac.compare_digest(mac, self._mac(key, envelope)):
-            raise MalformedMessageError(
-                f"the signature does not fit the message (key {_shown(id)}): another key of that "
-                "name, another namespace, or changed bytes"
-            )
-        return envelope
+        return key
 
     def _mac(self, key: bytes, envelope: bytes) -> bytes:
         return hmac.digest(key, self._head + _measured(envelope), "sha256")

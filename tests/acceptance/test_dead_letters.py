@@ -47,7 +47,8 @@ async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: Maria
         handle = await app.submit(Buried())
         await until(lambda: site.parked(handle), "the task waits for SQL")
         status = await handle.status()
-        assert status.state == "dying"
+        assert (status.state, status.attempt) == ("dying", 1)
+        assert [task.attempt async for task in app.live(state="dying")] == [1]
         # The reason, not the address, which is longer than what a record keeps.
         assert status.blocker.startswith("SQL: Can't connect to MySQL server")
         assert f"waits for SQL: {status.blocker[5:]};" in (await app.explain(handle)).text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -135,6 +136,7 @@ async def test_two_operators_cause_one_execution(
         task_run.redis.delete(f"{{cli}}:r:{id}")
         late = await task_run("dlq", "resubmit", row)
         assert late.code == 1 and "'task-run dlq resubmit --again 1' submits it" in late.err
+        assert late.err.startswith(f"error: dead letter {row} was submitted again already")
         assert task_run.keys("t:*") == set()
     assert executed.read_text().split() == [id]
 
@@ -212,7 +214,7 @@ async def test_each_of_several_rows_is_reported(task_run: TaskRun, row: int) -> 
     assert failed["row"] == row + 1 and "no dead letter" in failed["error"]
     assert (done["row"], done["created"]) == (row, True)
     ended = await task_run("dlq", "discard", row, row + 1)
-    assert ended.code == 1 and f"row {row + 1}: no dead letter" in ended.err
+    assert ended.code == 1 and f"error: no dead letter {row + 1};" in ended.err
     assert (await task_run("dlq", "list", "--json")).json == []
     for command in ("show", "resubmit", "discard"):
         assert (await task_run("dlq", command, row)).code == 4
@@ -309,6 +311,9 @@ async def test_many_are_resubmitted_whatever_one_of_them_does(
     assert sorted((tmp_path / "later").read_text().split()) == [f"dlq-{row}" for row in good]
     listed = (await task_run("dlq", "list", "--status", "PENDING", "--json")).json
     assert [letter["id"] for letter in listed] == [old_rows[2]]
+    # Also an operator who comes so late that only this one is left: not all.
+    left = await task_run("dlq", "resubmit", "--all")
+    assert (left.code, left.err.count("dead letter")) == (1, 1)
     late = await task_run("dlq", "resubmit", "--reason", "crash")
     assert (late.code, late.out, late.err) == (0, "", "no such dead letter\n")
 
@@ -357,6 +362,71 @@ async def test_purge_deletes_the_old(task_run: TaskRun, old_rows: list[int], age
     assert left == [old_rows[4], old_rows[3], old_rows[2]]
 
 
+async def test_a_purge_that_fails_tells_what_was_deleted(
+    task_run: TaskRun, old_rows: list[int]
+) -> None:
+    """What an earlier batch deleted is told and written down, beside the error."""
+    with _database(task_run) as database:
+        database.execute(f"UPDATE dlq_tasks SET id = 100000 WHERE id = {old_rows[-1]}")
+        database.execute(
+            "CREATE TRIGGER broken BEFORE DELETE ON dlq_tasks WHEN OLD.id = 100000 "
+            "BEGIN SELECT RAISE(ABORT, 'broken'); END"
+        )
+    ended = await task_run("dlq", "purge", "--older-than", "0s")
+    assert ended.code != 0 and ended.out == "4 dead letters purged\n"
+    assert (await _events(task_run))[0]["text"].startswith("4 that died before ")
+
+
+async def _events(task_run: TaskRun) -> list[dict[str, str]]:
+    events: list[dict[str, str]] = (await task_run("events", "--json")).json
+    return events
+
+
+async def test_what_people_do_with_letters_is_written_down(
+    task_run: TaskRun, old_rows: list[int]
+) -> None:
+    """One event for each command that changed something, with how much; none for the others."""
+    for arguments in [
+        ("resubmit", old_rows[0]),
+        ("resubmit", old_rows[0]),
+        ("resubmit", "--reason", "retries"),
+        ("discard", old_rows[1]),
+        ("discard", old_rows[1]),
+        ("discard", "--task", "errands:Gone", "--dry-run"),
+        ("purge", "--older-than", "15d", "--task", "errands:Gone", "--dry-run"),
+        ("purge", "--older-than", "15d", "--task", "errands:Gone"),
+        ("purge", "--older-than", "15d", "--task", "errands:Gone"),
+        ("discard", "--all"),
+    ]:
+        await task_run("dlq", *arguments)
+    events = await _events(task_run)
+    assert [event["kind"] for event in events] == [
+        *("dlq-resubmit", "dlq-resubmit", "dlq-discard", "dlq-purge", "dlq-discard")
+    ]
+    first, many, one, purge, every = [event["text"] for event in events]
+    assert first == f"row {old_rows[0]}"
+    assert many == f"3 rows, the last {old_rows[4]}"
+    assert one == f"row {old_rows[1]}"
+    assert re.fullmatch(r"1 that died before [-:0-9TZ]{20}, task_class errands:Gone", purge)
+    assert every == f"3 rows, the last {old_rows[4]}"
+    assert all("@" in event["who"] for event in events)
+
+
+async def test_without_redis_letters_are_deleted_with_a_warning(
+    task_run: TaskRun, old_rows: list[int]
+) -> None:
+    """What was done in SQL stays done and is told; that no event shows it is told, too."""
+    away = {"NONET_REDIS_URL": "redis://127.0.0.1:1"}
+    discard = await task_run("dlq", "discard", old_rows[0], "--json", **away)
+    assert (discard.code, discard.json) == (0, [{"row": old_rows[0], "discarded": True}])
+    purge = await task_run("dlq", "purge", "--older-than", "0s", **away)
+    assert (purge.code, purge.out) == (0, "4 dead letters purged\n")
+    for ended in (discard, purge):
+        (line,) = ended.err.splitlines()
+        assert line.startswith("warning: done, but 'task-run events' will not show it: ")
+        assert "127.0.0.1:1" in line
+
+
 async def test_letters_can_be_looked_at_without_redis(task_run: TaskRun, row: int) -> None:
     """Listing, showing and discarding need SQL alone."""
     away = {"NONET_REDIS_URL": "redis://127.0.0.1:1"}
@@ -403,7 +473,7 @@ async def test_unreachable_sql_is_exit_code_3(
     """Without the database a command says so in one line, with the password masked."""
     url = "mysql://nonet:s3cret@127.0.0.1:1/nonet"
     ended = await task_run(*arguments, NONET_DB_URL=url)
-    assert ended.code == 3
+    assert (ended.code, ended.out) == (3, "")
     assert len(ended.err.splitlines()) == 1
     assert "mysql://nonet:***@127.0.0.1:1/nonet" in ended.err and "s3cret" not in ended.err
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from cli.terminal import TaskRun
 from servers import RedisServer
 
+import nonet
+from nonet.keys import EVENT_KINDS
 from nonet.stores.broker import Broker
 from nonet.stores.events import Events
 
@@ -104,13 +107,43 @@ async def test_events_of_one_kind(task_run: TaskRun) -> None:
     ended = await task_run("events", "--kind", "limit-set", "--limit", 2, "--json")
     assert [event["text"][:15] for event in ended.json] == ["concurrency job"] * 2
     assert [event["text"][16] for event in ended.json] == ["b", "c"]
-    assert (await task_run("events", "--kind", "none")).err == "no event\n"
+    assert (await task_run("events", "--kind", "epoch")).err == "no event\n"
     follower = await follow(task_run, "--kind", "limit-unset", "--json")
     assert (await follower.event())["text"].startswith("concurrency job c")
     await set_limit(task_run, "d")
     assert (await task_run("limits", "unset", "Job", "d")).code == 0
     assert (await follower.event())["text"].startswith("concurrency job d")
     assert await follower.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "meant"), [("limits-set", "Did you mean limit-set"), ("nonsense", "There are clock,")]
+)
+async def test_a_kind_that_does_not_exist_is_refused(
+    task_run: TaskRun, kind: str, meant: str
+) -> None:
+    """A slip must not look as if nothing had happened; also when it would be followed for ever."""
+    for options in ([], ["--follow"]):
+        ended = await task_run("events", "--kind", kind, *options)
+        assert (ended.code, ended.out) == (2, "")
+        assert f"--kind {kind}: there is no such kind" in ended.err and meant in ended.err
+
+
+def test_every_kind_is_documented_and_known() -> None:
+    """The list of kinds is what scripts and commands write, and what the operator's page tells."""
+    source = Path(nonet.__file__).parent
+    scripts = "".join(path.read_text() for path in source.rglob("*.lua"))
+    written = {
+        kind
+        for first in re.findall(r"log_event\(([^,]*'[^,]*),", scripts)
+        for kind in re.findall(r"'([a-z-]+)'", first)
+    }
+    dlq = set(re.findall(r'"(dlq-\w+)"', (source / "cli/dlq.py").read_text()))
+    assert {"epoch", "limit-set", "limit-unset", "quarantine-retry"} <= written and dlq
+    assert set(EVENT_KINDS) == written | dlq
+    page = (source.parent.parent / "docs/operations.md").read_text()
+    for kind, what in EVENT_KINDS.items():
+        assert f"| `{kind}` | {what} |" in page
 
 
 async def test_following_survives_redis(own_run: TaskRun, own_redis: RedisServer) -> None:

@@ -122,10 +122,17 @@ async def test_discard_deletes_and_is_written_down(task_run: TaskRun) -> None:
 
 @pytest.mark.parametrize("command", ["discard", "retry"])
 async def test_a_slip_acts_on_nothing(task_run: TaskRun, command: str) -> None:
-    """Neither nothing, nor both entries and --all, nor a typing error."""
+    """Neither nothing, nor both entries and --all, nor a typing error; each says what is wrong."""
     (entry,) = await put_aside(task_run, pointers=1)
-    for arguments in ([], [entry, "--all"], ["not-an-id"]):
-        assert (await task_run("quarantine", command, *arguments)).code == 2
+    for arguments, code, problem in [
+        ([], 2, "which entries?"),
+        ([entry, "--all"], 2, "entries are named, so --all has no meaning"),
+        (["nope"], 4, "the quarantine has no entry nope: an id looks like"),
+    ]:
+        ended = await task_run("quarantine", command, *arguments)
+        assert (ended.code, ended.err.startswith(f"error: {problem}")) == (code, True), ended.err
+    shown = await task_run("quarantine", "show", "nope")
+    assert shown.code == 4 and "has no entry nope" in shown.err
     assert len((await task_run("quarantine", "list", "--json")).json) == 1
 
 
@@ -154,6 +161,75 @@ async def test_a_retry_after_the_key_came_runs_once(task_run: TaskRun) -> None:
     assert entry in events[0]["text"]
 
 
+async def test_a_shell_without_keys_takes_no_signature_away(task_run: TaskRun) -> None:
+    """A signed entry that cannot be verified here stays as it is: its key is named."""
+    task_run.environment["NONET_SIGNING_KEYS"] = OLD
+    async with task_run.app() as app:
+        await app.submit(Add(2, 3), id="late")
+    task_run.environment["NONET_SIGNING_KEYS"] = NEW
+    (entry,) = await put_aside(task_run)
+    before = task_run.redis.xlen(f"{{{NAMESPACE}}}:quarantine")
+    for unsigned in ("", "1"):
+        ended = await task_run(
+            *("quarantine", "retry", entry, "--json"),
+            NONET_SIGNING_KEYS="",
+            NONET_ACCEPT_UNSIGNED=unsigned,
+        )
+        assert ended.code == 1
+        assert "key 'old', which NONET_SIGNING_KEYS does not have here" in ended.err
+        assert ended.err.count("entry") == 1
+    assert task_run.redis.xlen(f"{{{NAMESPACE}}}:quarantine") == before == 1
+    assert task_run.keys("t:*") == set()
+
+
+async def test_a_retry_whose_task_has_failed_says_so(task_run: TaskRun) -> None:
+    """What was submitted before and is dead is no success: code 1, and the entry stays."""
+    key = f"{{{NAMESPACE}}}:quarantine"
+    data = envelope("good", a=1)
+    entry = task_run.redis.xadd(key, {"task": "good", "size": len(data), "bytes": data})
+    task_run.redis.set(f"{{{NAMESPACE}}}:r:q-{entry}", "dead|1|")
+    for left in (1, 1, 0):
+        if not left:
+            task_run.redis.xdel(key, entry)
+        ended = await task_run("quarantine", "retry", entry, "--json")
+        assert ended.code == 1
+        assert f"entry {entry} was submitted again before: its task q-{entry} is dead" in ended.err
+        assert ended.err.count(f"entry {entry}") == 1
+        assert task_run.redis.xlen(key) == left
+    task_run.redis.set(f"{{{NAMESPACE}}}:r:q-{entry}", "done|1|")
+    assert (await task_run("quarantine", "retry", entry, "--json")).json[0]["created"] is False
+
+
+async def test_one_of_all_is_not_told_from_one_of_many(task_run: TaskRun) -> None:
+    """The code of `--all` does not depend on how many others were left: 1, not all."""
+    data = encode(Envelope(VERSION, "odd", "errands:Nobody", {}, {}, 1.5))
+    key = f"{{{NAMESPACE}}}:quarantine"
+    entry = task_run.redis.xadd(key, {"task": "odd", "size": len(data), "bytes": data})
+    named, every = [await task_run("quarantine", "retry", which) for which in (entry, "--all")]
+    assert (named.code, every.code) == (2, 1)
+    assert f"entry {entry}: unknown task" in named.err and named.err == every.err
+
+
+async def test_the_log_and_the_list_tell_of_garbage(
+    task_run: TaskRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker names the task that is none, without an attempt that never was; the list counts."""
+    await put_aside(task_run, ("odd", b"\xc1s3cret-pw"), pointers=2)
+    (line,) = [text for text in caplog.messages if "task odd" in text]
+    assert line.startswith("task odd is none and goes to the quarantine, not executed: message of")
+    assert "()" not in caplog.text and "s3cret" not in caplog.text
+    await task_run("quarantine", "discard", "--all")
+    ended = await task_run("quarantine", "list")
+    assert "3 were put here since Redis was last empty" in ended.err
+
+
+async def test_sizes_are_those_that_are_listed(task_run: TaskRun) -> None:
+    """What is kept of a stream's entry counts as the entry did, however it is packed."""
+    (entry,) = await put_aside(task_run, pointers=1)
+    shown = (await task_run("quarantine", "show", entry, "--json")).json
+    assert shown["kept"] == shown["size"] == len("nopointer 0")
+
+
 async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> None:
     """Each with its reason; it stays where it is, and the others are submitted."""
     unknown = encode(Envelope(VERSION, "unknown", "errands:Nobody", {}, {}, 1.5))
@@ -161,7 +237,7 @@ async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> No
         "bytes": (b"\xc1", "begins like a signed one"),
         "swapped": (envelope("other", a=1), "another task, other"),
         "long": (b"\xc1" * 300_000, "300000 bytes, of which 65536 are kept"),
-        "": (b"", "no task here"),  # the pointer
+        "": (b"", "no task here: a stream held it in place of a pointer"),
     }
     made = [(id, data) for id, (data, _) in cases.items() if id]
     await put_aside(task_run, *made, pointers=1)

@@ -292,6 +292,24 @@ async def test_help_names_every_command(task_run: TaskRun) -> None:
         assert (await task_run(name, "--help")).code == 0
 
 
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("task-run", ()),
+        ("task-run", ("dlq", "purge")),
+        ("task-worker", ()),
+        ("task-scheduler", ()),
+    ],
+)
+async def test_help_is_plain_text(
+    task_run: TaskRun, script: str, arguments: tuple[str, ...]
+) -> None:
+    """All commands show their help alike, without frames: it can be searched and pasted."""
+    ended = await task_run(*arguments, "--help", script=script)
+    assert ended.code == 0 and "\nOptions:\n" in ended.out
+    assert not set(ended.out) & set("╭│╰─┌└")
+
+
 def test_help_waits_for_nothing_heavy() -> None:
     """What only some commands need is not imported before they run: ``--help`` is quick."""
     heavy = {"sqlalchemy", "alembic", "rich", "fastapi"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nonet.errors import BrokerFullError, InvalidArgumentsError, NotFoundError
+from nonet.errors import BrokerFullError, NotFoundError
 from nonet.stores.broker import Broker, Delivery, Submission
 from nonet.stores.quarantine import Quarantine, Quarantined
 
@@ -174,8 +174,8 @@ async def test_a_retry_executes_once(broker: Broker, quarantine: Quarantine) -> 
     await garbage(broker, b"x")
     (item,) = await entries(quarantine)
     task = Submission(f"q-{item.entry}", "probes:Quick", "normal:small", b"better")
-    assert await quarantine.retry(item.entry, task, "me@here 1")
-    assert not await quarantine.retry(item.entry, task, "me@here 1")
+    assert await quarantine.retry(item.entry, task, "me@here 1") == ""
+    assert await quarantine.retry(item.entry, task, "me@here 1") == "queued"
     deliveries, _ = await broker.fetch("small-a", "small", 5)
     assert [(d.id, d.envelope) for d in deliveries] == [(task.id, b"better")]
     assert await entries(quarantine) == []
@@ -185,6 +185,42 @@ async def test_a_retry_executes_once(broker: Broker, quarantine: Quarantine) -> 
     other = Submission("q-1-1", "probes:Quick", "normal:small", b"")
     with pytest.raises(NotFoundError, match="no entry 1-1"):
         await quarantine.retry("1-1", other, "me")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stays"), [("done", False), ("back", False), ("dying", True), ("dead", True)]
+)
+async def test_an_entry_stays_if_its_task_has_failed(
+    broker: Broker, quarantine: Quarantine, outcome: str, stays: bool
+) -> None:
+    """Its bytes are the only ones left then; a task that lives or is done needs none."""
+    await garbage(broker, b"x")
+    (item,) = await entries(quarantine)
+    task = Submission(f"q-{item.entry}", "probes:Quick", "normal:small", b"better")
+    await broker.submit([task])
+    ((delivery,), _) = await broker.fetch("small-a", "small", 1)
+    await broker.settle(delivery, outcome, b"")
+    state = {"back": "queued"}.get(outcome, outcome)
+    assert await quarantine.retry(item.entry, task, "me") == state
+    assert bool(await entries(quarantine)) is stays
+    kinds = [fields[b"kind"] for _, fields in await broker.client.xrange("{test}:events")]
+    assert kinds == ([] if stays else [b"quarantine-retry"])
+
+
+@pytest.mark.parametrize("of_another_type", [False, True])
+async def test_what_is_put_there_is_counted(
+    broker: Broker, quarantine: Quarantine, of_another_type: bool
+) -> None:
+    """The count goes on when entries are deleted; where it cannot be kept, the bytes still are."""
+    assert await quarantine.count_since_loss() == 0
+    if of_another_type:
+        await broker.client.hset("{test}:counters", "quarantined", "many")
+    await garbage(broker, b"x")
+    await garbage(broker, b"y")
+    kept = await entries(quarantine)
+    assert len(kept) == 2
+    await quarantine.discard([item.entry for item in kept], "me")
+    assert await quarantine.count_since_loss() == (0 if of_another_type else 2)
 
 
 async def test_what_is_discarded_is_written_down(broker: Broker, quarantine: Quarantine) -> None:
@@ -204,9 +240,9 @@ async def test_what_is_discarded_is_written_down(broker: Broker, quarantine: Qua
 @pytest.mark.parametrize("entry", ["", "-", "+", "x", "1-1-1", "1 - 1"])
 async def test_only_ids_of_entries_are_taken(quarantine: Quarantine, entry: str) -> None:
     """A range or a typing error never means more than one entry."""
-    with pytest.raises(InvalidArgumentsError):
+    with pytest.raises(NotFoundError, match="an id looks like"):
         await quarantine.get(entry)
-    with pytest.raises(InvalidArgumentsError):
+    with pytest.raises(NotFoundError, match="an id looks like"):
         await quarantine.discard([entry], "me")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -167,6 +168,16 @@ def exit_code(error: NonetError) -> ExitCode:
 def say(problem: str) -> None:
     """One line on stderr about what is wrong."""
     typer.echo(f"error: {printable(' '.join(problem.split()))}", err=True)
+
+
+def named(thing: str, problem: str) -> str:
+    """What is wrong with one thing of several; it is named once.
+
+    >>> named("entry 1-1", "unknown task 'a:B'."), named("entry 1-1", "there is no entry 1-1")
+    ("entry 1-1: unknown task 'a:B'.", 'there is no entry 1-1')
+    """
+    has_name = re.search(rf"(?<!\S){re.escape(thing)}(?![\w-])", problem)
+    return problem if has_name else f"{thing}: {problem}"
 
 
 def set_up_logging(debug: bool) -> None:

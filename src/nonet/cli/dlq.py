@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,16 +20,26 @@ from nonet.cli.common import (
     Tasks,
     application,
     exit_code,
+    named,
+    observer,
     run,
     say,
     settings_options,
 )
 from nonet.cli.durations import duration
-from nonet.cli.output import print_fields, print_json, print_rows, print_table, print_text
+from nonet.cli.output import (
+    print_fields,
+    print_json,
+    print_rows,
+    print_table,
+    print_text,
+    printable,
+)
 from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
-from nonet.service import ExitCode
+from nonet.service import ExitCode, who
 
 if TYPE_CHECKING:
+    from nonet.app import Nonet
     from nonet.stores.dead_letters import DeadLetter, DeadLetters, Selection
 
 app = typer.Typer(help="Dead letters: what failed for good, kept in SQL.")
@@ -157,8 +167,9 @@ def resubmit(
 ) -> None:
     """Submit dead letters again, each once, as a new task whose id is printed.
 
-    Name rows, or say by filters which letters, the oldest first. Exit codes: 0 all of them,
-    1 not all, 3 Redis or SQL unreachable.
+    Name rows, or say by filters which letters, the oldest first. 'task-run events' shows who did.
+    Exit codes: 0 all of them, 1 not all, 3 Redis or SQL unreachable; for one named row also
+    2 unknown class or arguments, 4 there is none.
     """
 
     async def command() -> int:
@@ -179,7 +190,10 @@ def resubmit(
                 handle = await nonet.resubmit(row, again=again)
                 return {"id": str(handle), "created": handle.created}
 
-            return await _each(await nonet.dead_letters(), targets, one, as_json)
+            async def log(text: str) -> None:
+                await _log(nullcontext(nonet), "dlq-resubmit", text)
+
+            return await _each(await nonet.dead_letters(), targets, one, log, as_json)
 
     run(debug, command)
 
@@ -203,8 +217,9 @@ def discard(
 ) -> None:
     """Delete dead letters and tell each one.
 
-    Name rows, or say by filters which letters, the oldest first. Exit codes: 0 all of them,
-    1 not all, 3 SQL unreachable.
+    Name rows, or say by filters which letters, the oldest first. 'task-run events' shows who did,
+    if Redis answers. Exit codes: 0 all of them, 1 not all, 3 SQL unreachable; for one named row
+    also 4 there is none.
     """
 
     async def command() -> int:
@@ -217,7 +232,10 @@ def discard(
                 await letters.discard(row, only=targets.selection)
                 return {"discarded": True}
 
-            return await _each(letters, targets, one, as_json)
+            async def log(text: str) -> None:
+                await _log(observer(namespace, state_dir), "dlq-discard", text)
+
+            return await _each(letters, targets, one, log, as_json)
 
     run(debug, command)
 
@@ -242,6 +260,7 @@ def purge(
 ) -> None:
     """Delete old dead letters, some hundred at a time, and tell how many.
 
+    'task-run events' shows who did, if Redis answers.
     Exit codes: 0 done, also if there was none, 3 SQL unreachable; what was deleted stays so.
     """
 
@@ -259,8 +278,16 @@ def purge(
                 else:
                     async for deleted in letters.purge(old):
                         found += deleted
-            finally:
+            except BaseException:
+                if found:  # else the error says it all
+                    _tell_purge(found, old.died_before, dry_run, as_json)
+                raise
+            else:
                 _tell_purge(found, old.died_before, dry_run, as_json)
+            finally:
+                if found and not dry_run:
+                    text = f"{found} that {_in_words(old)}"
+                    await _log(observer(namespace, state_dir), "dlq-purge", text)
         return ExitCode.OK
 
     run(debug, command)
@@ -271,6 +298,23 @@ def _tell_purge(found: int, before: datetime | None, dry_run: bool, as_json: boo
         print_json({"before": before, "found": found, "purged": 0 if dry_run else found})
     else:
         typer.echo(f"{found} dead letters {'would be purged' if dry_run else 'purged'}")
+
+
+def _in_words(old: Selection) -> str:
+    """What a purge was to delete, for the event stream."""
+    given = {name: getattr(old, name) for name in ("status", "task_class", "reason")}
+    filters = [f"{name} {value}" for name, value in given.items() if value]
+    return ", ".join([f"died before {old.died_before:%Y-%m-%dT%H:%M:%SZ}", *filters])
+
+
+async def _log(application: AbstractAsyncContextManager[Nonet], kind: str, text: str) -> None:
+    """Write to the event stream what was done in SQL; without Redis that stays done."""
+    try:
+        async with application as nonet:
+            await nonet.events.log(kind, who(), text)
+    except NonetError as error:
+        problem = printable(" ".join(str(error).split()))
+        typer.echo(f"warning: done, but 'task-run events' will not show it: {problem}", err=True)
 
 
 @asynccontextmanager
@@ -376,10 +420,15 @@ async def _each(
     letters: DeadLetters,
     targets: _Targets,
     act: Callable[[int], Awaitable[dict[str, Any]]],
+    log: Callable[[str], Awaitable[None]],
     as_json: bool,
 ) -> ExitCode:
-    """Act on each row, whatever became of the others, and report every one."""
-    report = _Report(as_json)
+    """Act on each row, whatever became of the others, and report every one.
+
+    Args:
+        log: takes what was done, for the event stream.
+    """
+    report = _Report(as_json, are_named=targets.selection is None)
     try:
         async for page in targets.pages(letters):
             for row in page:
@@ -392,6 +441,8 @@ async def _each(
             report.turn_page()
     finally:
         report.close()
+        if not targets.dry_run and (text := report.in_words()):
+            await log(text)
     if targets.dry_run:
         typer.echo(f"{len(report.entries)} rows; nothing was done (--dry-run)", err=True)
     elif not report.entries:
@@ -401,9 +452,14 @@ async def _each(
 
 @dataclass
 class _Report:
-    """What became of each row: for people page by page, for programs one array at the end."""
+    """What became of each row: for people page by page, for programs one array at the end.
+
+    Attributes:
+        are_named: the rows were named, so that the code of one tells what is wrong with it.
+    """
 
     as_json: bool
+    are_named: bool
     entries: list[dict[str, Any]] = field(default_factory=list)
     failures: list[ExitCode] = field(default_factory=list)
     _told: int = 0
@@ -414,7 +470,7 @@ class _Report:
     def failed(self, row: int, error: NonetError) -> None:
         self.entries.append({"row": row, "error": str(error)})
         self.failures.append(exit_code(error))
-        say(f"row {row}: {error}")
+        say(named(f"dead letter {row}", str(error)))
 
     def turn_page(self) -> None:
         """Tell people what has been done since the last page."""
@@ -432,7 +488,17 @@ class _Report:
     def code(self) -> ExitCode:
         if not self.failures:
             return ExitCode.OK
-        return self.failures[0] if len(self.entries) == 1 else ExitCode.FAILED
+        if self.are_named and len(self.entries) == 1:
+            return self.failures[0]
+        return ExitCode.FAILED
+
+    def in_words(self) -> str:
+        """How many rows were changed, and the last one; empty if none was."""
+        done = [entry for entry in self.entries if "error" not in entry]
+        rows = [entry["row"] for entry in done if entry.get("created", True)]
+        if len(rows) < 2:
+            return "".join(f"row {row}" for row in rows)
+        return f"{len(rows)} rows, the last {rows[-1]}"
 
 
 # ---- one letter ---------------------------------------------------------------------------------

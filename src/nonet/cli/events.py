@@ -1,4 +1,4 @@
-"""``task-run events``: who changed what in a namespace."""
+"""``task-run events``: who changed what in a namespace, and what befell it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
 from nonet.cli.output import cell, print_json, print_rows
-from nonet.errors import ServerUnreachableError
+from nonet.errors import ConfigurationError, ServerUnreachableError, suggestion
+from nonet.keys import EVENT_KINDS
 from nonet.service import ExitCode, stop_on_signals
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def events(
         bool, typer.Option("--follow", help="Then show new ones as they come, until Ctrl-C.")
     ] = False,
     kind: Annotated[
-        str | None, typer.Option(help="Only of this kind: limit-set, lock-released, epoch …")
+        str | None,
+        typer.Option(help=f"Only of this kind: {', '.join(EVENT_KINDS)}.", show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="At most so many, the newest.")] = 100,
     as_json: Json = False,
@@ -32,12 +34,15 @@ def events(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Show who changed limits or locks, the newest last. Redis keeps about 10,000 events.
+    """Show what happened to the namespace, and who did it, the newest last.
 
-    With --follow --json each event is a line of its own. It goes on while Redis is away.
+    Limits, locks, dead letters and the quarantine changed by hand; limits changed by the
+    configuration; losses of data, steps of the clock, start-up hooks. Redis keeps about 10,000
+    events. With --follow --json each event is a line of its own. It goes on while Redis is away.
     """
 
     async def command() -> int:
+        _check_kind(kind)
         async with observer(namespace, state_dir) as nonet:
             if follow:
                 await _follow(nonet.events.follow(limit, kind=kind), as_json)
@@ -47,6 +52,15 @@ def events(
         return ExitCode.OK
 
     run(debug, command)
+
+
+def _check_kind(kind: str | None) -> None:
+    """Refuse a kind that no event has: a slip would look as if nothing had happened."""
+    if kind is not None and kind not in EVENT_KINDS:
+        raise ConfigurationError(
+            f"--kind {kind}: there is no such kind of event.{suggestion(kind, EVENT_KINDS)} "
+            f"There are {', '.join(EVENT_KINDS)}"
+        )
 
 
 async def _follow(following: Following, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from nonet.cli.common import (
     Tasks,
     application,
     exit_code,
+    named,
     observer,
     run,
     say,
@@ -56,7 +57,10 @@ def list_(
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
             rows = [_row(item) async for item in nonet.quarantine.newest(limit)]
+            count = await nonet.quarantine.count_since_loss()
         print_rows(rows, as_json, "the quarantine is empty")
+        if count:
+            typer.echo(f"{count} were put here since Redis was last empty", err=True)
         return ExitCode.OK
 
     run(debug, command)
@@ -88,7 +92,7 @@ def show(
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
             item = await nonet.quarantine.get(entry)
-        document = {**_row(item), "kept": len(item.data)}
+        document = {**_row(item), "kept": min(len(item.data), item.size)}
         envelope = _envelope(item)
         if envelope is not None:
             document["envelope"] = _claims(envelope)
@@ -128,7 +132,7 @@ def discard(
             for entry, done in zip(chosen, gone, strict=True)
         ]
         codes = [ExitCode.NOT_FOUND for done in gone if not done]
-        return _tell(report, codes, as_json)
+        return _tell(report, codes, as_json, is_one=not every)
 
     run(debug, command)
 
@@ -147,8 +151,8 @@ def retry(
 
     What is no task for this process stays where it is, and the reason is told: its signature
     (NONET_SIGNING_KEYS), length (NONET_MESSAGE_LIMIT), class and arguments are looked at as a
-    worker would. Exit codes: 0 all of them, 1 not all; for one entry also 2 unknown class or
-    arguments, 4 there is none.
+    worker would. So does an entry whose task was made before and has failed. Exit codes: 0 all of
+    them, 1 not all; for one named entry also 2 unknown class or arguments, 4 there is none.
     """
 
     async def command() -> int:
@@ -162,7 +166,7 @@ def retry(
 
             # The oldest first, as they were submitted.
             chosen = (await _chosen(entries, every, nonet.quarantine))[:: -1 if every else 1]
-            return await _each(chosen, one, as_json)
+            return await _each(chosen, one, as_json, is_one=not every)
 
     run(debug, command)
 
@@ -176,7 +180,11 @@ async def _chosen(entries: list[str] | None, every: bool, quarantine: Quarantine
     Raises:
         ConfigurationError: neither ids nor --all, or both: a slip must not act on everything.
     """
-    if bool(entries) == every:
+    if entries and every:
+        raise ConfigurationError(
+            "entries are named, so --all has no meaning: leave out the entries or --all"
+        )
+    if not (entries or every):
         raise ConfigurationError(
             "which entries? Name them (see 'task-run quarantine list'), or give --all"
         )
@@ -186,7 +194,11 @@ async def _chosen(entries: list[str] | None, every: bool, quarantine: Quarantine
 
 
 async def _each(
-    entries: list[str], act: Callable[[str], Coroutine[Any, Any, dict[str, Any]]], as_json: bool
+    entries: list[str],
+    act: Callable[[str], Coroutine[Any, Any, dict[str, Any]]],
+    as_json: bool,
+    *,
+    is_one: bool,
 ) -> ExitCode:
     """Act on each entry, whatever became of the others, and report every one."""
     report: list[dict[str, Any]] = []
@@ -201,15 +213,21 @@ async def _each(
                 report.append({"entry": entry, "error": str(error)})
                 codes.append(exit_code(error))
     finally:
-        code = _tell(report, codes, as_json)
+        code = _tell(report, codes, as_json, is_one=is_one)
     return code
 
 
-def _tell(report: list[dict[str, Any]], codes: list[ExitCode], as_json: bool) -> ExitCode:
-    """Print what became of each entry; the exit code, given those of the failures."""
+def _tell(
+    report: list[dict[str, Any]], codes: list[ExitCode], as_json: bool, *, is_one: bool
+) -> ExitCode:
+    """Print what became of each entry; the exit code, given those of the failures.
+
+    Args:
+        is_one: if there is one entry it was named, so the code tells what is wrong with it.
+    """
     for row in report:
         if "error" in row:
-            say(f"entry {row['entry']}: {row['error']}")
+            say(named(f"entry {row['entry']}", row["error"]))
     done = [row for row in report if "error" not in row]
     if as_json:
         print_json(report)
@@ -217,7 +235,7 @@ def _tell(report: list[dict[str, Any]], codes: list[ExitCode], as_json: bool) ->
         print_rows(done, False, "the quarantine is empty")
     if not codes:
         return ExitCode.OK
-    return codes[0] if len(report) == 1 else ExitCode.FAILED
+    return codes[0] if is_one and len(report) == 1 else ExitCode.FAILED
 
 
 def _row(item: Quarantined) -> dict[str, Any]:

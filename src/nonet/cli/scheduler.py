@@ -20,7 +20,7 @@ from nonet.cli.common import (
 )
 from nonet.service import stop_on_signals
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command()

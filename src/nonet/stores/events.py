@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from nonet.keys import prefix
-from nonet.stores.redis import AsyncRedis, server_errors
+from nonet.stores.redis import AsyncRedis, Scripts, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE = 500
@@ -19,7 +19,7 @@ class Event:
 
     Attributes:
         at: by the clock of Redis.
-        kind: a word for programs: ``limit-set``, ``limit-unset``, ``limits-published`` …
+        kind: a word for programs, one of `nonet.keys.EVENT_KINDS`.
         who: ``user@host pid``.
         text: what changed, for people.
     """
@@ -36,6 +36,17 @@ class Events:
     def __init__(self, client: AsyncRedis, namespace: str) -> None:
         self._client = client
         self._key = f"{prefix(namespace)}events"
+        self._scripts = Scripts(client, prefix(namespace))
+
+    async def log(self, kind: str, who: str, text: str) -> None:
+        """Keep what somebody did outside of Redis.
+
+        Args:
+            kind: one of `nonet.keys.EVENT_KINDS`.
+            who: ``user@host pid``.
+            text: what was done, for people.
+        """
+        await self._scripts.run("log_event", kind, who, text)
 
     async def last(self, limit: int, *, kind: str | None = None) -> list[Event]:
         """The last `limit` events, of one kind if given, the newest last."""

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 from nonet.errors import (
     NEXT_STEP_IMPOSSIBLE,
-    InvalidArgumentsError,
     LimitImpossible,
     NotFoundError,
 )
@@ -18,6 +17,8 @@ from nonet.stores.broker import Submission
 from nonet.stores.redis import AsyncRedis, Scripts, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A task in one of these was not what its entry in the quarantine was kept for.
+FAILED_STATES = frozenset({"dying", "dead", "cancelled", "expired"})
 _ENTRY = re.compile(r"\d{1,20}-\d{1,20}")
 # Entries in one call: each may hold as much as a whole message.
 _PAGE = 50
@@ -54,14 +55,20 @@ class Quarantined:
         """Whether nothing was cut off."""
         return len(self.data) >= self.size
 
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it is the packed fields of an entry of a stream: longer than these alone."""
+        return len(self.data) > self.size
+
 
 class Quarantine:
     """The quarantine of one namespace, over a broker's connection; scripts write it."""
 
     def __init__(self, client: AsyncRedis, namespace: str) -> None:
         self._client = client
-        self._key = f"{prefix(namespace)}quarantine"
-        self._scripts = Scripts(client, prefix(namespace))
+        self._prefix = prefix(namespace)
+        self._key = f"{self._prefix}quarantine"
+        self._scripts = Scripts(client, self._prefix)
 
     async def newest(self, limit: int) -> AsyncIterator[Quarantined]:
         """At most `limit` entries, the newest first."""
@@ -80,8 +87,7 @@ class Quarantine:
         """One entry.
 
         Raises:
-            InvalidArgumentsError: this is no id of an entry.
-            NotFoundError: there is no such entry.
+            NotFoundError: there is no such entry, or this is no id of one.
         """
         _check(entry)
         async with server_errors(self._client):
@@ -97,7 +103,7 @@ class Quarantine:
             who: deletes them, for the event stream.
 
         Raises:
-            InvalidArgumentsError: one is no id of an entry.
+            NotFoundError: one is no id of an entry; then none is deleted.
         """
         for entry in entries:
             _check(entry)
@@ -108,15 +114,17 @@ class Quarantine:
             gone += [one == 1 for one in answer]
         return gone
 
-    async def retry(self, entry: str, submission: Submission, who: str) -> bool:
+    async def retry(self, entry: str, submission: Submission, who: str) -> str:
         """Submit what an entry holds and take it out of the quarantine, in one step.
+
+        If its task is known and has failed, the entry stays.
 
         Args:
             submission: what it is as a task, with an id made of the entry.
             who: does this, for the event stream.
 
         Returns:
-            False if the task is known: this was done before.
+            Empty if it was submitted; else the task is known, and this is its state.
 
         Raises:
             NotFoundError: there is no such entry.
@@ -128,7 +136,13 @@ class Quarantine:
             raise LimitImpossible(why)
         if answer == -1:
             raise NotFoundError(_unknown(entry))
-        return bool(answer == 1)
+        return "" if answer == 1 else bytes(answer).decode()
+
+    async def count_since_loss(self) -> int:
+        """How many entries were put there since Redis was last empty, whatever became of them."""
+        async with server_errors(self._client):
+            found = await self._client.hget(f"{self._prefix}counters", "quarantined")
+        return _number(found, 0)
 
 
 def _entry(id: bytes, fields: dict[bytes, bytes]) -> Quarantined:
@@ -165,8 +179,10 @@ def _instant(microseconds: int) -> datetime:
 
 def _check(entry: str) -> None:
     if not _ENTRY.fullmatch(entry):
-        problem = "is no entry of the quarantine: take it from 'task-run quarantine list'"
-        raise InvalidArgumentsError(f"{entry:.100}", [problem])
+        raise NotFoundError(
+            f"the quarantine has no entry {entry:.100}: an id looks like 1767225600000-0; take it "
+            "from 'task-run quarantine list'"
+        )
 
 
 def _unknown(entry: str) -> str:

@@ -278,6 +278,13 @@ class Settler:
         return full
 
     def _log_failure(self, attempt: Attempt, settlement: Settlement) -> None:
+        if settlement.reason == Reason.QUARANTINED:
+            logger.warning(
+                "task %s is none and goes to the quarantine, not executed: %s",
+                attempt.delivery.id,
+                _in_one_line(settlement.error.text),
+            )
+            return
         logger.log(
             # A task that asked to be handed back has not failed.
             logging.INFO if settlement.outcome == "back" else logging.WARNING,
@@ -334,6 +341,10 @@ def _line(settlement: Settlement) -> str:
     """One line about the error, or what the task waits for."""
     error = settlement.error
     text = f"{error.type}: {error.text}" if error.type else str(settlement.reason)
+    return _in_one_line(text)
+
+
+def _in_one_line(text: str) -> str:
     first = text.encode("utf-8", "backslashreplace").decode().split("\n")[0]
     # A task's text must not paint in the terminal of whoever reads the log.
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", first)

@@ -40,6 +40,7 @@ local function keep_in_quarantine(reason, task, key, entry, size, bytes)
     redis.call('DEL', P .. 'quarantine', P .. 'quarantine:bytes')
     added = add(redis.call)
   end
+  redis.pcall('HINCRBY', P .. 'counters', 'quarantined', 1)
   local held = bytes_in_quarantine() + #bytes
   redis.call('SET', P .. 'quarantine:bytes', digits(held))
   for _ = 1, 1000 do  -- what is left over leaves with the next ones

@@ -1,0 +1,7 @@
+#!lua flags=allow-oom
+-- log_event: keep what somebody did elsewhere, for example in SQL.
+-- KEYS  prefix
+-- ARGV  kind, who, text
+-- returns nothing
+-- @include base events
+log_event(ARGV[1], ARGV[2], ARGV[3])
