@@ -450,11 +450,19 @@ class Client:
         """The envelope of task `id`, as a worker with the settings of this process reads it.
 
         Raises:
-            MalformedMessageError: a worker would put it into the quarantine; or it is signed, and
-                this process has no key to verify it with.
+            MalformedMessageError: a worker would put it into the quarantine.
+        """
+        return open_envelope(data, id, self._signer, limit_bytes=self._message_limit)
+
+    def read_again(self, id: str, data: bytes) -> Envelope:
+        """As `read`, for who makes the envelope anew (`prepare_again`).
+
+        Raises:
+            MalformedMessageError: as in `read`; or it is signed, and this process has no key to
+                verify it with.
         """
         self._signer.check_key(data)
-        return open_envelope(data, id, self._signer, limit_bytes=self._message_limit)
+        return self.read(id, data)
 
     def _locks(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
         try:

@@ -72,7 +72,7 @@ def readable(item: Quarantined, client: Client) -> Envelope:
             "and it is no envelope; it can only be discarded"
         )
     try:
-        envelope = client.read(item.task_id, item.data)
+        envelope = client.read_again(item.task_id, item.data)
     except MalformedMessageError as error:
         raise ConflictError(f"entry {item.entry} is no task here: {error}") from None
     if envelope.version > VERSION:
