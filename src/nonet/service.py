@@ -17,6 +17,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from contextlib import asynccontextmanager
 from enum import IntEnum
 
+from nonet.errors import NonetError
+from nonet.outcomes import summarize
+
 logger = logging.getLogger(__name__)
 
 # Asks a daemon to drain; sent twice it is still one request, unlike SIGTERM.
@@ -146,18 +149,31 @@ async def stop_on_signals(grace_seconds: float = 0.0) -> AsyncIterator[Stop]:
 async def every(stop: Stop, name: str, tick: Callable[[], Awaitable[float]]) -> None:
     """Call `tick` until a stop is requested; it returns the seconds until its next call.
 
-    An exception of a tick is logged and the loop goes on, a little later with each failure.
+    An exception of a tick, of any kind, is logged and the loop goes on, a little later with each
+    failure; only a cancellation of the loop itself ends it.
     """
     failures = 0
     while not stop.requested.is_set():
         try:
             pause = await tick()
             failures = 0
-        except Exception as error:
+        except BaseException as error:  # SystemExit of an application's code ends no daemon
+            if is_end(error):
+                raise
             failures += 1
             pause = 0.1 * 2 ** min(failures, 6) * random.uniform(0.75, 1.25)
             log_tick_failure(name, error, pause)
         await stop.sleep(pause)
+
+
+def is_end(error: BaseException) -> bool:
+    """Whether an exception ends the current asyncio task, and is none that code in it made up."""
+    try:
+        current = asyncio.current_task()
+    except RuntimeError:  # no loop runs any more: it was closed
+        return True
+    is_cancelled = isinstance(error, asyncio.CancelledError)
+    return current is None or (is_cancelled and current.cancelling() > 0)
 
 
 async def wind_up(stop: Stop, loops: Set[asyncio.Task[None]]) -> None:
@@ -176,14 +192,15 @@ async def wind_up(stop: Stop, loops: Set[asyncio.Task[None]]) -> None:
         task.cancel()
 
 
-def log_tick_failure(name: str, error: Exception, pause: float) -> None:
+def log_tick_failure(name: str, error: BaseException, pause: float) -> None:
     """One line for what is expected to happen (a server is away), a traceback for the rest."""
-    expected = type(error).__module__.startswith("nonet.")
+    expected = issubclass(type(error), NonetError)
+    why = summarize(error)
     logger.log(
         logging.WARNING if expected else logging.ERROR,
         "%s failed, next try in %.1f s: %s",
         name,
         pause,
-        error,
+        why.text if expected else f"{why.type}: {why.text}",
         exc_info=None if expected else error,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from acceptance.site import PROBES, Site
 from daemons import until
 
@@ -11,8 +12,12 @@ TASKS = f"{PROBES},acceptance.saving_tasks"
 
 
 def lines(site: Site) -> list[str]:
+    return [line.split()[0] for line in said(site).splitlines()]
+
+
+def said(site: Site) -> str:
     path = Path(site.settings["PROBE_JOURNAL"]).with_name("hooks")
-    return [line.split()[0] for line in path.read_text().splitlines()] if path.exists() else []
+    return path.read_text() if path.exists() else ""
 
 
 def remove(path: str) -> None:
@@ -66,4 +71,59 @@ async def test_a_killed_scheduler_leaves_the_rest_to_the_next(site: Site) -> Non
     before = len(lines(site))
     site.scheduler()
     await until(lambda: lines(site)[before:] == ["reset", "second"], "the next leader goes on")
+    await site.all_ended()
+
+
+RAISING = f"{PROBES},acceptance.raising_hooks"
+
+
+@pytest.mark.parametrize("name", ["awaited", "in_thread"])
+async def test_a_hook_may_raise_anything(site: Site, name: str) -> None:
+    """SystemExit, CancelledError and others are failures: the same scheduler tries again."""
+    site.settings["NONET_TASKS"] = RAISING
+    kinds = ["SystemExit", "CancelledError", "Own", "KeyboardInterrupt", "GeneratorExit"]
+    site.write(name, "\n".join(kinds))
+    scheduler = site.scheduler()
+    await until(lambda: "in_thread is done" in scheduler.log, "both succeed in the end", seconds=60)
+    assert scheduler.alive
+    told = [fields["text"] for _, fields in site.redis.xrange(site.key("events"))]
+    mine = [text.split()[1:] for text in told if f".{name}:" in text]
+    assert mine == [*(["failed:", f"{kind}:"] for kind in kinds), ["done"]]
+
+
+async def test_a_hook_may_await_what_raises_anything(site: Site) -> None:
+    """GeneratorExit of a future, which closes what awaits it, is a failure, too."""
+    site.settings["NONET_TASKS"] = RAISING
+    site.write("awaited", "of a future")
+    scheduler = site.scheduler()
+    await until(lambda: "awaited is done" in scheduler.log, "it succeeds in the end")
+    assert "awaited: GeneratorExit" in scheduler.log
+
+
+@pytest.mark.parametrize("name", ["awaited", "in_thread"])
+async def test_a_hook_that_hangs_begins_anew_in_the_next_epoch(site: Site, name: str) -> None:
+    """It is cancelled, or left to its thread, and called again; the scheduler goes on to stop."""
+    site.settings["NONET_TASKS"] = RAISING
+    site.write(name, "hang\n")
+    scheduler = site.scheduler()
+    await until(lambda: f"{name} hang" in said(site), "the hook hangs")
+    site.redis.flushall()
+    await until(lambda: "in_thread is done" in scheduler.log, "all succeed in the new epoch")
+    assert f"{name} was cancelled: somebody else leads, or Redis was emptied" in scheduler.log
+    assert ("goes on in its thread" in scheduler.log) == (name == "in_thread")
+    site.write("gate", "")
+    scheduler.terminate()
+    assert scheduler.wait() == 0
+
+
+async def test_a_schedule_may_raise_anything(site: Site) -> None:
+    """SystemExit and CancelledError of a schedule are told; the other entries are fired."""
+    site.settings["NONET_TASKS"] = f"{RAISING},acceptance.periodic_tasks"
+    site.worker()
+    scheduler = site.scheduler()
+    await site.until_event("start", 3, task="Tick")
+    assert "Exiting||default: SystemExit" in scheduler.log
+    assert "Cancelling||default: CancelledError" in scheduler.log
+    scheduler.terminate()
+    assert scheduler.wait() == 0
     await site.all_ended()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from nonet.errors import ServerUnreachableError
 from nonet.service import Stop, every
 
@@ -54,6 +56,58 @@ async def test_a_success_resets_the_pause() -> None:
     await every(stop, "test", tick)
     assert stop.pauses[5] > 3 > stop.pauses[7]
     assert [stop.pauses[6], stop.pauses[8]] == [42.0, 42.0]
+
+
+class Own(BaseException):
+    """A kind that nobody else knows, and that cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise SystemExit(2)
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), Own()]
+)
+@pytest.mark.parametrize("awaited", [False, True])
+async def test_a_tick_may_raise_anything(
+    error: BaseException, awaited: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What application code raises is logged; it neither ends the loop nor leaves it."""
+    stop = Hasty()
+    ticks = 0
+
+    async def tick() -> float:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 3:
+            stop.request()
+            return 0.0
+        if not awaited:
+            raise error
+        future = asyncio.get_running_loop().create_future()
+        future.set_exception(error)
+        await future
+        return 0.0
+
+    await every(stop, "test", tick)
+    assert ticks == 3
+    assert type(error).__name__ in caplog.text
+
+
+async def test_a_cancelled_loop_ends() -> None:
+    """Only a cancellation of the loop itself is one."""
+    ticking = asyncio.Event()
+
+    async def tick() -> float:
+        ticking.set()
+        await asyncio.Event().wait()
+        return 0.0
+
+    loop = asyncio.create_task(every(Stop(), "test", tick))
+    await ticking.wait()
+    loop.cancel()
+    await asyncio.wait({loop}, timeout=10)
+    assert loop.cancelled()
 
 
 async def test_the_second_request_forces() -> None:

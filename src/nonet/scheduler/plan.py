@@ -14,6 +14,7 @@ from typing import Any
 from nonet import keys
 from nonet.config import Config, Location, SectionConfig, TaskConfig, problems_error
 from nonet.errors import suggestion
+from nonet.outcomes import summarize
 from nonet.schedules import (
     MICROSECOND,
     IntervalSecondsSchedule,
@@ -228,8 +229,9 @@ class _Planner:
     def _check(self, cls: PeriodicClass, here: Location, configured: list[TaskConfig]) -> None:
         try:
             cls.validate_config(configured)
-        except ValueError as error:
-            self._problem(here, f"refused by {cls.__name__}: {error}")
+        except BaseException as error:  # the author's code may raise anything
+            why = summarize(error)
+            self._problem(here, f"refused by {cls.__name__}: {why.text or why.type}")
         for index, task_config in enumerate(configured):
             if task_config.schedule is None and _default_schedule(cls) is None:
                 self._problem((*here, index), f"needs a schedule: {cls.__name__} has no default")

@@ -23,11 +23,12 @@ from nonet.clock import Reading, steady
 from nonet.config import Config, load_config
 from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.limits import Limit, LimitAddress
+from nonet.outcomes import summarize
 from nonet.registry import vos_from_entry_points
 from nonet.scheduler.limits import configured_limits
 from nonet.scheduler.plan import Entry, due, entries
 from nonet.schedules import takes_after
-from nonet.service import ExitCode, Stop, every, who, wind_up
+from nonet.service import ExitCode, Stop, every, is_end, who, wind_up
 from nonet.settings import Settings
 from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import Leadership
@@ -207,8 +208,11 @@ class Scheduler:
                 next_instant = await self._fire(term, entry, last[entry.key], now)
             except ServerUnreachableError:
                 raise
-            except Exception as error:  # an author's schedule or constructor
-                logger.error("periodic entry %s: %s", entry.key, error)
+            except BaseException as error:  # an author's schedule or constructor
+                if is_end(error):
+                    raise
+                why = summarize(error)
+                logger.error("periodic entry %s: %s: %s", entry.key, why.type, why.text)
                 continue
             if next_instant is not None:
                 pause = min(pause, (next_instant - now).total_seconds())
@@ -331,8 +335,9 @@ class Scheduler:
         """
         try:
             self._client.prepare(self._task(entry), id="check")
-        except Exception as error:  # the author's constructor may raise anything
-            message = f"periodic entry {entry.key}: {error}"
+        except BaseException as error:  # the author's constructor may raise anything
+            why = summarize(error)
+            message = f"periodic entry {entry.key}: {why.text or why.type}"
             if entry.origin != "class":
                 raise ConfigurationError(f"{config.source}: {entry.origin}: {message}") from error
             logger.error("%s; it is not planned until it is configured", message)

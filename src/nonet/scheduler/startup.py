@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from nonet.errors import NonetError
 from nonet.hooks import Epoch, Hook
@@ -18,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 _SHORTLY_SECONDS = 0.2
+_LONG_SECONDS = 60.0
+# How long a cancelled hook may take to close what it has opened.
+_CANCEL_SECONDS = 1.0
 
 
 class StartUp:
@@ -26,14 +32,20 @@ class StartUp:
     Args:
         hooks: by name, in the order in which they run.
         injector: provides their parameters.
+        long_seconds: how long a hook may run before that is logged.
     """
 
     def __init__(
-        self, hooks: Mapping[str, Hook], leadership: Leadership, injector: Injector
+        self,
+        hooks: Mapping[str, Hook],
+        leadership: Leadership,
+        injector: Injector,
+        long_seconds: float = _LONG_SECONDS,
     ) -> None:
         self._hooks = hooks
         self._leadership = leadership
         self._injector = injector
+        self._long_seconds = long_seconds
         self._done_in = 0
 
     async def tick(self, term: str) -> float:
@@ -57,18 +69,71 @@ class StartUp:
 
     async def _run(self, name: str, epoch: Epoch, term: str, since: int) -> None:
         logger.info("start-up hook %s begins", name)
-        threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
-        hook = self._hooks[name]
+        hook = asyncio.create_task(self._outcome(name, epoch), name=f"start-up hook {name}")
         try:
-            async with self._injector.open(hook, values={Epoch: epoch}) as arguments:
-                await invoke(hook, arguments, threads)
-        except Exception as error:  # the application's own code
+            await self._watch(name, hook, term, since)
+        finally:
+            await _end(name, hook)
+        error = hook.result()
+        if error is not None:
             why = summarize(error)
             text = f"{why.type}: {why.text}"
             await self._leadership.hook_ended(term, since, name, who(), text)
             raise NonetError(f"start-up hook {name}: {text}") from error
-        finally:
-            threads.shutdown(wait=False)
         if not await self._leadership.hook_ended(term, since, name, who()):
             raise NonetError(f"start-up hook {name}: somebody else leads, or Redis was emptied")
         logger.info("start-up hook %s is done", name)
+
+    async def _outcome(self, name: str, epoch: Epoch) -> BaseException | None:
+        """What the hook raised, as a value: nothing that it raises may end this process."""
+        hook = self._hooks[name]
+        threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
+
+        def goes_on(_: Future[Any]) -> None:
+            logger.warning("start-up hook %s goes on in its thread, which nothing can end", name)
+
+        try:
+            async with self._injector.open(hook, values={Epoch: epoch}) as arguments:
+                await invoke(hook, arguments, threads, abandoned=goes_on)
+        except BaseException as error:  # the application's own code
+            return error
+        finally:
+            threads.shutdown(wait=False)
+        return None
+
+    async def _watch(
+        self, name: str, hook: asyncio.Task[BaseException | None], term: str, since: int
+    ) -> None:
+        """Wait until it ends.
+
+        Raises:
+            NonetError: it is to be begun anew, for another epoch or by another leader.
+        """
+        began, told = time.monotonic(), False
+        while not (await asyncio.wait({hook}, timeout=_LOOK_SECONDS))[0]:
+            if await self._is_over(term, since):
+                raise NonetError(
+                    f"start-up hook {name} was cancelled: somebody else leads, or Redis was emptied"
+                )
+            seconds = time.monotonic() - began
+            if seconds > self._long_seconds and not told:
+                told = True
+                logger.warning("start-up hook %s runs for %.0f s, and goes on", name, seconds)
+
+    async def _is_over(self, term: str, since: int) -> bool:
+        """Whether what runs for this term and epoch is to be begun anew."""
+        if self._leadership.epoch.since != since:
+            return True
+        try:
+            return await self._leadership.hooks_done(term, since) is None
+        except NonetError:  # Redis is away: we shall see what it is when it is back
+            return False
+
+
+async def _end(name: str, hook: asyncio.Task[BaseException | None]) -> None:
+    """Cancel it unless it has ended; one that does not care is left to itself."""
+    if hook.done():
+        return
+    hook.cancel()
+    if not (await asyncio.wait({hook}, timeout=_CANCEL_SECONDS))[0]:
+        logger.warning("start-up hook %s does not end although it was cancelled", name)

@@ -1,0 +1,65 @@
+"""Start-up hooks that take long, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from nonet.errors import NonetError
+from nonet.injection import Injector
+from nonet.scheduler import startup
+from nonet.scheduler.startup import StartUp
+from nonet.stores.broker import Broker
+from nonet.stores.leadership import Leadership
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "_LOOK_SECONDS", 0.01)
+
+
+async def test_a_hook_that_takes_long_is_told_once(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning while it runs, however often it is looked at; then it ends as any other."""
+    leadership, end, looks = Leadership(broker, "test"), asyncio.Event(), 0
+    term = await leadership.lead("a", 30, "{}") or ""
+
+    async def slow() -> None:
+        await end.wait()
+
+    with caplog.at_level(logging.WARNING):
+        tick = asyncio.create_task(
+            StartUp({"slow": slow}, leadership, Injector(), long_seconds=0).tick(term)
+        )
+        while looks < 10 or not caplog.records:
+            looks += 1
+            await asyncio.sleep(0.02)
+        end.set()
+        await tick
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "start-up hook slow runs for" in caplog.text
+    assert await leadership.hooks_done(term, leadership.epoch.since) == {"slow"}
+
+
+async def test_a_hook_of_a_deposed_leader_is_cancelled(broker: Broker) -> None:
+    """Whoever leads then calls it, and two must not run beside each other."""
+    leadership, began, cancelled = Leadership(broker, "test"), asyncio.Event(), asyncio.Event()
+    term = await leadership.lead("a", 30, "{}") or ""
+
+    async def hangs() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    tick = asyncio.create_task(StartUp({"hangs": hangs}, leadership, Injector()).tick(term))
+    await asyncio.wait_for(began.wait(), 10)
+    await leadership.resign("a", term)
+    await Leadership(broker, "test").lead("b", 30, "{}")
+    with pytest.raises(NonetError, match="hangs was cancelled: somebody else leads"):
+        await asyncio.wait_for(tick, 10)
+    assert cancelled.is_set()
