@@ -38,6 +38,8 @@ class Fleet:
 
     def __post_init__(self) -> None:
         self.site.client.flushdb()
+        self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+        self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "calm": 0})
 
     def run(self, name: str, *args: Any) -> Any:
         self.now += 2_000
@@ -69,7 +71,7 @@ class Fleet:
                 if consumer:
                     self.site.let_idle(PREFIX + key, consumer, entry)
         self.run("reclaim", WORKER, "small", LEASE // 1000, 1000, 10, *["0-0"] * 6)
-        while self.run("mend", 1000, 10, 0)[1]:
+        while self.run("mend", 1000, 10, 0, LEASE)[1]:
             pass
         self.run("promote", "", 500, 0, *WAITS)
 
@@ -139,7 +141,7 @@ def a_walk(fleet: Fleet) -> tuple[Call, set[str]]:
     for id in "ab":
         fleet.run(*fleet.submit(id))
     fleet.site.client.delete(f"{PREFIX}tasks:normal:small")
-    return ("mend", 1000, 10, 0), {"a", "b"}
+    return ("mend", 1000, 10, 0, LEASE), {"a", "b"}
 
 
 def a_disown(fleet: Fleet) -> tuple[Call, set[str]]:
