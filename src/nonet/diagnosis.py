@@ -6,6 +6,8 @@ is mended within a lease and a sweep, so that only what outlives them is a findi
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +17,8 @@ _LATE_SECONDS = 10.0
 _CLOCK_SECONDS = 5.0
 _FULL, _ALMOST_FULL = 0.95, 0.8
 _OLDEST_REDIS = (7, 0)
+_STREAM = r"(realtime|normal|background):(small|medium|large)"
+_FOREIGN = "somebody else wrote it: delete it, or use another NONET_NAMESPACE"
 
 Row = Sequence[Any]
 
@@ -77,27 +81,88 @@ def examine(row: Row, *, lease: float) -> Finding | None:
     return _RULES[row[0]](row[1:], lease)
 
 
-def _record(row: Row, _: float) -> Finding | None:
-    id, state, gen, owner, is_registered, due, entry_gen, holder, has_envelope = row
-    is_queued = entry_gen == gen
-    problem = ""
-    if state not in ("queued", "delayed", "waiting", "running", "dying"):
-        problem = f"has the state {state!r}"
-    elif not has_envelope:
-        problem = f"is {state}, but its envelope is gone"
-    elif state in ("delayed", "waiting") and not due:
-        problem = f"is {state}, but nobody will look at it"
-    elif state == "queued" and not is_queued:
-        problem = "is queued, but in no stream"
-    elif state == "queued" and holder:
-        problem = f"was read by worker {holder}, which does not run it"
-    elif state == "running" and not (is_registered and (holder == owner or not entry_gen)):
-        problem = f"runs on worker {owner or '(none)'}, which does not have it"
-    elif state == "dying" and not (due or is_queued or is_registered):
-        problem = "is dying, but in no place"
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A row ``record`` of the script, by its names."""
+
+    id: str
+    state: str
+    gen: str
+    owner: str
+    is_registered: int
+    due: str
+    entry_gen: str
+    holder: str
+    has_envelope: int
+    has_places: int
+    kept_us: str
+    stream: str
+    ticket: str
+    lost_group: str
+
+    @property
+    def is_queued(self) -> bool:
+        return self.entry_gen == self.gen
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the worker that runs it has it by the entry that it was given."""
+        return bool(self.is_registered) and bool(self.entry_gen) and self.holder == self.owner
+
+    def is_kept(self, lease: float) -> bool:
+        """Whether its entry is gone, and its worker has said a moment ago that it runs it."""
+        if not self.is_registered or self.entry_gen or not self.kept_us:
+            return False
+        return int(self.kept_us) / 1e6 < lease
+
+
+def _record(row: Row, lease: float) -> Finding | None:
+    record = _Record(*row)
+    problem = _torn(record) or _misplaced(record, lease)
     if not problem:
         return None
-    return Finding("task", id, problem, "a worker of its size puts it back; does one run?")
+    hint = "a worker of its size puts it back; does one run?"
+    return Finding("task", record.id, problem, hint)
+
+
+def _torn(record: _Record) -> str:
+    """What a record lacks, wherever it is."""
+    if record.state not in ("queued", "delayed", "waiting", "running", "dying"):
+        return f"has the state {record.state!r}"
+    if not re.fullmatch(_STREAM, record.stream):
+        return f"belongs to the stream {record.stream or '(none)'}, which is none"
+    if not record.ticket.isdecimal():
+        return f"has the ticket {record.ticket or '(none)'}, by which nobody can rank it"
+    if record.due and not math.isfinite(float(record.due)):
+        return f"is due at {record.due}, which is no time"
+    if record.lost_group:
+        return f"belongs to the group {record.lost_group}, which does not exist"
+    if not record.has_envelope:
+        return f"is {record.state}, but its envelope is gone"
+    return ""
+
+
+def _misplaced(record: _Record, lease: float) -> str:
+    """In which place a record is missing, or is although it should not."""
+    state = record.state
+    if state in ("delayed", "waiting"):
+        if not record.due:
+            return f"is {state}, but nobody will look at it"
+        return f"is {state}, and in a stream, too" if record.is_queued else ""
+    if state == "queued":
+        if not record.is_queued:
+            return "is queued, but in no stream"
+        if record.holder:
+            return f"was read by worker {record.holder}, which does not run it"
+        # A woken task keeps its places until it is taken, or until it is due.
+        is_twice = record.due and not record.has_places
+        return "is queued, and delayed, too" if is_twice else ""
+    if state == "dying":
+        is_somewhere = record.due or record.is_queued or record.is_registered
+        return "" if is_somewhere else "is dying, but in no place"
+    if record.is_pending or record.is_kept(lease):
+        return ""
+    return f"runs on worker {record.owner or '(none)'}, which does not have it"
 
 
 def _lease(row: Row, _: float) -> Finding | None:
@@ -118,12 +183,10 @@ def _waiter(row: Row, _: float) -> Finding | None:
 
 
 def _group(row: Row, _: float) -> Finding | None:
-    id, state, pending, missing, parent, has_parent, ttl = row
+    id, state, pending, parent, has_parent, ttl = row
     problem = ""
     if state not in ("building", "sealed", "fired"):
         problem = f"has the state {state!r}"
-    elif state == "sealed" and missing:
-        problem = f"waits for {missing} of {pending} children that do not exist"
     elif state == "sealed" and not pending:
         problem = "waits for no child, and has not fired"
     elif state == "building" and parent and not has_parent and ttl == -1:
@@ -131,6 +194,15 @@ def _group(row: Row, _: float) -> Finding | None:
     elif state == "fired" and ttl == -1:
         problem = "has fired, and never expires"
     return Finding("group", id, problem) if problem else None
+
+
+def _child(row: Row, _: float) -> Finding | None:
+    group, state, child, missing = row
+    if state == "building":  # they are being submitted
+        return None
+    what = f"task {child}" if missing == 1 else f"task {child} and {missing - 1} others"
+    subject = "waits" if state else "is gone itself, and waited"
+    return Finding("group", group, f"{subject} for {what}, which nobody has")
 
 
 def _worker(row: Row, lease: float) -> Finding | None:
@@ -158,10 +230,11 @@ def _idle(row: Row, _: float) -> Finding | None:
 
 
 def _entry(row: Row, _: float) -> Finding | None:
-    stream, entry, id, is_meant = row
+    stream, entry, id, is_meant, has_record = row
     if is_meant:
         return None
-    problem = f"points to task {id or '(none)'}, which is not there"
+    is_where = "elsewhere" if has_record else "not there"
+    problem = f"points to task {id or '(none)'}, which is {is_where}"
     return Finding("stream", f"{stream} {entry}", problem, "the next worker that reads it drops it")
 
 
@@ -178,8 +251,11 @@ def _lasting(row: Row, _: float) -> Finding | None:
 
 
 def _type(row: Row, _: float) -> Finding | None:
-    hint = "somebody else wrote it: delete it, or use another NONET_NAMESPACE"
-    return Finding("key", row[0], f"is not what its name says ({row[1]})", hint)
+    return Finding("key", row[0], f"is not what its name says ({row[1]})", _FOREIGN)
+
+
+def _garbage(row: Row, _: float) -> Finding | None:
+    return Finding("key", row[0], f"holds {row[1]!r}, which Nonet never writes", _FOREIGN)
 
 
 def _unknown(row: Row, _: float) -> Finding | None:
@@ -191,9 +267,11 @@ _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "lease": _lease,
     "waiter": _waiter,
     "group": _group,
+    "child": _child,
     "part": _part,
     "lasting": _lasting,
     "type": _type,
+    "garbage": _garbage,
     "unknown": _unknown,
     "worker": _worker,
     "member": _member,

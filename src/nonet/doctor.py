@@ -73,7 +73,7 @@ async def diagnose(
     began = time.monotonic()
     lasting: dict[tuple[str, str], Finding] | None = None
     while True:
-        found, looked_at = await _look(inspection, lease)
+        found, looked_at, dying = await _look(inspection, lease)
         if overdue is not None and (finding := await _outbox(overdue)) is not None:
             found[finding.kind, finding.what] = finding
         lasting = found if lasting is None else {k: v for k, v in found.items() if k in lasting}
@@ -81,7 +81,7 @@ async def diagnose(
         if not lasting or spent >= wait_seconds:
             break
         await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, wait_seconds - spent))
-    problems, hints = examine_server(await inspection.server(sql))
+    problems, hints = examine_server(await inspection.server(sql, dying=dying))
     return Diagnosis(
         (*lasting.values(), *problems), tuple(hints), looked_at, time.monotonic() - began
     )
@@ -89,15 +89,18 @@ async def diagnose(
 
 async def _look(
     inspection: Inspection, lease: float
-) -> tuple[dict[tuple[str, str], Finding], Counter[str]]:
+) -> tuple[dict[tuple[str, str], Finding], Counter[str], int]:
+    """What is wrong, how many things of each kind there are, and how many tasks wait for SQL."""
     found: dict[tuple[str, str], Finding] = {}
     looked_at: Counter[str] = Counter()
+    dying = 0
     async for row in inspection.rows():
         if row[0] in _WORDS:
             looked_at[_WORDS[row[0]]] += 1
+        dying += row[0] == "record" and row[2] == "dying"
         if (finding := examine(row, lease=lease)) is not None:
             found[finding.kind, finding.what] = finding
-    return found, looked_at
+    return found, looked_at, dying
 
 
 async def _outbox(overdue: Overdue) -> Finding | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +95,132 @@ async def test_damage_is_found(broker: Broker, redis_url: str, kind: str) -> Non
     assert kind in {finding.kind for finding in await findings(broker)}
 
 
+Damage = Callable[[Any], Awaitable[object]]
+
+
+def field(id: str, **values: str) -> Damage:
+    return lambda redis: redis.hset(f"{{test}}:t:{id}", mapping=values)
+
+
+def lost(id: str, name: str) -> Damage:
+    return lambda redis: redis.hdel(f"{{test}}:t:{id}", name)
+
+
+def other_type(key: str) -> Damage:
+    async def do(redis: Any) -> None:
+        await redis.delete(f"{{test}}:{key}")
+        await redis.rpush(f"{{test}}:{key}", "x")
+
+    return do
+
+
+async def point_again(redis: Any) -> None:
+    """To the task `queued`, from a second and a third stream."""
+    gen = await redis.hget("{test}:t:queued", "gen")
+    for name in ("tasks:realtime:large", "woken:normal:small"):
+        await redis.xadd(f"{{test}}:{name}", {"id": "queued", "gen": gen})
+
+
+async def point_to_delayed(redis: Any) -> None:
+    """To the delayed task, with its own pointer."""
+    gen = await redis.hget("{test}:t:d", "gen")
+    entry = await redis.xadd("{test}:tasks:normal:small", {"id": "d", "gen": gen})
+    await redis.hset("{test}:t:d", "pointer", b"tasks:normal:small " + entry)
+
+
+async def lose_stream(redis: Any) -> None:
+    """Of what runs on a worker that lives; it has not beaten since."""
+    await redis.delete("{test}:tasks:normal:small", "{test}:woken:normal:small")
+
+
+MISSED: dict[str, tuple[Damage, str]] = {
+    "in three streams": (point_again, "which is elsewhere"),
+    "queued and delayed": (
+        lambda redis: redis.zadd("{test}:tasks:delayed", {"queued": 2**52}),
+        "is queued, and delayed, too",
+    ),
+    "delayed and queued": (point_to_delayed, "is delayed, and in a stream, too"),
+    "running without entry": (lose_stream, "runs on worker small-a, which does not have it"),
+    "no stream": (lost("d", "stream"), "the stream (none)"),
+    "no ticket": (lost("d", "ticket"), "the ticket (none)"),
+    "odd stream": (field("d", stream="normal:tiny"), "the stream normal:tiny"),
+    "never due": (
+        lambda redis: redis.execute_command("ZADD", "{test}:tasks:delayed", "inf", "d"),
+        "is due at inf",
+    ),
+    "no group": (field("d", group="nobody's"), "the group nobody's, which does not exist"),
+    "open": (lambda redis: redis.sadd("{test}:open:nobody", "g"), "no record"),
+    "lock": (lambda redis: redis.set("{test}:lock:mutex:job:1", "abc"), "holds 'abc'"),
+    "writer": (lambda redis: redis.set("{test}:lock:rw:job:1:w", "x|y"), "holds 'x|y'"),
+    "reader": (lambda redis: redis.zadd("{test}:lock:rw:job:1:r", {"x": 1}), "holds 'x 1'"),
+    "slot": (
+        lambda redis: redis.execute_command("ZADD", "{test}:limiter:conc:job:1", "inf", "a/1/1"),
+        "holds 'a/1/1 inf'",
+    ),
+    "worker": (
+        lambda redis: redis.execute_command("ZADD", "{test}:workers", "-inf", "small-x"),
+        "holds 'small-x -inf'",
+    ),
+    "fence": (lambda redis: redis.set("{test}:fence", 10**17), f"holds '{10**17}'"),
+    "term": (lambda redis: redis.set("{test}:term", "abc"), "holds 'abc'"),
+    "promoted": (lambda redis: redis.set("{test}:promoted", "abc"), "holds 'abc'"),
+    "epoch": (lambda redis: redis.hset("{test}:epoch", "seq", "abc"), "holds 'seq abc'"),
+    "leader": (lambda redis: redis.hset("{test}:leader", "term", "7"), "holds 'owner (none)'"),
+    "hook": (lambda redis: redis.hset("{test}:startup", "h", "abc"), "holds 'h abc'"),
+    "hooks": (other_type("startup"), "is not what its name says (list)"),
+    "quarantine": (other_type("quarantine"), "is not what its name says (list)"),
+    "due": (other_type("tasks:delayed"), "is not what its name says (list)"),
+    "workers": (other_type("workers"), "is not what its name says (list)"),
+    "stream": (other_type("tasks:normal:small"), "is not what its name says (list)"),
+    "leader type": (other_type("leader"), "is not what its name says (list)"),
+}
+
+
+@pytest.mark.parametrize("name", MISSED)
+async def test_no_damage_is_missed(broker: Broker, redis_url: str, name: str) -> None:
+    """Each is a finding that names it, and the doctor goes on to the end."""
+    await busy(broker, redis_url)
+    damage, said = MISSED[name]
+    await damage(broker.client)
+    diagnosis = await diagnose(Inspection(broker, "test"), lease=45, wait_seconds=0)
+    assert any(said in finding.problem for finding in diagnosis.problems), diagnosis.problems
+
+
+async def test_what_its_worker_has_without_an_entry_is_fine(broker: Broker, redis_url: str) -> None:
+    """A deleted stream is no problem of what runs as long as its worker says so with each beat."""
+    await busy(broker, redis_url)
+    await lose_stream(broker.client)
+    now = (await broker.logical_now()).timestamp()
+    await broker.client.hset("{test}:t:r", "kept", str(round(now * 1e6)))
+    found = [finding.what for finding in await findings(broker) if finding.kind == "task"]
+    assert "r" not in found and "queued" in found
+
+
+async def test_what_waits_for_sql_is_told(broker: Broker, redis_url: str) -> None:
+    """A dying task is no problem, but somebody should know."""
+    await busy(broker, redis_url)
+    diagnosis = await diagnose(Inspection(broker, "test"), lease=45, wait_seconds=0)
+    assert "1 dead tasks wait for SQL" in [hint.problem for hint in diagnosis.hints]
+
+
+async def test_large_keys_are_walked_in_pages(broker: Broker, redis_url: str) -> None:
+    """One child among thousands that is missing is found, and no call looks at many at once."""
+    await busy(broker, redis_url)
+    await broker.submit([task(f"c{i:04}", group="g") for i in range(3000)])
+    await drop(broker, "t:c2998", "b:c2998", "tasks:normal:small")
+    await broker.client.zadd("{test}:queue:lock:mutex:job:7", {f"w{i}": i for i in range(3000)})
+    rows = [row async for row in Inspection(broker, "test").rows()]
+    problems = [found.problem for row in rows if (found := examine(row, lease=45))]
+    assert "waits for task c2998, which nobody has" in problems
+    waiters = {row[2] for row in rows if row[0] == "waiter"}
+    assert waiters >= {f"w{i}" for i in range(3000)}
+    most = 0
+    for what in ("keys", "g:g:pending", "queue:lock:mutex:job:7"):
+        _, *page = await broker.scripts.run("inspect", what, "0", 200)
+        most = max(most, len(page))
+    assert most < 1000
+
+
 async def test_only_what_lasts_counts(broker: Broker) -> None:
     """A problem that is gone at the second look is none; one that stays is, after the wait."""
     inspection = Inspection(broker, "test")
@@ -156,9 +283,9 @@ def test_every_command_of_the_scripts_is_probed() -> None:
 
 async def test_probing_leaves_nothing(broker: Broker) -> None:
     """Whoever may do everything is denied nothing, and no key stays."""
+    before = {key async for key in broker.client.scan_iter()}
     await Inspection(broker, "test").check(allow_eviction=False)
-    keys = [key async for key in broker.client.scan_iter()]
-    assert keys == []
+    assert {key async for key in broker.client.scan_iter()} == before
 
 
 @pytest.mark.parametrize("command", ["xclaim", "blpop", "zpopmax", "info", "hset", "xgroup"])

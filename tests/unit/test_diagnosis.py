@@ -9,16 +9,19 @@ import pytest
 from nonet.diagnosis import Server, examine, examine_outbox, examine_server, refusals
 
 LEASE = 45.0
+# places, kept µs ago, stream, ticket, group that is gone
+REST = [0, "", "normal:small", "1", ""]
 # id, state, gen, owner, registered, due, gen of the entry, who has it, envelope
-QUEUED = ["record", "a", "queued", "7", "", 0, "", "7", "", 1]
-RUNNING = ["record", "a", "running", "7", "w", 1, "", "7", "w", 1]
-DELAYED = ["record", "a", "delayed", "7", "", 0, "99", "", "", 1]
-DYING = ["record", "a", "dying", "7", "w", 1, "", "7", "w", 1]
+QUEUED = ["record", "a", "queued", "7", "", 0, "", "7", "", 1, *REST]
+RUNNING = ["record", "a", "running", "7", "w", 1, "", "7", "w", 1, *REST]
+DELAYED = ["record", "a", "delayed", "7", "", 0, "99", "", "", 1, *REST]
+DYING = ["record", "a", "dying", "7", "w", 1, "", "7", "w", 1, *REST]
 
 
 def changed(row: list[Any], **changes: Any) -> list[Any]:
     names = ["kind", "id", "state", "gen", "owner", "registered", "due", "entry_gen", "holder"]
-    return [changes.get(name, value) for name, value in zip([*names, "envelope"], row, strict=True)]
+    names += ["envelope", "places", "kept", "stream", "ticket", "group"]
+    return [changes.get(name, value) for name, value in zip(names, row, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -31,19 +34,22 @@ def changed(row: list[Any], **changes: Any) -> list[Any]:
         DYING,
         changed(DYING, registered=0, owner=""),  # queued for the next one to bury it
         changed(DYING, registered=0, due="9", entry_gen="", holder=""),
-        changed(RUNNING, entry_gen="", holder=""),  # its stream vanished; the worker will settle
+        # Its stream vanished; its worker has it, says so with each beat, and will settle.
+        changed(RUNNING, entry_gen="", holder="", kept="14000000"),
+        changed(QUEUED, due="9", places=1),  # woken, and its places are kept until then
         ["lease", "lock:mutex:job:7", "a/7/9", "20000000", 1],
         ["lease", "lock:mutex:job:7", "a/7/9", "-1", 0],
         ["waiter", "lock:mutex:job:7", "a", "waiting", 1],
         ["waiter", "lock:mutex:job:7", "a", "queued", 1],
-        ["group", "g", "sealed", 3, 0, "p", 1, -1],
-        ["group", "g", "building", 3, 3, "p", 1, -1],
-        ["group", "g", "building", 3, 3, "", 0, 86_000],
-        ["group", "g", "fired", 0, 0, "p", 0, 86_000],
+        ["group", "g", "sealed", 3, "p", 1, -1],
+        ["group", "g", "building", 3, "p", 1, -1],
+        ["group", "g", "building", 3, "", 0, 86_000],
+        ["group", "g", "fired", 0, "p", 0, 86_000],
+        ["child", "g", "building", "a", 3],
         ["worker", "small-a", str(60 * 10**6)],
         ["member", "tasks:normal:small", "small-a", 1, 5],
         ["idle", "small", "small-a", 1],
-        ["entry", "tasks:normal:small", "1-0", "a", 1],
+        ["entry", "tasks:normal:small", "1-0", "a", 1, 1],
     ],
 )
 def test_what_is_in_order(row: list[Any]) -> None:
@@ -59,6 +65,15 @@ def test_what_is_in_order(row: list[Any]) -> None:
         (changed(QUEUED, holder="w"), "does not run it"),
         (changed(QUEUED, envelope=0), "envelope is gone"),
         (changed(QUEUED, state="odd"), "state 'odd'"),
+        (changed(QUEUED, due="9"), "and delayed, too"),
+        (changed(QUEUED, due="inf", places=1), "is due at inf"),
+        (changed(QUEUED, stream=""), r"the stream (none), which is none"),
+        (changed(DELAYED, stream="normal:tiny"), "the stream normal:tiny, which is none"),
+        (changed(DELAYED, ticket=""), r"the ticket (none)"),
+        (changed(DELAYED, group="g"), "the group g, which does not exist"),
+        (changed(DELAYED, entry_gen="7"), "is delayed, and in a stream, too"),
+        (changed(RUNNING, entry_gen="", holder=""), "does not have it"),
+        (changed(RUNNING, entry_gen="", holder="", kept="45000000"), "does not have it"),
         (changed(RUNNING, registered=0), "does not have it"),
         (changed(RUNNING, holder="other"), "does not have it"),
         (changed(RUNNING, holder=""), "does not have it"),
@@ -67,14 +82,18 @@ def test_what_is_in_order(row: list[Any]) -> None:
         (["lease", "lock:mutex:job:7", "a/7/9", "20000000", 0], "no live attempt"),
         (["waiter", "lock:mutex:job:7", "a", "running", 0], "is running"),
         (["waiter", "lock:mutex:job:7", "a", "", 0], "is gone"),
-        (["group", "g", "sealed", 3, 2, "p", 1, -1], "2 of 3 children"),
-        (["group", "g", "sealed", 0, 0, "p", 1, -1], "has not fired"),
-        (["group", "g", "building", 3, 0, "p", 0, -1], "without sealing"),
-        (["group", "g", "fired", 0, 0, "p", 0, -1], "never expires"),
+        (["group", "g", "sealed", 0, "p", 1, -1], "has not fired"),
+        (["group", "g", "building", 3, "p", 0, -1], "without sealing"),
+        (["group", "g", "fired", 0, "p", 0, -1], "never expires"),
+        (["child", "g", "sealed", "a", 1], "waits for task a, which nobody has"),
+        (["child", "g", "sealed", "a", 3], "waits for task a and 2 others"),
+        (["child", "g", "", "a", 1], "is gone itself"),
         (["worker", "small-a", str(200 * 10**6)], "not forgotten"),
         (["member", "tasks:normal:small", "small-a", 0, 5], "5 deliveries"),
         (["idle", "small", "small-a", 0], "is gone"),
-        (["entry", "tasks:normal:small", "1-0", "a", 0], "is not there"),
+        (["entry", "tasks:normal:small", "1-0", "a", 0, 0], "is not there"),
+        (["entry", "tasks:normal:small", "1-0", "a", 0, 1], "is elsewhere"),
+        (["garbage", "{n}:fence", "abc"], "holds 'abc'"),
         (["orphan", "a"], "no record"),
         (["part", "{n}:b:a"], "no record"),
         (["lasting", "{n}:r:a"], "never expires"),

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from nonet.diagnosis import Row, Server, refusals
-from nonet.errors import ConfigurationError
-from nonet.keys import stream
+from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.keys import prefix, stream
 from nonet.stores.broker import PRIORITIES, SIZES, Broker
-from nonet.stores.leadership import Leadership
 from nonet.stores.redis import ping, server_errors
 
 logger = logging.getLogger(__name__)
 
-_PAGE = 1000
+# Each call holds up everybody else on this server.
+_PAGE = 200
 
 
 class Inspection:
@@ -24,8 +26,7 @@ class Inspection:
 
     def __init__(self, broker: Broker, namespace: str) -> None:
         self._broker = broker
-        self._prefix = broker.prefix
-        self._leadership = Leadership(broker, namespace)
+        self._prefix = prefix(namespace)
 
     async def check(self, *, allow_eviction: bool) -> None:
         """Return if a daemon may start on this server.
@@ -59,59 +60,80 @@ class Inspection:
             for priority in PRIORITIES
             for size in SIZES
         ]
-        for what in ("keys", "due", *streams):
-            cursor = b"0"
-            while True:
-                cursor, *rows = await self._broker.scripts.run("inspect", what, cursor, _PAGE)
-                for row in rows:
-                    yield [
-                        part.decode(errors="replace") if isinstance(part, bytes) else part
-                        for part in row
-                    ]
-                if cursor == b"0":
-                    break
+        walks: deque[tuple[str | bytes, bytes]] = deque()
+        walks.extend((what, b"0") for what in ("keys", "due", *streams))
+        while walks:
+            what, cursor = walks.popleft()
+            cursor, *rows = await self._broker.scripts.run("inspect", what, cursor, _PAGE)
+            if cursor != b"0":
+                walks.appendleft((what, cursor))
+            for row in rows:
+                if row[0] == b"more":  # of a large key, page by page
+                    walks.append((row[1], row[2]))
+                    continue
+                yield [
+                    part.decode(errors="replace") if isinstance(part, bytes) else part
+                    for part in row
+                ]
 
-    async def server(self, sql: str = "") -> Server:
+    async def server(self, sql: str = "", *, dying: int = 0) -> Server:
         """What Redis and the daemons say of themselves.
 
         Args:
             sql: state of the tables, or why they cannot be asked.
+            dying: how many rows tell of a task that waits for SQL.
         """
         client, key = self._broker.client, self._prefix
         info = await self._info()
         clock, logical = await self._broker.now(), await self._broker.logical_now()
-        leader = await self._leadership.leader()
-        async with server_errors(client):
-            first = await client.zrange(f"{key}tasks:delayed", 0, 0, withscores=True)
-            hooks = await client.hgetall(f"{key}startup")
-            quarantined = await client.xlen(f"{key}quarantine")
+        first = await self._read(client.zrange(f"{key}tasks:delayed", 0, 0, withscores=True), [])
         late = logical.timestamp() - first[0][1] / 1e6 if first else 0.0
+        hooks: dict[bytes, bytes] = await self._read(client.hgetall(f"{key}startup"), {})
         return Server(
             info=info,
             denied=await self.denied(),
             clock_ahead=(clock - datetime.now(UTC)).total_seconds(),
-            leader=leader.owner if leader and leader.expiry > logical else "",
-            late_seconds=max(0.0, late),
+            leader=await self._leader(logical),
+            late_seconds=late if 0 < late < math.inf else 0.0,
             unserved=await self._unserved(),
             failed_hooks=_failed(hooks),
-            quarantined=int(quarantined),
+            quarantined=int(await self._read(client.xlen(f"{key}quarantine"), 0)),
+            dying=dying,
             sql=sql,
         )
 
+    async def _read(self, asked: Awaitable[Any], otherwise: Any) -> Any:
+        """The answer; `otherwise` if the key is of another type, which a row tells."""
+        try:
+            async with server_errors(self._broker.client):
+                return await asked
+        except (ServerUnreachableError, ConfigurationError):
+            raise
+        except NonetError:
+            return otherwise
+
+    async def _leader(self, now: datetime) -> str:
+        """Who leads; nobody, if what stands there is garbage, which a row tells."""
+        asked = self._broker.client.hmget(f"{self._prefix}leader", "owner", "expiry")
+        owner, expiry = await self._read(asked, (None, None))
+        if not owner or not (expiry or b"").isdigit() or int(expiry) <= now.timestamp() * 1e6:
+            return ""
+        return str(owner.decode(errors="replace"))
+
     async def _unserved(self) -> Sequence[str]:
         client, now = self._broker.client, await self._broker.logical_now()
-        async with server_errors(client):
-            alive = await client.zrangebyscore(
-                f"{self._prefix}workers", round(now.timestamp() * 1e6), "+inf"
-            )
-            served = {name.decode().partition("-")[0] for name in alive}
-            found = []
-            for size in SIZES:
-                names = [stream(priority, size) for priority in PRIORITIES]
-                if size not in served and any(
-                    [await client.xlen(self._prefix + name) for name in names]
-                ):
-                    found.append(size)
+        registered = client.zrangebyscore(
+            f"{self._prefix}workers", round(now.timestamp() * 1e6), "+inf"
+        )
+        alive = await self._read(registered, [])
+        served = {name.decode(errors="replace").partition("-")[0] for name in alive}
+        found = []
+        for size in SIZES:
+            names = [self._prefix + stream(priority, size) for priority in PRIORITIES]
+            if size not in served and any(
+                [await self._read(client.xlen(name), 0) for name in names]
+            ):
+                found.append(size)
         return found
 
     async def _info(self) -> Mapping[str, Any]:
@@ -138,7 +160,8 @@ class Inspection:
 def _failed(hooks: Mapping[bytes, bytes]) -> dict[str, str]:
     found = {}
     for name, value in hooks.items():
-        _, state, reason = value.decode(errors="replace").split("|", 2)
+        _, _, how = value.decode(errors="replace").partition("|")
+        state, _, reason = how.partition("|")
         if state == "failed":
             found[name.decode(errors="replace")] = reason
     return found

@@ -1,26 +1,33 @@
 #!lua flags=allow-oom
--- inspect: what a page of the namespace contains, as facts that belong together. It changes nothing.
+-- inspect: what a page of the namespace contains, as facts that belong together. It changes nothing, and
+-- looks at a bounded number of things, however large a key is.
 -- KEYS  prefix
--- ARGV  what: keys | due (members of tasks:delayed) | a stream without prefix; cursor, '0' at first;
---       how many to look at
+-- ARGV  what: keys | due (members of tasks:delayed) | the name of a stream, or of a set that a row 'more'
+--       told of; cursor, '0' at first; how many to look at
 -- returns {next cursor, '0' at the end, n × row}; a row begins with what it is of:
 --       record  id, state, gen, owner, 1 if that worker is registered, due µs or '', gen of the entry
---               its pointer names or '', who has that entry or '', 1 if it has an envelope
+--               its pointer names or '', who has that entry or '', 1 if it has an envelope,
+--               1 if it keeps places, µs since its worker said that it has it although its entry is
+--               gone or '', its stream or '', its ticket or '', its group if that is gone or ''
 --       lease   lock, owner, µs left, 1 if that attempt or hold owns its record
 --       waiter  lock, id, state of the record or '', 1 if the record stands in queues
---       group   id, state, children that are pending, those of them without a record, parent or '',
---               1 if the parent has a record, ttl ms or -1
+--       group   id, state, children that are pending, parent or '', 1 if the parent has a record,
+--               ttl ms or -1
+--       child   group, its state, a child that has no record, how many of this page have none
 --       part    key: of a record that is gone, without a ttl
 --       lasting key: one that must expire, without a ttl
 --       type    key, its type: not the one that its name stands for
+--       garbage key, what it holds that we never write
 --       unknown key
---       worker  worker, µs since its registration ended, deliveries that it has
+--       worker  worker, µs since its registration ended
 --       member  stream, consumer, 1 if it is registered, deliveries that it has
 --       idle    size, worker, 1 if it is registered
---       entry   stream, entry, id, 1 if a record is meant by it
+--       entry   stream, entry, id, 1 if a record is meant by it, 1 if there is a record
 --       orphan  id: due, without a record
+--       more    name, cursor: of a key with more members than were looked at
 -- @include base
 local what, cursor, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local FEW = 100
 local rows = {}
 
 local function tell(...)
@@ -46,62 +53,110 @@ local function entry_of(pointer)
   return found[1][2][4] or '', owner
 end
 
-local function tell_record(key, id)
-  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream'})
+-- A number that can be told as one; others are 'inf' and worse.
+local function finite(text)
+  local number = tonumber(text or '')
+  return number and number == number and math.abs(number) < 2^63 and number or nil
+end
+
+local function tell_garbage(key, value)
+  tell('garbage', key, string.sub(value, 1, 60))
+end
+
+local function due_of_record(id)
+  local due = redis.pcall('ZSCORE', P .. 'tasks:delayed', id)
+  return type(due) == 'string' and due or ''
+end
+
+local function tell_record(key, _, id)
+  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'places', 'kept',
+    'ticket', 'group'})
   if record.stream == 'hold' then
     return
   end
   local gen, holder = entry_of(record.pointer)
-  local due = redis.call('ZSCORE', P .. 'tasks:delayed', id)
+  local kept = finite(record.kept)
+  local is_alone = record.group and redis.call('EXISTS', P .. 'g:' .. record.group) == 0
   tell('record', id, record.state or '', record.gen or '', record.owner or '',
-    flag(record.owner and is_registered(record.owner)), due or '', gen, holder,
-    redis.call('EXISTS', P .. 'b:' .. id))
+    flag(record.owner and is_registered(record.owner)), due_of_record(id), gen, holder,
+    redis.call('EXISTS', P .. 'b:' .. id), flag(record.places), kept and digits(now - kept) or '',
+    record.stream or '', record.ticket or '', is_alone and record.group or '')
+end
+
+-- The members of a large key are told page by page: of each the first ones with the key itself.
+local walks, after = what ~= 'keys' and what ~= 'due', '0'
+
+local function each_member(scan, key, name, tell_member)
+  local page = redis.call(scan, key, walks and cursor or '0', 'COUNT', walks and count or FEW)
+  for i = 1, #page[2], scan == 'ZSCAN' and 2 or 1 do
+    tell_member(name, page[2][i], page[2][i + 1])
+  end
+  after = page[1]
+  if not walks and after ~= '0' then
+    tell('more', name, after)
+  end
 end
 
 local function tell_lease(lock, owner, expiry)
   local id, gen, fence = string.match(owner, '^(.*)/(%d+)/(%d+)$')
-  local record = id and read_fields(P .. 't:' .. id, {'gen', 'fence', 'state'}) or {}
+  if not id or not finite(expiry) then
+    return tell_garbage(P .. lock, owner .. ' ' .. expiry)
+  end
+  local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'state'})
   local is_live = record.gen == gen and record.fence == fence
     and (record.state == 'running' or record.state == 'held')
   tell('lease', lock, owner, digits(tonumber(expiry) - now), flag(is_live))
 end
 
 local function tell_holder(key, name)
-  local owner, expiry = string.match(redis.call('GET', key) or '', '^(.*)|(%d+)$')
+  local value = redis.call('GET', key) or ''
+  local owner, expiry = string.match(value, '^(.*)|(%d+)$')
   if owner then
     tell_lease(name, owner, expiry)
+  else
+    tell_garbage(key, value)
   end
 end
 
 local function tell_holders(key, name)
-  local members = redis.call('ZRANGE', key, 0, 999, 'WITHSCORES')
-  for i = 1, #members, 2 do
-    tell_lease(name, members[i], members[i + 1])
-  end
+  each_member('ZSCAN', key, name, tell_lease)
+end
+
+local function tell_waiter(name, member)
+  local id = string.match(member, '^%S+') or ''
+  local record = read_fields(P .. 't:' .. id, {'state', 'places'})
+  tell('waiter', string.match(name, '^%a+:(.*)$'), id, record.state or '', flag(record.places))
 end
 
 local function tell_waiters(key, name)
-  for _, member in ipairs(redis.call('ZRANGE', key, 0, 999)) do
-    local id = string.match(member, '^%S+')
-    local record = read_fields(P .. 't:' .. id, {'state', 'places'})
-    tell('waiter', string.match(name, '^%a+:(.*)$'), id, record.state or '', flag(record.places))
+  each_member('ZSCAN', key, name, tell_waiter)
+end
+
+local function tell_children(key, name, group)
+  local first, missing = nil, 0
+  each_member('SSCAN', key, name, function(_, child)
+    if redis.call('EXISTS', P .. 't:' .. child) == 0 then
+      first, missing = first or child, missing + 1
+    end
+  end)
+  if first then
+    tell('child', group, redis.call('HGET', P .. 'g:' .. group, 'state') or '', first, missing)
   end
 end
 
-local function tell_group(key, id)
-  if string.find(id, ':', 1, true) then
+local function tell_group(key, name, id)
+  local group = string.match(id, '^(.*):pending$')
+  if group then
+    return tell_children(key, name, group)
+  elseif string.find(id, ':', 1, true) then
     return
   end
-  local group, missing = read_fields(key, {'state', 'parent'}), 0
-  local pending = redis.call('SMEMBERS', key .. ':pending')
-  for _, child in ipairs(pending) do
-    missing = missing + 1 - redis.call('EXISTS', P .. 't:' .. child)
-  end
-  tell('group', id, group.state or '', #pending, missing, group.parent or '',
+  group = read_fields(key, {'state', 'parent'})
+  tell('group', id, group.state or '', redis.call('SCARD', key .. ':pending'), group.parent or '',
     redis.call('EXISTS', P .. 't:' .. (group.parent or '')), redis.call('PTTL', key))
 end
 
-local function tell_part(key, id)
+local function tell_part(key, _, id)
   if redis.call('EXISTS', P .. 't:' .. id) == 0 and redis.call('PTTL', key) == -1 then
     tell('part', key)
   end
@@ -123,16 +178,62 @@ local function tell_stream(key, name)
   end
 end
 
-local function tell_workers(key)
-  local members = redis.call('ZRANGEBYSCORE', key, '-inf', digits(now), 'WITHSCORES')
-  for i = 1, #members, 2 do
-    tell('worker', members[i], digits(now - tonumber(members[i + 1])))
+local function tell_worker(name, worker, ends)
+  if not finite(ends) then
+    tell_garbage(P .. name, worker .. ' ' .. ends)
+  elseif tonumber(ends) < now then
+    tell('worker', worker, digits(now - tonumber(ends)))
   end
 end
 
-local function tell_idle(key, size)
-  for _, worker in ipairs(redis.call('ZRANGE', key, 0, 999)) do
+local function tell_workers(key, name)
+  each_member('ZSCAN', key, name, tell_worker)
+end
+
+local function tell_idle(key, name, size)
+  each_member('ZSCAN', key, name, function(_, worker)
     tell('idle', size, worker, flag(is_registered(worker)))
+  end)
+end
+
+-- A number that grows: beyond 2^53 it could not.
+local function is_counter(text)
+  return text and string.match(text, '^%d+$') and tonumber(text) < 2^53
+end
+
+local function tell_counter(key)
+  local value = redis.call('GET', key) or ''
+  if not is_counter(value) then
+    tell_garbage(key, value)
+  end
+end
+
+-- Of a hash: some fields must be such numbers.
+local function tell_fields(key, names)
+  for i, value in ipairs(redis.call('HMGET', key, unpack(names))) do
+    if not is_counter(value) then
+      tell_garbage(key, names[i] .. ' ' .. (value or '(none)'))
+    end
+  end
+end
+
+local function tell_epoch(key)
+  tell_fields(key, {'since', 'seq', 'calm'})
+end
+
+local function tell_leader(key)
+  tell_fields(key, {'term', 'expiry'})
+  if redis.call('HEXISTS', key, 'owner') == 0 then
+    tell_garbage(key, 'owner (none)')
+  end
+end
+
+local function tell_hooks(key)
+  local found = redis.call('HGETALL', key)
+  for i = 1, #found, 2 do
+    if not string.match(found[i + 1], '^%d+|%a+|') then
+      tell_garbage(key, found[i] .. ' ' .. found[i + 1])
+    end
   end
 end
 
@@ -142,26 +243,27 @@ local function nothing() end
 local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'string', tell_part},
   e = {'string', tell_part}, h = {'list', tell_part}, c = {'string', tell_part},
   r = {'string', tell_lasting}, g = {false, tell_group}, woken = {'stream', tell_stream},
-  waiters = {'zset', tell_lasting}, awaits = {'zset', tell_lasting}, open = {'set', nothing},
+  waiters = {'zset', tell_lasting}, awaits = {'zset', tell_lasting}, open = {'set', tell_part},
   wake = {'list', nothing}, w = {'hash', tell_lasting}, sum = {'string', tell_lasting},
   queue = {'zset', tell_waiters}, writers = {'zset', tell_waiters}, idle = {'zset', tell_idle},
   workers = {'zset', tell_workers}, groups = {'zset', nothing}, watch = {'zset', nothing},
   events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
-  fence = {'string', nothing}, epoch = {'hash', nothing}, leader = {'hash', nothing},
-  clock = {false, nothing}, term = {'string', nothing}, promoted = {'string', nothing}, periodic = {'hash', nothing},
-  startup = {'hash', nothing}, quarantine = {false, nothing}, limits = {false, nothing}, probe = {false, nothing}}
--- Of some the second word counts, too.
+  fence = {'string', tell_counter}, epoch = {'hash', tell_epoch}, leader = {'hash', tell_leader},
+  clock = {false, nothing}, term = {'string', tell_counter}, promoted = {'string', tell_counter},
+  periodic = {'hash', nothing}, startup = {'hash', tell_hooks}, quarantine = {false, nothing},
+  limits = {false, nothing}, probe = {false, nothing}}
+-- Of some the second word counts, too, or the whole name.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', tell_holder},
-  ['limiter:conc'] = {'zset', tell_holders}, ['limiter:rate'] = {'zset', tell_lasting}}
+  ['limiter:conc'] = {'zset', tell_holders}, ['limiter:rate'] = {'zset', tell_lasting},
+  ['quarantine:bytes'] = {'string', nothing}}
+local EXACT = {quarantine = {'stream', nothing}}
 
 local function kind_of(name, head)
-  if head == 'tasks' or head == 'lock' or head == 'limiter' then
-    if string.match(name, '^lock:rw:') then
-      return string.sub(name, -2) == ':r' and {'zset', tell_holders} or {'string', tell_holder}
-    end
-    return DEEPER[string.match(name, '^%a+:%a+')] or head == 'tasks' and {'stream', tell_stream}
+  if string.match(name, '^lock:rw:') then
+    return string.sub(name, -2) == ':r' and {'zset', tell_holders} or {'string', tell_holder}
   end
-  return KINDS[head]
+  return EXACT[name] or DEEPER[string.match(name, '^%a+:%a+')]
+    or head == 'tasks' and {'stream', tell_stream} or KINDS[head]
 end
 
 local function tell_key(key)
@@ -173,24 +275,35 @@ local function tell_key(key)
   end
   local actual = redis.call('TYPE', key).ok
   if kind[1] and kind[1] ~= actual and actual ~= 'none' then
-    return tell('type', key, actual)
-  end
-  if actual ~= 'none' then
-    kind[2](key, (kind[2] == tell_holder or kind[2] == tell_holders or kind[2] == tell_stream
-      or kind[2] == tell_waiters) and name or rest)
+    tell('type', key, actual)
+  elseif actual ~= 'none' then
+    kind[2](key, name, rest)
   end
 end
 
+-- Another key than its name says costs nobody else the look.
+local function look_at(key)
+  local fine, problem = pcall(tell_key, key)
+  if not fine then
+    tell('type', key, type(problem) == 'table' and problem.err or tostring(problem))
+  end
+end
+
+local function tell_entry(item)
+  local id, gen = item[2][2] or '', item[2][4] or ''
+  local record = redis.pcall('HMGET', P .. 't:' .. id, 'gen', 'pointer')
+  local is_meant = record[1] == gen and record[2] == what .. ' ' .. item[1]
+  tell('entry', what, item[1], id, flag(is_meant), flag(record[1]))
+end
+
 local function tell_entries()
-  local key = P .. what
   local from = cursor == '0' and '-' or '(' .. cursor
-  local entries = redis.pcall('XRANGE', key, from, '+', 'COUNT', count)
+  local entries = redis.pcall('XRANGE', P .. what, from, '+', 'COUNT', count)
   if entries.err then
     return '0'
   end
   for _, item in ipairs(entries) do
-    local id, gen = item[2][2] or '', item[2][4]
-    tell('entry', what, item[1], id, flag(redis.call('HGET', P .. 't:' .. id, 'gen') == gen))
+    tell_entry(item)
   end
   return #entries == count and entries[count][1] or '0'
 end
@@ -212,14 +325,26 @@ local function tell_keys()
   local all = '*'
   local page = redis.call('SCAN', cursor, 'MATCH', P .. all, 'COUNT', count)
   for _, key in ipairs(page[2]) do
-    local fine, problem = pcall(tell_key, key)
-    if not fine then
-      tell('type', key, type(problem) == 'table' and problem.err or tostring(problem))
-    end
+    look_at(key)
   end
   return page[1]
 end
 
-local next_cursor = (what == 'keys' and tell_keys or what == 'due' and tell_due or tell_entries)()
+local function tell_members()
+  look_at(P .. what)
+  return after
+end
+
+local function tell_page()
+  if what == 'keys' then
+    return tell_keys()
+  elseif what == 'due' then
+    return tell_due()
+  end
+  local is_stream = string.match(what, '^tasks:') or string.match(what, '^woken:')
+  return (is_stream and tell_entries or tell_members)()
+end
+
+local next_cursor = tell_page()
 table.insert(rows, 1, next_cursor)
 return rows
