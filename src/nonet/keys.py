@@ -43,7 +43,7 @@ this table.
     clock:stepped           HASH    last correction: at, by, wrong (µs); stream → what was renewed
     mend                    HASH    walk over all records: cursor, and when it looked last (µs)
     fence                   STRING  last fence handed out
-    epoch                   HASH    which data set this is: since (µs), seq, calm (µs)
+    epoch                   HASH    which data set this is: since (µs), seq, calm, lost (µs), first
     idle:SIZE               ZSET    worker → since; the most recent is woken first
     wake:WHO                LIST    wakes a worker, the promoter or a waiting client; with TTL
     workers                 ZSET    worker incarnation → end of its registration

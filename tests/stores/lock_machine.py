@@ -146,6 +146,7 @@ class LockMachine:
     def _empty(self) -> None:
         """Nothing is left; one small worker beats on, so that places are kept for who is woken."""
         self.site.client.flushdb()
+        self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "calm": 0})
         self.site.client.zadd(f"{PREFIX}workers", {"small-beats": 2**52})
 
     # Steps -----------------------------------------------------------------------------------
@@ -308,8 +309,8 @@ class LockMachine:
         job = old or Job(id, lines, parse(lines, "", LOCK_TTL_MS), self.now + STEP)
         args = ("hold", id, job.lines, LOCK_TTL_MS, "who", "me" if wait else "", 0)
         if job.fence:
-            return self._unchanged(args[0], ["OK", job.fence], *args[1:])
-        answer, detail = self._run(*args)
+            return self._unchanged(args[0], ["OK", job.fence, "1", "1"], *args[1:])
+        answer, detail, *_ = self._run(*args)
         refusal = self._refusal(Waiter(id, job.ticket, job.locks), self.before)
         expected = (
             "IMPOSSIBLE" if refusal and refusal.impossible else "REFUSED" if refusal else "OK"

@@ -67,7 +67,7 @@ FETCHING = (
     ),
     Fault(
         "what was saved is not handed over",
-        "record.saved and redis.call('GET', P .. 'c:' .. pointer.id) or ''",
+        "record.saved and saved_by(pointer.id) or ''",
         "''",
     ),
     Fault(
@@ -251,8 +251,8 @@ SWEEPING = (
     Fault("dead workers are not forgotten", "forgotten < 10 and forget(gone)", "false"),
     Fault(
         "a beat does not extend the lease",
-        "redis.call('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')",
-        "redis.call('XPENDING', P .. stream_key, 'workers')",
+        "redis.pcall('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')",
+        "redis.pcall('XPENDING', P .. stream_key, 'workers')",
     ),
     Fault(
         "a beat keeps what was taken back",
@@ -261,27 +261,27 @@ SWEEPING = (
     ),
     Fault(
         "a walk does not see what is dying",
-        "return is_due or is_pointed_at(record) or is_alive(record.owner)",
-        "return state == 'dying' or is_due or is_pointed_at(record) or is_alive(record.owner)",
+        "return state == 'dying' and (is_due or is_pointed_at(record)) or is_held(id, record)",
+        "return state == 'dying' or is_held(id, record)",
     ),
     Fault(
         "a walk does not see what ran on the dead",
-        "return is_due or is_pointed_at(record) or is_alive(record.owner)",
+        "return state == 'dying' and (is_due or is_pointed_at(record)) or is_held(id, record)",
         "return state == 'running' or is_due or is_pointed_at(record)",
     ),
     Fault(
         "a walk takes from the living",
-        "or is_alive(record.owner)",
-        "",
+        "elseif not is_alive(record.owner) then",
+        "else",
     ),
     Fault(
         "a walk does not see what is queued",
-        "return is_pointed_at(record)\n  end\n  return is_due",
-        "return true\n  end\n  return is_due",
+        "return is_pointed_at(record)\n  end\n  return state",
+        "return true\n  end\n  return state",
     ),
     Fault(
         "a walk does not see what is delayed",
-        "delay(id, now)\n    return true",
+        "delay(id, not record.places and tonumber(record.due or '') or now)\n    return true",
         "return false",
     ),
     Fault(
@@ -315,8 +315,8 @@ LEADING = (
     Fault("two lead", "if alive and leader[1] ~= ARGV[1] then", "if false then"),
     Fault(
         "a new leader has the old term",
-        "math.max(tonumber(redis.call('GET', P .. 'term') or '0') + 1, now)",
-        "math.max(tonumber(redis.call('GET', P .. 'term') or '0'), 1)",
+        "math.max((tonumber(redis.call('GET', P .. 'term') or '') or 0) + 1, now)",
+        "math.max((tonumber(redis.call('GET', P .. 'term') or '') or 0), 1)",
     ),
     Fault(
         "whoever led fires",
@@ -341,8 +341,8 @@ LEADING = (
     ),
     Fault(
         "older data are not noticed",
-        "if not found[2] or tonumber(found[2]) < seen then",
-        "if not found[2] then",
+        "if not since or not seq or seq < known_seq then",
+        "if not since or not seq then",
     ),
     Fault(
         "a leader does not raise the sequence",
@@ -351,10 +351,15 @@ LEADING = (
     ),
     Fault(
         "no calm after a loss",
-        "seen > 0 and digits(now + calm_ms * 1000) or '0'",
-        "'0'",
+        "'calm', digits(now + calm * 1000)",
+        "'calm', '0'",
     ),
-    Fault("the calm is ignored", "expiry = expiry or calm_until()", ""),
+    Fault("the calm is ignored", "expiry = expiry or calm_until(lock)", ""),
+    Fault(
+        "a loss that is told second is ignored",
+        "elseif found[3] == '1' and known_since > 0 and known_since < since then",
+        "elseif false then",
+    ),
 )
 
 FAULTS = (*SUBMITTING, *FETCHING, *SETTLING, *ENDING, *GROUPS, *SWEEPING, *LEADING)

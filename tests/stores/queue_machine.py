@@ -38,6 +38,7 @@ KINDS = ("woken", "tasks")
 STREAMS = tuple(f"{kind}:{p}:small" for p in PRIORITIES for kind in KINDS)
 SECOND = 1_000_000
 LOCK_TTL = 30 * SECOND
+PROBATION = 2 * SECOND
 LEASE = 45 * SECOND
 WORKER_TTL = 30 * SECOND
 LEADER_TTL = 30 * SECOND
@@ -82,9 +83,15 @@ class Process:
     """A worker, scheduler or client: what it knows."""
 
     name: str
+    since: int = 0  # latest epoch
     seen: int = 0  # highest sequence
     term: str = ""
     is_frozen: bool = False
+
+    @property
+    def known(self) -> str:
+        """As the scripts are told."""
+        return f"{self.since}|{self.seen}"
 
 
 @dataclass(slots=True)
@@ -183,7 +190,7 @@ class QueueMachine:
     def fetch(self, worker: Process, free: int, looks: int = 200) -> list[Delivery]:
         """Fetch, and compare with what the order of the streams demands."""
         waits = (LOCK_TTL // 1000, *WAITS)
-        args = (worker.name, "small", free, looks, *waits, worker.seen, LONGEST)
+        args = (worker.name, "small", free, looks, *waits, worker.known, LONGEST)
         _, since, sequence, *rows = self._run("fetch", *args)
         self._saw(worker, since, sequence)
         got = list(self._replay(worker, deque(rows), free, looks))
@@ -308,7 +315,7 @@ class QueueMachine:
         mine = list(held.values())  # as the watchdog has them: the newest of a task
         leases = [(d.id, d.gen, d.fence, d.stream, d.entry) for d in mine]
         flat = [part for lease in leases for part in lease]
-        head = (worker.name, WORKER_TTL // 1000, LOCK_TTL // 1000, "{}", worker.seen)
+        head = (worker.name, WORKER_TTL // 1000, LOCK_TTL // 1000, "{}", worker.known)
         since, sequence, *lost = self._run("renew", *head, *flat)
         self._saw(worker, since, sequence)
         must(self.facts.workers[worker.name] == self.now + WORKER_TTL, "registered wrongly")
@@ -324,7 +331,7 @@ class QueueMachine:
 
     def _renewed(self, delivery: Delivery) -> bool:
         task = self._current(delivery)
-        if task is None or delivery.stream not in self.before.grouped:
+        if task is None:
             return False
         self.beats[delivery.stream, delivery.entry] = self.now
         if task.state == "running" and task.mutex:
@@ -395,7 +402,7 @@ class QueueMachine:
         begun = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
         for _ in range(100):
             before = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
-            mended, more = self._run("mend", 1000, DEATH_LIMIT, 0)
+            mended, more = self._run("mend", 1000, DEATH_LIMIT, 0, LEASE)
             moved = {id for id in self.model.tasks if self._has_moved(id)}
             must(moved <= before, "mended", moved - before, "which had their place")
             must(mended == len(moved), "mended", mended, "of", moved)
@@ -408,9 +415,7 @@ class QueueMachine:
         must(not left, left, "are in no place after a walk")
 
     def _mended(self, task: Task) -> None:
-        if task.state == "delayed":
-            task.due = self.now
-        elif task.state != "ready":
+        if task.state not in ("delayed", "ready"):
             self._lost_its_worker(task)
         self.hurt.discard(task.id)
 
@@ -422,13 +427,24 @@ class QueueMachine:
     def _is_adrift(self, task: Task) -> bool:
         """Whether a task is in no place where anybody would find it."""
         record = self.facts.records[task.id]
-        gens = [gen for _, gen, _ in self.facts.entries().get(task.id, ())]
+        entries = [e for e in self.facts.entries().get(task.id, ()) if e[1] == record["gen"]]
         if task.state == "delayed" or (task.state == "ready" and record["state"] == "waiting"):
             return task.id not in self.facts.delayed
+        if task.state == "ready" or (task.state == "dying" and entries):
+            return not entries
         if task.state == "dying" and task.id in self.facts.delayed:
             return False
+        if any(reader for _, _, reader in entries):
+            return False
         is_alive = self.facts.workers.get(record.get("owner", ""), 0) > self.now + STEP
-        return record["gen"] not in gens and not (task.state != "ready" and is_alive)
+        return not is_alive or self._is_missed(record)
+
+    def _is_missed(self, record: dict[str, str]) -> bool:
+        """Whether its living worker has not beaten for it for a lease since it was missed first."""
+        missed = int(record.get("missed", "0"))
+        if missed <= int(record.get("started", "0")):
+            return False
+        return self.now + STEP - max(missed, int(record.get("kept", "0"))) >= LEASE
 
     def promote(self, term: str = "") -> None:
         """A tick, by who leads in a term or by a worker that helps out."""
@@ -504,7 +520,7 @@ class QueueMachine:
 
     def lead(self, scheduler: Process) -> None:
         """A scheduler takes or extends the lease."""
-        args = (scheduler.name, LEADER_TTL // 1000, "{}", scheduler.seen, LOCK_TTL // 1000)
+        args = (scheduler.name, LEADER_TTL // 1000, "{}", scheduler.known, LOCK_TTL // 1000)
         term, since, sequence, *_ = self._run("lead", *args)
         old = self.model.lease
         self._saw(scheduler, since, sequence, leads=term != "")
@@ -549,7 +565,7 @@ class QueueMachine:
 
     def ask_presence(self, ids: Sequence[str]) -> None:
         """A client asks what Redis knows of some tasks."""
-        since, sequence, *known = self._run("presence", self.client.seen, LOCK_TTL // 1000, *ids)
+        since, sequence, *known = self._run("presence", self.client.known, LOCK_TTL // 1000, *ids)
         self._saw(self.client, since, sequence)
         for id, answer in zip(ids, known, strict=True):
             expected = 2 if id in self.model.tasks else int(id in self.facts.results)
@@ -725,13 +741,16 @@ class QueueMachine:
             must(int(since) > self._top_epoch, "epoch", since, "is not new")
             must(int(sequence) > process.seen, "sequence", sequence, "is not higher")
             self._top_epoch = int(since)
-            self.model.calm = self.now + LOCK_TTL if process.seen else 0
+            self.model.calm = self.now + (LOCK_TTL if process.seen else PROBATION)
             if not process.seen:
-                self.beliefs.clear()  # the first who came could not know that others were before
+                self.beliefs.clear()  # those who know better have so long to say so
         else:
             must(since == before["since"], "the epoch changed, but nothing was lost")
+            if before.get("first") == "1" and 0 < process.since < int(since):
+                self.model.calm = self.now + LOCK_TTL
             must(int(sequence) == known + leads, "sequence", sequence, "after", known)
         process.seen = max(process.seen, int(sequence))
+        process.since = max(process.since, int(since))
 
     def _replay(
         self, worker: Process, rows: deque[list[str]], free: int, looks: int

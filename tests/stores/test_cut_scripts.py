@@ -39,7 +39,6 @@ class Fleet:
     def __post_init__(self) -> None:
         self.site.client.flushdb()
         self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "calm": 0})
-        self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "calm": 0})
 
     def run(self, name: str, *args: Any) -> Any:
         self.now += 2_000

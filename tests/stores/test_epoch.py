@@ -38,11 +38,49 @@ async def calm_seconds(broker: Broker) -> float:
     return (ends - await broker.now()).total_seconds()
 
 
-async def test_a_new_redis_grants_locks_at_once(broker: Broker) -> None:
-    """Where nobody has held a lock, nobody waits."""
+async def test_a_redis_that_was_used_before_grants_locks_at_once(broker: Broker) -> None:
+    """Where no data were lost nobody waits."""
     await broker.submit([LOCKED])
     assert await fetched(broker) == ["locked"]
     assert broker.epoch.since > 0
+
+
+async def test_first_use_of_a_redis_rests_its_locks_for_a_moment(broker: Broker) -> None:
+    """Who knows of no earlier data waits until those would have told who do."""
+    await broker.client.delete("{test}:epoch")
+    await broker.submit([LOCKED, FREE])
+    assert await fetched(broker) == ["free"]
+    assert 1 < await calm_seconds(broker) <= 2
+
+
+async def test_a_loss_is_told_by_whoever_comes_second(broker: Broker, newcomer: Broker) -> None:
+    """What a newcomer has begun rests its locks for long as soon as an old hand sees it."""
+    await fetched(broker)
+    await broker.client.flushall()
+    await newcomer.presence([])
+    assert await calm_seconds(broker) <= 2
+    await broker.presence([])
+    assert 28 < await calm_seconds(broker) <= 30
+    assert broker.epoch.since == newcomer.epoch.since
+    (event,) = await Events(broker.client, "test").last(10)
+    assert event.text == "Redis has lost its data"
+    calm = await calm_seconds(broker)
+    await newcomer.presence([])
+    await broker.presence([])
+    assert await calm_seconds(broker) <= calm
+
+
+async def test_a_lock_of_a_longer_ttl_rests_for_longer(broker: Broker) -> None:
+    """Who held it may believe so for its own TTL."""
+    lock = MutexLock("job", 7, ttl_ms=90_000)
+    long = Submission("long", "p:T", "normal:small", b"e", encode_locks([lock]))
+    await fetched(broker)
+    await broker.client.flushall()
+    await broker.submit([long])
+    assert await fetched(broker) == []
+    why = explain(await LockBoard(broker.client, "test").facts("long"))
+    assert why.until is not None
+    assert 85 < (why.until - await broker.now()).total_seconds() <= 90
 
 
 async def test_an_emptied_redis_begins_a_new_epoch_and_rests_its_locks(broker: Broker) -> None:
@@ -69,7 +107,7 @@ async def test_locks_are_granted_when_the_calm_is_over(broker: Broker) -> None:
     await broker.client.flushall()
     await broker.submit([LOCKED])
     assert await fetched(broker) == []
-    await broker.client.hset("{test}:epoch", "calm", 1)
+    await broker.client.hset("{test}:epoch", mapping={"calm": 1, "lost": 1})
     watched = await broker.client.zrange("{test}:watch", 0, -1)
     await broker.client.zadd("{test}:watch", dict.fromkeys(watched, 0))
     await broker.promote()

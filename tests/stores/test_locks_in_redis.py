@@ -350,6 +350,7 @@ def test_any_sequence_agrees_with_the_model(redis_server: Any, steps: list[Any])
     async def play() -> None:
         with redis_server.client() as client:
             client.flushall()
+            client.hset("{test}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
         broker = make_broker(redis_server.url)
         model = Model()
         for number, (what, value) in enumerate(steps):

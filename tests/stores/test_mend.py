@@ -9,6 +9,7 @@ import pytest
 
 from nonet.locks import MutexLock, encode_locks
 from nonet.stores.broker import Broker, Submission
+from nonet.stores.leases import Lease, Leases
 
 NOW = timedelta(0)
 MUTEX = encode_locks([MutexLock("job", 7)])
@@ -65,7 +66,7 @@ async def dying(broker: Broker) -> None:
     await lose_streams(broker)
 
 
-@pytest.mark.parametrize("lose", [queued, woken, running_on_the_dead, delayed, waiting, dying])
+@pytest.mark.parametrize("lose", [queued, woken, running_on_the_dead, waiting, dying])
 async def test_what_is_in_no_place_is_queued_again(
     broker: Broker, lose: Callable[[Broker], Awaitable[None]]
 ) -> None:
@@ -76,6 +77,13 @@ async def test_what_is_in_no_place_is_queued_again(
     await broker.promote()
     assert await fetched(broker) == ["a"]
     assert await broker.mend(10, NOW) == (0, False)
+
+
+async def test_what_is_delayed_stays_so(broker: Broker) -> None:
+    """Its time is in its record, too: nothing runs early because its place was lost."""
+    await delayed(broker)
+    assert await broker.mend(10, NOW) == (1, False)
+    assert await broker.client.zscore("{test}:tasks:delayed", "a") == 2**52
 
 
 async def test_what_is_in_its_place_stays(broker: Broker) -> None:
@@ -89,14 +97,42 @@ async def test_what_is_in_its_place_stays(broker: Broker) -> None:
     assert before == {id: await broker.client.hget(f"{{test}}:t:{id}", "gen") for id in "qdwr"}
 
 
-async def test_a_living_worker_keeps_what_it_runs(broker: Broker) -> None:
-    """A stream that vanished takes nothing from a worker that still beats: it will settle."""
+async def lose(broker: Broker, how: str) -> None:
+    if how == "group":
+        await broker.client.xgroup_destroy("{test}:tasks:normal:small", "workers")
+    else:
+        await lose_streams(broker)
+
+
+@pytest.mark.parametrize("how", ["group", "stream"])
+async def test_a_living_worker_keeps_what_it_runs(broker: Broker, redis_url: str, how: str) -> None:
+    """A stream that vanished takes nothing from a worker that beats for it: it will settle."""
+    ttls = {"worker_ttl": 30, "lock_ttl": 30, "timeout_seconds": 5}
+    leases = Leases(redis_url, "test", "small-a", "{}", **ttls)
     await broker.submit([task("a")])
     (delivery,), _ = await broker.fetch("small-a", "small", 1)
-    await broker.client.zadd("{test}:workers", {"small-a": 2**52})
-    await lose_streams(broker)
-    assert await broker.mend(10, NOW) == (0, False)
+    ids = (delivery.id, delivery.gen, delivery.fence)
+    lease = Lease(*ids, 30, delivery.stream_key, delivery.entry)
+    await lose(broker, how)
+    for _ in range(3):
+        assert leases.renew([lease]) == set()
+        await broker.client.hset("{test}:t:a", mapping={"started": 1, "missed": 2})
+        assert await broker.mend(10, NOW) == (0, False)
+    leases.close()
     assert await broker.settle(delivery, "done") == "OK"
+
+
+@pytest.mark.parametrize("how", ["group", "stream"])
+async def test_what_no_worker_has_heard_of_is_queued_again(broker: Broker, how: str) -> None:
+    """A reply was lost and its stream deleted: after a lease nobody has beaten for it."""
+    await broker.submit([task("a")])
+    await fetched(broker, "small-a")
+    await broker.client.zadd("{test}:workers", {"small-a": 2**52})
+    await lose(broker, how)
+    assert await broker.mend(10, NOW) == (0, False)
+    await broker.client.hset("{test}:t:a", mapping={"started": 1, "missed": 2})
+    assert await broker.mend(10, NOW) == (1, False)
+    assert await fetched(broker) == ["a"]
 
 
 async def test_deaths_are_counted(broker: Broker) -> None:

@@ -40,7 +40,6 @@ QUICK = [
         "what failed submits the children of its commit",
         "the history of what ended stays",
         "all_done is all_success",
-        "a group without children never fires",
         "whoever led fires",
         "a requeue keeps the generation",
     )

@@ -585,6 +585,6 @@ async def test_nothing_is_left_of_waiting(queue: Queue) -> None:
         await queue.fetch()
     await queue.redis.zadd("{test}:watch", {A.redis_key: 0, WRITER.redis_key: 0}, xx=True)
     await queue.tick()
-    left = {key.decode() async for key in queue.redis.scan_iter("*")}
+    left = {key.decode() async for key in queue.redis.scan_iter("{test}:*")}
     kinds = {key.removeprefix("{test}:").partition(":")[0] for key in left}
     assert kinds <= {"tasks", "woken", "fence", "epoch", "idle", "r", "wake", "workers"}

@@ -264,7 +264,7 @@ class Broker:
             free + _LOOKS,
             self.lock_ttl_ms,
             *self._waits,
-            self.epoch.sequence,
+            self.epoch.seen,
             self._message_limit + _SIGNATURE_BYTES,
         )
         self.epoch.see(answer)
@@ -302,7 +302,7 @@ class Broker:
             delivery.fence,
             locks,
             self.lock_ttl_ms,
-            self.epoch.sequence,
+            self.epoch.seen,
         )
         text = answer[1].decode() if len(answer) > 1 else "the lease was lost"
         return answer[0] == b"OK", text
@@ -399,7 +399,7 @@ class Broker:
             How many records were put back, and whether the walk has more pages now.
         """
         mended, more = await self.scripts.run(
-            "mend", _KEYS_PER_PAGE, death_limit, _microseconds(rest)
+            "mend", _KEYS_PER_PAGE, death_limit, _microseconds(rest), self._lease_ms * 1000
         )
         return mended, more == 1
 
@@ -409,7 +409,7 @@ class Broker:
         Returns:
             With the epoch in which that is so: the answer to both questions at one instant.
         """
-        answer = await self.scripts.run("presence", self.epoch.sequence, self.lock_ttl_ms, *ids)
+        answer = await self.scripts.run("presence", self.epoch.seen, self.lock_ttl_ms, *ids)
         self.epoch.see(answer)
         return int(answer[0]), [Presence(known) for known in answer[2:]]
 
@@ -450,9 +450,10 @@ class Broker:
             self.lock_ttl_ms,
             who,
             self.wakes.client if wait else "",
-            self.epoch.sequence,
+            self.epoch.seen,
             *holders,
         )
+        self.epoch.see(answer[2:])
         return answer[0].decode(), answer[1].decode()
 
     async def unhold(self, id: str) -> None:

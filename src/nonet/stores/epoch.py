@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 
@@ -18,14 +18,25 @@ class EpochSeen:
     def __init__(self) -> None:
         self.since = 0
         self.sequence = 0
+        self._tell: Callable[[], None] = lambda: None
 
-    def see(self, answer: Sequence[bytes]) -> bool:
-        """Learn what a script said, ``[epoch, sequence]``; whether another epoch has begun."""
+    def tell(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when another epoch is seen to have begun, in the thread that sees it."""
+        self._tell = listener
+
+    @property
+    def seen(self) -> str:
+        """For the scripts, which tell by it whether Redis has lost what we know of."""
+        return f"{self.since}|{self.sequence}"
+
+    def see(self, answer: Sequence[bytes]) -> None:
+        """Learn what a script said, ``[epoch, sequence]``."""
         since, sequence = int(answer[0]), int(answer[1])
         has_changed = 0 < self.since < since
         # Replies of two connections may cross: the newer of both counts.
         self.since, self.sequence = max(self.since, since), max(self.sequence, sequence)
-        return has_changed
+        if has_changed:
+            self._tell()
 
     @property
     def began(self) -> datetime:

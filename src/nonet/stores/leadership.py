@@ -64,7 +64,7 @@ class Leadership:
             owner,
             round(ttl_seconds * 1000),
             info,
-            self.epoch.sequence,
+            self.epoch.seen,
             self._lock_ttl_ms,
         )
         self.epoch.see(epoch)

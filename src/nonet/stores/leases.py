@@ -71,7 +71,7 @@ class Leases:
             for lease in leases
             for part in (lease.id, lease.gen, lease.fence, lease.stream_key, lease.entry)
         ]
-        head = (*self._head, self._epoch.sequence)
+        head = (*self._head, self._epoch.seen)
         answer = run_sync(self._client, self._prefix, "renew", *head, *args)
         self._epoch.see(answer)
         return {key.decode() for key in answer[2:]}

@@ -93,6 +93,7 @@ class Worker:
             self._abandon,
         )
         self._watchdog = self._make_watchdog()
+        self._broker.epoch.tell(self._notice_loss)
 
     async def run(self, stop: Stop) -> ExitCode:
         """Work until a stop is requested, then drain.
@@ -149,16 +150,17 @@ class Worker:
                 logger.warning("gave back %d tasks of a lost reply", given)
             self._unsure = False
             self._watchdog.beat_soon()  # Redis is back, perhaps without our leases
-        since, epoch = time.monotonic(), self._broker.epoch.since
+        since = time.monotonic()
         deliveries, more = await self._broker.fetch(self.id, self._size, free)
-        if self._broker.epoch.since != epoch:
-            if epoch:
-                logger.warning("Redis has lost its data, or came back with older ones")
-            self._watchdog.beat_soon()  # tells at once which attempts nobody knows any more
         for delivery in deliveries:
             self._start(delivery, since)
         if len(deliveries) < free and not more:
             await _first(stopping, self._broker.wait_for_wake(self.id))
+
+    def _notice_loss(self) -> None:
+        """Called by any thread that hears of another epoch."""
+        logger.warning("Redis has lost its data, or came back with older ones")
+        self._watchdog.beat_soon()  # tells at once which attempts nobody knows any more
 
     def _start(self, delivery: Delivery, since: float) -> None:
         attempt = Attempt(delivery, since)
@@ -218,6 +220,7 @@ class Worker:
 
     async def _help_promote(self) -> float:
         """Delays must not depend on a living scheduler."""
+        await self._broker.presence([])  # a loss of data is noticed, also with all slots in use
         promoted = await self._broker.promote()
         if promoted.next_in is None:
             return _HELP_PROMOTE_SECONDS

@@ -2,14 +2,14 @@
 -- admit: replace the locks of a running delivery by others, all or none. Needed when the
 -- worker's code computes other locks than the submitter's did (a deploy in between).
 -- KEYS  prefix
--- ARGV  id, gen, fence, locks, lock ttl ms, sequence seen
+-- ARGV  id, gen, fence, locks, lock ttl ms, epoch and sequence seen
 -- returns {'OK', marks of the limiters that hold} | {'STALE'} | {'REFUSED', name of the lock}
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record limits locks queues refusal waiting
 local id, gen, fence, lock_ttl = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local key, owner = P .. 't:' .. id, id .. '/' .. gen .. '/' .. fence
-current_epoch(tonumber(ARGV[6]), lock_ttl)
+current_epoch(ARGV[6], lock_ttl)
 local record = read_fields(key, {'gen', 'fence', 'stream', 'ticket', 'name', 'held'})
 if record.gen ~= gen or record.fence ~= fence then
   return {'STALE'}

@@ -125,7 +125,7 @@ local function add_refusal(me)
   if refusal.held and lock.kind ~= 'L' then
     local owners, count = owners_of(lock, most)
     add('holding', count)
-    add('back', count == 0 and calm_until() or nil)
+    add('back', count == 0 and calm_until(lock) or nil)
     add('holders', holder_rows(owners))
   end
 end

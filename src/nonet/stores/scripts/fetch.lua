@@ -4,11 +4,11 @@
 -- KEYS  prefix
 -- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
 --       first and longest pause µs before a parked task is looked at by itself, lock aging µs,
---       sequence seen, longest envelope in bytes
--- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, n × row}; a row is (id, gen, fence,
---       state, attempts used, worker deaths, stream key, entry, envelope, locks, marks of the
---       limiters that hold or '', error document, reason, generation in which it died, what it
---       died of, what an earlier attempt has saved); those from error document to what it died of
+--       epoch and sequence seen, longest envelope in bytes
+-- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, n × row}; a row is
+--       (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope, locks,
+--       marks of the limiters that hold or '', error document, reason, generation in which it died,
+--       what it died of, what an earlier attempt has saved); those from error document to what it died of
 --       only for dying tasks; of a running one what it died of says why its envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
@@ -17,9 +17,9 @@ local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longest, HARD_LIMIT = tonumber(ARGV[10]), 4 * 1048576
 local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
-local taken = {0, current_epoch(tonumber(ARGV[9]), lock_ttl)}
+local taken = {0, current_epoch(ARGV[9], lock_ttl)}
 math.randomseed(tonumber(clock[2]))
-local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now)
+local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '') or 0, now)
 
 local function read(key, count)
   local reply = redis.pcall('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', count,
@@ -34,6 +34,12 @@ local function read(key, count)
       'STREAMS', key, '>')
   end
   return reply and reply[1] and reply[1][2] or {}
+end
+
+-- What an earlier attempt saved; nothing, if it is longer than we let anybody save.
+local function saved_by(id)
+  local saved = redis.call('GETRANGE', P .. 'c:' .. id, 0, longest)
+  return #saved <= longest and saved or ''
 end
 
 local function hand_over(pointer, record, state, held, lines, document)
@@ -51,7 +57,7 @@ local function hand_over(pointer, record, state, held, lines, document)
   taken[#taken + 1] = {pointer.id, pointer.gen, text, state, record.attempt or '0',
     record.deaths or '0', string.sub(pointer.key, #P + 1), pointer.entry,
     envelope, lines, held, document, record.reason or '', record.died or '', record.detail or '',
-    record.saved and redis.call('GET', P .. 'c:' .. pointer.id) or ''}
+    record.saved and saved_by(pointer.id) or ''}
   free = free - 1
 end
 
@@ -59,7 +65,8 @@ local function hand_over_dying(pointer, record)
   fence = fence + 1
   local why = read_fields(P .. 't:' .. pointer.id, {'reason', 'died', 'detail'})
   record.reason, record.died, record.detail = why.reason, why.died, why.detail
-  hand_over(pointer, record, 'dying', '', '', redis.call('GET', P .. 'e:' .. pointer.id) or '')
+  hand_over(pointer, record, 'dying', '', '',
+    redis.call('GETRANGE', P .. 'e:' .. pointer.id, 0, HARD_LIMIT))
 end
 
 -- A task that asks a limiter for more than its limit would wait for ever.

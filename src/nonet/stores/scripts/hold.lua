@@ -4,15 +4,15 @@
 -- when its client is told, through one wake list for all its holds, or every few seconds.
 -- KEYS  prefix
 -- ARGV  id (made by the client), locks, lock ttl ms, who asks, client to tell or '' not to wait,
---       sequence seen, tasks and holds in which it is asked …
+--       epoch and sequence seen, tasks and holds in which it is asked …
 -- returns {'OK', fence} | {'REFUSED', name of the lock} | {'IMPOSSIBLE', why} | {'DEADLOCK', name of
---       the lock}: it is held, in the end, where it is asked for
+--       the lock}: it is held, in the end, where it is asked for; each with epoch and its sequence
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record limits locks queues refusal waiting deadlock
 local id, lines, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = P .. 't:' .. id
-current_epoch(tonumber(ARGV[6]), lock_ttl)
+local since, seq = current_epoch(ARGV[6], lock_ttl)
 local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', 'fence', 'refusals',
   'since', 'aged', 'held'})
 if record.state == 'held' then
@@ -21,7 +21,7 @@ if record.state == 'held' then
   local owner = id .. '/0/' .. record.fence
   -- The reply to an earlier call may have been lost: its locks must not refuse their own holder.
   if not lost_lock(locks, owner) then
-    return {'OK', record.fence}
+    return {'OK', record.fence, since, seq}
   end
   -- Somebody else may hold by now what ran out: ask anew, behind all others.
   give_back(release_locks(locks, owner, true))
@@ -36,7 +36,7 @@ if refusal and refusal.impossible then
   each_place(me, function(_, _, name) give_back({name}) end)
   redis.call('DEL', key, P .. 'l:' .. id)
   offer_all()
-  return {'IMPOSSIBLE', why_impossible(refusal.lock)}
+  return {'IMPOSSIBLE', why_impossible(refusal.lock), since, seq}
 end
 local waits = refusal and ARGV[5] ~= ''
 for i = 7, waits and #ARGV or 0 do
@@ -44,12 +44,12 @@ for i = 7, waits and #ARGV or 0 do
   if lock then
     forget_hold(me)
     offer_all()
-    return {'DEADLOCK', lock}
+    return {'DEADLOCK', lock, since, seq}
   end
 end
 if refusal and not waits then
   offer_all()
-  return {'REFUSED', refusal.lock.counter}
+  return {'REFUSED', refusal.lock.counter, since, seq}
 end
 
 redis.call('HSET', key, 'name', 'hold', 'stream', 'hold', 'ticket', record.ticket, 'gen', record.gen,
@@ -59,9 +59,9 @@ if refusal then
   -- A promotion forgets it when it asks no more. (A TTL would leave its places to nobody.)
   park(me, refusal, HOLD_WAITS)
   offer_all()
-  return {'REFUSED', refusal.lock.counter}
+  return {'REFUSED', refusal.lock.counter, since, seq}
 end
-local fence = digits(math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now) + 1)
+local fence = digits(math.max(tonumber(redis.call('GET', P .. 'fence') or '') or 0, now) + 1)
 local held = take_locks(me, id .. '/0/' .. fence)
 leave_as_admitted(me)
 redis.call('SET', P .. 'fence', fence)
@@ -70,4 +70,4 @@ redis.call('HSET', key, 'state', 'held', 'gen', '0', 'fence', fence, 'held', hel
 redis.call('PEXPIRE', key, lock_ttl * 2)
 redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl * 2)
 offer_all()
-return {'OK', fence}
+return {'OK', fence, since, seq}

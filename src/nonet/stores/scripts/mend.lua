@@ -2,10 +2,10 @@
 -- mend: queue again each record that is in no place: its stream was deleted, a script was cut. All
 -- workers carry one walk through the keyspace on, page by page.
 -- KEYS  prefix
--- ARGV  keys to look at, worker-death limit, µs between the end of a walk and the next
+-- ARGV  keys to look at, worker-death limit, µs between the end of a walk and the next, lease µs
 -- returns {records that were put back, 1 if the walk is not at its end else 0}
 -- @include base wake record lost
-local limit, rest = tonumber(ARGV[2]), tonumber(ARGV[3])
+local limit, rest, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local walk = read_fields(P .. 'mend', {'cursor', 'done'})
 local ago = now - tonumber(walk.done or '0')
 if not walk.cursor and ago >= 0 and ago < rest then
@@ -24,7 +24,29 @@ local function is_pointed_at(record)
   return found and not found.err and found[1] ~= nil
 end
 
--- A worker that lives gives back itself what it has lost. dying: in any of the three places.
+local function is_pending(record)
+  local key, entry = string.match(record.pointer or '', '^(%S+) (%S+)$')
+  local found = key and redis.pcall('XPENDING', P .. key, 'workers', entry, entry, 1)
+  return found and not found.err and found[1] ~= nil
+end
+
+-- Whether a worker has it. If its entry is gone, a worker that runs it says so with each beat (kept);
+-- one that has never heard of it does not: then it is missed, from the first look on.
+local function is_held(id, record)
+  if is_pending(record) then
+    return true
+  elseif not is_alive(record.owner) then
+    return false
+  end
+  local missed = tonumber(record.missed or '0')
+  if missed <= tonumber(record.started or '0') then
+    redis.call('HSET', P .. 't:' .. id, 'missed', digits(now))
+    return true
+  end
+  return now - math.max(missed, tonumber(record.kept or '0')) < lease
+end
+
+-- dying: in any of the three places.
 local function is_in_place(id, record)
   local state = record.state
   local is_due = redis.call('ZSCORE', P .. 'tasks:delayed', id)
@@ -33,12 +55,13 @@ local function is_in_place(id, record)
   elseif state == 'queued' then
     return is_pointed_at(record)
   end
-  return is_due or is_pointed_at(record) or is_alive(record.owner)
+  return state == 'dying' and (is_due or is_pointed_at(record)) or is_held(id, record)
 end
 
 local function put_back(id, record)
   if record.state == 'delayed' or record.state == 'waiting' then
-    delay(id, now)
+    -- Who stands in queues is looked at; the others have their time.
+    delay(id, not record.places and tonumber(record.due or '') or now)
     return true
   end
   return take_back(id, record.gen, limit)
@@ -47,7 +70,8 @@ end
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
 local function look_at(id)
-  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'owner', 'pointer'})
+  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'owner', 'pointer', 'due',
+    'places', 'started', 'kept', 'missed'})
   local is_task = STATES[record.state] and record.gen and record.stream and record.stream ~= 'hold'
   return is_task and not is_in_place(id, record) and put_back(id, record)
 end

@@ -67,7 +67,7 @@ local function begin_leases(key, step)
 end
 
 local function forget(gone)
-  local its_size = string.match(gone, '^%a+')
+  local its_size = string.match(gone, '^%a+') or ''
   for _, priority in ipairs({'realtime', 'normal', 'background'}) do
     for _, kind in ipairs({'woken', 'tasks'}) do
       local key = P .. kind .. ':' .. priority .. ':' .. its_size

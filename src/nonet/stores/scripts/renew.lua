@@ -2,14 +2,14 @@
 -- renew: one beat of a watchdog: the worker's registration, the lease of every delivery it
 -- holds, and all their locks.
 -- KEYS  prefix
--- ARGV  worker or '', worker ttl ms, lock ttl ms, what the worker says of itself, sequence seen,
+-- ARGV  worker or '', worker ttl ms, lock ttl ms, what the worker says of itself, epoch and sequence seen,
 --       n × (id, gen, fence, stream key or '' for a hold, entry)
 -- returns {epoch, its sequence, id/gen of each that is lost …}
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch limits locks
 local worker, worker_ttl, lock_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local lost = {current_epoch(tonumber(ARGV[5]), lock_ttl)}
+local lost = {current_epoch(ARGV[5], lock_ttl)}
 
 -- A limit that was set while the task ran counts it from now on, too; not at a limiter whose slots
 -- end before this worker, who did not know of them, would renew them.
@@ -45,7 +45,11 @@ local function renew(id, gen, fence, stream_key, entry)
   elseif record.owner ~= worker then
     return false
   else
-    redis.call('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')
+    local claimed = redis.pcall('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')
+    if claimed.err or #claimed == 0 then
+      -- Somebody deleted the stream or its group. It is still ours: mend must know that.
+      redis.call('HSET', P .. 't:' .. id, 'kept', digits(now))
+    end
     if record.state == 'dying' then
       return true
     end

@@ -151,17 +151,19 @@ local function used_items(lock)
   return sum
 end
 
--- After a loss of data nobody may take a lock until those who held one then know it (µs); else nil.
-local calm
-local function calm_until()
-  calm = calm or tonumber(redis.call('HGET', P .. 'epoch', 'calm') or '0')
+-- After a loss of data nobody may take a lock until those who held it then know that (µs); else nil.
+local epoch
+local function calm_until(lock)
+  epoch = epoch or read_fields(P .. 'epoch', {'calm', 'lost'})
+  local lost = tonumber(epoch.lost or '')
+  local calm = math.max(tonumber(epoch.calm or '') or 0, lost and lost + lock.ttl * 1000 or 0)
   return calm > now and calm or nil
 end
 
 -- Until when a structural lock is held against a request (at least; µs), or nil if it is not.
 local function held_until(lock)
   local _, expiry = holder(lock.key)
-  expiry = expiry or calm_until()
+  expiry = expiry or calm_until(lock)
   if not expiry and lock.kind == 'W' and prune(lock.readers, lock.ttl) > 0 then
     expiry = first_end(lock.readers, 0)
   end

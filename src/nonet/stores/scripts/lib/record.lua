@@ -69,7 +69,7 @@ local function submit_one(id, name, stream, due, group, envelope, locks)
   end
   redis.call('HSET', P .. 't:' .. id, 'state', later and 'delayed' or 'queued', 'gen', gen,
     'name', name, 'stream', stream, 'attempt', 0, 'ticket', ticket, 'group', group,
-    'pointer', pointer)
+    later and 'due' or 'pointer', later and digits(due) or pointer)
   return 1
 end
 
@@ -79,7 +79,8 @@ local function requeue(id, state, stream, gen, due)
   gen = digits(gen + 1)
   if due > now then
     -- put: when, so that set_clock knows what was put there by a wrong clock.
-    redis.call('HSET', P .. 't:' .. id, 'state', state, 'gen', gen, 'owner', '', 'put', digits(now))
+    redis.call('HSET', P .. 't:' .. id, 'state', state, 'gen', gen, 'owner', '', 'put', digits(now),
+      'due', digits(due))
     delay(id, due)
   else
     local pointer = enqueue(state == 'dying' and 'tasks' or 'woken', id, stream, gen)

@@ -6,7 +6,11 @@ local function wake(size, count)
   local tries, wanted = count + 8, count
   while count > 0 and tries > 0 do
     tries = tries - 1
-    local worker = redis.call('ZPOPMAX', P .. 'idle:' .. size)[1]
+    local popped = redis.pcall('ZPOPMAX', P .. 'idle:' .. size)
+    if popped.err then  -- of another type: nobody of us wrote it
+      redis.call('DEL', P .. 'idle:' .. size)
+    end
+    local worker = popped[1]
     if not worker then
       break
     end
