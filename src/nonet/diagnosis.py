@@ -53,6 +53,7 @@ class Server:
         late_seconds: how long the first task that is due has been so; 0: none is.
         unserved: sizes with queued tasks, but without a worker.
         failed_hooks: start-up hooks that have not succeeded, with what went wrong.
+        slow_hooks: start-up hooks that run for long.
         quarantined: entries of the quarantine.
         dying: tasks that wait for SQL.
         sql: state of its tables, or why it cannot be asked; empty if it is not used, or makes
@@ -66,6 +67,7 @@ class Server:
     late_seconds: float = 0.0
     unserved: Sequence[str] = ()
     failed_hooks: Mapping[str, str] = field(default_factory=dict)
+    slow_hooks: Sequence[str] = ()
     quarantined: int = 0
     dying: int = 0
     sql: str = ""
@@ -384,6 +386,10 @@ def _remarks(server: Server) -> list[Finding]:
             "no start-up hook called, no limit of the configuration applied"
         )
         found.append(Finding("scheduler", "leader", problem, "start task-scheduler"))
+    for hook in server.slow_hooks:
+        hint = "its application knows why"
+        problem = "this start-up hook runs for more than a minute; those after it wait"
+        found.append(Finding("scheduler", hook, problem, hint))
     for size in server.unserved:
         problem = "tasks are queued, and no worker of this size is alive"
         found.append(Finding("worker", size, problem, f"task-worker --size {size}"))

@@ -150,6 +150,7 @@ def test_remarks_are_no_problems() -> None:
         {"maxmemory": 0, "aof_enabled": 0},
         clock_ahead=-60.0,
         unserved=("large",),
+        slow_hooks=("a.hook",),
         quarantined=3,
         dying=2,
     )
@@ -157,6 +158,7 @@ def test_remarks_are_no_problems() -> None:
     assert problems == []
     assert {hint.what for hint in hints} == {
         *("memory", "persistence", "clock", "leader", "large", "quarantine", "dead letters"),
+        "a.hook",
     }
 
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from nonet.errors import NonetError
@@ -119,6 +120,8 @@ class StartUp:
             if seconds > self._long_seconds and not told:
                 told = True
                 logger.warning("start-up hook %s runs for %.0f s, and goes on", name, seconds)
+                with suppress(NonetError):  # only for those who ask
+                    await self._leadership.hook_runs(term, since, name, who())
 
     async def _is_over(self, term: str, since: int) -> bool:
         """Whether what runs for this term and epoch is to be begun anew."""

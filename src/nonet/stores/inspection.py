@@ -96,7 +96,8 @@ class Inspection:
             leader=await self._leader(logical),
             late_seconds=late if 0 < late < math.inf else 0.0,
             unserved=await self._unserved(),
-            failed_hooks=_failed(hooks),
+            failed_hooks=_in_state("failed", hooks),
+            slow_hooks=tuple(_in_state("running", hooks)),
             quarantined=int(await self._read(client.xlen(f"{key}quarantine"), 0)),
             dying=dying,
             sql=sql,
@@ -157,11 +158,12 @@ class Inspection:
         return True
 
 
-def _failed(hooks: Mapping[bytes, bytes]) -> dict[str, str]:
+def _in_state(wanted: str, hooks: Mapping[bytes, bytes]) -> dict[str, str]:
+    """The start-up hooks in a state, with what went wrong."""
     found = {}
     for name, value in hooks.items():
         _, _, how = value.decode(errors="replace").partition("|")
         state, _, reason = how.partition("|")
-        if state == "failed":
+        if state == wanted:
             found[name.decode(errors="replace")] = reason
     return found

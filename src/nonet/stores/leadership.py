@@ -130,8 +130,13 @@ class Leadership:
             who: ran it, for the event stream.
             problem: what went wrong; empty: it succeeded.
         """
-        answer = await self._scripts.run("hook_ended", term, epoch, hook, who, problem)
+        state = "failed" if problem else "done"
+        answer = await self._scripts.run("hook_ended", term, epoch, hook, who, state, problem)
         return bool(answer == 1)
+
+    async def hook_runs(self, term: str, epoch: int, hook: str, who: str) -> None:
+        """Remember that a start-up hook runs for long, unless another term leads."""
+        await self._scripts.run("hook_ended", term, epoch, hook, who, "running", "")
 
     async def plan(self, term: str, new: list[str], gone: list[str], now: datetime) -> bool:
         """Remember since when new entries are planned, drop those planned no more.
