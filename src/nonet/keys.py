@@ -54,7 +54,8 @@ this table.
     periodic                HASH    entry → ``last occurrence (µs)|task id``
     periodic:next           HASH    entry → next occurrence (µs) of a schedule asked only once
     probe:COMMAND           STRING  of any type, for an instant: which commands this user may use
-    startup                 HASH    start-up hook → ``epoch|state|what went wrong``: done, failed, running
+    startup                 HASH    start-up hook → ``epoch|state|what went wrong``; the state is
+                                    done, failed or running
     quarantine              STREAM  bytes that are no task: fields at (µs), reason, task, stream,
                                     entry, size, bytes; capped
     quarantine:bytes        STRING  how many bytes its entries hold
