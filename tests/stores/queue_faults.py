@@ -72,7 +72,7 @@ FETCHING = (
     ),
     Fault(
         "who died before its first beat is not forgotten",
-        "redis.call('ZADD', P .. 'workers', 'NX', digits(now), worker)",
+        "redis.call('ZADD', P .. 'workers', 'NX', unpack(members))",
         "",
     ),
     Fault(
@@ -357,7 +357,7 @@ LEADING = (
     Fault("the calm is ignored", "expiry = expiry or calm_until(lock)", ""),
     Fault(
         "a loss that is told second is ignored",
-        "elseif found[3] == '1' and known_since > 0 and known_since < since then",
+        "elseif found.first and known_since > 0 and known_since < since then",
         "elseif false then",
     ),
 )

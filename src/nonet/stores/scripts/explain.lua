@@ -130,6 +130,7 @@ local function add_refusal(me)
   end
 end
 
+epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
 local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
   'owner', 'started', 'places'})
 add('now', now)

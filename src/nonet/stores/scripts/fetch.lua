@@ -174,8 +174,6 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
 end
 offer_all()
 redis.call('SET', P .. 'fence', digits(fence))
--- Who dies before its first beat after a loss of all data must be forgotten, too.
-redis.call('ZADD', P .. 'workers', 'NX', digits(now), worker)
 if free > 0 and (looks <= 0 or woken_sizes[size]) then
   taken[1] = 1
 elseif free > 0 then

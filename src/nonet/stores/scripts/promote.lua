@@ -22,7 +22,7 @@ if term ~= '' then
   redis.call('SET', P .. 'promoted', digits(now))
 else
   -- A time ahead of ours: the clock was set back since, and tells nothing.
-  local ago = now - tonumber(redis.call('GET', P .. 'promoted') or '0')
+  local ago = now - (tonumber(redis.call('GET', P .. 'promoted') or '') or 0)
   if ago >= 0 and ago < tonumber(ARGV[3]) then
     return {0, -1, 0}
   end

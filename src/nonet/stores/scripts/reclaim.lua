@@ -86,6 +86,27 @@ local function forget(gone)
   return true
 end
 
+-- Whoever died before its first beat after a loss of all data is registered nowhere, and must be
+-- forgotten all the same: as one whose registration ends now.
+local function register(names)
+  local members = {}
+  for _, name in ipairs(names) do
+    members[#members + 1] = digits(now)
+    members[#members + 1] = name
+  end
+  if #members > 0 then
+    redis.call('ZADD', P .. 'workers', 'NX', unpack(members))
+  end
+end
+
+local function consumers_of(key)
+  local found, names = redis.pcall('XINFO', 'CONSUMERS', key, 'workers'), {}
+  for i, consumer in ipairs(found.err and {} or found) do
+    names[i] = consumer[2]
+  end
+  return names
+end
+
 local step, is_back, is_recent
 if stepped then
   step, is_back, is_recent = last_step()
@@ -98,9 +119,11 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
       begin_leases(key, step)
     end
     answer[#answer + 1] = is_recent and '0-0' or sweep(key, ARGV[cursor])
+    register(consumers_of(key))
     cursor = cursor + 1
   end
 end
+register(redis.call('ZRANGE', P .. 'idle:' .. size, 0, 999))
 -- Those that still have deliveries wait for a worker of their size, and must not block the others.
 local forgotten = 0
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', '-inf',

@@ -6,6 +6,9 @@ local clock, stepped = redis.call('TIME'), redis.pcall('GET', P .. 'clock')
 local offset = tonumber(stepped) or 0
 local now = clock[1] * 1000000 + clock[2] + offset
 
+-- HASH epoch, in scripts that read it: those that grant locks (see lib/epoch).
+local epoch = nil
+
 -- Plain tostring() writes large numbers as 1.8e+15 and loses digits.
 local function digits(number)
   return string.format('%.0f', number)

@@ -6,8 +6,7 @@
 local PROBATION_MS = 2000
 
 -- Redis was emptied, or came back with older data, says who has seen `seen`; 0: it is new to who asks.
--- known: its sequence, if the epoch has begun and only now somebody says that data were lost. Returns
--- since and seq.
+-- known: its sequence, if the epoch has begun and only now somebody says that data were lost.
 local function begin_epoch(before, seen, calm_ms, known)
   local is_loss = seen > 0 or known ~= nil
   local since, seq = before, known
@@ -23,5 +22,4 @@ local function begin_epoch(before, seen, calm_ms, known)
     log_event('epoch', 'redis', before and not known and 'Redis came back with older data'
       or 'Redis has lost its data')
   end
-  return since, seq
 end

@@ -152,11 +152,11 @@ local function used_items(lock)
 end
 
 -- After a loss of data nobody may take a lock until those who held it then know that (µs); else nil.
-local epoch
+-- Scripts that only wake do not ask: whoever is woken too early is parked again by the fetch.
 local function calm_until(lock)
-  epoch = epoch or read_fields(P .. 'epoch', {'calm', 'lost'})
-  local lost = tonumber(epoch.lost or '')
-  local calm = math.max(tonumber(epoch.calm or '') or 0, lost and lost + lock.ttl * 1000 or 0)
+  local lost = epoch and tonumber(epoch.lost or '')
+  local calm = epoch and tonumber(epoch.calm or '') or 0
+  calm = math.max(calm, lost and lost + lock.ttl * 1000 or 0)
   return calm > now and calm or nil
 end
 
