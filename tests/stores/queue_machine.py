@@ -376,7 +376,8 @@ class QueueMachine:
     def reclaim(self, worker: Process) -> None:
         """A sweep: what nobody renewed for a lease is queued again, and counts as a death."""
         expected = 0
-        for key, rows in self.facts.streams.items():
+        is_heard = self.facts.workers.get(worker.name, self.now + 2 * STEP) > self.now + STEP
+        for key, rows in self.facts.streams.items() if is_heard else ():
             for entry, id, gen, consumer in rows:
                 if not consumer or self.beats.get((key, entry), 0) + LEASE > self.now:
                     continue

@@ -101,8 +101,8 @@ end
 
 local function consumers_of(key)
   local found, names = redis.pcall('XINFO', 'CONSUMERS', key, 'workers'), {}
-  for i, consumer in ipairs(found.err and {} or found) do
-    names[i] = consumer[2]
+  for _, consumer in ipairs(found.err and {} or found) do
+    names[#names + 1] = consumer[2] ~= worker and consumer[2] or nil
   end
   return names
 end
@@ -111,6 +111,9 @@ local step, is_back, is_recent
 if stepped then
   step, is_back, is_recent = last_step()
 end
+-- Redis stood still, or we did: those who live must be heard before anything is taken from them.
+local beats_until = tonumber(redis.call('ZSCORE', P .. 'workers', worker) or '')
+is_recent = is_recent or beats_until and beats_until <= now
 local cursor = 6
 for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   for _, kind in ipairs({'woken', 'tasks'}) do
