@@ -135,6 +135,22 @@ async def test_locks_are_released_when_it_is_interrupted(
     assert task_run.keys("lock:*") | task_run.keys("l:*") == set()
 
 
+async def test_a_call_in_the_background_can_be_ended(task_run: TaskRun, tmp_path: Path) -> None:
+    """A shell ignores SIGINT for what it starts with ``&``: SIGTERM releases the locks there too."""
+    report = tmp_path / "report"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by what is started
+    try:
+        values = kwargs(report=report, gate=tmp_path / "never")
+        process = await task_run.start("call", "Guarded", "--kwargs", values)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    await until_written(report)
+    process.terminate()
+    await process.communicate()
+    assert process.returncode == 1
+    assert task_run.keys("lock:*") == set()
+
+
 async def test_a_lost_lock_stops_the_call(task_run: TaskRun, tmp_path: Path) -> None:
     """When a lock is taken away, the task is cancelled, and the call says why."""
     report = tmp_path / "report"

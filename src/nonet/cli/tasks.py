@@ -77,11 +77,11 @@ def call(
     is held, 2 wrong name or arguments, 3 Redis unreachable.
     """
     set_up_logging(debug)
+    _stop_as_if_by_hand()
 
     async def command() -> int:
         nonet = application(tasks, namespace, state_dir)
         _, built = _build(nonet, task, args, kwargs)
-        _stop_as_if_by_hand()
         async with nonet:
             result = await nonet.call(built, wait_locks=wait_locks, debugger=debugger)
         _print_result(result, as_json)
@@ -364,6 +364,10 @@ def _print_result(result: Any, as_json: bool) -> None:
 
 
 def _stop_as_if_by_hand() -> None:
-    """Let SIGTERM and a closed terminal release the locks, as Ctrl-C does."""
+    """Let SIGTERM and a closed terminal release the locks, as Ctrl-C does.
+
+    A shell starts what runs in the background with SIGINT ignored: then nothing would.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
