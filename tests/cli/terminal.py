@@ -115,9 +115,10 @@ class TaskRun:
                 await running
 
     def keys(self, pattern: str = "*") -> set[str]:
-        """Names of keys, without the namespace."""
+        """Names of keys, without the namespace, but for the one that the fixture has made."""
         prefix = f"{{{NAMESPACE}}}:"
-        return {key.removeprefix(prefix) for key in self.redis.keys(prefix + pattern)}
+        found = {key.removeprefix(prefix) for key in self.redis.keys(prefix + pattern)}
+        return found - {"epoch"}
 
 
 async def until_written(path: Path) -> str:

@@ -136,7 +136,7 @@ async def test_locks_are_released_when_it_is_interrupted(
 
 
 async def test_a_call_in_the_background_can_be_ended(task_run: TaskRun, tmp_path: Path) -> None:
-    """A shell ignores SIGINT for what it starts with ``&``: SIGTERM releases the locks there too."""
+    """A shell lets what it starts with ``&`` ignore SIGINT: SIGTERM releases locks there, too."""
     report = tmp_path / "report"
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by what is started
     try:
