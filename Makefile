@@ -3,9 +3,11 @@
 #
 #   PYTHON=python3.13   the interpreter of a new .venv (default: python3)
 #   ARGS="…"            options for what runs, e.g. make test ARGS="-k redis -x"
+#   JOBS=0              tests in one process, for a debugger (default: 3, which mostly wait)
 
 PYTHON ?= python3
 ARGS ?=
+JOBS ?= 3
 BIN := .venv/bin
 DEMO := .venv/.synced-demo
 DEV := .venv/.synced-dev
@@ -23,8 +25,8 @@ help:             ## this list
 demo: $(DEMO)     ## audit a directory tree for duplicate files, with real daemons
 	@$(BIN)/task-run demo $(ARGS)
 
-test: $(DEV) servers ## run the tests against a real redis-server and mariadbd
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(DEV) servers ## run the tests against real servers, three at a time
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 check: $(DEV)     ## ruff, mypy --strict and the direction of imports
 	@$(BIN)/ruff check .
