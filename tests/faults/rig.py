@@ -62,6 +62,7 @@ class Rig:
         self.settled = Settled(server)
         self.owed: set[str] = set()
         self._verdict: Verdict | None = None
+        self._of_workers: dict[str, str] = {}
         self._scenario = scenario
         self._tasks = self._forgotten = 0
 
@@ -91,6 +92,7 @@ class Rig:
 
     def workers(self, count: int, *, slots: int, **environment: str) -> Fleet:
         """So many workers, ready."""
+        self._of_workers = environment
         return Fleet(self, count, slots, environment)
 
     async def settles(self, ids: Collection[str], seconds: float = PATIENCE) -> None:
@@ -198,7 +200,8 @@ class Rig:
 
     async def _doctor(self) -> list[str]:
         """What ``task-run doctor`` finds; through no proxy."""
-        times = {n: float(self.site.settings[f"NONET_{n.upper()}"]) for n in ("lease", "lock_ttl")}
+        settings = {**self.site.settings, **self._of_workers}
+        times = {n: float(settings[f"NONET_{n.upper()}"]) for n in ("lease", "lock_ttl")}
         async with self.site.app(redis_url=self.server.url, **times) as app:
             found = (await app.doctor()).problems
         return [f"doctor: {item.kind} {item.what} {item.problem}" for item in found]
