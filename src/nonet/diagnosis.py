@@ -100,7 +100,6 @@ class _Record:
     kept_us: str
     stream: str
     ticket: str
-    lost_group: str
 
     @property
     def is_queued(self) -> bool:
@@ -137,8 +136,6 @@ def _torn(record: _Record) -> str:
         return f"has the ticket {record.ticket or '(none)'}, by which nobody can rank it"
     if record.due and not math.isfinite(float(record.due)):
         return f"is due at {record.due}, which is no time"
-    if record.lost_group:
-        return f"belongs to the group {record.lost_group}, which does not exist"
     if not record.has_envelope:
         return f"is {record.state}, but its envelope is gone"
     return ""

@@ -148,7 +148,6 @@ MISSED: dict[str, tuple[Damage, str]] = {
         lambda redis: redis.execute_command("ZADD", "{test}:tasks:delayed", "inf", "d"),
         "is due at inf",
     ),
-    "no group": (field("d", group="nobody's"), "the group nobody's, which does not exist"),
     "open": (lambda redis: redis.sadd("{test}:open:nobody", "g"), "no record"),
     "lock": (lambda redis: redis.set("{test}:lock:mutex:job:1", "abc"), "holds 'abc'"),
     "writer": (lambda redis: redis.set("{test}:lock:rw:job:1:w", "x|y"), "holds 'x|y'"),

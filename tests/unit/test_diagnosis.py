@@ -9,8 +9,8 @@ import pytest
 from nonet.diagnosis import Server, examine, examine_outbox, examine_server, refusals
 
 LEASE = 45.0
-# places, kept µs ago, stream, ticket, group that is gone
-REST = [0, "", "normal:small", "1", ""]
+# places, kept µs ago, stream, ticket
+REST = [0, "", "normal:small", "1"]
 # id, state, gen, owner, registered, due, gen of the entry, who has it, envelope
 QUEUED = ["record", "a", "queued", "7", "", 0, "", "7", "", 1, *REST]
 RUNNING = ["record", "a", "running", "7", "w", 1, "", "7", "w", 1, *REST]
@@ -20,7 +20,7 @@ DYING = ["record", "a", "dying", "7", "w", 1, "", "7", "w", 1, *REST]
 
 def changed(row: list[Any], **changes: Any) -> list[Any]:
     names = ["kind", "id", "state", "gen", "owner", "registered", "due", "entry_gen", "holder"]
-    names += ["envelope", "places", "kept", "stream", "ticket", "group"]
+    names += ["envelope", "places", "kept", "stream", "ticket"]
     return [changes.get(name, value) for name, value in zip(names, row, strict=True)]
 
 
@@ -70,7 +70,6 @@ def test_what_is_in_order(row: list[Any]) -> None:
         (changed(QUEUED, stream=""), r"the stream (none), which is none"),
         (changed(DELAYED, stream="normal:tiny"), "the stream normal:tiny, which is none"),
         (changed(DELAYED, ticket=""), r"the ticket (none)"),
-        (changed(DELAYED, group="g"), "the group g, which does not exist"),
         (changed(DELAYED, entry_gen="7"), "is delayed, and in a stream, too"),
         (changed(RUNNING, entry_gen="", holder=""), "does not have it"),
         (changed(RUNNING, entry_gen="", holder="", kept="45000000"), "does not have it"),

@@ -8,7 +8,7 @@
 --       record  id, state, gen, owner, 1 if that worker is registered, due µs or '', gen of the entry
 --               its pointer names or '', who has that entry or '', 1 if it has an envelope,
 --               1 if it keeps places, µs since its worker said that it has it although its entry is
---               gone or '', its stream or '', its ticket or '', its group if that is gone or ''
+--               gone or '', its stream or '', its ticket or ''
 --       lease   lock, owner, µs left, 1 if that attempt or hold owns its record
 --       waiter  lock, id, state of the record or '', 1 if the record stands in queues
 --       group   id, state, children that are pending, parent or '', 1 if the parent has a record,
@@ -70,17 +70,16 @@ end
 
 local function tell_record(key, _, id)
   local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'places', 'kept',
-    'ticket', 'group'})
+    'ticket'})
   if record.stream == 'hold' then
     return
   end
   local gen, holder = entry_of(record.pointer)
   local kept = finite(record.kept)
-  local is_alone = record.group and redis.call('EXISTS', P .. 'g:' .. record.group) == 0
   tell('record', id, record.state or '', record.gen or '', record.owner or '',
     flag(record.owner and is_registered(record.owner)), due_of_record(id), gen, holder,
     redis.call('EXISTS', P .. 'b:' .. id), flag(record.places), kept and digits(now - kept) or '',
-    record.stream or '', record.ticket or '', is_alone and record.group or '')
+    record.stream or '', record.ticket or '')
 end
 
 -- The members of a large key are told page by page: of each the first ones with the key itself.
