@@ -81,7 +81,12 @@ def startup_hooks(prefixes: Iterable[str] = ("nonet",)) -> dict[str, Hook]:
 
 
 def _register(name: str, function: Hook) -> None:
-    known = _registered.setdefault(name, function)
-    if known is not function and known.__code__ is not function.__code__:
+    known = _registered.get(name, function)
+    if _place(known) != _place(function):  # a module that is imported anew brings the same ones
         raise RegistrationError(f"two start-up hooks are named {name}: rename one")
     _registered[name] = function
+
+
+def _place(function: Hook) -> tuple[str, int]:
+    code = getattr(function, "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code else ("", id(function))
