@@ -42,6 +42,17 @@ async def test_flush_while_running(site: Site) -> None:
     assert worker.alive
 
 
+async def test_flush_under_a_full_worker(site: Site) -> None:
+    """A worker whose slots are all in use is told of a loss long before its next beat."""
+    times = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "30"}
+    site.worker("--concurrency", "1", **times)
+    async with site.app() as app:
+        running = await app.submit(GatedMutex(site.gate()))
+        await site.started(running)
+        site.redis.flushall()
+        await until(lambda: site.journal("cancelled"), "its attempt is cancelled", seconds=5)
+
+
 async def test_restart_without_data(own_server: RedisServer, own_site: Site) -> None:
     """Redis killed and started empty: the same worker and scheduler work on."""
     site = own_site
