@@ -76,3 +76,12 @@ async def test_who_was_not_heard_itself_takes_nothing(broker: Broker) -> None:
     assert (await broker.reclaim("small-b", "small", 10, new_cursors()))[0] == 0
     await broker.client.zadd("{test}:workers", {"small-b": 2**52})
     assert (await broker.reclaim("small-b", "small", 10, new_cursors()))[0] == 1
+
+
+async def test_a_lease_of_no_term_is_taken_anew(broker: Broker) -> None:
+    """The leader whose term somebody overwrote leads in a new one."""
+    leadership = Leadership(broker, "test")
+    await leadership.lead("me", 30, "{}")
+    await broker.client.hset("{test}:leader", "term", "abc")
+    term = await leadership.lead("me", 30, "{}")
+    assert term and (await broker.promote(term)).allowed

@@ -64,6 +64,7 @@ async def busy(broker: Broker, redis_url: str) -> None:
     await broker.settle(retried, "retry", b"error")
     await broker.hold("hold-1", encode_locks([MutexLock("job", 11)]))
     await broker.hold("hold-2", LOCKS, wait=True)
+    await broker.scripts.run("wait", "queued", "client-1")  # somebody awaits its result
 
 
 async def test_a_busy_namespace_is_healthy(broker: Broker, redis_url: str) -> None:

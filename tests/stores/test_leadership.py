@@ -105,3 +105,16 @@ async def test_a_deposed_leader_plans_nothing(leadership: Leadership) -> None:
     assert not await leadership.store_next(old, "e", NOON)
     assert await leadership.last_fired() == {"e": NOON}
     assert await leadership.next_of("e") is None
+
+
+async def test_a_hook_of_another_epoch_or_term_is_not_remembered(broker: Broker) -> None:
+    """What was done for data that are gone, or by who leads no more, is done again."""
+    leadership = Leadership(broker, "test")
+    term = await leadership.lead("a", 30, "{}") or ""
+    since = leadership.epoch.since
+    assert not await leadership.hook_ended(term, since - 1, "hook", "me")
+    assert not await leadership.hook_ended("7", since, "hook", "me")
+    assert await leadership.hooks_done(term, since) == set()
+    assert await leadership.hook_ended(term, since, "hook", "me")
+    assert await leadership.hooks_done(term, since) == {"hook"}
+    assert await leadership.hooks_done("7", since) is None
