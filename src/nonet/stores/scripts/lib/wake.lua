@@ -16,7 +16,9 @@ local function wake(size, count)
     end
     local alive = redis.call('ZSCORE', P .. 'workers', worker)
     if alive and tonumber(alive) > now then
-      redis.call('LPUSH', P .. 'wake:' .. worker, '1')  -- deleted when the worker is forgotten
+      if redis.call('LPUSH', P .. 'wake:' .. worker, '1') == 1 then
+        redis.call('PEXPIRE', P .. 'wake:' .. worker, 10000)  -- it may be dead already
+      end
       count = count - 1
     end
   end
