@@ -20,15 +20,18 @@ from nonet.schedules.base import (
     takes_after,
 )
 from nonet.schedules.cron import CronSchedule
+from nonet.schedules.policies import CatchUp, Overlap
 from nonet.schedules.recurrence import RRuleSchedule
 from nonet.schedules.wallclock import zone
 
 __all__ = [
     "MICROSECOND",
     "SCHEDULES",
+    "CatchUp",
     "CronSchedule",
     "IntervalSeconds",
     "IntervalSecondsSchedule",
+    "Overlap",
     "RRuleSchedule",
     "TaskScheduleBase",
     "build_schedule",
