@@ -208,6 +208,25 @@ def read_limits(section: object) -> tuple[list[LimitRule], list[Problem]]:
     return sorted(reader.rules, key=lambda rule: tuple(map(str, rule.place))), reader.problems
 
 
+def written_limits(rules: Iterable[LimitRule]) -> dict[str, Any]:
+    """A section ``limits:`` that `read_limits` reads as these rules.
+
+    Example:
+        >>> rules, _ = read_limits({"Job": {7: {"ConcurrencyLimiter": {"limit": 2}}}})
+        >>> written_limits(rules)
+        {'Job': {'7': {'ConcurrencyLimiter': {'limit': 2}}}}
+    """
+    section: dict[str, Any] = {}
+    for rule in rules:
+        node = section
+        for part in rule.place:
+            node = node.setdefault(str(part), {})
+        node["limit"] = rule.limit
+        if rule.window_seconds is not None:
+            node["window_seconds"] = rule.window_seconds
+    return section
+
+
 class _Reader:
     """Collects limiters and problems in one pass."""
 

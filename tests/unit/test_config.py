@@ -42,15 +42,19 @@ def refusal(text: str) -> list[str]:
             " common, or under a VO of vo-overrides",
         ),
         ("admission: {}", "admission: this version does not know the section 'admission' yet"),
-        ("tasks: {}", "tasks: this version does not know the section 'tasks' yet: remove it"),
         (
-            "vo-overrides: {lhcb: {tasks: {}}}",
-            "vo-overrides.lhcb.tasks: this version does not know the section 'tasks' yet",
+            "tasks: {}",
+            "tasks: unknown key 'tasks', known are vos, common, vo-overrides. Write it under"
+            " common, or under a VO of vo-overrides",
+        ),
+        (
+            "vo-overrides: {lhcb: {admission: {}}}",
+            "vo-overrides.lhcb.admission: this version does not know the section 'admission' yet",
         ),
         (
             "vo-overrides: {lhcb: {periodic_tasks: {}}}",
             "vo-overrides.lhcb.periodic_tasks: unknown key 'periodic_tasks', known are"
-            " periodic-tasks, limits. Did you mean periodic-tasks?",
+            " periodic-tasks, limits, tasks. Did you mean periodic-tasks?",
         ),
         ("common: {periodic-tasks: {Sweep: {}}}", f"{AT}: Input should be a valid list"),
         ("common: {periodic-tasks: {7: []}}", "common.periodic-tasks[7]: as a key: Input"),
@@ -66,7 +70,7 @@ def refusal(text: str) -> list[str]:
             " IntervalSecondsSchedule, IntervalSeconds, CronSchedule, RRuleSchedule."
             " Did you mean CronSchedule",
         ),
-        (SCHEDULE % "class: CronSchedule", f"{AT}[0].schedule.arg: Field required"),
+        (SCHEDULE % "class: CronSchedule", f"{AT}[0].schedule.arg: is missing"),
         (
             SCHEDULE % "class: CronSchedule, arg: '0 25 * * *'",
             f"{AT}[0].schedule.arg: cron expression '0 25 * * *': ",
@@ -88,22 +92,45 @@ def refusal(text: str) -> list[str]:
             SCHEDULE % "class: IntervalSeconds, arg: 5, tz: UTC",
             f"{AT}[0].schedule.tz: unknown key 'tz', known are class, timezone, arg.",
         ),
-        ("vos: [a]\nvos: [b]", "line 2: the key 'vos' is written twice"),
-        ("a: {b: [}", "line 1: expected the node content"),
-        ("- vos", "must be a mapping"),
-        ("vos: &a [*a]", "is no usable YAML: Circular reference"),
-        ("vos: !!python/object:os.system x", "line 1: could not determine a constructor"),
-        ("vos: [!!bool x, !!int '']", "is no usable YAML: "),
-        ("{!!int [1]: 2}", "line 1: expected a scalar node"),
-        ("{!!int x: 2}", "is no usable YAML: invalid literal"),
-        ("{}\n---\n{}", "line 2: but found another document"),
-        ("vos: [\x00]", "is no usable YAML: "),
     ],
 )
 def test_a_mistake_is_reported_with_file_path_and_reason(text: str, line: str) -> None:
     """Each mistake gives one line that says where it is, what is wrong and what is near."""
     lines = refusal(text)
-    assert lines[0].startswith(f"c.yaml: {line}")
+    assert lines[0].startswith(f"c.yaml:1: {line}")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("vos: [a]\nvos: [b]", ":2: the key 'vos' is written twice"),
+        ("a: {b: [}", ":1: expected the node content"),
+        ("# first\n- vos", ": must be a mapping with vos, common or vo-overrides"),
+        ("vos: [a]\nx: &a [*a]", ": is no usable YAML: the value in line 2 contains itself by an"),
+        ("vos: !!python/object:os.system x", ":1: could not determine a constructor"),
+        ("vos: [!!bool x, !!int '']", ": is no usable YAML: "),
+        ("{!!int [1]: 2}", ":1: expected a scalar node"),
+        ("{!!int x: 2}", ": is no usable YAML: invalid literal"),
+        ("{}\n---\n{}", ":2: but found another document"),
+        ("vos: [\x00]", ": is no usable YAML: "),
+        ("[" * 5_000, ": is no usable YAML: maximum recursion"),
+    ],
+)
+def test_what_is_no_yaml_is_reported_with_its_line(text: str, line: str) -> None:
+    """What the parser stumbles over is one problem, with the line if the parser knows it."""
+    (problem,) = refusal(text)
+    assert problem.startswith(f"c.yaml{line}")
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_anchors_cannot_blow_up_the_document(merged: bool) -> None:
+    """Nine lines that mean a billion values are refused at once, and do not fill the memory."""
+    lines = ["a0: &a0 {x: 1}"]
+    for level in range(1, 10):
+        many = ", ".join([f"*a{level - 1}"] * 10)
+        lines.append(f"a{level}: &a{level} " + (f"{{<<: [{many}]}}" if merged else f"[{many}]"))
+    (problem,) = refusal("\n".join(lines))
+    assert problem == "c.yaml: is no usable YAML: it has more than 200000 values, aliases resolved"
 
 
 LIMITS = "common: {limits: {%s}}"
@@ -169,7 +196,19 @@ KNOWN = "known are ConcurrencyLimiter, RateLimiter."
                 NODE % f"ConcurrencyLimiter: {{limit: {limit}}}",
                 ".Job[7].ConcurrencyLimiter.limit: must be a whole number, 1 at least and",
             )
-            for limit in ("0", "-1", "1.5", "2.0", "'5'", "yes", "", "2147483648", "[1]")
+            for limit in (
+                "0",
+                "0o17",
+                "08",
+                "-1",
+                "1.5",
+                "2.0",
+                "'5'",
+                "yes",
+                "",
+                "2147483648",
+                "[1]",
+            )
         ),
         *(
             (
@@ -182,9 +221,9 @@ KNOWN = "known are ConcurrencyLimiter, RateLimiter."
 )
 def test_a_mistake_in_limits_is_reported(text: str, line: str) -> None:
     """The same for limits, at any depth, under common and under a VO."""
-    assert refusal(text)[0].startswith(f"c.yaml: common.limits{line}")
+    assert refusal(text)[0].startswith(f"c.yaml:1: common.limits{line}")
     of_vo = text.replace("common:", "vo-overrides: {lhcb:") + "}"
-    assert refusal(of_vo)[0].startswith(f"c.yaml: vo-overrides.lhcb.limits{line}")
+    assert refusal(of_vo)[0].startswith(f"c.yaml:1: vo-overrides.lhcb.limits{line}")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +245,7 @@ def test_a_key_that_yaml_takes_for_another_is_refused(written: str, number: str)
     text = "common:\n  limits:\n    Job:\n      %s: {ConcurrencyLimiter: {limit: 1}}"
     shown = written.removeprefix("!!int ").strip("'")
     assert refusal(text % written) == [
-        f"c.yaml: line 4: the key {shown!r} is the number {number} in YAML: write it in quotes"
+        f"c.yaml:4: the key {shown!r} is the number {number} in YAML: write it in quotes"
     ]
     for same in (f"'{shown}'", number, "-5"):
         (rule,) = parse_config(text % same, "c.yaml").common.limits
@@ -366,8 +405,8 @@ def test_problems_of_a_directory_name_the_right_file(tmp_path: Path) -> None:
         load_config(tmp_path)
     lines = str(refused.value).splitlines()
     assert len(lines) == 4
-    assert f"{tmp_path}/b.yaml: vos: is also defined in {tmp_path}/a.yaml" in lines
-    for start in ("a.yaml: common.periodic-tasks.A[0].nome", "b.yaml: common.", "c.yaml: line 1"):
+    assert f"{tmp_path}/b.yaml:1: vos: is also defined in {tmp_path}/a.yaml:1" in lines
+    for start in ("a.yaml:2: common.periodic-tasks.A[0].nome", "b.yaml:2: common.", "c.yaml:1: "):
         assert any(line.startswith(f"{tmp_path}/{start}") for line in lines)
 
 

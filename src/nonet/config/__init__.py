@@ -1,0 +1,41 @@
+"""The central configuration: what the YAML file may say, and how its mistakes are reported.
+
+Process settings (URLs, durations) are in `nonet.settings`; this is what administrators of an
+installation edit, in the form of the decision record. It is read as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from nonet.config.models import (
+    Config,
+    Location,
+    RetryPolicyConfig,
+    ScheduleConfig,
+    SectionConfig,
+    TaskConfig,
+    TaskOverride,
+    dotted,
+)
+from nonet.config.reading import (
+    configuration_files,
+    load_config,
+    parse_config,
+    parse_files,
+    problems_error,
+)
+
+__all__ = [
+    "Config",
+    "Location",
+    "RetryPolicyConfig",
+    "ScheduleConfig",
+    "SectionConfig",
+    "TaskConfig",
+    "TaskOverride",
+    "configuration_files",
+    "dotted",
+    "load_config",
+    "parse_config",
+    "parse_files",
+    "problems_error",
+]

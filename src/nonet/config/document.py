@@ -1,0 +1,143 @@
+"""YAML as it was written: each value with its line, and nothing taken for something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import yaml
+
+Path: TypeAlias = tuple[Any, ...]
+
+MOST_VALUES = 200_000
+
+_INTEGER = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+_PLAIN_KEY = re.compile("0|-?[1-9][0-9]*")
+# Base 8 and base 60: what looks like a decimal number, or like a time, and is another number.
+_OTHER_NUMBER = re.compile(r"[-+]?0[0-7_]+|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+
+
+class Document:
+    """One YAML document.
+
+    Attributes:
+        value: what it says; None if nothing, or if it is no YAML.
+        problems: what is wrong with it, each with its line (counted from 1; 0: not known).
+        lines: the line of each value, by the path of keys and indices to it.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.value: Any = None
+        self.problems: list[tuple[int, str]] = []
+        self.lines: dict[Path, int] = {}
+        try:
+            self._read(_Loader(text, self.problems))
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 0
+            self.problems.append((line, str(error.problem or error.context)))
+        except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
+            self.problems.append((0, f"is no usable YAML: {' '.join(str(error).split())}"))
+
+    def _read(self, loader: _Loader) -> None:
+        node = loader.get_single_node()
+        if node is None:
+            return
+        _Expansion().check(node)
+        self.value = loader.construct_document(node)
+        # Constructing has resolved `<<`, so that what was merged is found in its new place too.
+        self.lines.update(_lines(node, (), loader))
+
+    def line_of(self, path: Path) -> int:
+        """The line of the longest known beginning of `path`; 0: not known."""
+        found = (self.lines.get(path[:length]) for length in range(len(path), 0, -1))
+        return next((line for line in found if line), 0)
+
+
+def _lines(node: yaml.Node, at: Path, loader: _Loader) -> Iterator[tuple[Path, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            # A key that is no scalar is refused by the models.
+            here = (*at, loader.construct_object(key, deep=True)) if _is_scalar(key) else at
+            yield here, key.start_mark.line + 1
+            yield from _lines(value, here, loader)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield (*at, index), item.start_mark.line + 1
+            yield from _lines(item, (*at, index), loader)
+
+
+def _is_scalar(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode)
+
+
+class _Expansion:
+    """Refuses a document whose anchors contain themselves, or multiply into too many values."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[yaml.Node, int] = {}
+        self._open: set[yaml.Node] = set()
+
+    def check(self, root: yaml.Node) -> None:
+        if self._size(root) > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES} values, aliases resolved")
+
+    def _size(self, node: yaml.Node) -> int:
+        if isinstance(node, yaml.ScalarNode):
+            return 1
+        if node in self._open:
+            raise ValueError(
+                f"the value in line {node.start_mark.line + 1} contains itself by an alias"
+            )
+        if node not in self._sizes:
+            self._open.add(node)
+            self._sizes[node] = 1 + sum(map(self._size, _children(node)))
+            self._open.discard(node)
+        return self._sizes[node]
+
+
+def _children(node: yaml.Node) -> Iterator[yaml.Node]:
+    for item in node.value:
+        yield from item if isinstance(item, tuple) else (item,)
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also notices what it would silently take for something else."""
+
+    def __init__(self, text: str, problems: list[tuple[int, str]]) -> None:
+        super().__init__(text)
+        self._problems = problems
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Composed nodes still are what was written; `<<` is resolved later. (The type stubs are
+        # wrong about `anchor`, which is a name or None.)
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, value in node.value:
+            identity = (key.tag, str(key.value))
+            if identity in seen:
+                self._problem(key, f"the key {key.value!r} is written twice")
+            seen.add(identity)
+            if key.tag == _INTEGER and not _PLAIN_KEY.fullmatch(str(key.value)):
+                reason = f"is the number {self.construct_object(key)} in YAML: write it in quotes"
+                self._problem(key, f"the key {key.value!r} {reason}")
+            self._check_number(value)
+        return node
+
+    def compose_sequence_node(self, anchor: Any) -> yaml.SequenceNode:
+        node: yaml.SequenceNode = super().compose_sequence_node(anchor)
+        for item in node.value:
+            self._check_number(item)
+        return node
+
+    def _check_number(self, node: yaml.Node) -> None:
+        if node.tag in (_INTEGER, _FLOAT) and _OTHER_NUMBER.fullmatch(str(node.value)):
+            number = self.construct_object(node)
+            self._problem(
+                node,
+                f"{node.value} is the number {number} in YAML: write that, or the text in quotes",
+            )
+
+    def _problem(self, node: yaml.Node, reason: str) -> None:
+        self._problems.append((node.start_mark.line + 1, reason))

@@ -1,0 +1,407 @@
+"""What the file may contain. Every class here is one mapping of the document."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
+
+from nonet.errors import ConfigurationError, suggestion
+from nonet.limits import LimitRule, read_limits, written_limits
+from nonet.retry import RetryPolicyBase
+from nonet.schedules import (
+    CatchUp,
+    Overlap,
+    TaskScheduleBase,
+    build_schedule,
+    schedule_class,
+    zone,
+)
+from nonet.task import Priority, Size
+
+Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
+Location: TypeAlias = tuple[str | int, ...]
+
+MOST_SECONDS = 366 * 86_400
+MOST_JITTER_SECONDS = 86_400
+MOST_CAUGHT_UP = 1_000
+
+
+def _given(value: object) -> object:
+    """A key without a value is more likely half-written than a wish."""
+    if value is None:
+        raise ValueError("has no value: write one, or remove the key to keep that of the class")
+    return value
+
+
+_Given = BeforeValidator(_given)
+_Seconds: TypeAlias = Annotated[
+    Annotated[StrictFloat, Field(gt=0, le=MOST_SECONDS, allow_inf_nan=False)] | None, _Given
+]
+_Jitter: TypeAlias = Annotated[
+    Annotated[StrictFloat, Field(ge=0, le=MOST_JITTER_SECONDS, allow_inf_nan=False)] | None, _Given
+]
+_Count: TypeAlias = Annotated[Annotated[StrictInt, Field(ge=1, le=MOST_CAUGHT_UP)] | None, _Given]
+
+
+class Section(BaseModel):
+    """Base of every mapping of the document: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64")
+
+
+class ScheduleConfig(Section):
+    """``schedule: {class: CronSchedule, arg: "0 */6 * * *", timezone: Europe/Zurich}``."""
+
+    # The order matters: `arg` is checked with the two others.
+    class_: StrictStr = Field(alias="class")
+    timezone: StrictStr | None = None
+    arg: str | int | float
+
+    @field_validator("class_")
+    @classmethod
+    def _known_class(cls, value: str) -> str:
+        _as_value_error(lambda: schedule_class(value))
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str | None) -> str | None:
+        if value is not None:
+            _as_value_error(lambda: zone(value))
+        return value
+
+    @field_validator("arg", mode="plain")  # the schedule classes check its type
+    @classmethod
+    def _fits_class(cls, value: str | int | float, info: ValidationInfo) -> str | int | float:
+        if "class_" in info.data and "timezone" in info.data:
+            _as_value_error(
+                lambda: build_schedule(info.data["class_"], value, info.data["timezone"])
+            )
+        return value
+
+    def build(self) -> TaskScheduleBase:
+        """The schedule described here."""
+        return build_schedule(self.class_, self.arg, self.timezone)
+
+
+class TaskConfig(Section):
+    """One entry of a periodic class; `PeriodicBaseTask.validate_config` gets a list of these.
+
+    Attributes:
+        name: tells entries of one class apart; may be missing when there is one.
+        schedule: None for the default of the class.
+        args: keyword arguments of the constructor.
+        enabled: None for the default of the class.
+        overlap: what an occurrence does while the one before still runs; None as above.
+        catch_up: what becomes of occurrences missed for long; None as above.
+        catch_up_limit: with catch-up ``all``, how many at most; None as above.
+        jitter: seconds; each occurrence is late by up to so much, by chance; None as above.
+    """
+
+    name: Name | None = None
+    schedule: ScheduleConfig | None = None
+    args: dict[StrictStr, Any] = Field(default_factory=dict)
+    enabled: StrictBool | None = None
+    overlap: Annotated[Overlap | None, _Given] = None
+    catch_up: Annotated[CatchUp | None, _Given] = Field(default=None, alias="catch-up")
+    # The order matters: `catch_up_limit` is checked with `catch_up`.
+    catch_up_limit: _Count = Field(default=None, alias="catch-up-limit")
+    jitter: _Jitter = None
+
+    @field_validator("catch_up_limit")
+    @classmethod
+    def _has_what_it_limits(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("catch_up", CatchUp.ALL) != CatchUp.ALL:
+            raise ValueError("limits only catch-up all: write 'catch-up: all' beside it")
+        return value
+
+
+class RetryPolicyConfig(Section):
+    """``retry-policy: {class: ExponentialBackoff, args: {max_retries: 3}}``.
+
+    Attributes:
+        class_: bare name of a built-in policy, or of one that is defined in a loaded module.
+        args: its fields.
+    """
+
+    # The order matters: `args` is checked with `class_`.
+    class_: StrictStr = Field(alias="class")
+    args: dict[StrictStr, Any] = Field(default_factory=dict, validate_default=True)
+
+    @field_validator("class_")
+    @classmethod
+    def _known_class(cls, value: str, info: ValidationInfo) -> str:
+        if not _is_published(info):
+            _as_value_error(lambda: policy_class(value))
+        return value
+
+    @field_validator("args")
+    @classmethod
+    def _fit_class(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "class_" in info.data and not _is_published(info):
+            _raise_problems(list(_policy_problems(policy_class(info.data["class_"]), value)))
+        return value
+
+    def build(self) -> RetryPolicyBase:
+        """The policy described here.
+
+        Raises:
+            ConfigurationError: its class is not loaded in this process, or refuses the arguments.
+        """
+        policy = policy_class(self.class_)
+        for place, reason in _policy_problems(policy, self.args):
+            raise ConfigurationError(f"retry policy {self.class_}: {dotted(place)}: {reason}")
+        return _made(policy, self.args)
+
+
+class TaskOverride(Section):
+    """What is said of a class under ``tasks``; None leaves it to the class.
+
+    Attributes:
+        soft_timeout: seconds after which an attempt is cancelled.
+        hard_timeout: seconds after which one is given up that did not end when cancelled.
+    """
+
+    priority: Annotated[Priority | None, _Given] = None
+    size: Annotated[Size | None, _Given] = None
+    retry_policy: Annotated[RetryPolicyConfig | None, _Given] = Field(
+        default=None, alias="retry-policy"
+    )
+    # The order matters: `hard_timeout` is checked with `soft_timeout`.
+    soft_timeout: _Seconds = Field(default=None, alias="soft-timeout")
+    hard_timeout: _Seconds = Field(default=None, alias="hard-timeout")
+    dlq_eligible: Annotated[StrictBool | None, _Given] = Field(default=None, alias="dlq-eligible")
+
+    @field_validator("hard_timeout")
+    @classmethod
+    def _not_before_soft(cls, value: float | None, info: ValidationInfo) -> float | None:
+        soft = info.data.get("soft_timeout")
+        if value is not None and soft is not None and value < soft:
+            raise ValueError(f"must not be shorter than soft-timeout: {value:g} s < {soft:g} s")
+        return value
+
+
+def _distinct_names(entries: list[TaskConfig]) -> list[TaskConfig]:
+    names = [entry.name for entry in entries]
+    if len(entries) > 1 and None in names:
+        raise ValueError(f"entry {names.index(None)} needs a name, because there are several")
+    if twice := _twice(names):
+        raise ValueError(f"several entries have the same name: {twice}")
+    return entries
+
+
+def _limit_rules(section: object) -> tuple[LimitRule, ...]:
+    rules, problems = read_limits(section)
+    _raise_problems(problems)
+    return tuple(rules)
+
+
+class SectionConfig(Section):
+    """What ``common`` and each VO under ``vo-overrides`` may contain.
+
+    Attributes:
+        limits: one rule for each limiter that is written there.
+        tasks: by class; one that a VO names replaces the common one as a whole for this VO.
+    """
+
+    periodic_tasks: dict[
+        StrictStr, Annotated[list[TaskConfig], AfterValidator(_distinct_names)]
+    ] = Field(default_factory=dict, alias="periodic-tasks")
+    limits: Annotated[
+        tuple[LimitRule, ...], BeforeValidator(_limit_rules), PlainSerializer(written_limits)
+    ] = ()
+    tasks: dict[Name, TaskOverride] = Field(default_factory=dict)
+
+
+class Config(Section):
+    """The whole document.
+
+    Attributes:
+        vos: virtual organisations, besides those named under `vo_overrides`.
+        common: what holds for the installation and for every VO.
+        vo_overrides: per VO; a class named there replaces its common entries for this VO.
+    """
+
+    vos: list[Name] = Field(default_factory=list)
+    common: SectionConfig = SectionConfig()
+    vo_overrides: dict[Name, SectionConfig] = Field(default_factory=dict, alias="vo-overrides")
+    _source: str = PrivateAttr("configuration")
+    _where: Callable[[Location], str] | None = PrivateAttr(None)
+
+    @field_validator("vos")
+    @classmethod
+    def _distinct_vos(cls, value: list[str]) -> list[str]:
+        if twice := _twice(value):
+            raise ValueError(f"listed twice: {twice}")
+        return value
+
+    @property
+    def source(self) -> str:
+        """The file or directory this came from, for messages."""
+        return self._source
+
+    def where(self, location: Location) -> str:
+        """``FILE:LINE`` of what is written at `location`, or of what surrounds it.
+
+        The line is left out where it is not known.
+        """
+        return self._where(location) if self._where else self._source
+
+    def read_from(self, source: str, where: Callable[[Location], str] | None = None) -> Config:
+        """This document, which came from `source`; `where` is asked by the method of that name."""
+        self._source, self._where = source, where
+        return self
+
+    @property
+    def sections(self) -> list[tuple[Location, str, SectionConfig]]:
+        """``common`` and the sections of the VOs: place, VO (empty for common), section."""
+        of_vos = [(("vo-overrides", vo), vo, item) for vo, item in self.vo_overrides.items()]
+        return [(("common",), "", self.common), *of_vos]
+
+    def document(self) -> str:
+        """The document as one line of JSON, which `from_document` reads.
+
+        Comments, the order of keys and defaults that are written out do not change it.
+        """
+        found = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return json.dumps(found, sort_keys=True)
+
+    @classmethod
+    def from_document(cls, text: str) -> Config:
+        """What `document` wrote, perhaps in a process that knows other classes.
+
+        Classes of retry policies are looked up when one is built: who does not need them need
+        not know them.
+
+        Raises:
+            ConfigurationError: it is of another version, and uses what this one does not know.
+        """
+        try:
+            return cls.model_validate(json.loads(text), context={_PUBLISHED: True})
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            reason = f"{dotted(wrong['loc'])}: {wrong['msg']}; update this process"
+        except ValueError as error:
+            reason = str(error)
+        raise ConfigurationError(
+            f"the published configuration cannot be read by this version of nonet: {reason}"
+        )
+
+    def fingerprint(self) -> str:
+        """A hash of the meaning: comments and the order of keys do not change it."""
+        return hashlib.sha256(self.document().encode()).hexdigest()
+
+
+_PUBLISHED = "published"
+
+
+def _is_published(info: ValidationInfo) -> bool:
+    return bool(info.context and info.context.get(_PUBLISHED))
+
+
+def policy_class(name: str) -> type[RetryPolicyBase]:
+    """The retry policy of this bare name, built in or of a loaded module.
+
+    Raises:
+        ConfigurationError: there is none, or there are several.
+    """
+    known = {(item.__module__, item.__qualname__): item for item in _below(RetryPolicyBase)}
+    matching = [item for item in known.values() if item.__name__ == name]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        places = " and ".join(f"{item.__module__}.{item.__qualname__}" for item in matching)
+        raise ConfigurationError(f"retry policy {name!r} is ambiguous: {places}; rename one")
+    names = list(dict.fromkeys(item.__name__ for item in known.values()))
+    raise ConfigurationError(
+        f"unknown retry policy {name!r}, known are {', '.join(names)}.{suggestion(name, names)}"
+    )
+
+
+def _below(cls: type[RetryPolicyBase]) -> Iterator[type[RetryPolicyBase]]:
+    for item in cls.__subclasses__():
+        yield item
+        yield from _below(item)
+
+
+def _policy_problems(
+    policy: type[RetryPolicyBase], args: dict[str, Any]
+) -> Iterator[tuple[Location, str]]:
+    try:
+        _made(policy, args)
+    except ValidationError as error:
+        for details in error.errors():
+            reason = details["msg"].removeprefix("Value error, ")
+            if details["type"] == "extra_forbidden":
+                known = list(policy.model_fields)
+                key = str(details["loc"][-1])
+                named = f"known are {', '.join(known)}." if known else f"{policy.__name__} has none"
+                reason = f"unknown argument {key!r}, {named}{suggestion(key, known)}"
+            yield details["loc"], reason
+    except Exception as error:  # the author's code may raise anything
+        yield (), f"refused by {policy.__name__}: {error or type(error).__name__}"
+
+
+def _made(policy: type[RetryPolicyBase], args: dict[str, Any]) -> RetryPolicyBase:
+    # As JSON: strict about numbers and texts, and still a text can be a timedelta or an enum.
+    return policy.model_validate_json(to_json(args), strict=True)
+
+
+def dotted(location: Location) -> str:
+    """A path in the document, for people.
+
+    >>> dotted(("common", "periodic-tasks", "Sweep", 0, "args"))
+    'common.periodic-tasks.Sweep[0].args'
+    """
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _raise_problems(problems: Sequence[tuple[Location, str]]) -> None:
+    """Give pydantic several problems at once, each with its place below the present one."""
+    if problems:
+        raise ValidationError.from_exception_data(
+            "configuration",
+            [
+                InitErrorDetails(
+                    type=PydanticCustomError("configuration", "{reason}", {"reason": reason}),
+                    loc=place,
+                    input=None,
+                )
+                for place, reason in problems
+            ],
+        )
+
+
+def _twice(names: Sequence[str | None]) -> str:
+    return ", ".join(sorted({name for name in names if name and names.count(name) > 1}))
+
+
+def _as_value_error(check: Callable[[], object]) -> None:
+    """Run `check`; pydantic collects ValueErrors, which ours are not."""
+    try:
+        check()
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None

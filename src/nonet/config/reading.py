@@ -1,0 +1,228 @@
+"""From files to a `Config`: read, merge, validate, and report every problem where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from nonet.config.document import Document
+from nonet.config.models import (
+    Config,
+    Location,
+    RetryPolicyConfig,
+    ScheduleConfig,
+    Section,
+    SectionConfig,
+    TaskConfig,
+    TaskOverride,
+    dotted,
+)
+from nonet.errors import ConfigurationError, suggestion
+
+Problem = tuple[str, Location, str]
+
+_LATER_SECTIONS = frozenset({"admission"})
+_IN_SECTIONS = {field.alias or name for name, field in SectionConfig.model_fields.items()}
+
+
+def load_config(path: Path) -> Config:
+    """Read the configuration from a file, or from the ``*.yaml`` and ``*.yml`` of a directory.
+
+    The files of a directory are merged in the order of their names; a key that two of them
+    define is refused, unless it is a mapping in both.
+
+    Raises:
+        ConfigurationError: all problems at once, each with file, line, path and reason.
+
+    Example:
+        config = load_config(Path("config.example.yaml"))
+    """
+    files = configuration_files(path)
+    return parse_files([(str(file), _read(file)) for file in files], source=str(path))
+
+
+def parse_config(text: str, source: str) -> Config:
+    """Read the configuration from text; `source` names it in messages.
+
+    Raises:
+        ConfigurationError: all problems at once.
+
+    Example:
+        >>> parse_config("vos: [lhcb]", "inline").vos
+        ['lhcb']
+    """
+    return parse_files([(source, text)], source=source)
+
+
+def parse_files(texts: Iterable[tuple[str, str]], source: str) -> Config:
+    """Read the configuration from the names and texts of its files, which are merged in order.
+
+    Args:
+        source: all of them together, for messages.
+
+    Raises:
+        ConfigurationError: all problems at once.
+    """
+    merged = _Merger(source)
+    for name, text in texts:
+        merged.add(name, text)
+    config = Config()
+    try:
+        config = Config.model_validate(merged.document)
+    except ValidationError as error:
+        for details in error.errors():
+            location = tuple(part for part in details["loc"] if part != "[key]")
+            merged.problems.append((merged.where(location), location, _reason(details)))
+    if merged.problems:
+        raise problems_error(merged.problems)
+    return config.read_from(source, merged.where)
+
+
+def problems_error(problems: Iterable[Problem]) -> ConfigurationError:
+    """One error for many problems, each a file (and line), a path in it and a reason.
+
+    `Config.where` gives file and line of a path.
+    """
+    lines = [
+        f"{where}: {dotted(location)}: {reason}" if location else f"{where}: {reason}"
+        for where, location, reason in problems
+    ]
+    return ConfigurationError("\n".join(lines))
+
+
+def configuration_files(path: Path) -> list[Path]:
+    """The files that make up the configuration at `path`, a file or a directory, in order.
+
+    Raises:
+        ConfigurationError: the directory has none, or cannot be read.
+    """
+    if not path.is_dir():
+        return [path]
+    try:
+        # Kubernetes mounts keep their versions in hidden entries of the same directory.
+        files = sorted(
+            file
+            for file in path.iterdir()
+            if file.suffix in (".yaml", ".yml") and not file.name.startswith(".")
+        )
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+    if not files:
+        raise ConfigurationError(f"{path}: the directory has no *.yaml or *.yml file")
+    return files
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{file}: is not UTF-8: {error.reason}") from None
+
+
+class _Merger:
+    """Merges documents and remembers from which file each path came, and from which line."""
+
+    def __init__(self, source: str) -> None:
+        self.document: dict[Any, Any] = {}
+        self.problems: list[Problem] = []
+        self._source = source
+        self._documents: dict[str, Document] = {}
+        self._files: dict[tuple[Any, ...], str] = {}
+
+    def add(self, file: str, text: str) -> None:
+        document = self._documents[file] = Document(text)
+        for line, reason in document.problems:
+            self.problems.append((_place(file, line), (), reason))
+        if document.value is None and not document.problems:
+            # A file that was cut off or is being written, far more likely than no wish at all.
+            reason = "is empty: write {} if nothing is to be configured"
+            self.problems.append((file, (), reason))
+        elif isinstance(document.value, dict):
+            self._merge(file, self.document, document.value, ())
+        elif document.value is not None:
+            reason = "must be a mapping with vos, common or vo-overrides"
+            self.problems.append((file, (), reason))
+
+    def where(self, location: Location) -> str:
+        """File and line of the longest known part of `location`."""
+        parts = range(len(location), 0, -1)
+        known = (self._files[location[:n]] for n in parts if location[:n] in self._files)
+        file = next(known, None)
+        if file is None:
+            return self._source
+        return _place(file, self._documents[file].line_of(location))
+
+    def _merge(
+        self, file: str, into: dict[Any, Any], new: dict[Any, Any], at: tuple[Any, ...]
+    ) -> None:
+        for key, value in new.items():
+            here = (*at, key)
+            if key not in into:
+                into[key] = {} if isinstance(value, dict) else value
+                self._files[here] = file
+            elif not (isinstance(value, dict) and isinstance(into[key], dict)):
+                reason = f"is also defined in {self.where(here)}"
+                line = self._documents[file].line_of(here)
+                self.problems.append((_place(file, line), here, reason))
+                continue
+            if isinstance(value, dict):
+                self._merge(file, into[key], value, here)
+
+
+def _place(file: str, line: int) -> str:
+    return f"{file}:{line}" if line else file
+
+
+def _reason(details: Any) -> str:
+    """What is wrong, in our words where pydantic's do not help an administrator."""
+    kind, message, location = details["type"], details["msg"], details["loc"]
+    if location[-1:] == ("[key]",):
+        return f"as a key: {message}"
+    if kind in ("model_type", "dict_type"):
+        return "must be a mapping; write {} for an empty one"
+    if kind == "missing":
+        return "is missing"
+    if kind == "enum":
+        known = details["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        written = details["input"]
+        reason = f"is {written!r:.40}, but must be {', '.join(known[:-1])} or {known[-1]}."
+        return (reason + suggestion(str(written), known)).removesuffix(".")
+    if kind == "extra_forbidden":
+        return _unknown_key(location)
+    return str(message).removeprefix("Value error, ")
+
+
+def _unknown_key(location: Location) -> str:
+    key = str(location[-1])
+    if key in _LATER_SECTIONS and len(location) in (1, 2, 3):
+        return f"this version does not know the section {key!r} yet: remove it"
+    fields = _model_at(location[:-1]).model_fields
+    known = [field.alias or name for name, field in fields.items()]
+    reason = f"unknown key {key!r}, known are {', '.join(known)}."
+    if len(location) == 1 and key in _IN_SECTIONS:
+        return f"{reason} Write it under common, or under a VO of vo-overrides"
+    return reason + suggestion(key, known)
+
+
+def _model_at(location: Location) -> type[Section]:
+    match location:
+        case ():
+            return Config
+        case ("common", *inside) | ("vo-overrides", _, *inside):
+            pass
+    match inside:
+        case []:
+            return SectionConfig
+        case ["periodic-tasks", _, _]:
+            return TaskConfig
+        case ["tasks", _]:
+            return TaskOverride
+        case ["tasks", _, "retry-policy"]:
+            return RetryPolicyConfig
+        case _:
+            return ScheduleConfig
