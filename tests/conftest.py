@@ -20,6 +20,7 @@ _STRUCTURE = (
         "idle:*",
         "groups",
         "watch",
+        "config",
         "limits*",
         "counters",
         "events",

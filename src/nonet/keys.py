@@ -37,6 +37,9 @@ this table.
     limits:config           HASH    same, as the leader published them from the file
     limits:live             HASH    same field → ``value at (µs) who``: overrides by hand
     limits:version          STRING  of what the leader published
+    config                  HASH    what the leader published: version, document, source, revision,
+                                    at (µs), who; and what is wrong with the source: problem,
+                                    problem_at (µs)
     events                  STREAM  fields kind, at (µs), who, text: changes by people; capped
     counters                HASH    what operators should know of → how often
     clock                   STRING  µs to add to the server's clock, so that time goes on evenly
@@ -70,6 +73,8 @@ GROUP = "workers"
 # Every kind of the event stream, and what it tells of.
 EVENT_KINDS = {
     "clock": "the clock of Redis was set",
+    "config-published": "another configuration holds",
+    "config-refused": "the configuration as it is now is not applied",
     "dlq-discard": "dead letters were deleted by hand",
     "dlq-purge": "old dead letters were deleted by hand",
     "dlq-resubmit": "dead letters were submitted again",
@@ -81,6 +86,7 @@ EVENT_KINDS = {
     "quarantine-discard": "entries of the quarantine were deleted",
     "quarantine-retry": "an entry of the quarantine was submitted as a task",
     "startup-hook": "a start-up hook succeeded or failed",
+    "tasks-cancelled": "tasks that did not run were cancelled",
 }
 
 

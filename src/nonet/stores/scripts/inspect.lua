@@ -250,7 +250,7 @@ local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'strin
   fence = {'string', tell_counter}, epoch = {'hash', tell_epoch}, leader = {'hash', tell_leader},
   clock = {false, nothing}, term = {'string', tell_counter}, promoted = {'string', tell_counter},
   periodic = {'hash', nothing}, startup = {'hash', tell_hooks}, quarantine = {false, nothing},
-  limits = {false, nothing}, probe = {false, nothing}}
+  config = {'hash', nothing}, limits = {false, nothing}, probe = {false, nothing}}
 -- Of some the second word counts, too, or the whole name.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', tell_holder},
   ['limiter:conc'] = {'zset', tell_holders}, ['limiter:rate'] = {'zset', tell_lasting},
