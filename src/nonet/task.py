@@ -22,7 +22,7 @@ from nonet.locks import (
     encode_locks,
 )
 from nonet.retry import NoRetry, RetryPolicyBase
-from nonet.schedules import TaskScheduleBase
+from nonet.schedules import CatchUp, Overlap, TaskScheduleBase
 
 
 class Priority(StrEnum):
@@ -65,6 +65,8 @@ class BaseTask(Constructible):
         size: `Size`, MEDIUM by default.
         retry_policy: what happens after a failed attempt; `NoRetry` by default.
         dlq_eligible: keep the task in SQL when it has failed for good.
+        soft_timeout: seconds after which an attempt is cancelled; None: never.
+        hard_timeout: seconds after which one is given up that did not end when cancelled.
         durable: keep what was submitted in SQL until it has ended, so that a loss of Redis
             does not lose it.
 
@@ -89,6 +91,8 @@ class BaseTask(Constructible):
     size: ClassVar[Size] = Size.MEDIUM
     retry_policy: ClassVar[RetryPolicyBase] = NoRetry()
     dlq_eligible: ClassVar[bool] = False
+    soft_timeout: ClassVar[float | None] = None
+    hard_timeout: ClassVar[float | None] = None
     durable: ClassVar[bool] = False
 
     @property
@@ -137,11 +141,20 @@ class PeriodicBaseTask(BaseTask):
     Class attributes:
         _schedule (alias ``default_schedule``): when; configuration may override it.
         _enabled: False keeps it from being planned unless configured.
+        _overlap: what an occurrence does while the one before still runs. None: `Overlap.SKIP` if
+            the task takes a mutex or is a writer, else `Overlap.ALLOW`.
+        _catch_up: which occurrences missed for longer than ``NONET_MISFIRE_GRACE`` are submitted.
+        _catch_up_limit: with `CatchUp.ALL`, how many of them at most.
+        _jitter: seconds; each occurrence is late by up to so much.
     """
 
     _schedule: ClassVar[TaskScheduleBase | None] = None
     default_schedule: ClassVar[TaskScheduleBase | None] = None
     _enabled: ClassVar[bool] = True
+    _overlap: ClassVar[Overlap | None] = None
+    _catch_up: ClassVar[CatchUp] = CatchUp.ONE
+    _catch_up_limit: ClassVar[int] = 100
+    _jitter: ClassVar[float] = 0
 
     @staticmethod
     def validate_config(config: list[Any]) -> None:
@@ -208,11 +221,16 @@ def task_locks(task: BaseTask, name: str, labels: Mapping[str, Any]) -> str:
     Raises:
         ValueError: `execution_locks` gives no list of locks, or a lock does not fit.
     """
-    vo = getattr(task, "vo", None) or labels.get("vo") or ""
+    vo = vo_of(task, labels)
     is_default = type(task).execution_locks is BaseTask.execution_locks
     # These need no line, and most tasks have no others: both sides compute them for every task.
     locks = [] if is_default else declared_locks(task)
-    return encode_locks(locks, task=name.rpartition(":")[2], vo=str(vo))
+    return encode_locks(locks, task=name.rpartition(":")[2], vo=vo)
+
+
+def vo_of(task: BaseTask, labels: Mapping[str, Any]) -> str:
+    """The VO of a task: its ``vo``, else label ``vo``, else none, which is empty."""
+    return str(getattr(task, "vo", None) or labels.get("vo") or "")
 
 
 _submitters: list[Submitter] = []
