@@ -39,7 +39,9 @@ class Settings(BaseSettings):
         db_url: SQLAlchemy URL for dead letters and durable tasks; empty: SQLite under `state_dir`.
             ``NONET_DB_URL_FILE`` names a file that holds it.
         namespace: prefix of all keys; one Redis may hold several.
-        config: file or directory of the central configuration; read by the scheduler.
+        config: the central configuration, read by the scheduler: a file, a directory or a git
+            repository (``git+https://HOST/REPOSITORY.git#BRANCH``); empty: none.
+        config_poll: how often a git repository is asked for a newer configuration.
         tasks: modules with tasks, beside those from entry points.
         entry_points: prefixes of entry point groups, beside ``nonet``.
         extensions: distributions, first wins, where two define the same task.
@@ -77,7 +79,8 @@ class Settings(BaseSettings):
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     db_url: SecretStr = SecretStr("")
     namespace: str = Field(default="nonet", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    config: Path | None = None
+    config: str = Field(default="", repr=False)  # a URL may hold a token
+    config_poll: float = Field(default=60, ge=1, le=1e6)
     tasks: Names = ()
     entry_points: Names = ()
     extensions: Names = ()
@@ -107,6 +110,11 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("config", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
 
     @field_validator("redis_url", "db_url")
     @classmethod

@@ -26,8 +26,8 @@ def test_defaults() -> None:
     assert (found.namespace, found.lease, found.lock_ttl, found.leader_ttl) == ("nonet", 45, 30, 30)
     assert (found.worker_ttl, found.grace, found.result_ttl) == (30, 25, 3600)
     assert (found.dedup_ttl, found.misfire_grace, found.message_limit) == (60, 60, 262_144)
-    assert (found.concurrency, found.tasks, found.config) == (None, (), None)
-    assert found.renew_interval == 10
+    assert (found.concurrency, found.tasks, found.config) == (None, (), "")
+    assert (found.config_poll, found.renew_interval) == (60, 10)
     assert found.sql_url() == f"sqlite+aiosqlite:///{found.state_dir}/nonet.db"
 
 
@@ -61,7 +61,7 @@ def test_an_empty_variable_is_none_at_all(monkeypatch: pytest.MonkeyPatch) -> No
     """Deployment files tend to set variables to nothing."""
     monkeypatch.setenv("NONET_CONCURRENCY", "")
     monkeypatch.setenv("NONET_CONFIG", "")
-    assert (load_settings().concurrency, load_settings().config) == (None, None)
+    assert (load_settings().concurrency, load_settings().config) == (None, "")
 
 
 def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +131,7 @@ def test_a_misspelt_option_is_refused() -> None:
         ({"dedup_ttl": 20}, "NONET_DEDUP_TTL: .*greater than 20"),
         ({"result_ttl": -1}, "NONET_RESULT_TTL: "),
         ({"message_limit": 5 * 1024 * 1024}, "NONET_MESSAGE_LIMIT: "),
+        ({"config_poll": 0.5}, "NONET_CONFIG_POLL: .*greater than or equal to 1"),
         ({"grace": -1, "worker_ttl": 0}, "NONET_WORKER_TTL: .*; NONET_GRACE: "),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,7 +25,11 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 @app.command()
 def schedule(
     config: Annotated[
-        Path | None, typer.Option(help="File or directory of the central configuration.")
+        str | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="The central configuration: a file, a directory or git+https://…#BRANCH.",
+        ),
     ] = None,
     tasks: Tasks = None,
     namespace: Namespace = None,

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from nonet.client import Client
 from nonet.clock import Reading, steady
@@ -298,7 +299,7 @@ class Scheduler:
 
     def _read_config(self) -> Config:
         path = self._settings.config
-        return load_config(path) if path is not None else Config()
+        return load_config(Path(path)) if path else Config()
 
     def _adopt(self, config: Config) -> None:
         """Plan from a configuration; raises before anything has changed if it does not fit."""

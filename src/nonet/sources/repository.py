@@ -1,0 +1,314 @@
+"""A bare repository on disk that holds one branch of another one, and the git commands for it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nonet.errors import ConfigurationError
+from nonet.sources.base import MAX_BYTES, Documents, is_document, too_large
+
+# The newest commit that was fetched, and the newest one whose configuration could be used.
+_NEWEST = "refs/nonet/newest"
+_GOOD = "refs/nonet/good"
+_FIRST_FETCH_SECONDS = 60.0
+# With something to go on with, nobody waits long for a server that is silent.
+_FETCH_SECONDS = 20.0
+_COMMAND_SECONDS = 20.0
+_LOCK_SECONDS = 5.0
+_LOCK_POLL_SECONDS = 0.05
+# Older lock files are of a git that was killed.
+_STALE_SECONDS = 2 * _FIRST_FETCH_SECONDS
+_LONGEST_MESSAGE = 300
+
+_OPTIONS = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,  # the user's hooks are for repositories of the user
+    "core.quotePath": "false",
+    # Old commits are removed, and never by a process that outlives the command.
+    "gc.auto": "256",
+    "gc.autoDetach": "false",
+    "gc.pruneExpire": "now",
+    "http.lowSpeedLimit": "1",
+    "http.lowSpeedTime": "15",
+    "maintenance.autoDetach": "false",
+}
+# They would lead git to another repository, or make it ask somebody.
+_NOT_INHERITED = {
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_CONFIG",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_QUARANTINE_PATH",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+    "SSH_ASKPASS",
+}
+
+
+@dataclass(frozen=True, order=True)
+class _Entry:
+    path: str
+    kind: str
+    id: str
+    size: int
+
+
+class GitError(Exception):
+    """A git command failed; the text is its reason, without credentials."""
+
+
+class Repository:
+    """A cache of one branch; several processes may share it.
+
+    Args:
+        directory: its own; made on demand.
+        url: what git fetches from.
+        branch: its name there.
+        path: of a file or directory in it; empty: the root directory.
+        secrets: texts that no message may show.
+    """
+
+    in_use = "another process has been fetching it for a while"
+
+    def __init__(
+        self, directory: Path, url: str, branch: str, path: str, secrets: Sequence[str]
+    ) -> None:
+        self._directory = directory
+        self._git_dir = directory / "repository"
+        self._url = url
+        self._branch = branch
+        self._path = path
+        self._secrets = secrets
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[bool]:
+        """Keep other processes from writing; False if one has been at it for too long."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        handle = os.open(self._directory / "lock", flags, 0o600)
+        try:
+            yield await _locked(handle)
+        finally:
+            os.close(handle)
+
+    async def update(self) -> str:
+        """Fetch the newest commit; why it could not be had, or nothing.
+
+        Raises:
+            GitError: the cache is damaged and cannot be made anew.
+        """
+        try:
+            if not (self._git_dir / "HEAD").exists():
+                await self._create(self._git_dir)
+            await asyncio.to_thread(self._remove_stale_locks)
+            await self._fetch(self._git_dir)
+        except GitError as error:
+            if await self._is_sound():
+                return str(error)
+            await self.rebuild(error)
+        return ""
+
+    async def rebuild(self, damage: GitError) -> None:
+        """Make the cache anew; what it holds now is given up once that has succeeded.
+
+        Args:
+            damage: what is wrong with it.
+        """
+        fresh = self._directory / "fresh"
+        await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
+        try:
+            await self._create(fresh)
+            await self._fetch(fresh)
+        except GitError as error:
+            raise GitError(
+                f"its cache {self._git_dir} is damaged ({damage}) and cannot be fetched anew: "
+                f"{error}"
+            ) from None
+        await asyncio.to_thread(shutil.rmtree, self._git_dir, ignore_errors=True)
+        fresh.rename(self._git_dir)
+
+    async def commits(self) -> tuple[str | None, str | None]:
+        """The newest commit and the last good one, as far as they are known."""
+        output = await self._run("for-each-ref", "--format=%(refname) %(objectname)", "refs/nonet/")
+        found = dict(line.split() for line in output.decode().splitlines())
+        return found.get(_NEWEST), found.get(_GOOD)
+
+    async def keep(self, commit: str) -> None:
+        """Remember a commit as the last good one."""
+        _, good = await self.commits()
+        if good != commit:
+            await self._run("update-ref", _GOOD, commit)
+
+    async def documents(self, commit: str) -> Documents:
+        """The files of the configuration in a commit, in the order of their names.
+
+        Raises:
+            ConfigurationError: there is none at that path, or it is too large.
+            GitError: the cache is damaged.
+        """
+        files = await self._files(commit)
+        if sum(file.size for file in files) > MAX_BYTES:
+            raise too_large(f"commit {commit[:12]}")
+        blobs = [await self._run("cat-file", "blob", file.id) for file in files]
+        return tuple((file.path, blob) for file, blob in zip(files, blobs, strict=True))
+
+    async def _files(self, commit: str) -> list[_Entry]:
+        place = self._path or "the root directory"
+        found = await self._list(commit, self._path) if self._path else []
+        if self._path and not found:
+            raise ConfigurationError(f"commit {commit[:12]} has no {place}")
+        if not found or found[0].kind == "directory":
+            inside = await self._list(commit, self._path and f"{self._path}/")
+            found = [entry for entry in inside if is_document(Path(entry.path).name)]
+            found = [entry for entry in found if entry.kind != "directory"]
+        if not found:
+            raise ConfigurationError(f"commit {commit[:12]}: {place} has no *.yaml or *.yml file")
+        for entry in found:
+            if entry.kind != "file":
+                raise ConfigurationError(
+                    f"commit {commit[:12]}: {entry.path} is a {entry.kind}, write a file"
+                )
+        return sorted(found)
+
+    async def _list(self, commit: str, path: str) -> list[_Entry]:
+        where = ["--", path] if path else []
+        output = await self._run("ls-tree", "-z", "--long", "--full-tree", commit, *where)
+        return [_entry(line) for line in output.decode(errors="replace").split("\0")[:-1]]
+
+    async def _create(self, git_dir: Path) -> None:
+        await self._run("init", "--quiet", "--bare", "--template=", git_dir=git_dir)
+
+    async def _fetch(self, git_dir: Path) -> None:
+        has_commit = git_dir == self._git_dir and (await self.commits())[0] is not None
+        await self._run(
+            *("fetch", "--quiet", "--depth=1", "--force", "--no-tags", "--no-prune"),
+            *("--no-recurse-submodules", "--no-write-fetch-head", "--"),
+            *(self._url, f"+refs/heads/{self._branch}:{_NEWEST}"),
+            git_dir=git_dir,
+            seconds=_FETCH_SECONDS if has_commit else _FIRST_FETCH_SECONDS,
+        )
+
+    async def _is_sound(self) -> bool:
+        """Whether a failure is not the cache's fault."""
+        try:
+            await self._run("fsck", "--connectivity-only", "--no-dangling", "--no-progress")
+            await self.commits()
+        except GitError:
+            return False
+        return True
+
+    def _remove_stale_locks(self, older_than: float = _STALE_SECONDS) -> None:
+        for file in self._git_dir.rglob("*.lock"):
+            with suppress(FileNotFoundError):
+                if time.time() - file.stat().st_mtime >= older_than:
+                    file.unlink()
+
+    async def _run(
+        self, *command: str, git_dir: Path | None = None, seconds: float = _COMMAND_SECONDS
+    ) -> bytes:
+        """The output of a git command.
+
+        Raises:
+            GitError: it failed, or did not end in time.
+        """
+        options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]
+        where = f"--git-dir={git_dir or self._git_dir}"
+        # A file, no pipe: a shared connection of ssh stays, and would hold the pipe open.
+        with tempfile.TemporaryFile() as errors:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *("git", *options, where, *command),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=errors,
+                    env=_environment(),
+                    cwd=self._directory,
+                    start_new_session=True,
+                )
+            except FileNotFoundError:
+                raise GitError("there is no 'git' on PATH: install the package git") from None
+            output = await self._output(process, command[0], seconds)
+            if process.returncode:
+                errors.seek(0)
+                raise GitError(self._reason(command[0], errors.read().decode(errors="replace")))
+        return output
+
+    async def _output(
+        self, process: asyncio.subprocess.Process, verb: str, seconds: float
+    ) -> bytes:
+        try:
+            async with asyncio.timeout(seconds):
+                output, _ = await process.communicate()
+                return output
+        except TimeoutError:
+            raise GitError(f"git {verb} did not end within {seconds:g} s") from None
+        finally:
+            if process.returncode is None:
+                await _kill(process)
+                await asyncio.to_thread(self._remove_stale_locks, older_than=0)
+
+    def _reason(self, verb: str, errors: str) -> str:
+        """The first paragraph of what git says, in one line."""
+        if "couldn't find remote ref" in errors:
+            return f"it has no branch {self._branch!r}"
+        lines = re.split(r"\n\s*\n", errors.strip())[0].splitlines()
+        text = "; ".join(line.removeprefix("fatal: ").strip() for line in lines if line.strip())
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return f"git {verb}: {text[:_LONGEST_MESSAGE] or 'failed without a reason'}"
+
+
+async def _locked(handle: int) -> bool:
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+        await asyncio.sleep(_LOCK_POLL_SECONDS)
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """End a command and what it has started: ssh, the helper for https."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _entry(line: str) -> _Entry:
+    """What ``ls-tree`` says of a file or directory."""
+    about, _, path = line.partition("\t")
+    mode, _, id, size = about.split()
+    kinds = {"120000": "symbolic link", "160000": "submodule", "040000": "directory"}
+    return _Entry(path, kinds.get(mode, "file"), id, int(size) if size.isdigit() else 0)
+
+
+def _environment() -> dict[str, str]:
+    inherited = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
+    ssh = os.environ.get("GIT_SSH_COMMAND", "ssh")
+    return {
+        **inherited,
+        "GIT_ALLOW_PROTOCOL": "file:https:ssh",
+        "GIT_LITERAL_PATHSPECS": "1",
+        "GIT_SSH_COMMAND": f"{ssh} -oBatchMode=yes -oConnectTimeout=15 -oServerAliveInterval=5",
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+    }
