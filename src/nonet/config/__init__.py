@@ -23,6 +23,7 @@ from nonet.config.reading import (
     parse_files,
     problems_error,
 )
+from nonet.config.schema import json_schema
 
 __all__ = [
     "Config",
@@ -34,6 +35,7 @@ __all__ = [
     "TaskOverride",
     "configuration_files",
     "dotted",
+    "json_schema",
     "load_config",
     "parse_config",
     "parse_files",

@@ -45,11 +45,19 @@ MOST_SECONDS = 366 * 86_400
 MOST_JITTER_SECONDS = 86_400
 MOST_CAUGHT_UP = 1_000
 
+# Where a document comes from: the context of its validation.
+WRITTEN = "written"
+PUBLISHED = "published"
 
-def _given(value: object) -> object:
-    """A key without a value is more likely half-written than a wish."""
-    if value is None:
-        raise ValueError("has no value: write one, or remove the key to keep that of the class")
+
+def _is(context: str, info: ValidationInfo) -> bool:
+    return info.context == context
+
+
+def _given(value: object, info: ValidationInfo) -> object:
+    """In a file a key without a value is more likely half-written than a wish."""
+    if value is None and _is(WRITTEN, info):
+        raise ValueError("has no value: write one, or remove the key")
     return value
 
 
@@ -74,7 +82,7 @@ class ScheduleConfig(Section):
 
     # The order matters: `arg` is checked with the two others.
     class_: StrictStr = Field(alias="class")
-    timezone: StrictStr | None = None
+    timezone: Annotated[StrictStr | None, _Given] = None
     arg: str | int | float
 
     @field_validator("class_")
@@ -118,10 +126,10 @@ class TaskConfig(Section):
         jitter: seconds; each occurrence is late by up to so much, by chance; None as above.
     """
 
-    name: Name | None = None
-    schedule: ScheduleConfig | None = None
+    name: Annotated[Name | None, _Given] = None
+    schedule: Annotated[ScheduleConfig | None, _Given] = None
     args: dict[StrictStr, Any] = Field(default_factory=dict)
-    enabled: StrictBool | None = None
+    enabled: Annotated[StrictBool | None, _Given] = None
     overlap: Annotated[Overlap | None, _Given] = None
     catch_up: Annotated[CatchUp | None, _Given] = Field(default=None, alias="catch-up")
     # The order matters: `catch_up_limit` is checked with `catch_up`.
@@ -151,14 +159,14 @@ class RetryPolicyConfig(Section):
     @field_validator("class_")
     @classmethod
     def _known_class(cls, value: str, info: ValidationInfo) -> str:
-        if not _is_published(info):
+        if not _is(PUBLISHED, info):
             _as_value_error(lambda: policy_class(value))
         return value
 
     @field_validator("args")
     @classmethod
     def _fit_class(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        if "class_" in info.data and not _is_published(info):
+        if "class_" in info.data and not _is(PUBLISHED, info):
             _raise_problems(list(_policy_problems(policy_class(info.data["class_"]), value)))
         return value
 
@@ -297,7 +305,7 @@ class Config(Section):
             ConfigurationError: it is of another version, and uses what this one does not know.
         """
         try:
-            return cls.model_validate(json.loads(text), context={_PUBLISHED: True})
+            return cls.model_validate(json.loads(text), context=PUBLISHED)
         except ValidationError as error:
             wrong = error.errors()[0]
             reason = f"{dotted(wrong['loc'])}: {wrong['msg']}; update this process"
@@ -310,13 +318,6 @@ class Config(Section):
     def fingerprint(self) -> str:
         """A hash of the meaning: comments and the order of keys do not change it."""
         return hashlib.sha256(self.document().encode()).hexdigest()
-
-
-_PUBLISHED = "published"
-
-
-def _is_published(info: ValidationInfo) -> bool:
-    return bool(info.context and info.context.get(_PUBLISHED))
 
 
 def policy_class(name: str) -> type[RetryPolicyBase]:

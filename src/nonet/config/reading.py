@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from nonet.config.document import Document
 from nonet.config.models import (
+    WRITTEN,
     Config,
     Location,
     RetryPolicyConfig,
@@ -71,7 +72,7 @@ def parse_files(texts: Iterable[tuple[str, str]], source: str) -> Config:
         merged.add(name, text)
     config = Config()
     try:
-        config = Config.model_validate(merged.document)
+        config = Config.model_validate(merged.document, context=WRITTEN)
     except ValidationError as error:
         for details in error.errors():
             location = tuple(part for part in details["loc"] if part != "[key]")
