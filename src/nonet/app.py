@@ -25,6 +25,7 @@ from nonet.scheduler.relay import Relay
 from nonet.scheduler.retention import Retention
 from nonet.scheduler.scheduler import Scheduler
 from nonet.scheduler.startup import StartUp
+from nonet.service import who
 from nonet.settings import Settings, load_settings
 from nonet.stores.broker import Broker, Waits
 from nonet.stores.events import Events
@@ -121,6 +122,7 @@ class Nonet:
             signer=settings.signer(),
             outbox=self.outbox,
             may_have_sql=self.settings.may_have_sql,
+            who=who,
         )
         self._closing.push_async_callback(self._client.aclose)
         bind_submitter(self._client)

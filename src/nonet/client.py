@@ -19,6 +19,7 @@ from nonet.errors import (
     NotBoundError,
     NotFoundError,
     ResultUnavailable,
+    TaskCancelled,
     TaskFailed,
     UnknownTaskError,
 )
@@ -28,6 +29,7 @@ from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
 from nonet.registry import Registry, TaskClass
 from nonet.signing import Signer
 from nonet.stores.broker import Broker, Submission
+from nonet.stores.cancellation import CANCELLABLE, Cancellation, Selection
 from nonet.stores.groups import Groups, callback_id, child_id, failure_id
 from nonet.stores.leadership import Leadership
 from nonet.stores.lock_board import LockBoard
@@ -76,6 +78,7 @@ class Handle(str):
 
         Raises:
             TaskFailed: the task ended dead.
+            TaskCancelled: it was cancelled.
             ResultUnavailable: unknown task, or no result is kept. A durable task whose
                 transaction was committed is known.
             TimeoutError: it has not ended in time.
@@ -110,6 +113,7 @@ class Client:
         signer: signs the envelopes.
         outbox: opens the SQL store of durable tasks on first use; without it there are none.
         may_have_sql: whether there is a database in which a task may be that Redis does not know.
+        who: says who acts in this process, ``user@host pid``, for the event stream.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class Client:
         signer: Signer | None = None,
         outbox: Callable[[], Awaitable[Outbox]] | None = None,
         may_have_sql: Callable[[], bool] = lambda: False,
+        who: Callable[[], str] = lambda: "",
     ) -> None:
         self.broker = broker
         self._signer = signer or Signer()
@@ -133,6 +138,8 @@ class Client:
         self._outbox = outbox
         self._may_have_sql = may_have_sql
         self._asking_sql = asyncio.Semaphore(_ASK_SQL_AT_A_TIME)
+        self._who = who
+        self.cancellation = Cancellation(broker, outbox, may_have_sql)
         self._namespace = namespace
 
     async def aclose(self) -> None:
@@ -297,6 +304,60 @@ class Client:
     ) -> AsyncIterator[TaskStatus]:
         """Live tasks, optionally of one state or one task name."""
         return self.results.live(state=state, task=task)
+
+    async def cancel_not_running(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
+        """Cancel tasks that are queued, delayed (for a retry, too) or waiting; others stay.
+
+        Who awaits the result gets `TaskCancelled`; a group counts the child as failed. The event
+        stream tells of it. Safe to repeat.
+
+        Args:
+            reason: why, for people.
+
+        Returns:
+            The state of each task now: ``cancelled``, also if it was before; that in which it
+            stays (``running``, ``dying``, or how it has ended); empty if it is unknown.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does
+                not. Some may be cancelled.
+        """
+        return await self.cancellation.cancel(ids, self._who(), reason)
+
+    async def cancel_many(
+        self,
+        *,
+        task: type[BaseTask] | str | None = None,
+        labels: Mapping[str, Any] | None = None,
+        states: Sequence[str] = CANCELLABLE,
+        reason: str = "",
+    ) -> int:
+        """Cancel all tasks of a class, or with some labels, that do not run; how many.
+
+        Durable ones count that are still in SQL only. What is submitted meanwhile may be left
+        out. Idempotent, so that a start-up hook may do it.
+
+        Args:
+            task: the class, or its name, full or bare.
+            labels: all of these must be there, with these values.
+            states: some of ``queued``, ``delayed``, ``waiting``.
+            reason: why, for people.
+
+        Raises:
+            ValueError: neither `task` nor `labels` is given, or there is no such state.
+            RegistrationError: the class is not registered.
+            ServerUnreachableError: no answer. Some may be cancelled.
+
+        Example:
+            await client.cancel_many(task=Transfer, labels={"campaign": "2026-07"})
+        """
+        if task is None and not labels:
+            raise ValueError("cancel_many: give a task class or labels: it would cancel everything")
+        if wrong := set(states) - set(CANCELLABLE):
+            raise ValueError(f"cancel_many: states {sorted(wrong)} are none of {CANCELLABLE}")
+        name = task if isinstance(task, str) else self.registry.of_class(task).name if task else ""
+        selection = Selection(name, labels or {}, states)
+        return await self.cancellation.cancel_all(selection, self._who(), reason)
 
     async def spawn_with_callback(
         self,
@@ -486,6 +547,9 @@ class Client:
                 error_type=error_type,
                 reason=reason,
             )
+        if ended.state == "cancelled":
+            error = document.error if document else ""
+            raise TaskCancelled(f"task {id} was {error or 'cancelled'}")
         if document is None:
             raise ResultUnavailable(
                 f"task {id} is {ended.state}, but its result is not kept (NONET_RESULT_TTL=0)"

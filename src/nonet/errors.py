@@ -20,6 +20,7 @@
     ├── TaskRetryRequested            raised by authors: fail this attempt, ask the policy
     └── ResultError                   raised by ``handle.result()``
         ├── TaskFailed                the task ended ``dead``
+        ├── TaskCancelled             the task ended ``cancelled``: it was not wanted any more
         └── ResultUnavailable         the task is unknown, or its result is gone or unreadable
 
 A message names the thing, the reason and, where there is one, the next step.
@@ -223,6 +224,10 @@ class TaskFailed(ResultError):
         super().__init__(message)
         self.error_type = error_type
         self.reason = reason
+
+
+class TaskCancelled(ResultError):
+    """The task ended ``cancelled``: it was not wanted any more."""
 
 
 class ResultUnavailable(ResultError):

@@ -187,9 +187,16 @@ class Registry:
         Raises:
             RegistrationError: the class is not registered in this process.
         """
-        name = self._names.get(type(task))
+        return self.of_class(type(task))
+
+    def of_class(self, cls: type[BaseTask]) -> TaskClass:
+        """The registration of a class.
+
+        Raises:
+            RegistrationError: it is not registered in this process.
+        """
+        name = self._names.get(cls)
         if name is None:
-            cls = type(task)
             raise RegistrationError(
                 f"task class {cls.__module__}.{cls.__qualname__} is not registered: add its "
                 f"module to NONET_TASKS ({cls.__module__}) or give it an entry point"

@@ -166,9 +166,21 @@ def a_last_child(fleet: Fleet) -> tuple[Call, set[str]]:
     return fleet.settle_call(fleet.fetch()[0], "done"), {"a", "g.callback"}
 
 
+def a_cancel(fleet: Fleet) -> tuple[Call, set[str]]:
+    row = running(fleet)  # b waits for the lock of a
+    fleet.run(*fleet.submit("c", MUTEX))
+    fleet.run(*fleet.submit("d", due=1_000_000))
+    opened(fleet)
+    fleet.run(*fleet.submit("e", group="g"))
+    fleet.run("group_seal", "g", "")
+    assert fleet.run(*fleet.settle_call(row, "done")) == "OK"  # b is woken
+    ids = {"a", "b", "c", "d", "e", "g.failure"}
+    return ("cancel", RESULT_TTL // 1000, 60_000, 0, "b", "x", "d", "x", "e", "x"), ids
+
+
 HISTORIES: tuple[Callable[[Fleet], tuple[Call, set[str]]], ...] = (
     *(a_submit, a_delayed_submit, a_fetch, a_done, a_retry, a_delayed_retry, a_death),
-    *(a_promotion, a_reclaim, a_walk, a_disown, a_seal, a_last_child),
+    *(a_promotion, a_reclaim, a_walk, a_disown, a_seal, a_last_child, a_cancel),
 )
 
 
@@ -179,7 +191,7 @@ def problems(client: redis.Redis, history: Any, *faults: Fault) -> Iterator[str]
         fleet = Fleet(site)
         call, ids = history(fleet)
         is_whole = site.run_cut(call[0], fleet.now + 1_000, calls, *call[1:])
-        if call[0] in ("submit", "settle", "group_seal"):  # their callers repeat them
+        if call[0] in ("submit", "settle", "group_seal", "cancel"):  # their callers repeat them
             fleet.run(*call)
         try:
             fleet.drain()

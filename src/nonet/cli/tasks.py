@@ -29,8 +29,7 @@ from nonet.errors import (
     InvalidArgumentsError,
     NonetError,
     NotFoundError,
-    ResultUnavailable,
-    TaskFailed,
+    ResultError,
 )
 from nonet.service import ExitCode
 
@@ -320,7 +319,7 @@ async def _await(handle: Handle, wait: float, report: dict[str, Any]) -> ExitCod
         return ExitCode.OK
     except TimeoutError as error:
         problem = str(error)
-    except (TaskFailed, ResultUnavailable) as error:
+    except ResultError as error:
         problem = report["error"] = str(error)
     report["state"] = (await handle.status()).state
     say(problem)

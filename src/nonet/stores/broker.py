@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -39,6 +40,7 @@ SIZES = ("small", "medium", "large")
 _CHUNK_TASKS = 500
 _CHUNK_BYTES = 1024 * 1024
 _LOOKS = 200
+_CANCELLED_AT_A_TIME = 100
 # What `nonet.signing` adds to an envelope, at most.
 _SIGNATURE_BYTES = 256
 _KEYS_PER_PAGE = 1000
@@ -346,6 +348,42 @@ class Broker:
             *(part for item in submissions for part in item.arguments()),
         )
         return str(answer.decode())
+
+    async def cancel(
+        self, ids: Sequence[str], why: str, *, in_sql: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """End tasks that do not run, without executing them. Safe to repeat.
+
+        Args:
+            why: one line for who waits for their results.
+            in_sql: names of those that are open in SQL, by their ids: they are ended also if Redis
+                does not know them, so that nobody hands them over any more.
+
+        Returns:
+            The state of each task now: ``cancelled``, also if it was before; that in which it
+            stays (``running``, ``dying``, or how it ended); empty for an unknown id.
+        """
+        states: list[str] = []
+        for start in range(0, len(ids), _CANCELLED_AT_A_TIME):
+            page = ids[start : start + _CANCELLED_AT_A_TIME]
+            args: list[Any] = []
+            for id, (name, used) in zip(page, await self._names(page), strict=True):
+                name = name or (in_sql or {}).get(id, "")
+                document = ResultDocument(name, used, time.time(), error=why, reason="cancelled")
+                args += (id, encode(document))
+            answer = await self.scripts.run(
+                "cancel", self._result_ms, self._dedup_ms, int(in_sql is not None), *args
+            )
+            states += [state.decode() for state in answer]
+        return states
+
+    async def _names(self, ids: Sequence[str]) -> list[tuple[str, int]]:
+        """Full class name and attempts used of live tasks; nothing and 0 of others."""
+        async with server_errors(self.client), self.client.pipeline(transaction=False) as pipe:
+            for id in ids:
+                pipe.hmget(f"{self.prefix}t:{id}", "name", "attempt")
+            rows = await pipe.execute()
+        return [((name or b"").decode(), int(used or 0)) for name, used in rows]
 
     async def checkpoint(self, delivery: Delivery, data: bytes) -> bool:
         """Keep what a running attempt saves; False if it is not (any more) the task's owner."""

@@ -30,7 +30,7 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -238,6 +238,41 @@ class Outbox:
             return None
         due = _EPOCH + timedelta(microseconds=row.due_us) if row.due_us else None
         return Kept(id, row.task_class, row.stream, row.created_at, due)
+
+    async def names(self, ids: Collection[str]) -> dict[str, str]:
+        """The classes of tasks that have a row, by their ids."""
+        if self._database.is_missing:
+            return {}
+        column, found = outbox_tasks.c, dict[str, str]()
+        wanted = list(ids)
+        for start in range(0, len(wanted), PAGE_ROWS):
+            page = self._are(wanted[start : start + PAGE_ROWS])
+            query = sa.select(column.task_id, column.task_class).where(page)
+            async with self._database.transaction() as connection:
+                rows = await connection.execute(query)
+                found |= {row.task_id: row.task_class for row in rows}
+        return found
+
+    async def pages(self) -> AsyncIterator[list[Submission]]:
+        """Every open task, page by page, in the order of their ids."""
+        column, after = outbox_tasks.c, ""
+        columns = ("task_id", "task_class", "stream", "due_us", "locks", "envelope")
+        while not self._database.is_missing:
+            query = (
+                sa.select(*(column[name] for name in columns))
+                .where(column.namespace == self._namespace, column.task_id > after)
+                .order_by(column.task_id)
+                .limit(PAGE_ROWS)
+            )
+            async with self._database.transaction() as connection:
+                page = [
+                    Submission(id, name, stream, bytes(envelope), locks, due_us)
+                    for id, name, stream, due_us, locks, envelope in await connection.execute(query)
+                ]
+            if not page:
+                return
+            yield page
+            after = page[-1].id
 
     async def overdue(self, seconds: float) -> tuple[int, float]:
         """How many tasks were kept more than `seconds` ago and are not handed over.

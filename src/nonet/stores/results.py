@@ -45,7 +45,8 @@ class TaskStatus:
     """A task as authors and operators see it; arguments are not part of it.
 
     Attributes:
-        state: ``queued``, ``delayed``, ``waiting``, ``running``, ``dying``, ``done``, ``dead``.
+        state: ``queued``, ``delayed``, ``waiting``, ``running``, ``dying``; ended: ``done``,
+            ``dead``, ``cancelled``.
         attempt: attempts used, plus the running one; of one that ended, which one ended it (0: none
             ran).
         due: when a delayed task will be queued.

@@ -1,0 +1,255 @@
+"""Ends tasks that do not run: in Redis, and durable ones in SQL; by id, or by class and labels."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nonet.errors import ConfigurationError, MalformedMessageError, NonetError
+from nonet.message import decode_envelope, is_id, pack
+from nonet.stores.broker import Broker
+from nonet.stores.redis import literal, server_errors
+
+if TYPE_CHECKING:
+    from nonet.stores.outbox import Outbox
+
+logger = logging.getLogger(__name__)
+
+# What does not run, and can thus be cancelled without asking anybody.
+CANCELLABLE = ("queued", "delayed", "waiting")
+_KEYS_PER_PAGE = 1000
+# Each may have NONET_MESSAGE_LIMIT.
+_ENVELOPES_AT_A_TIME = 20
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which live tasks somebody means.
+
+    Attributes:
+        task: full class name, or a bare one; empty: any.
+        labels: each must be there with this value; a number also fits its digits as text.
+        states: some of `CANCELLABLE`.
+    """
+
+    task: str = ""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    states: Sequence[str] = CANCELLABLE
+
+    def __str__(self) -> str:
+        parts = [self.task and f"of class {self.task}"]
+        parts += [f"labelled {name}={value}" for name, value in self.labels.items()]
+        parts += ["" if set(self.states) == set(CANCELLABLE) else " or ".join(self.states)]
+        return ", ".join(part for part in parts if part) or "all"
+
+    def names(self, name: str, state: str) -> bool:
+        """Whether a task of this class and state is meant, if its labels are."""
+        of_class = self.task in ("", name, name.rpartition(":")[2])
+        return of_class and state in self.states
+
+    def labels_fit(self, envelope: bytes | None) -> bool:
+        """Whether a task with this envelope has the labels; what cannot be read has none."""
+        if not self.labels:
+            return True
+        try:
+            found = decode_envelope(envelope or b"").labels
+        except MalformedMessageError:
+            return False
+        return all(
+            name in found and _is_same(found[name], value) for name, value in self.labels.items()
+        )
+
+
+class Cancellation:
+    """Cancels tasks of one namespace.
+
+    Args:
+        outbox: opens the SQL store of durable tasks on first use; None: there are none.
+        may_have_sql: whether there is a database in which a task may be that Redis does not know.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        outbox: Callable[[], Awaitable[Outbox]] | None,
+        may_have_sql: Callable[[], bool],
+    ) -> None:
+        self._broker = broker
+        self._outbox = outbox
+        self._may_have_sql = may_have_sql
+
+    async def cancel(self, ids: Sequence[str], who: str, reason: str = "") -> dict[str, str]:
+        """Cancel tasks by their ids, each that does not run.
+
+        Args:
+            who: ``user@host pid``, for the event stream and for who waits for a result.
+            reason: for the same; may be empty.
+
+        Returns:
+            The state of each task now: ``cancelled``, also if it was before; that in which it
+            stays; empty if it is unknown.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does
+                not answer. Some may be cancelled: do it again.
+        """
+        why = _why(who, reason)
+        done: list[str] = []
+        try:
+            states = await self._cancel(ids, why)
+            done = _cancelled(states)
+            unknown = [id for id, state in states.items() if not state and is_id(id)]
+            states |= await self._cancel_kept(await self._kept(unknown), why)
+            done = _cancelled(states)
+        finally:
+            await self._log(done, len(done), who, reason)
+        return {id: states[id] for id in ids}
+
+    async def cancel_all(self, selection: Selection, who: str, reason: str = "") -> int:
+        """Cancel all tasks that are meant and do not run; how many.
+
+        What is submitted meanwhile may be left out. Needs little memory, however many there are.
+
+        Raises:
+            ServerUnreachableError: Redis or SQL does not answer. Some may be cancelled: do it
+                again.
+        """
+        why = _why(who, reason)
+        number, first = 0, list[str]()
+        try:
+            async for states in self._each_page(selection, why):
+                done = _cancelled(states)
+                number, first = number + len(done), first or done[:_NAMED]
+        finally:
+            await self._log(first, number, who, f"{reason + '; ' if reason else ''}{selection}")
+        return number
+
+    async def _each_page(self, selection: Selection, why: str) -> AsyncIterator[dict[str, str]]:
+        """Cancel page by page; the state of each task afterwards."""
+        async for ids in self.find(selection):
+            yield await self._cancel(ids, why)
+        async for kept in self._kept_ones(selection):
+            yield await self._cancel_kept(kept, why)
+
+    async def find(self, selection: Selection) -> AsyncIterator[list[str]]:
+        """Ids of the tasks that are meant and live in Redis, page by page, in no order."""
+        async for page in self._pages():
+            meant = [id for id, name, state in page if selection.names(name, state)]
+            if not selection.labels:
+                if meant:
+                    yield meant
+                continue
+            for start in range(0, len(meant), _ENVELOPES_AT_A_TIME):
+                some = meant[start : start + _ENVELOPES_AT_A_TIME]
+                envelopes = await self._envelopes(some)
+                fitting = [
+                    id
+                    for id, envelope in zip(some, envelopes, strict=True)
+                    if selection.labels_fit(envelope)
+                ]
+                if fitting:
+                    yield fitting
+
+    async def _pages(self) -> AsyncIterator[list[tuple[str, str, str]]]:
+        """Id, class and state of all live tasks."""
+        client, prefix = self._broker.client, self._broker.prefix
+        cursor, pattern = 0, f"{literal(prefix)}t:*"
+        while True:
+            async with server_errors(client):
+                cursor, keys = await client.scan(
+                    cursor, match=pattern, count=_KEYS_PER_PAGE, _type="HASH"
+                )
+                async with client.pipeline(transaction=False) as pipe:
+                    for key in keys:
+                        pipe.hmget(key, "name", "state")
+                    rows = await pipe.execute()
+            yield [
+                (key.decode().removeprefix(f"{prefix}t:"), name.decode(), state.decode())
+                for key, (name, state) in zip(keys, rows, strict=True)
+                if name and state
+            ]
+            if not cursor:
+                return
+
+    async def _envelopes(self, ids: Sequence[str]) -> list[bytes | None]:
+        client = self._broker.client
+        async with server_errors(client):
+            found: list[bytes | None] = await client.mget(
+                [f"{self._broker.prefix}b:{id}" for id in ids]
+            )
+        return found
+
+    async def _cancel(self, ids: Sequence[str], why: str) -> dict[str, str]:
+        """Cancel in Redis; rows of durable ones are deleted, or left to the relay."""
+        states = dict(zip(ids, await self._broker.cancel(ids, why), strict=True))
+        await self._close(_cancelled(states))
+        return states
+
+    async def _cancel_kept(self, kept: Mapping[str, str], why: str) -> dict[str, str]:
+        """Cancel durable tasks, given their classes, that may be in SQL only."""
+        ids = list(kept)
+        states = dict(zip(ids, await self._broker.cancel(ids, why, in_sql=kept), strict=True))
+        await self._close(_cancelled(states))
+        return states
+
+    async def _close(self, ids: Sequence[str]) -> None:
+        if not ids or self._outbox is None or not self._may_have_sql():
+            return
+        try:
+            await (await self._outbox()).close(ids)
+        except ConfigurationError:
+            return  # no tables, no driver: nothing was kept from here
+        except NonetError as error:  # Redis remembers their end, by which the relay goes
+            logger.warning("rows of %d cancelled tasks stay for now: %s", len(ids), error)
+
+    async def _kept(self, ids: Sequence[str]) -> dict[str, str]:
+        """Classes of durable tasks that Redis does not know, by their ids."""
+        if not ids or self._outbox is None or not self._may_have_sql():
+            return {}
+        try:
+            return await (await self._outbox()).names(ids)
+        except ConfigurationError:
+            return {}
+
+    async def _kept_ones(self, selection: Selection) -> AsyncIterator[dict[str, str]]:
+        """Classes of durable tasks that are meant, by their ids; to people they are delayed."""
+        is_any = "delayed" in selection.states
+        if not is_any or self._outbox is None or not self._may_have_sql():
+            return
+        try:
+            async for page in (await self._outbox()).pages():
+                meant = {
+                    item.id: item.name
+                    for item in page
+                    if selection.names(item.name, "delayed") and selection.labels_fit(item.envelope)
+                }
+                if meant:
+                    yield meant
+        except ConfigurationError:
+            return
+
+    async def _log(self, ids: Sequence[str], number: int, who: str, text: str) -> None:
+        if not number:
+            return
+        names = ", ".join(ids[:_NAMED]) + (" …" if number > _NAMED else "")
+        what = f"{number} task{'s' if number > 1 else ''} ({names})"
+        await self._broker.scripts.run(
+            "log_event", "tasks-cancelled", who, what + (f": {text}" if text else "")
+        )
+
+
+def _cancelled(states: Mapping[str, str]) -> list[str]:
+    return [id for id, state in states.items() if state == "cancelled"]
+
+
+def _why(who: str, reason: str) -> str:
+    by = f"cancelled by {who}" if who else "cancelled"
+    return f"{by}: {reason}" if reason else by
+
+
+def _is_same(found: Any, wanted: Any) -> bool:
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return bool(found == pack(wanted)) or (is_number and str(found) == wanted)
