@@ -9,9 +9,8 @@ import pytest
 
 from nonet.config import load_config, parse_config
 from nonet.errors import ConfigurationError
-from nonet.schedules import CronSchedule, IntervalSeconds, RRuleSchedule
+from nonet.schedules import IntervalSeconds
 
-ROOT = Path(__file__).parents[2]
 ENTRY = "common: {periodic-tasks: {Sweep: [%s]}}"
 SCHEDULE = ENTRY % "{schedule: {%s}}"
 AT = "common.periodic-tasks.Sweep"
@@ -341,28 +340,6 @@ def test_an_empty_file_is_refused(tmp_path: Path, text: str) -> None:
             load_config(path)
         reason = "is empty: write {} if nothing is to be configured"
         assert str(refused.value) == f"{tmp_path}/b.yaml: {reason}"
-
-
-def test_the_shipped_example_loads() -> None:
-    """config.example.yaml has an RRULE and a cron entry for lhcb, one for everybody, and limits."""
-    config = load_config(ROOT / "config.example.yaml")
-    assert config.vos == ["lhcb", "gridpp"]
-    (everybody,) = config.common.periodic_tasks["SubmitPilots"]
-    assert everybody.schedule is None and everybody.enabled is True
-    cern, ral, others = config.vo_overrides["lhcb"].periodic_tasks["SubmitPilots"]
-    assert cern.schedule and cern.schedule.build() == RRuleSchedule("FREQ=HOURLY;INTERVAL=2")
-    assert ral.schedule and ral.schedule.build() == CronSchedule("0 */6 * * *")
-    patterns = [re.compile(entry.args["ce_regex"]) for entry in (cern, ral, others)]
-    for element, expected in [("ce1.cern.ch", 0), ("ce.ral.ac.uk", 1), ("ce.nikhef.nl", 2)]:
-        assert [bool(p.fullmatch(element)) for p in patterns].index(True) == expected
-        assert sum(bool(p.fullmatch(element)) for p in patterns) == 1
-    assert len(config.common.limits) == 6
-    (of_vo,) = config.vo_overrides["lhcb"].limits
-    assert (of_vo.object_type, of_vo.key, of_vo.action) == (
-        "StorageElement",
-        "CERN-DST",
-        "RemoveFile",
-    )
 
 
 def test_the_fingerprint_follows_the_meaning() -> None:

@@ -1,0 +1,132 @@
+"""config.example.yaml: the example of the decision record, and that it says what it should."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nonet.config import Config, load_config
+from nonet.limits import Limit, LimitAddress
+from nonet.locks import LockedObjectType
+from nonet.overrides import Overrides, override_problems
+from nonet.registry import Registry
+from nonet.retry import ExponentialBackoff
+from nonet.scheduler.limits import configured_limits
+from nonet.scheduler.plan import Entry, entries
+from nonet.schedules import CronSchedule, RRuleSchedule
+from nonet.task import Priority, Size
+
+EXAMPLE = Path(__file__).parents[2] / "config.example.yaml"
+TASKS = "unit.example_tasks"
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    """The tasks that the example names, and the object type that they lock."""
+    made = Registry()
+    made.add_module(TASKS)
+    yield made
+    del sys.modules[TASKS]
+    del LockedObjectType._places["storage_element"]
+    del LockedObjectType.STORAGE_ELEMENT
+
+
+@pytest.fixture
+def config() -> Config:
+    """The example."""
+    return load_config(EXAMPLE)
+
+
+def planned(config: Config, registry: Registry) -> dict[tuple[str | None, str], Entry]:
+    classes: dict[str, Any] = {"example_tasks:SubmitPilots": registry.get("SubmitPilots").cls}
+    return {(entry.vo, entry.name): entry for entry in entries(config, classes)}
+
+
+def test_lhcb_has_entries_of_its_own_and_others_the_common_one(
+    config: Config, registry: Registry
+) -> None:
+    """Two named entries with RRULE and cron, one for the rest; gridpp has the common one."""
+    plan = planned(config, registry)
+    assert {at: entry.schedule for at, entry in plan.items()} == {
+        ("lhcb", "SubmitPilotsCERN"): RRuleSchedule("FREQ=HOURLY;INTERVAL=2"),
+        ("lhcb", "SubmitPilotsRAL"): CronSchedule("0 */6 * * *"),
+        ("lhcb", "SubmitPilotsOthers"): CronSchedule("@daily"),
+        ("gridpp", "default"): CronSchedule("@daily"),
+    }
+    assert all(entry.task_name == "example_tasks:SubmitPilots" for entry in plan.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "hours"),
+    [
+        ("SubmitPilotsCERN", [*range(2, 24, 2), 0]),
+        ("SubmitPilotsRAL", [6, 12, 18, 0]),
+        ("SubmitPilotsOthers", [0]),
+    ],
+)
+def test_they_fire_at_the_hours_that_are_written_there(
+    config: Config, registry: Registry, name: str, hours: list[int]
+) -> None:
+    """One day of each entry of lhcb, hour by hour, in UTC."""
+    schedule = planned(config, registry)["lhcb", name].schedule
+    found: list[datetime] = []
+    moment = datetime(2025, 3, 29, tzinfo=UTC)
+    for _ in hours:
+        following = schedule.next_occurrence(moment)
+        assert following is not None
+        found.append(moment := following)
+    assert [(item.hour, item.minute) for item in found] == [(hour, 0) for hour in hours]
+    assert found[-1] == datetime(2025, 3, 30, tzinfo=UTC)
+
+
+def test_each_computing_element_belongs_to_one_entry(config: Config, registry: Registry) -> None:
+    """The expressions arrive compiled, and no element is left out or served twice."""
+    plan = planned(config, registry)
+    patterns: dict[str, re.Pattern[str]] = {}
+    for (vo, name), entry in plan.items():
+        task: Any = registry.get(entry.task_name).arguments.build(entry.args)
+        assert task.vo == vo
+        patterns[name] = task.ce_regex
+    for element, wanted in [
+        ("ce1.cern.ch", "SubmitPilotsCERN"),
+        ("ce.gridpp.ral.ac.uk", "SubmitPilotsRAL"),
+        ("ce.nikhef.nl", "SubmitPilotsOthers"),
+        ("cern.ch.example.org", "SubmitPilotsOthers"),
+        ("ce.cernXch", "SubmitPilotsOthers"),
+    ]:
+        found = [name for name, pattern in patterns.items() if pattern.fullmatch(element)]
+        assert sorted(found) == sorted([wanted, "default"])
+
+
+def test_its_limits_are_those_of_the_decision_record(config: Config, registry: Registry) -> None:
+    """Per class, per storage element and action with a default, per transformation, per VO."""
+    classes = {item.name.rpartition(":")[2] for item in registry}
+    assert configured_limits(config, classes) == {
+        LimitAddress("task", "SubmitPilots"): Limit(2),
+        LimitAddress("task", "SubmitPilots", limiter="rate"): Limit(10, 3600),
+        LimitAddress("storage_element", "default", "CreateFile"): Limit(5),
+        LimitAddress("storage_element", "default", "RemoveFile"): Limit(5),
+        LimitAddress("storage_element", "CERN-DST", "RemoveFile"): Limit(8),
+        LimitAddress("storage_element", "CERN-MC_DST", "RemoveFile"): Limit(5),
+        LimitAddress("transformation", "default"): Limit(10),
+        LimitAddress("transformation", "12345"): Limit(5),
+        LimitAddress("task", "CheckPilotStatus", limiter="rate", vo="lhcb"): Limit(10_000, 3600),
+    }
+
+
+def test_its_overrides_hold_for_every_vo(config: Config, registry: Registry) -> None:
+    """RemoveFile is as `tasks` says, and as its class says in the rest."""
+    assert override_problems(config, registry) == []
+    for vo in ("", "lhcb", "gridpp"):
+        found = Overrides.of(config).effective(registry.get("RemoveFile"), vo)
+        assert (found.priority, found.size) == (Priority.BACKGROUND, Size.SMALL)
+        assert found.retry_policy == ExponentialBackoff(max_retries=3)
+        assert (found.soft_timeout, found.hard_timeout, found.dlq_eligible) == (60, 90, True)
+        assert found.origins["priority"] == "common.tasks.RemoveFile.priority"
+        assert found.origins["size"] == "class"
