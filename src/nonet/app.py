@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +21,24 @@ from nonet.hooks import startup_hooks
 from nonet.injection import Injector, load_entry_points
 from nonet.interactive import Debugger, call, hold
 from nonet.locks import BaseLock, encode_locks
-from nonet.registry import Registry
+from nonet.registry import Registry, vos_from_entry_points
+from nonet.scheduler.configuration import ConfigurationLoop, check
+from nonet.scheduler.memory import Memory
+from nonet.scheduler.periodic import PeriodicLoop
 from nonet.scheduler.relay import Relay
 from nonet.scheduler.retention import Retention
-from nonet.scheduler.scheduler import Scheduler
+from nonet.scheduler.scheduler import Scheduler, SchedulerParts
 from nonet.scheduler.startup import StartUp
 from nonet.service import who
 from nonet.settings import Settings, load_settings
+from nonet.sources import open_source
 from nonet.stores.broker import Broker, Waits
 from nonet.stores.events import Events
 from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import Leadership
 from nonet.stores.limits import Limits
+from nonet.stores.periodic import Periodic
+from nonet.stores.publication import Publication
 from nonet.stores.quarantine import Quarantine
 from nonet.stores.results import TaskStatus
 from nonet.task import BaseTask, Size, bind_submitter, unbind_submitter
@@ -41,6 +48,7 @@ from nonet.worker.worker import Worker, WorkerParts
 
 if TYPE_CHECKING:
     from nonet.stores.dead_letters import DeadLetters
+    from nonet.stores.mirror import Mirror
     from nonet.stores.outbox import Outbox
     from nonet.stores.sql import Database
 
@@ -81,6 +89,7 @@ class Nonet:
         self._database: Database | None = None
         self._dead_letters: DeadLetters | None = None
         self._outbox: Outbox | None = None
+        self._mirror: Mirror | None = None
         self._row_closer = RowCloser(self.outbox)
         self._closing = AsyncExitStack()
 
@@ -143,7 +152,7 @@ class Nonet:
         await self._row_closer.aclose()
         if self._database is not None:
             await self._database.close()
-        self._database = self._dead_letters = self._outbox = None
+        self._database = self._dead_letters = self._outbox = self._mirror = None
         self._broker = self._client = None
         await self._closing.aclose()
 
@@ -306,6 +315,7 @@ class Nonet:
             self.dead_letters,
             self.settings.message_limit,
             self.settings.signer(),
+            self.client.live_config,
             self._row_closer,
         )
         parts = WorkerParts(
@@ -321,14 +331,34 @@ class Nonet:
 
     def scheduler(self, injector: Injector) -> Scheduler:
         """A scheduler of this application; call its ``run``."""
-        leadership = Leadership(self.broker, self.settings.namespace)
-        hooks = startup_hooks(("nonet", *self.settings.entry_points))
-        chores = {
-            "start-up hooks": StartUp(hooks, leadership, injector).tick,
-            "durable tasks": Relay(self.outbox, self.settings).tick,
-            "old dead letters": Retention(self.dead_letters, self.settings.dlq_retention).tick,
-        }
-        return Scheduler(self.settings, self.client, leadership, self.limits, chores)
+        settings, namespace = self.settings, self.settings.namespace
+        leadership = Leadership(self.broker, namespace)
+        prefixes = ("nonet", *settings.entry_points)
+        memory = Memory(self.mirror, settings.may_have_sql)
+        grace = timedelta(seconds=settings.misfire_grace)
+        periodic = PeriodicLoop(self.client, Periodic(self.broker, namespace), memory, grace)
+        fits = partial(check, registry=self.registry, vos=vos_from_entry_points(prefixes))
+        configuration = ConfigurationLoop(
+            open_source(settings.config, settings, fits),
+            fits,
+            self.limits,
+            Publication(self.broker.client, namespace),
+            periodic.adopt,
+        )
+        parts = SchedulerParts(
+            settings,
+            self.client,
+            leadership,
+            configuration,
+            StartUp(startup_hooks(prefixes), leadership, injector, self.client),
+            periodic,
+            memory,
+            chores={
+                "durable tasks": Relay(self.outbox, settings).tick,
+                "old dead letters": Retention(self.dead_letters, settings.dlq_retention).tick,
+            },
+        )
+        return Scheduler(parts)
 
     @property
     def limits(self) -> Limits:
@@ -361,6 +391,14 @@ class Nonet:
             database, namespace = self._open_database(), self.settings.namespace
             self._outbox = Outbox(database, self.broker, namespace)
         return self._outbox
+
+    async def mirror(self) -> Mirror:
+        """What SQL keeps for the day on which Redis forgets; opened and closed as `outbox`."""
+        if self._mirror is None:
+            from nonet.stores.mirror import Mirror
+
+            self._mirror = Mirror(self._open_database(), self.settings.namespace)
+        return self._mirror
 
     def _open_database(self) -> Database:
         if self._database is None:

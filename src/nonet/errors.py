@@ -15,6 +15,7 @@
     ├── UnableToAcquireLockError      a declared lock is held by somebody else
     ├── DeadlockError                 a task awaits one that needs its own locks
     ├── LimitImpossible               a limiter allows less than one execution counts
+    ├── TaskTimeoutError              this attempt took longer than its class may
     ├── LeaseLostError                this attempt no longer owns its delivery or locks
     ├── StopRetrying                  raised by authors: fail now, ask no policy
     ├── TaskRetryRequested            raised by authors: fail this attempt, ask the policy
@@ -162,6 +163,13 @@ class ServerUnreachableError(NonetError):
     """Redis or the SQL server does not answer."""
 
 
+class DeposedError(NonetError):
+    """Another scheduler leads: what this one would write is refused."""
+
+    def __init__(self) -> None:
+        super().__init__("somebody else leads")
+
+
 class BrokerFullError(NonetError):
     """Redis has no memory for another task: nothing was submitted; what runs goes on."""
 
@@ -194,6 +202,13 @@ class LimitImpossible(NonetError):
 
 
 NEXT_STEP_IMPOSSIBLE = "lower n_items or raise the limit ('task-run limits list'), then try again"
+
+
+class TaskTimeoutError(NonetError, TimeoutError):
+    """An attempt took longer than ``soft_timeout`` or ``hard_timeout`` of its class.
+
+    It is a failed attempt: the retry policy gets this exception.
+    """
 
 
 class LeaseLostError(NonetError):

@@ -54,8 +54,11 @@ this table.
     leader                  HASH    owner, term, expiry of the scheduler's lease
     term                    STRING  last term handed out
     promoted                STRING  last promotion by a leader (µs)
-    periodic                HASH    entry → ``last occurrence (µs)|task id``
-    periodic:next           HASH    entry → next occurrence (µs) of a schedule asked only once
+    periodic                HASH    entry → ``last occurrence (µs)|task id|fingerprints``
+    periodic:next           HASH    entry → next occurrence (µs); none: its schedule has no more
+    periodic:entries        HASH    entry → what people are told of it, JSON
+    periodic:counts         HASH    entry|fired, skipped, missed or paused → how many occurrences
+    periodic:paused         HASH    entry → ``at (µs)|who|why``
     probe:COMMAND           STRING  of any type, for an instant: which commands this user may use
     startup                 HASH    start-up hook → ``epoch|state|what went wrong``; the state is
                                     done, failed or running
@@ -85,6 +88,9 @@ EVENT_KINDS = {
     "lock-released": "a lock was taken from its holder",
     "quarantine-discard": "entries of the quarantine were deleted",
     "quarantine-retry": "an entry of the quarantine was submitted as a task",
+    "schedule-pause": "a periodic entry was paused",
+    "schedule-resume": "a periodic entry was resumed",
+    "schedule-run": "a periodic entry was run by hand",
     "startup-hook": "a start-up hook succeeded or failed",
     "tasks-cancelled": "tasks that did not run were cancelled",
 }

@@ -118,7 +118,7 @@ class BaseTask(Constructible):
             at_time: when to run it at the earliest; aware, or naive in UTC. None: now.
             id: your own id, at most 128 characters. Submitting an id again is the same task.
             labels: free data that travels along; ``priority`` and ``size`` among them override
-                the class for this submission.
+                the class and the configuration for this submission.
             transaction: of a durable class only: an SQLAlchemy ``AsyncConnection`` or
                 ``AsyncSession`` on the database of ``NONET_DB_URL``. The task exists once your
                 transaction is committed, and never if it is rolled back.

@@ -328,15 +328,15 @@ LEADING = (
         "tonumber(leader[2]) <= now then\n  return 'DEPOSED'",
         "false then\n  return 'DEPOSED'",
     ),
-    Fault("an occurrence is fired twice", "tonumber(ARGV[3]) <= tonumber(instant)", "false"),
+    Fault("an occurrence is fired twice", "last and tonumber(occurrence) <= tonumber(last)", "false"),
     Fault(
         "two occurrences of an entry wait",
-        "if state == 'queued' or state == 'waiting' or state == 'delayed' then",
-        "if false then",
+        "elseif not runs and attempts == 0 and not previous.deaths then",
+        "elseif false then",
     ),
     Fault(
         "an occurrence is not remembered",
-        "redis.call('HSET', P .. 'periodic', ARGV[2], ARGV[3] .. '|' .. ARGV[4])",
+        "remember(ARGV[8])",
         "",
     ),
     Fault(

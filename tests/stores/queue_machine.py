@@ -546,7 +546,8 @@ class QueueMachine:
         instant = (self.now // GRID - back) * GRID
         task = occurrence(f"{entry}@{instant}")
         spec = (task.id, task.name, task.stream, task.envelope, "")
-        answer = self._run("fire", scheduler.term, entry, instant, *spec)
+        how = "allow", 0, instant + GRID, 0
+        answer = self._run("fire", scheduler.term, entry, instant, *how, *spec)
         expected = self.model.fire(scheduler.term, entry, instant, task.id, self.now)
         must(answer == expected, task.id, "answered", answer, "not", expected)
         if answer == "FIRED":
@@ -555,9 +556,11 @@ class QueueMachine:
         self._judge()
 
     def _plan(self, scheduler: Process, entry: str) -> None:
-        answer = self._run("plan", scheduler.term, self.now, 1, entry)
+        last = self.now - STEP
+        change = "new", entry, last, "", "prints", last + GRID, "{}", "withdrawn"
+        answer = self._run("plan", scheduler.term, RESULT_TTL, DEDUP_TTL, *change)
         leads = self.model.leads(scheduler.term, self.now)
-        must(answer == int(leads), "planned:", answer, "leads:", leads)
+        must(answer == ([] if leads else 0), "planned:", answer, "leads:", leads)
         if leads:
             self.model.periodic[entry] = self.now - STEP, ""
         self._judge()
@@ -916,7 +919,7 @@ class QueueMachine:
 
     def _judge_rest(self) -> None:
         said = {
-            entry: (int(value.partition("|")[0]), value.partition("|")[2])
+            entry: (int(value.split("|")[0]), value.split("|")[1])
             for entry, value in self.facts.periodic.items()
         }
         must(said == self.model.periodic, "occurrences are", said, "not", self.model.periodic)

@@ -48,6 +48,11 @@ class Task:
     settled: str = ""
 
     @property
+    def has_begun(self) -> bool:
+        """Whether an attempt of it was used, or a worker died with it."""
+        return bool(self.attempt or self.deaths)
+
+    @property
     def mutex(self) -> str:
         """The name of its lock, or empty."""
         return self.lines.split("|")[1] if self.lines else ""
@@ -196,7 +201,8 @@ class Model:
         last, before = self.periodic.get(entry, (-1, ""))
         if instant <= last:
             return "KNOWN"
-        if before in self.tasks and self.tasks[before].state in ("ready", "delayed"):
+        previous = self.tasks.get(before)
+        if previous and previous.state in ("ready", "delayed") and not previous.has_begun:
             return "WAITING"
         self.periodic[entry] = instant, id
         self.submit(occurrence(id), 0, now)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from nonet.config import TaskConfig, load_config, parse_config
 from nonet.errors import ConfigurationError
-from nonet.scheduler.plan import BATCH, Due, Entry, due, entries
-from nonet.schedules import CronSchedule, IntervalSeconds, RRuleSchedule, TaskScheduleBase
+from nonet.scheduler.plan import Entry, entries
+from nonet.schedules import (
+    CatchUp,
+    CronSchedule,
+    IntervalSeconds,
+    Overlap,
+    RRuleSchedule,
+    TaskScheduleBase,
+)
 from nonet.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 ROOT = Path(__file__).parents[2]
 HOURLY = IntervalSeconds(3600)
-GRACE = timedelta(seconds=60)
 
 
 @dataclass
@@ -69,7 +71,11 @@ CLASSES: dict[str, type[PeriodicBaseTask]] = {
 
 
 def planned(text: str, *vos: str) -> dict[str, Entry]:
-    return {entry.key: entry for entry in entries(parse_config(text, "c.yaml"), CLASSES, vos)}
+    return {
+        entry.key: entry
+        for entry in entries(parse_config(text, "c.yaml"), CLASSES, vos)
+        if entry.enabled
+    }
 
 
 def refusal(text: str) -> list[str]:
@@ -167,15 +173,16 @@ vo-overrides: {a: {periodic-tasks: {Sleeping: [], Nothing: []}}}
 """
     )
     assert lines == [
-        "c.yaml: common.periodic-tasks.Sweeep: unknown periodic task 'Sweeep'."
+        "c.yaml:4: common.periodic-tasks.Sweeep: unknown periodic task 'Sweeep'."
         " Did you mean files:Sweep?",
-        "c.yaml: common.periodic-tasks.Sweep: refused by Sweep: too deep together",
-        "c.yaml: common.periodic-tasks.files:Sweep: configures files:Sweep a second time",
-        "c.yaml: common.periodic-tasks.Bare[0]: needs a schedule: Bare has no default",
-        "c.yaml: common.periodic-tasks.SubmitPilots[0].args.vo: is set by the scheduler: remove it",
-        "c.yaml: vo-overrides.a.periodic-tasks.Sleeping: files:Sleeping does not run per VO:"
+        "c.yaml:5: common.periodic-tasks.Sweep: refused by Sweep: too deep together",
+        "c.yaml:6: common.periodic-tasks.files:Sweep: configures files:Sweep a second time",
+        "c.yaml:7: common.periodic-tasks.Bare[0]: needs a schedule: Bare has no default",
+        "c.yaml:8: common.periodic-tasks.SubmitPilots[0].args.vo: is set by the scheduler:"
+        " remove it",
+        "c.yaml:9: vo-overrides.a.periodic-tasks.Sleeping: files:Sleeping does not run per VO:"
         " write it under common",
-        "c.yaml: vo-overrides.a.periodic-tasks.Nothing: unknown periodic task 'Nothing'.",
+        "c.yaml:9: vo-overrides.a.periodic-tasks.Nothing: unknown periodic task 'Nothing'.",
     ]
 
 
@@ -211,150 +218,38 @@ def test_a_pydantic_model_declares_its_schedule_too() -> None:
     class Off(Model):
         _enabled: bool = False
 
-    (entry,) = entries(parse_config("vos: [a]", "c"), {"x:Model": Model, "x:Off": Off})
+    entry, off = entries(parse_config("vos: [a]", "c"), {"x:Model": Model, "x:Off": Off})
     assert (entry.task_name, entry.schedule) == ("x:Model", HOURLY)
+    assert (entry.enabled, off.enabled) == (True, False)
 
 
-def at(text: str) -> datetime:
-    return datetime.fromisoformat(f"2025-06-01T{text}").replace(tzinfo=UTC)
+def test_what_a_class_says_of_its_occurrences_may_be_configured() -> None:
+    """Overlap, catch-up and jitter come from the class, unless the entry says otherwise."""
 
+    class Lenient(Sweep):
+        _overlap = Overlap.QUEUE
+        _catch_up = CatchUp.ALL
+        _catch_up_limit = 7
+        _jitter = 30
 
-TENS = IntervalSeconds(10)
-DUE = [
-    # schedule, last, now, fire, next, collapsed
-    (HOURLY, None, "10:00:05", [], "11:00", 0),
-    (HOURLY, "10:00", "10:59:59", [], "11:00", 0),
-    (HOURLY, "10:00", "11:00", ["11:00"], "12:00", 0),
-    (HOURLY, "10:00", "11:00:59", ["11:00"], "12:00", 0),
-    (HOURLY, "10:00", "11:01", ["11:00"], "12:00", 0),  # old now, but the latest
-    (HOURLY, "10:00", "15:30", ["15:00"], "16:00", 4),
-    (HOURLY, "10:00", "15:00:30", ["14:00", "15:00"], "16:00", 3),
-    (HOURLY, "12:00", "10:00", [], "13:00", 0),  # the clock went back: nothing is repeated
-    (HOURLY, "10:17", "11:00", ["11:00"], "12:00", 0),  # `last` off the grid: first seen then
-    (TENS, "10:00", "10:00:30", ["10:00:10", "10:00:20", "10:00:30"], "10:00:40", 0),
-    (
-        TENS,
-        "10:00",
-        "10:01:25",
-        ["10:00:20", *(f"10:00:{s}" for s in (30, 40, 50)), "10:01:00", "10:01:10", "10:01:20"],
-        "10:01:30",
-        1,
-    ),
-    (CronSchedule("0 * * * *"), "10:00", "15:00:30", ["14:00", "15:00"], "16:00", 3),
-    (RRuleSchedule("FREQ=HOURLY"), "10:00", "15:30", ["15:00"], "16:00", 4),
-    (
-        RRuleSchedule("DTSTART:20250601T110000 RRULE:FREQ=HOURLY;COUNT=2"),
-        "10:00",
-        "15:00",
-        ["12:00"],
-        None,
-        1,
-    ),
-    (
-        RRuleSchedule("DTSTART:20250601T110000 RRULE:FREQ=HOURLY;COUNT=2"),
-        "12:00",
-        "15:00",
-        [],
-        None,
-        0,
-    ),
-]
-
-
-@pytest.mark.parametrize(("schedule", "last", "now", "fire", "following", "collapsed"), DUE)
-def test_what_is_due(
-    schedule: TaskScheduleBase,
-    last: str | None,
-    now: str,
-    fire: list[str],
-    following: str | None,
-    collapsed: int,
-) -> None:
-    """All young occurrences fire, one makes good for all older ones, an unseen entry waits."""
-    assert due(schedule, last and at(last), at(now), GRACE) == Due(
-        [at(text) for text in fire], at(following) if following else None, collapsed
+    text = (
+        "common: {periodic-tasks: {Lenient: [{name: a}, {name: b, overlap: allow, jitter: 5.0}]}}"
     )
+    one, two = entries(parse_config(text, "c"), {"x:Lenient": Lenient})
+    assert (one.overlap, one.catch_up, one.catch_up_limit, one.jitter) == ("queue", "all", 7, 30)
+    assert (two.overlap, two.catch_up, two.jitter) == ("allow", "all", 5.0)
 
 
-@given(
-    st.sampled_from([TENS, CronSchedule("*/7 * * * *"), RRuleSchedule("FREQ=MINUTELY;INTERVAL=9")]),
-    st.lists(st.integers(1, 4000), min_size=1, max_size=20),
-)
-def test_every_occurrence_is_fired_once_or_collapsed(
-    schedule: TaskScheduleBase, steps: list[int]
-) -> None:
-    """Whenever the scheduler looks, each occurrence is fired exactly once or counted."""
-    start = last = now = at("00:00:01")
-    fired: list[datetime] = []
-    collapsed = 0
-    for step in steps:
-        now += timedelta(seconds=step)
-        decision = due(schedule, last, now, GRACE)
-        fired += decision.fire
-        collapsed += decision.collapsed
-        last = fired[-1] if fired else last
-        assert decision.next is not None and decision.next > now
-    expected = []
-    moment = schedule.next_occurrence(start)
-    while moment is not None and moment <= now:
-        expected.append(moment)
-        moment = schedule.next_occurrence(moment)
-    assert fired == sorted(set(fired)) and set(fired) <= set(expected)
-    assert len(fired) + collapsed == len(expected)
-    assert fired[-1:] == expected[-1:]
+def test_only_schedule_and_arguments_make_another_entry() -> None:
+    """Fingerprints stay the same over restarts, also of an author's schedule."""
 
+    class Odd(TaskScheduleBase):
+        def next_occurrence(self, after: Any = None) -> None:
+            return None
 
-@pytest.mark.parametrize(
-    ("schedule", "collapsed"),
-    [
-        (IntervalSeconds(0.001), 31_535_999_999),
-        (CronSchedule("* * * * *", "Europe/Zurich"), 1001),
-        (RRuleSchedule("FREQ=SECONDLY;INTERVAL=2"), 1001),
-    ],
-)
-def test_a_year_of_missed_occurrences_is_decided_at_once(
-    schedule: TaskScheduleBase, collapsed: int
-) -> None:
-    """Millions of missed occurrences are not walked one by one, and the latest is still found."""
-    now = at("00:00")
-    started = time.perf_counter()
-    decision = due(schedule, now - timedelta(days=365), now, timedelta())
-    assert time.perf_counter() - started < 5
-    assert (decision.fire, decision.collapsed) == ([now], collapsed)
-
-
-def test_more_than_a_batch_is_fired_in_several_calls() -> None:
-    """A call fires at most a batch; `next` is then the first left over, and nothing is lost."""
-    schedule = IntervalSeconds(0.01)
-    last, now = at("10:00"), at("10:00:25")
-    fired: list[datetime] = []
-    for size in (BATCH, BATCH, 500):
-        decision = due(schedule, last, now, GRACE)
-        assert len(decision.fire) == size and decision.collapsed == 0
-        fired += decision.fire
-        last = fired[-1]
-        assert decision.next == last + timedelta(milliseconds=10)
-    assert len(set(fired)) == 2500
-
-
-class FromNow(TaskScheduleBase):
-    """An author's schedule that is told no time: its answers are those of its clock."""
-
-    def __init__(self, *answers: datetime | None) -> None:
-        self.answers = list(answers)
-
-    def next_occurrence(self) -> datetime | None:  # type: ignore[override]  # that is the point
-        return self.answers.pop(0)
-
-
-def test_an_authors_schedule_is_asked_once_per_firing() -> None:
-    """Its answer is kept as `planned`, fired when it has come, and only then it is asked again."""
-    schedule = FromNow(at("10:00"), at("11:00"), None)
-    first = due(schedule, None, at("09:00"), GRACE)
-    assert first == Due([], at("10:00"))
-    assert due(schedule, None, at("09:30"), GRACE, planned=first.next) == first
-    second = due(schedule, None, at("10:00:05"), GRACE, planned=first.next)
-    assert second == Due([at("10:00")], at("11:00"))
-    assert due(schedule, at("10:00"), at("12:00"), GRACE, planned=second.next) == Due(
-        [at("11:00")], None
-    )
+    one = Entry("k", "x:T", None, "n", Odd(), {"b": {2}, "a": 1}, overlap=Overlap.SKIP)
+    two = Entry("k", "x:T", None, "n", Odd(), {"a": 1, "b": {2}}, origin="common")
+    assert one.prints == two.prints
+    assert replace(one, args={"a": 2}).prints[0] == one.prints[0]
+    assert replace(one, args={"a": 2}).prints[1] != one.prints[1]
+    assert replace(one, schedule=HOURLY).prints != one.prints

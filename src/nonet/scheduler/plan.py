@@ -1,32 +1,22 @@
-"""Which periodic entries exist, and which occurrences of one are due. Pure: `now` is given.
-
-`entries` turns classes and configuration into the list of entries; `due` decides for one of
-them what to submit. The scheduler's loop stores the last occurrence of each entry and submits.
-"""
+"""Which periodic entries exist, of classes and configuration together. Pure."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from nonet import keys
 from nonet.config import Config, Location, SectionConfig, TaskConfig, problems_error
 from nonet.errors import suggestion
 from nonet.outcomes import summarize
-from nonet.schedules import (
-    MICROSECOND,
-    IntervalSecondsSchedule,
-    TaskScheduleBase,
-    next_after,
-    takes_after,
-)
+from nonet.registry import Registry
+from nonet.schedules import CatchUp, Overlap, TaskScheduleBase
 from nonet.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 PeriodicClass = type[PeriodicBaseTask]
-
-BATCH = 1_000  # most occurrences that one call of `due` fires, or counts one by one
 
 
 @dataclass(frozen=True)
@@ -41,6 +31,12 @@ class Entry:
         schedule: when it fires.
         args: all keyword arguments: ``cls(**entry.args)`` makes the task, `vo` included.
         origin: where it is defined: ``class`` or a path in the configuration.
+        enabled: False: it is known, and not planned.
+        overlap: what an occurrence does while the one before still runs; None: ``skip`` if the
+            task takes a lock that excludes itself, else ``allow``.
+        catch_up: which occurrences missed for long are still submitted.
+        catch_up_limit: with catch-up ``all``, how many at most.
+        jitter: seconds; each occurrence is late by up to so much.
     """
 
     key: str
@@ -50,28 +46,49 @@ class Entry:
     schedule: TaskScheduleBase
     args: Mapping[str, Any] = field(hash=False)
     origin: str = "class"
+    enabled: bool = True
+    overlap: Overlap | None = None
+    catch_up: CatchUp = CatchUp.ONE
+    catch_up_limit: int = 100
+    jitter: float = 0
+
+    @property
+    def prints(self) -> tuple[str, str]:
+        """Fingerprints of schedule and arguments: what changes replans the entry."""
+        arguments = json.dumps(dict(self.args), sort_keys=True, default=repr)
+        return _digest(describe(self.schedule)), _digest(arguments)
 
 
-@dataclass(frozen=True)
-class Due:
-    """What to do for an entry now.
+def describe(schedule: TaskScheduleBase) -> str:
+    """A schedule in words that stay the same over restarts.
 
-    Attributes:
-        fire: occurrences to submit, oldest first; the last one is the new `last`.
-        next: when to look again: strictly after `now`, unless a batch was cut short, when it is
-            the first occurrence left over. None when the schedule is exhausted.
-        collapsed: missed occurrences that are not fired; at least so many when it exceeds 1,000.
+    Example:
+        >>> from nonet.schedules import CronSchedule, IntervalSecondsSchedule
+        >>> describe(IntervalSecondsSchedule(60)), describe(CronSchedule("@daily"))
+        ('IntervalSecondsSchedule(60)', "CronSchedule('@daily', 'UTC')")
     """
+    name = type(schedule).__name__
+    if not is_dataclass(schedule):
+        return f"{name}()"
+    values = [getattr(schedule, item.name) for item in fields(schedule) if item.init]
+    return f"{name}({', '.join(map(repr, values))})"
 
-    fire: list[datetime]
-    next: datetime | None
-    collapsed: int = 0
+
+def periodic_classes(registry: Registry) -> dict[str, PeriodicClass]:
+    """The registered periodic classes by full name."""
+    return {item.name: item.cls for item in registry if issubclass(item.cls, PeriodicBaseTask)}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def entries(
     config: Config, classes: Mapping[str, PeriodicClass], vos: Iterable[str] = ()
 ) -> list[Entry]:
-    """All enabled entries, of configured classes and of those with a schedule of their own.
+    """All entries, of configured classes and of those with a schedule of their own.
+
+    Those that are disabled are among them.
 
     Args:
         config: the central configuration.
@@ -82,85 +99,6 @@ def entries(
         ConfigurationError: all problems at once, each with its path in the configuration.
     """
     return _Planner(config, classes, vos).plan()
-
-
-def due(
-    schedule: TaskScheduleBase,
-    last: datetime | None,
-    now: datetime,
-    misfire_grace: timedelta,
-    planned: datetime | None = None,
-) -> Due:
-    """Decide what an entry fires at `now`.
-
-    Occurrences in (`last`, `now`] that are younger than `misfire_grace` are all fired. Of the
-    older ones only the latest is (catch-up ``one``: one run makes good for all of them), also
-    when younger ones follow. At most 1,000 are fired at a time; the rest follows in the next
-    call, for which `last` is the last one fired.
-
-    Args:
-        schedule: of the entry.
-        last: the occurrence fired last; None for an entry never seen, which fires nothing yet:
-            store `now` as its `last`, so that a restart does not forget what comes next.
-        now: the present, by the clock of the server.
-        misfire_grace: how late an occurrence may be and still be fired for itself.
-        planned: `Due.next` of the call before. Only needed, and then to be stored, for an
-            author's schedule without `after` parameter, which knows nothing but the present.
-
-    Example:
-        >>> from datetime import UTC
-        >>> last = datetime(2025, 1, 1, tzinfo=UTC)
-        >>> now = last + timedelta(hours=5, seconds=10)
-        >>> decision = due(IntervalSecondsSchedule(3600), last, now, timedelta(seconds=60))
-        >>> [moment.hour for moment in decision.fire], decision.collapsed, decision.next.hour
-        ([4, 5], 3, 6)
-    """
-    if not takes_after(schedule):
-        if planned is None or planned > now:
-            return Due([], planned or next_after(schedule, now))
-        return Due([planned], next_after(schedule, now))
-    if last is None:
-        return Due([], next_after(schedule, now))
-    fire: list[datetime] = []
-    collapsed = 0
-    cutoff = now - misfire_grace
-    latest = _latest(schedule, last, cutoff)
-    if latest is not None:
-        collapsed = _count(schedule, last, latest) - 1
-        fire.append(latest)
-    moment = next_after(schedule, max(last, cutoff))
-    while moment is not None and moment <= now and len(fire) < BATCH:
-        fire.append(moment)
-        moment = next_after(schedule, moment)
-    return Due(fire, moment, collapsed)
-
-
-def _latest(schedule: TaskScheduleBase, after: datetime, until: datetime) -> datetime | None:
-    """The last occurrence in (`after`, `until`], by bisection: a schedule only looks forward."""
-    found = next_after(schedule, after)
-    if found is None or found > until:
-        return None
-    low, high = found, until  # an occurrence; a time after which none is left
-    while high - low > MICROSECOND:
-        middle = low + (high - low) / 2
-        found = next_after(schedule, middle)
-        if found is not None and found <= until:
-            low = found
-        else:
-            high = middle
-    return low
-
-
-def _count(schedule: TaskScheduleBase, after: datetime, until: datetime) -> int:
-    """Occurrences in (`after`, `until`]; when they are many, only that they exceed `BATCH`."""
-    if isinstance(schedule, IntervalSecondsSchedule):
-        return schedule.count(after, until)
-    number = 0
-    moment = next_after(schedule, after)
-    while moment is not None and moment <= until and number < BATCH + 2:
-        number += 1
-        moment = next_after(schedule, moment)
-    return number
 
 
 class _Planner:
@@ -183,7 +121,7 @@ class _Planner:
         found = [
             entry
             for task_name, cls in self._classes.items()
-            for vo in (self._vos if _is_vo_aware(cls) else [None])
+            for vo in (self._vos if is_vo_aware(cls) else [None])
             for entry in self._entries_of(
                 task_name, vo, overrides.get(vo or "", {}).get(task_name) or common.get(task_name)
             )
@@ -205,7 +143,7 @@ class _Planner:
             cls = self._classes[task_name]
             if task_name in configured:
                 self._problem(here, f"configures {task_name} a second time")
-            elif vo is not None and not _is_vo_aware(cls):
+            elif vo is not None and not is_vo_aware(cls):
                 self._problem(here, f"{task_name} does not run per VO: write it under common")
             else:
                 self._check(cls, here, task_configs)
@@ -235,7 +173,7 @@ class _Planner:
         for index, task_config in enumerate(configured):
             if task_config.schedule is None and _default_schedule(cls) is None:
                 self._problem((*here, index), f"needs a schedule: {cls.__name__} has no default")
-            if _is_vo_aware(cls) and "vo" in task_config.args:
+            if is_vo_aware(cls) and "vo" in task_config.args:
                 self._problem((*here, index, "args", "vo"), "is set by the scheduler: remove it")
 
     def _entries_of(
@@ -250,8 +188,7 @@ class _Planner:
             schedule = (
                 task_config.schedule.build() if task_config.schedule else _default_schedule(cls)
             )
-            enabled = task_config.enabled
-            if schedule is None or not (_is_enabled(cls) if enabled is None else enabled):
+            if schedule is None:
                 continue
             name = task_config.name or "default"
             yield Entry(
@@ -262,13 +199,21 @@ class _Planner:
                 schedule=schedule,
                 args=task_config.args if vo is None else {**task_config.args, "vo": vo},
                 origin=".".join(map(str, here)) or "class",
+                enabled=_chosen(task_config.enabled, _declared(cls, "_enabled"), True),
+                overlap=_chosen(task_config.overlap, _declared(cls, "_overlap"), None),
+                catch_up=_chosen(task_config.catch_up, _declared(cls, "_catch_up"), CatchUp.ONE),
+                catch_up_limit=_chosen(
+                    task_config.catch_up_limit, _declared(cls, "_catch_up_limit"), 100
+                ),
+                jitter=_chosen(task_config.jitter, _declared(cls, "_jitter"), 0.0),
             )
 
     def _problem(self, here: Location, reason: str) -> None:
-        self._problems.append((self._config.source, here, reason))
+        self._problems.append((self._config.where(here), here, reason))
 
 
-def _is_vo_aware(cls: PeriodicClass) -> bool:
+def is_vo_aware(cls: PeriodicClass) -> bool:
+    """Whether a class has one task per VO."""
     return issubclass(cls, PeriodicVoAwareBaseTask)
 
 
@@ -277,8 +222,8 @@ def _default_schedule(cls: PeriodicClass) -> TaskScheduleBase | None:
     return schedule
 
 
-def _is_enabled(cls: PeriodicClass) -> bool:
-    return _declared(cls, "_enabled") is not False
+def _chosen(configured: Any, declared: Any, otherwise: Any) -> Any:
+    return next((value for value in (configured, declared) if value is not None), otherwise)
 
 
 def _declared(cls: type, *names: str) -> Any:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from nonet.client import Client
 from nonet.errors import NonetError
 from nonet.hooks import Epoch, Hook
 from nonet.injection import Injector
@@ -33,6 +34,7 @@ class StartUp:
     Args:
         hooks: by name, in the order in which they run.
         injector: provides their parameters.
+        client: what those get that ask for a `Client`: they may cancel tasks.
         long_seconds: how long a hook may run before that is logged.
     """
 
@@ -41,13 +43,22 @@ class StartUp:
         hooks: Mapping[str, Hook],
         leadership: Leadership,
         injector: Injector,
+        client: Client,
         long_seconds: float = _LONG_SECONDS,
     ) -> None:
         self._hooks = hooks
         self._leadership = leadership
         self._injector = injector
+        self._client = client
         self._long_seconds = long_seconds
         self._done_in = 0
+        self._problem = ""
+
+    def not_ready(self) -> str:
+        """Why those who build on the hooks have to wait; empty: all have succeeded."""
+        if 0 < self._done_in == self._leadership.epoch.since:
+            return ""
+        return self._problem or "the start-up hooks have not all run yet"
 
     async def tick(self, term: str) -> float:
         """Run what has not succeeded yet in this epoch; in order, the first failure ends it.
@@ -65,11 +76,12 @@ class StartUp:
         for name in self._hooks:
             if name not in finished:
                 await self._run(name, began, term, since)
-        self._done_in = since
+        self._done_in, self._problem = since, ""
         return _LOOK_SECONDS
 
     async def _run(self, name: str, epoch: Epoch, term: str, since: int) -> None:
         logger.info("start-up hook %s begins", name)
+        self._problem = self._problem or f"start-up hook {name} runs"
         hook = asyncio.create_task(self._outcome(name, epoch), name=f"start-up hook {name}")
         try:
             await self._watch(name, hook, term, since)
@@ -80,9 +92,11 @@ class StartUp:
             why = summarize(error)
             text = f"{why.type}: {why.text}"
             await self._leadership.hook_ended(term, since, name, who(), text)
+            self._problem = f"start-up hook {name} failed: {text}"
             raise NonetError(f"start-up hook {name}: {text}") from error
         if not await self._leadership.hook_ended(term, since, name, who()):
             raise NonetError(f"start-up hook {name}: somebody else leads, or Redis was emptied")
+        self._problem = ""
         logger.info("start-up hook %s is done", name)
 
     async def _outcome(self, name: str, epoch: Epoch) -> BaseException | None:
@@ -94,7 +108,8 @@ class StartUp:
             logger.warning("start-up hook %s goes on in its thread, which nothing can end", name)
 
         try:
-            async with self._injector.open(hook, values={Epoch: epoch}) as arguments:
+            values = {Epoch: epoch, Client: self._client}
+            async with self._injector.open(hook, values=values) as arguments:
                 await invoke(hook, arguments, threads, abandoned=goes_on)
         except BaseException as error:  # the application's own code
             return error

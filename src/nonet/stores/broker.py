@@ -172,6 +172,7 @@ class Broker:
         epoch: which data set of Redis this process has seen last.
         lock_ttl_ms: of locks that name no TTL of their own.
         clock: whether somebody sets the clock of Redis; what daemons do by time looks at it.
+        config_version: of the configuration that was published at the last `presence`, or empty.
         wakes: what tells the holds of this process that it is their turn.
     """
 
@@ -191,6 +192,7 @@ class Broker:
         self.prefix = prefix(namespace)
         self.epoch = EpochSeen()
         self.clock = ClockWatch()
+        self.config_version = ""
         self.client = connect(url)
         self.scripts = Scripts(self.client, self.prefix)
         self.batched = BatchedScripts(self.scripts)
@@ -349,6 +351,11 @@ class Broker:
         )
         return str(answer.decode())
 
+    @property
+    def ttls(self) -> tuple[int, int]:
+        """How long results and ids of ended tasks are kept, ms, as the scripts take them."""
+        return self._result_ms, self._dedup_ms
+
     async def cancel(
         self, ids: Sequence[str], why: str, *, in_sql: Mapping[str, str] | None = None
     ) -> list[str]:
@@ -449,7 +456,8 @@ class Broker:
         """
         answer = await self.scripts.run("presence", self.epoch.seen, self.lock_ttl_ms, *ids)
         self.epoch.see(answer)
-        return int(answer[0]), [Presence(known) for known in answer[2:]]
+        self.config_version = answer[2].decode()
+        return int(answer[0]), [Presence(known) for known in answer[3:]]
 
     async def wait_for_wake(self, worker: str) -> None:
         """Sleep until something wakes `worker` (or ``promoter``), at most `BLOCK_SECONDS`."""

@@ -1,13 +1,12 @@
-"""The scheduler's lease, and the occurrences that it fires under it."""
+"""The scheduler's lease, and the start-up hooks that run under it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from nonet.keys import prefix
-from nonet.stores.broker import Broker, Submission
+from nonet.stores.broker import Broker
 from nonet.stores.redis import Scripts, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,7 +41,7 @@ class Clock:
 
 
 class Leadership:
-    """Leader lease and periodic state of one namespace, over a broker's connection.
+    """Leader lease of one namespace, over a broker's connection.
 
     Attributes:
         epoch: which data set of Redis this process has seen last.
@@ -102,15 +101,6 @@ class Leadership:
         text = {key.decode(): value.decode() for key, value in found.items()}
         return Leader(text["owner"], text["term"], _instant(text["expiry"]), text.get("info", ""))
 
-    async def fire(
-        self, term: str, entry: str, occurrence: datetime, submission: Submission
-    ) -> str:
-        """Submit one occurrence: ``FIRED``, ``KNOWN``, ``WAITING`` or ``DEPOSED``."""
-        answer = await self._scripts.run(
-            "fire", term, entry, _microseconds(occurrence), *submission.spec()
-        )
-        return str(answer.decode())
-
     async def hooks_done(self, term: str, epoch: int) -> set[str] | None:
         """The start-up hooks that have succeeded in an epoch; None if another term leads."""
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
@@ -138,40 +128,6 @@ class Leadership:
         """Remember that a start-up hook runs for long, unless another term leads."""
         await self._scripts.run("hook_ended", term, epoch, hook, who, "running", "")
 
-    async def plan(self, term: str, new: list[str], gone: list[str], now: datetime) -> bool:
-        """Remember since when new entries are planned, drop those planned no more.
-
-        Returns:
-            False if another term leads; then nothing has changed.
-        """
-        instant = _microseconds(now)
-        answer = await self._scripts.run("plan", term, instant, len(new), *new, *gone)
-        return bool(answer == 1)
-
-    async def last_fired(self) -> dict[str, datetime]:
-        """When each entry fired last, or since when it is planned."""
-        async with server_errors(self._client):
-            found: Mapping[bytes, bytes] = await self._client.hgetall(f"{self._prefix}periodic")
-        return {
-            entry.decode(): _instant(value.partition(b"|")[0].decode())
-            for entry, value in found.items()
-        }
-
-    async def next_of(self, entry: str) -> datetime | None:
-        """The stored next occurrence of an entry whose schedule is asked only once."""
-        async with server_errors(self._client):
-            found = await self._client.hget(f"{self._prefix}periodic:next", entry)
-        return _instant(found.decode()) if found else None
-
-    async def store_next(self, term: str, entry: str, occurrence: datetime) -> bool:
-        """Keep what such a schedule answered; False if another term leads."""
-        answer = await self._scripts.run("store_next", term, entry, _microseconds(occurrence))
-        return bool(answer == 1)
-
 
 def _instant(microseconds: str) -> datetime:
     return _EPOCH + timedelta(microseconds=int(microseconds))
-
-
-def _microseconds(instant: datetime) -> int:
-    return (instant - _EPOCH) // timedelta(microseconds=1)

@@ -4,39 +4,14 @@
 -- ARGV  result ttl ms, dedup ttl ms, 1 if unknown ids are those of durable tasks in SQL else 0,
 --       n × (id, document: its result)
 -- returns n × the state of the task now: cancelled, also if it was before; '' if it is unknown
--- @include base wake record limits locks index group finish queues refusal waiting
+-- @include base wake record limits locks index group finish queues refusal waiting cancel
 local ttl, dedup, is_in_sql = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
-
--- Its places first: whoever stands behind it would take those of a task that is gone for taken.
-local function leave_places(id, record)
-  if record.places then
-    local fine, me = pcall(load_waiter, id)
-    if fine and me then
-      leave_queues(me)
-    end
-    redis.call('HSET', P .. 't:' .. id, 'places', '')
-  end
-end
-
--- Last: who reads a pointer to a task that is gone drops it.
-local function remove_pointers(id, record)
-  local key, entry = string.match(record.pointer or '', '^(%S+) (%S+)$')
-  if record.state == 'queued' and key then
-    redis.pcall('XDEL', P .. key, entry)
-    redis.pcall('XACK', P .. key, 'workers', entry)
-  end
-  redis.call('ZREM', P .. 'tasks:delayed', id)
-end
-
-local CANCELLABLE = {queued = true, delayed = true, waiting = true}
 
 local function cancel(id, document)
   local record = read_fields(P .. 't:' .. id, {'state', 'stream', 'places', 'pointer', 'group',
     'opens', 'waited'})
-  if CANCELLABLE[record.state] and record.stream ~= 'hold' then
-    leave_places(id, record)
-    finish(id, record, 'cancelled', '0', document, ttl, dedup)
-    remove_pointers(id, record)
+  if is_cancellable(record) then
+    cancel_task(id, record, document, ttl, dedup)
     return 'cancelled'
   elseif record.state and record.stream ~= 'hold' then
     return record.state

@@ -1,27 +1,80 @@
 #!lua
--- fire: submit one occurrence of a periodic entry, once, and remember it.
+-- fire: submit one occurrence of a periodic entry, once, or pass over it, and remember it.
 -- KEYS  prefix
--- ARGV  term, entry, occurrence µs, id, name, stream, envelope, locks
--- returns FIRED | KNOWN (fired before) | WAITING (the previous one has not started) | DEPOSED
+-- ARGV  term, entry, occurrence µs, overlap: skip | queue | allow, or pass: it is not submitted;
+--       how many were missed with it, next µs or '' (the schedule is exhausted), µs to submit it for
+--       or 0 (jitter), id, name, stream, envelope, locks
+-- returns FIRED | KNOWN (fired before) | PASSED | SKIPPED (the previous one runs) | PAUSED |
+--       WAITING (the previous one has not started, or not ended if it queues) | DEPOSED
 -- @include base wake record
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
 if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
   return 'DEPOSED'
 end
-local last = redis.call('HGET', P .. 'periodic', ARGV[2])
-if last then
-  local instant, id = string.match(last, '^(%d+)|(.*)$')
-  if tonumber(ARGV[3]) <= tonumber(instant) then
-    return 'KNOWN'
-  end
-  local state = redis.call('HGET', P .. 't:' .. id, 'state')
-  if state == 'queued' or state == 'waiting' or state == 'delayed' then
+local entry, occurrence, verb, missed = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
+local last, id, prints = string.match(redis.call('HGET', P .. 'periodic', entry) or '',
+  '^(%d+)|([^|]*)|?(.*)$')
+if last and tonumber(occurrence) <= tonumber(last) then
+  return 'KNOWN'
+end
+
+-- What the previous occurrence does to this one: nothing, or an answer.
+local function answer_of(previous)
+  local attempts = tonumber(previous.attempt or '') or 0
+  local runs = previous.state == 'running' or previous.state == 'dying'
+  if not previous.state then
+    return nil
+  elseif not runs and attempts == 0 and not previous.deaths then
+    return 'WAITING'  -- one occurrence waits at a time
+  elseif verb == 'queue' then
     return 'WAITING'
+  elseif verb == 'skip' then
+    -- Who began after this one was due is late itself: then this one is not skipped but late, too.
+    local since = (tonumber(previous.started or '') or 0) - offset
+    return runs and attempts == 0 and since > tonumber(occurrence) and 'WAITING' or 'SKIPPED'
   end
 end
-local made = submit_one(ARGV[4], ARGV[5], ARGV[6], 0, '', ARGV[7], ARGV[8])
-redis.call('HSET', P .. 'periodic', ARGV[2], ARGV[3] .. '|' .. ARGV[4])
-if made == 1 then
-  wake(size_of(ARGV[6]), 1)
+
+local function count(what, number)
+  if number > 0 then
+    redis.call('HINCRBY', P .. 'periodic:counts', entry .. '|' .. what, number)
+  end
+end
+
+local function remember(who)
+  redis.call('HSET', P .. 'periodic', entry, occurrence .. '|' .. who .. '|' .. (prints or ''))
+  if ARGV[6] == '' then
+    redis.call('HDEL', P .. 'periodic:next', entry)
+  else
+    redis.call('HSET', P .. 'periodic:next', entry, ARGV[6])
+  end
+end
+
+if redis.call('HEXISTS', P .. 'periodic:paused', entry) == 1 then
+  remember(id or '')
+  count('paused', math.max(1, missed + (verb == 'pass' and 0 or 1)))
+  return 'PAUSED'
+elseif verb == 'pass' then
+  remember(id or '')
+  count('missed', missed)
+  return 'PASSED'
+end
+local answer = id and id ~= '' and answer_of(read_fields(P .. 't:' .. id,
+  {'state', 'attempt', 'deaths', 'started'}))
+if answer == 'SKIPPED' then
+  remember(id)
+  count('skipped', 1)
+  count('missed', missed)
+  return answer
+elseif answer then
+  return answer
+end
+local due = due_of(ARGV[7])
+local made = submit_one(ARGV[8], ARGV[9], ARGV[10], due, '', ARGV[11], ARGV[12])
+remember(ARGV[8])
+count('fired', made)
+count('missed', missed)
+if made == 1 and due <= now then
+  wake(size_of(ARGV[10]), 1)
 end
 return 'FIRED'

@@ -1,19 +1,92 @@
 #!lua flags=allow-oom
--- plan: remember since when new periodic entries are planned, and forget those planned no more.
+-- plan: bring periodic entries in line with a plan. An occurrence that has not begun is withdrawn
+-- if its entry has changed, was disabled or is gone.
 -- KEYS  prefix
--- ARGV  term, now µs, number of new entries, new entries …, gone entries …
--- returns 1, or 0 if another term leads
--- @include base
+-- ARGV  term, result ttl ms, dedup ttl ms,
+--       n × (verb, entry, last µs, last µs if an occurrence is withdrawn that is to be submitted again
+--       or '', fingerprints, next µs or '' (never), JSON for people, result of what is withdrawn)
+--       verb: new | same | turn  it is planned, and has not been, has, or has been in another way
+--             off | drop         it is disabled, or exists no more
+-- returns the entries of which an occurrence was withdrawn; 0 if another term leads
+-- @include base wake record limits locks index group finish queues refusal waiting cancel
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
 if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
   return 0
 end
-local last_new = 3 + tonumber(ARGV[3])
-for i = 4, last_new do
-  redis.call('HSETNX', P .. 'periodic', ARGV[i], ARGV[2] .. '|')
+local ttl, dedup = tonumber(ARGV[2]), tonumber(ARGV[3])
+local document
+local withdrawn = {}
+
+-- The task of an occurrence that waits and has not begun, with its record.
+local function unstarted(id)
+  if not id or id == '' then
+    return nil
+  end
+  local record = read_fields(P .. 't:' .. id, {'state', 'stream', 'places', 'pointer', 'group',
+    'opens', 'waited', 'attempt', 'deaths'})
+  local has_begun = (tonumber(record.attempt or '') or 0) > 0 or record.deaths
+  return is_cancellable(record) and not has_begun and record or nil
 end
-for i = last_new + 1, #ARGV do
-  redis.call('HDEL', P .. 'periodic', ARGV[i])
-  redis.call('HDEL', P .. 'periodic:next', ARGV[i])
+
+local function withdraw(entry, id, record)
+  cancel_task(id, record, document, ttl, dedup)
+  withdrawn[#withdrawn + 1] = entry
 end
-return 1
+
+local function keep(entry, last, id, prints)
+  redis.call('HSET', P .. 'periodic', entry, last .. '|' .. id .. '|' .. prints)
+end
+
+local function turn(entry, id, last, again, prints)
+  local record = unstarted(id)
+  -- Written first: if the script is cut here, the old occurrence runs instead of a new one.
+  keep(entry, record and again ~= '' and again or last, id or '', prints)
+  if record then
+    withdraw(entry, id, record)
+    if again ~= '' then
+      redis.call('DEL', P .. 'r:' .. id)  -- the same id is submitted again
+    end
+  end
+end
+
+local function leave(entry, id, is_gone)
+  local record = unstarted(id)
+  if record then
+    withdraw(entry, id, record)
+  end
+  redis.call('HDEL', P .. 'periodic:next', entry)
+  redis.call('HDEL', P .. 'periodic', entry)
+  if is_gone then
+    for _, what in ipairs({'fired', 'skipped', 'missed', 'paused'}) do
+      redis.call('HDEL', P .. 'periodic:counts', entry .. '|' .. what)
+    end
+    redis.call('HDEL', P .. 'periodic:paused', entry)
+    redis.call('HDEL', P .. 'periodic:entries', entry)
+  end
+end
+
+for i = 4, #ARGV, 8 do
+  local verb, entry, last, again, prints, following = unpack(ARGV, i, i + 5)
+  document = ARGV[i + 7]
+  local before, id = string.match(redis.call('HGET', P .. 'periodic', entry) or '',
+    '^(%d+)|([^|]*)')
+  if verb == 'off' or verb == 'drop' then
+    leave(entry, id, verb == 'drop')
+  elseif verb == 'turn' then
+    turn(entry, id, last, again, prints)
+  else
+    keep(entry, before or last, id or '', prints)
+  end
+  if verb ~= 'drop' then
+    redis.call('HSET', P .. 'periodic:entries', entry, ARGV[i + 6])
+  end
+  if verb ~= 'drop' and verb ~= 'off' then
+    if following == '' then
+      redis.call('HDEL', P .. 'periodic:next', entry)
+    else
+      redis.call('HSET', P .. 'periodic:next', entry, following)
+    end
+  end
+end
+offer_all()
+return withdrawn

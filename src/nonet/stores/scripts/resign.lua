@@ -9,4 +9,7 @@ if leader[1] ~= ARGV[1] or leader[2] ~= ARGV[2] then
   return 0
 end
 redis.call('DEL', P .. 'leader')
+-- Tell one of those who stand by, unless nobody listens.
+redis.call('LPUSH', P .. 'wake:scheduler', '1')
+redis.call('PEXPIRE', P .. 'wake:scheduler', 10000)
 return 1

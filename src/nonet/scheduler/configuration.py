@@ -1,0 +1,242 @@
+"""The central configuration in the scheduler: read, checked as a whole, adopted and published.
+
+Only the leader does so. What it has published is the last good configuration: a scheduler that
+starts while its source is bad goes on with that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from nonet.config import Config, problems_error
+from nonet.errors import ConfigurationError, DeposedError
+from nonet.limits import Limit, LimitAddress
+from nonet.outcomes import summarize
+from nonet.overrides import override_problems
+from nonet.registry import Registry
+from nonet.scheduler.limits import configured_limits
+from nonet.scheduler.plan import Entry, entries, is_vo_aware, periodic_classes
+from nonet.service import who
+from nonet.sources import Source
+from nonet.stores.limits import Limits, limits_version
+from nonet.stores.publication import Publication
+from nonet.task import declared_locks
+
+logger = logging.getLogger(__name__)
+
+_PUBLISH_SECONDS = 1.0
+_VERSION_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A configuration that fits the registered classes, and what follows from it.
+
+    Attributes:
+        entries: all periodic entries, disabled ones too.
+        limits: all limits, by their addresses.
+    """
+
+    config: Config
+    entries: list[Entry]
+    limits: Mapping[LimitAddress, Limit]
+
+    @property
+    def version(self) -> str:
+        """Tells configurations apart."""
+        return self.config.fingerprint()[:_VERSION_DIGITS]
+
+
+def check(config: Config, registry: Registry, vos: Iterable[str] = ()) -> Checked:
+    """See whether a configuration fits the classes of this process.
+
+    Args:
+        vos: further virtual organisations, from entry points.
+
+    Raises:
+        ConfigurationError: all problems at once, each with its place.
+    """
+    planned: list[Entry] = []
+    limits: dict[LimitAddress, Limit] = {}
+    problems: list[str] = []
+    vos = tuple(vos)
+    classes = periodic_classes(registry)
+    with _noting(problems):
+        planned = [
+            entry
+            for entry in entries(config, classes, vos)
+            if _can_be_made(entry, config, registry)
+        ]
+    with _noting(problems):
+        limits = configured_limits(config, {item.name.rpartition(":")[2] for item in registry})
+    with _noting(problems):
+        if wrong := override_problems(config, registry):
+            raise problems_error(wrong)
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    per_vo = [name for name, cls in classes.items() if is_vo_aware(cls)]
+    if per_vo and not (config.vos or config.vo_overrides or vos):
+        logger.warning("%s: nothing is planned, no VO is configured", ", ".join(per_vo))
+    return Checked(config, planned, limits)
+
+
+def _can_be_made(entry: Entry, config: Config, registry: Registry) -> bool:
+    """Whether the entry's task can be constructed.
+
+    A configured one that cannot makes the configuration bad; a class that cannot be made
+    without configuration is left out, so that it does not stop all others.
+    """
+    task_class = registry.get(entry.task_name)
+    try:
+        task = task_class.arguments.build(entry.args)
+        task_class.arguments.pack(task)
+        declared_locks(task)
+    except BaseException as error:  # the author's constructor may raise anything
+        why = summarize(error)
+        message = f"periodic entry {entry.key}: {why.text or why.type}"
+        if entry.origin != "class":
+            raise ConfigurationError(f"{config.source}: {entry.origin}: {message}") from error
+        logger.error("%s; it is not planned until it is configured", message)
+        return False
+    return True
+
+
+class ConfigurationLoop:
+    """Follows the source of the configuration.
+
+    Args:
+        fits: raises `ConfigurationError` if a configuration does not fit, see `check`.
+        adopt: told of the periodic entries that are to be planned from now on.
+
+    Attributes:
+        current: what holds; None before the first one was adopted.
+        problem: why the source is not applied as it is now; empty if it is.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        fits: Callable[[Config], Checked],
+        limits: Limits,
+        publication: Publication,
+        adopt: Callable[[list[Entry]], None],
+    ) -> None:
+        self.current: Checked | None = None
+        self.problem = ""
+        self._source = source
+        self._fits = fits
+        self._limits = limits
+        self._publication = publication
+        self._adopt_them = adopt
+        self._read_at = 0.0
+        self._read_for = ""
+        self._revision = ""
+        self._reported: tuple[str, str] | None = None
+
+    async def start(self) -> None:
+        """Have a configuration before anything else.
+
+        Raises:
+            ConfigurationError: the source is bad, and no good configuration is published.
+        """
+        try:
+            self._adopt(self._fits(await self._source.read()))
+        except ConfigurationError as error:
+            if not await self._adopt_published():
+                raise
+            self.problem = str(error)
+            logger.error("the configuration is bad, the last good one holds: %s", error)
+
+    async def tick(self, term: str) -> float:
+        """Look for a new configuration, and let Redis have the current one."""
+        if term != self._read_for or time.monotonic() >= self._read_at:
+            await self._read(is_new_term=term != self._read_for)
+            self._read_for = term
+            self._read_at = time.monotonic() + self._source.poll_seconds
+        await self._publish(term)
+        return min(_PUBLISH_SECONDS, max(0.0, self._read_at - time.monotonic()))
+
+    async def _read(self, *, is_new_term: bool) -> None:
+        try:
+            config = await self._source.read()
+            if self.current is None or config.fingerprint() != self.current.config.fingerprint():
+                self._adopt(self._fits(config))
+            self._revision = self._source.revision
+            problem = self._source.problem
+        except ConfigurationError as error:
+            if is_new_term:  # the leader before us may have had a newer one than we
+                await self._adopt_published()
+            problem = str(error)
+        if problem and problem != self.problem:
+            logger.error("configuration not applied, the last good one stays: %s", problem)
+        elif self.problem and not problem:
+            logger.info("the configuration is good again")
+        self.problem = problem
+
+    def _adopt(self, checked: Checked) -> None:
+        """Let a configuration hold from now on."""
+        self._adopt_them(checked.entries)
+        self.current = checked
+        logger.info(
+            "configuration %s applied: %d periodic entries, %d limits",
+            checked.version,
+            sum(entry.enabled for entry in checked.entries),
+            len(checked.limits),
+        )
+
+    async def _adopt_published(self) -> bool:
+        """Go on with what a leader has published last, if it fits; whether it does."""
+        published = await self._publication.read()
+        if published is None or not published.document:
+            return False
+        if self.current is not None and self.current.version == published.version:
+            return True
+        try:
+            config = Config.from_document(published.document)
+            self._adopt(self._fits(config.read_from(published.source)))
+        except ConfigurationError as error:
+            logger.error("the published configuration does not fit this version: %s", error)
+            return False
+        self._revision = published.revision
+        return True
+
+    async def _publish(self, term: str) -> None:
+        """Let the configuration hold, unless it does: it changes, and Redis may lose it."""
+        current = self.current
+        if current is None:
+            return
+        if await self._publication.version() != current.version:
+            document, source = current.config.document(), current.config.source
+            is_leader = await self._publication.publish(
+                term,
+                current.version,
+                document,
+                source=source,
+                revision=self._revision,
+                who=who(),
+            )
+            self._reported = None
+            if not is_leader:
+                raise DeposedError
+            logger.info("configuration %s published", current.version)
+        if await self._limits.published() != limits_version(current.limits):
+            if not await self._limits.publish(term, current.limits, who()):
+                raise DeposedError
+            logger.info("limits published: %d", len(current.limits))
+        if self._reported != (term, self.problem):
+            if not await self._publication.report(term, self.problem, who()):
+                raise DeposedError
+            self._reported = (term, self.problem)
+
+
+@contextmanager
+def _noting(problems: list[str]) -> Iterator[None]:
+    """Note what is wrong with the configuration and go on: all of it is told at once."""
+    try:
+        yield
+    except ConfigurationError as error:
+        problems.append(str(error))

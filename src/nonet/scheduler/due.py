@@ -1,0 +1,166 @@
+"""Which occurrences of a periodic entry are due, and what becomes of each. Pure: `now` is given."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from nonet.schedules import (
+    MICROSECOND,
+    CatchUp,
+    IntervalSecondsSchedule,
+    TaskScheduleBase,
+    next_after,
+    takes_after,
+)
+
+BATCH = 1_000  # most occurrences that one call of `due` fires, or counts one by one
+
+
+@dataclass(frozen=True)
+class Step:
+    """One occurrence, and what becomes of it.
+
+    Attributes:
+        instant: when it is due.
+        missed: older occurrences that nothing makes good for, at least so many when it exceeds
+            1,000; with this one if it does not fire.
+        fires: False: it is only passed over.
+    """
+
+    instant: datetime
+    missed: int = 0
+    fires: bool = True
+
+
+@dataclass(frozen=True)
+class Due:
+    """What to do for an entry now.
+
+    Attributes:
+        steps: oldest first; the instant of the last one is the new `last`.
+        next: when to look again: strictly after `now`, unless a batch was cut short, when it is
+            the first occurrence left over. None when the schedule is exhausted.
+    """
+
+    steps: list[Step]
+    next: datetime | None
+
+
+def due(
+    schedule: TaskScheduleBase,
+    last: datetime | None,
+    now: datetime,
+    misfire_grace: timedelta,
+    *,
+    catch_up: CatchUp = CatchUp.ONE,
+    catch_up_limit: int = 100,
+    planned: datetime | None = None,
+) -> Due:
+    """Decide what an entry fires at `now`.
+
+    Occurrences in (`last`, `now`] that are younger than `misfire_grace` are all fired. Of the
+    older ones `catch_up` says which: only the latest (``one``: one run makes good for all of
+    them, also when younger ones follow), none (``skip``), or the latest `catch_up_limit` of them
+    (``all``). At most 1,000 younger ones are fired at a time; the rest follows in the next call,
+    for which `last` is the last one fired.
+
+    Args:
+        schedule: of the entry.
+        last: the occurrence fired last; None for an entry never seen, which fires nothing yet:
+            store `now` as its `last`, so that a restart does not forget what comes next.
+        now: the present, by the clock of the server.
+        misfire_grace: how late an occurrence may be and still be fired for itself.
+        planned: `Due.next` of the call before. Only needed, and then to be stored, for an
+            author's schedule without `after` parameter, which knows nothing but the present.
+
+    Example:
+        >>> from datetime import UTC
+        >>> last = datetime(2025, 1, 1, tzinfo=UTC)
+        >>> now = last + timedelta(hours=5, seconds=10)
+        >>> decision = due(IntervalSecondsSchedule(3600), last, now, timedelta(seconds=60))
+        >>> [(step.instant.hour, step.missed) for step in decision.steps], decision.next.hour
+        ([(4, 3), (5, 0)], 6)
+    """
+    if not takes_after(schedule):
+        if planned is None or planned > now:
+            return Due([], planned or next_after(schedule, now))
+        is_passed = catch_up is CatchUp.SKIP and planned <= now - misfire_grace
+        step = Step(planned, missed=1, fires=False) if is_passed else Step(planned)
+        return Due([step], next_after(schedule, now))
+    if last is None:
+        return Due([], next_after(schedule, now))
+    cutoff = now - misfire_grace
+    steps = _make_good(schedule, last, cutoff, catch_up, catch_up_limit)
+    moment = next_after(schedule, max(last, cutoff))
+    for _ in range(BATCH):
+        if moment is None or moment > now:
+            break
+        steps.append(Step(moment))
+        moment = next_after(schedule, moment)
+    return Due(steps, moment)
+
+
+def _make_good(
+    schedule: TaskScheduleBase, last: datetime, cutoff: datetime, catch_up: CatchUp, limit: int
+) -> list[Step]:
+    """What becomes of the occurrences in (`last`, `cutoff`]."""
+    latest = _latest(schedule, last, cutoff)
+    if latest is None:
+        return []
+    number = _count(schedule, last, latest)
+    if catch_up is CatchUp.SKIP:
+        return [Step(latest, missed=number, fires=False)]
+    if catch_up is CatchUp.ONE:
+        return [Step(latest, missed=number - 1)]
+    first, *others = _newest(schedule, last, latest, limit)
+    missed = max(0, number - 1 - len(others))
+    return [Step(first, missed=missed), *map(Step, others)]
+
+
+def _latest(schedule: TaskScheduleBase, after: datetime, until: datetime) -> datetime | None:
+    """The last occurrence in (`after`, `until`], by bisection: a schedule only looks forward."""
+    found = next_after(schedule, after)
+    if found is None or found > until:
+        return None
+    low, high = found, until  # an occurrence; a time after which none is left
+    while high - low > MICROSECOND:
+        middle = low + (high - low) / 2
+        found = next_after(schedule, middle)
+        if found is not None and found <= until:
+            low = found
+        else:
+            high = middle
+    return low
+
+
+def _newest(
+    schedule: TaskScheduleBase, after: datetime, latest: datetime, limit: int
+) -> list[datetime]:
+    """The last `limit` occurrences in (`after`, `latest`], oldest first."""
+    low, high = after, latest  # after the one are too many, after the other none
+    while high - low > MICROSECOND and _count(schedule, low, latest) > limit:
+        middle = low + (high - low) / 2
+        if _count(schedule, middle, latest) >= limit:
+            low = middle
+        else:
+            high = middle
+    found: deque[datetime] = deque(maxlen=limit)
+    moment = next_after(schedule, low)
+    while moment is not None and moment <= latest:
+        found.append(moment)
+        moment = next_after(schedule, moment)
+    return list(found)
+
+
+def _count(schedule: TaskScheduleBase, after: datetime, until: datetime) -> int:
+    """Occurrences in (`after`, `until`]; when they are many, only that they exceed `BATCH`."""
+    if isinstance(schedule, IntervalSecondsSchedule):
+        return schedule.count(after, until)
+    number = 0
+    moment = next_after(schedule, after)
+    while moment is not None and moment <= until and number < BATCH + 2:
+        number += 1
+        moment = next_after(schedule, moment)
+    return number

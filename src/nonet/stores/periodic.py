@@ -1,0 +1,277 @@
+"""Periodic entries in Redis: what fired when, what is planned, and who paused what."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nonet.keys import prefix
+from nonet.message import ResultDocument, encode
+from nonet.stores.broker import Broker, Submission
+from nonet.stores.redis import Scripts, server_errors
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# One plan script handles at most so many entries, so that Redis is never held up for long.
+_CHUNK = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """What Redis remembers of an entry.
+
+    Attributes:
+        last: the occurrence fired or passed over last; of a new entry, since when it is planned.
+        id: the task submitted last, or empty.
+        prints: fingerprints of schedule and arguments that it was planned with.
+    """
+
+    last: datetime
+    id: str
+    prints: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the plan script does to an entry.
+
+    Attributes:
+        task: full class name.
+        verb: ``new``, ``same``, ``turn`` (schedule or arguments are others: an occurrence that has
+            not begun is withdrawn) or ``drop``.
+        last: of a new or turned entry.
+        again: of a turned one: `last` instead if an occurrence was withdrawn that is on its new
+            schedule, too: just before it, so that it is submitted again.
+        prints: as `Fired.prints`.
+        next: when it fires next; None: never again.
+        shown: what people are told of it.
+    """
+
+    verb: str
+    entry: str
+    task: str
+    last: datetime | None = None
+    again: datetime | None = None
+    prints: tuple[str, ...] = ()
+    next: datetime | None = None
+    shown: Mapping[str, Any] = field(default_factory=dict)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """As the script takes it."""
+        why = "withdrawn: its periodic entry has changed, or is planned no more"
+        withdrawn = ResultDocument(self.task, 0, time.time(), error=why, reason="cancelled")
+        return (
+            *(self.verb, self.entry, _text(self.last), _text(self.again), ".".join(self.prints)),
+            *(_text(self.next), json.dumps(self.shown, default=str), encode(withdrawn)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStatus:
+    """A periodic entry as operators see it.
+
+    Attributes:
+        entry: its identity, ``full_name|vo|name`` with VO and name escaped.
+        vo: empty for a class that is not VO-aware.
+        next: when it fires next; None: it is disabled, or its schedule has no more.
+        last: the occurrence fired or passed over last, None before the first.
+        last_id, last_state: the task submitted last, and where it is now (empty: ended).
+        fired, skipped, missed, suppressed: how many occurrences were submitted, skipped because
+            the previous one was running, too old, or came while the entry was paused.
+        paused: who paused it, when and why; empty: nobody.
+    """
+
+    entry: str
+    task: str
+    vo: str
+    name: str
+    schedule: str
+    origin: str
+    enabled: bool
+    overlap: str
+    catch_up: str
+    jitter: float
+    args: Mapping[str, Any] = field(repr=False)
+    next: datetime | None
+    last: datetime | None
+    last_id: str
+    last_state: str
+    fired: int
+    skipped: int
+    missed: int
+    suppressed: int
+    paused: str
+
+
+class Periodic:
+    """The periodic entries of one namespace, over a broker's connection."""
+
+    def __init__(self, broker: Broker, namespace: str) -> None:
+        self._client = broker.client
+        self._prefix = prefix(namespace)
+        self._scripts = Scripts(broker.client, self._prefix)
+        self._ttls = broker.ttls
+
+    async def fire(
+        self,
+        term: str,
+        entry: str,
+        occurrence: datetime,
+        submission: Submission,
+        *,
+        overlap: str = "allow",
+        missed: int = 0,
+        following: datetime | None = None,
+    ) -> str:
+        """Submit one occurrence, once.
+
+        Args:
+            overlap: what it does while the one before still runs: ``skip``, ``queue``, ``allow``.
+            missed: how many older ones nothing makes good for.
+            following: the next occurrence; None: there is none.
+
+        Returns:
+            ``FIRED``, ``KNOWN`` (before), ``SKIPPED`` (the one before runs), ``PAUSED``,
+            ``WAITING`` (for the one before: try again) or ``DEPOSED`` (another term leads).
+        """
+        head = (term, entry, _text(occurrence), overlap, missed, _text(following))
+        spec = submission.spec()
+        return _word(await self._scripts.run("fire", *head, submission.due_us, *spec))
+
+    async def pass_over(
+        self, term: str, entry: str, occurrence: datetime, missed: int, following: datetime | None
+    ) -> str:
+        """Remember an occurrence that is not submitted.
+
+        Args:
+            missed: how many there are, with this one.
+
+        Returns:
+            ``PASSED``, ``PAUSED``, ``KNOWN`` or ``DEPOSED``, see `fire`.
+        """
+        head = (term, entry, _text(occurrence), "pass", missed, _text(following))
+        return _word(await self._scripts.run("fire", *head, 0, "", "", "", "", ""))
+
+    async def plan(self, term: str, changes: Iterable[Change]) -> list[str] | None:
+        """Make entries what a plan says; safe to repeat.
+
+        Returns:
+            The entries whose occurrence was withdrawn; None if another term leads.
+        """
+        withdrawn: list[str] = []
+        todo = list(changes)
+        for start in range(0, max(len(todo), 1), _CHUNK):
+            chunk = todo[start : start + _CHUNK]
+            arguments = [argument for change in chunk for argument in change.arguments()]
+            answer = await self._scripts.run("plan", term, *self._ttls, *arguments)
+            if answer == 0:
+                return None
+            withdrawn += [entry.decode() for entry in answer]
+        return withdrawn
+
+    async def fired(self) -> dict[str, Fired]:
+        """What is remembered of each entry."""
+        async with server_errors(self._client):
+            found = await self._client.hgetall(f"{self._prefix}periodic")
+        return {entry.decode(): _fired(value.decode()) for entry, value in found.items()}
+
+    async def known(self) -> set[str]:
+        """All entries that there ever was a plan for, and that were not dropped since."""
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.hkeys(f"{self._prefix}periodic").hkeys(f"{self._prefix}periodic:entries")
+            return {entry.decode() for found in await pipe.execute() for entry in found}
+
+    async def next_of(self, entry: str) -> datetime | None:
+        """When an entry fires next, as it was stored: for a schedule that is asked only once."""
+        async with server_errors(self._client):
+            found = await self._client.hget(f"{self._prefix}periodic:next", entry)
+        return _instant(found.decode()) if found else None
+
+    async def statuses(self) -> list[EntryStatus]:
+        """All entries that the scheduler plans or knows to be disabled, by their identity."""
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            for name in ("periodic:entries", "periodic:next", "periodic:counts", "periodic:paused"):
+                pipe.hgetall(f"{self._prefix}{name}")
+            shown, following, counts, paused = (_decoded(found) for found in await pipe.execute())
+            fired = await self.fired()
+            for entry in shown:
+                id = fired[entry].id if entry in fired else ""
+                pipe.hget(f"{self._prefix}t:{id}", "state")
+            states = [state.decode() if state else "" for state in await pipe.execute()]
+        return [
+            _status(entry, json.loads(shown[entry]), fired.get(entry), state, following, counts,
+                    paused)
+            for entry, state in sorted(zip(shown, states, strict=True))
+        ]  # fmt: skip
+
+    async def pause(self, entries: Iterable[str], who: str, reason: str) -> list[str]:
+        """Let entries fire no more until they are resumed; those that were not paused yet."""
+        return await self._turn("pause", entries, who, reason)
+
+    async def resume(self, entries: Iterable[str], who: str) -> list[str]:
+        """Let paused entries fire again, from their next occurrence on; those that were paused."""
+        return await self._turn("resume", entries, who, "")
+
+    async def _turn(self, verb: str, entries: Iterable[str], who: str, reason: str) -> list[str]:
+        found = await self._scripts.run("pause_entries", verb, who, reason, *entries)
+        return [entry.decode() for entry in found]
+
+
+def _word(answer: bytes) -> str:
+    return answer.decode()
+
+
+def _decoded(found: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in found.items()}
+
+
+def _fired(value: str) -> Fired:
+    last, id, prints = (*value.split("|", 2), "", "")[:3]
+    return Fired(_instant(last), id, tuple(prints.split(".")) if prints else ())
+
+
+def _status(
+    entry: str,
+    shown: Mapping[str, Any],
+    fired: Fired | None,
+    state: str,
+    following: Mapping[str, str],
+    counts: Mapping[str, str],
+    paused: Mapping[str, str],
+) -> EntryStatus:
+    def count(what: str) -> int:
+        return int(counts.get(f"{entry}|{what}", 0))
+
+    return EntryStatus(
+        entry=entry,
+        **shown,
+        next=_instant(following[entry]) if entry in following else None,
+        last=fired.last if fired and fired.id else None,
+        last_id=fired.id if fired else "",
+        last_state=state,
+        fired=count("fired"),
+        skipped=count("skipped"),
+        missed=count("missed"),
+        suppressed=count("paused"),
+        paused=_who(paused.get(entry, "")),
+    )
+
+
+def _who(value: str) -> str:
+    """``at (µs)|who|reason`` in words."""
+    if not value:
+        return ""
+    at, who, reason = value.split("|", 2)
+    told = f": {reason}" if reason else ""
+    return f"{_instant(at):%Y-%m-%dT%H:%M:%SZ} by {who}{told}"
+
+
+def _instant(microseconds: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=int(microseconds))
+
+
+def _text(instant: datetime | None) -> str:
+    return str((instant - _EPOCH) // timedelta(microseconds=1)) if instant else ""

@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- pause_entries: let periodic entries fire no more, or again.
+-- KEYS  prefix
+-- ARGV  pause | resume, who, reason, entries …
+-- returns the entries that were not so before
+-- @include base events
+local verb, who, reason = ARGV[1], ARGV[2], string.sub(ARGV[3], 1, 300)
+local turned = {}
+for i = 4, #ARGV do
+  local entry = ARGV[i]
+  local is_paused = redis.call('HEXISTS', P .. 'periodic:paused', entry) == 1
+  if is_paused ~= (verb == 'pause') then
+    turned[#turned + 1] = entry
+    if verb == 'pause' then
+      local since = digits(now - offset)
+      redis.call('HSET', P .. 'periodic:paused', entry, since .. '|' .. who .. '|' .. reason)
+    else
+      redis.call('HDEL', P .. 'periodic:paused', entry)
+    end
+  end
+end
+if #turned > 0 then
+  local more = #turned > 20 and ', and ' .. #turned - 20 .. ' more' or ''
+  log_event('schedule-' .. verb, who, table.concat(turned, ', ', 1, math.min(#turned, 20)) .. more
+    .. (reason ~= '' and ': ' .. reason or ''))
+end
+return turned
