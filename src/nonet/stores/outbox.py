@@ -26,10 +26,8 @@ remembered (the longer of ``NONET_RESULT_TTL`` and ``NONET_DEDUP_TTL``).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import random
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -44,17 +42,15 @@ from nonet.errors import (
     ConfigurationError,
     LimitImpossible,
     NonetError,
-    ServerUnreachableError,
     masked,
 )
 from nonet.stores.broker import Broker, Presence, Submission
-from nonet.stores.sql import Database, UtcDateTime, is_deadlock
+from nonet.stores.sql import Database, UtcDateTime, again_after_deadlock
 
 logger = logging.getLogger(__name__)
 
 # Rows in one statement; each may hold an envelope of NONET_MESSAGE_LIMIT.
 PAGE_ROWS = 200
-_DEADLOCK_PAUSES = (0.02, 0.1, 0.5)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -338,14 +334,7 @@ class Outbox:
 
     async def _change(self, statement: sa.UpdateBase, rows: Rows | None = None) -> int:
         """Run a statement in a transaction of its own; how many rows it changed."""
-        for longest_pause in _DEADLOCK_PAUSES:
-            try:
-                return await self._run(statement, rows)
-            except ServerUnreachableError as error:
-                if not is_deadlock(error):
-                    raise
-            await asyncio.sleep(random.uniform(0, longest_pause))
-        return await self._run(statement, rows)
+        return await again_after_deadlock(lambda: self._run(statement, rows))
 
     async def _run(self, statement: sa.UpdateBase, rows: Rows | None) -> int:
         async with self._database.transaction() as connection:

@@ -7,9 +7,10 @@ module where they first need it, and alembic is imported only to look at or chan
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -387,8 +388,22 @@ def _lacks_schema(error: DBAPIError) -> bool:
 _DEADLOCK_CODES = {1213, "40P01", "40001"}
 
 
-def is_deadlock(error: NonetError) -> bool:
-    """Whether the database gave up a transaction for another one: do it again."""
+_DEADLOCK_PAUSES = (0.02, 0.1, 0.5)
+
+
+async def again_after_deadlock(transaction: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Run a transaction, again and again if the database gives it up for another one."""
+    for longest_pause in _DEADLOCK_PAUSES:
+        try:
+            return await transaction()
+        except ServerUnreachableError as error:
+            if not _is_deadlock(error):
+                raise
+        await asyncio.sleep(random.uniform(0, longest_pause))
+    return await transaction()
+
+
+def _is_deadlock(error: NonetError) -> bool:
     cause = error.__cause__.orig if isinstance(error.__cause__, DBAPIError) else None
     return cause is not None and bool(_DEADLOCK_CODES & _codes(cause))
 
