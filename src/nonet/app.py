@@ -35,9 +35,9 @@ from nonet.sources import open_source
 from nonet.stores.broker import Broker, Waits
 from nonet.stores.events import Events
 from nonet.stores.inspection import Inspection
-from nonet.stores.leadership import Leadership
+from nonet.stores.leadership import Leader, Leadership
 from nonet.stores.limits import Limits
-from nonet.stores.periodic import Periodic
+from nonet.stores.periodic import EntryStatus, Periodic
 from nonet.stores.publication import Publication
 from nonet.stores.quarantine import Quarantine
 from nonet.stores.results import TaskStatus
@@ -336,7 +336,7 @@ class Nonet:
         prefixes = ("nonet", *settings.entry_points)
         memory = Memory(self.mirror, settings.may_have_sql)
         grace = timedelta(seconds=settings.misfire_grace)
-        periodic = PeriodicLoop(self.client, Periodic(self.broker, namespace), memory, grace)
+        periodic = PeriodicLoop(self.client, self.periodic, memory, grace)
         fits = partial(check, registry=self.registry, vos=vos_from_entry_points(prefixes))
         configuration = ConfigurationLoop(
             open_source(settings.config, settings, fits),
@@ -359,6 +359,29 @@ class Nonet:
             },
         )
         return Scheduler(parts)
+
+    @property
+    def periodic(self) -> Periodic:
+        """The periodic entries. Raises `NotBoundError` if not open."""
+        return Periodic(self.broker, self.settings.namespace)
+
+    async def leader(self) -> Leader | None:
+        """Which scheduler leads now; None if none does."""
+        found = await Leadership(self.broker, self.settings.namespace).leader()
+        is_over = found is None or found.expiry <= await self.broker.logical_now()
+        return None if is_over else found
+
+    async def run_entry(self, entry: EntryStatus) -> Handle:
+        """Submit the task of a periodic entry now, beside its schedule.
+
+        Raises:
+            UnknownTaskError: its class is not registered here.
+            InvalidArgumentsError: its arguments do not fit any more.
+        """
+        task = self.registry.get(entry.task).arguments.build(entry.args)
+        handle = await self.client.submit(task, labels={"entry": entry.entry})
+        await self.events.log("schedule-run", who(), f"{entry.entry}: {handle}")
+        return handle
 
     @property
     def limits(self) -> Limits:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from nonet.cli import database, dlq, limits, locks, quarantine, tasks, views
+from nonet.cli import config, database, dlq, limits, locks, quarantine, schedules, tasks, views
 from nonet.cli.common import Version
 from nonet.cli.demo import demo
 from nonet.cli.doctor import doctor
@@ -39,8 +39,10 @@ app.command()(views.groups)
 app.add_typer(locks.app, name="locks")
 app.add_typer(limits.app, name="limits")
 app.command()(events)
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(config.app, name="config")
 app.add_typer(database.app, name="db")
 app.command()(doctor)
 app.command()(demo)
