@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import inspect
 import logging
+import math
 import re
 import typing
 from collections.abc import Iterable, Iterator
@@ -287,10 +288,41 @@ def _check_attributes(cls: type[BaseTask], place: str) -> None:
             or (not inspect.isclass(schedule) and hasattr(schedule, "next_occurrence")),
             "an instance of a TaskScheduleBase",
         ),
+        **{
+            name: (limit := getattr(cls, name), _is_duration(limit), "seconds above 0, or None")
+            for name in ("soft_timeout", "hard_timeout")
+        },
     }
     for name, (value, fits, kind) in wanted.items():
         if not fits:
             raise RegistrationError(f"{place}: {name} is {value!r:.100}, but must be {kind}")
+    soft, hard = cls.soft_timeout, cls.hard_timeout
+    if soft is not None and hard is not None and hard < soft:
+        raise RegistrationError(
+            f"{place}: hard_timeout is {hard:g} s, but must not be shorter than soft_timeout, "
+            f"{soft:g} s"
+        )
+
+
+def _is_duration(value: object) -> bool:
+    if value is None:
+        return True
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 < value < math.inf
+
+
+def locked_types(cls: type[BaseTask]) -> set[str]:
+    """Names of the object types that the locks of a class, and of its bases, mention by name.
+
+    Found in the byte code, because the locks themselves need an instance.
+    """
+    found: set[str] = set()
+    for base in cls.__mro__:
+        declared = vars(base).get("execution_locks")
+        function = declared.fget if isinstance(declared, property) else declared
+        found |= {name.lower() for name in _lock_types_named(getattr(function, "__code__", None))}
+    return found & set(LockedObjectType.registered())
 
 
 def _check_lock_types(place: str, function: Any) -> None:

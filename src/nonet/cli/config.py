@@ -1,0 +1,363 @@
+"""``task-run config``: check a configuration, see what holds, and describe the file to editors."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nonet.cli.common import (
+    Debug,
+    Json,
+    Namespace,
+    StateDir,
+    Tasks,
+    observer,
+    run,
+    settings_options,
+)
+from nonet.cli.output import print_fields, print_json, print_table, print_text, printable
+from nonet.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
+from nonet.service import ExitCode
+
+if TYPE_CHECKING:
+    from nonet.app import Nonet
+    from nonet.cli.config_view import LimitInForce
+    from nonet.config import Config
+    from nonet.registry import Registry
+    from nonet.scheduler.configuration import Checked
+    from nonet.settings import Settings
+    from nonet.stores.leadership import Leader
+    from nonet.stores.publication import Publication, Published
+    from nonet.stores.results import WorkerStatus
+
+app = typer.Typer(
+    help="The central configuration: check it, and see what holds.", rich_markup_mode=None
+)
+
+# Workers apply what is published within 2 s.
+LAG = timedelta(seconds=10)
+
+File = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE]",
+        help="A file, a directory or git+URL#BRANCH, as in NONET_CONFIG.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def check(
+    file: File = None,
+    as_json: Json = False,
+    tasks: Tasks = None,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Say whether a configuration is good, as the scheduler would. Exit code 2: it is not.
+
+    All problems are told at once, one line each: file, line, path and reason. It needs the modules
+    with tasks (NONET_TASKS, --tasks), as the scheduler does, but neither Redis nor SQL. Without
+    FILE it checks NONET_CONFIG.
+    """
+
+    async def command() -> int:
+        installation = _Installation(settings_options(tasks, namespace, state_dir))
+        try:
+            checked, revision = await installation.read(file)
+        except ConfigurationError as error:
+            problems = str(error).splitlines()
+            if as_json:
+                print_json({"good": False, "problems": problems})
+            for problem in () if as_json else problems:
+                typer.echo(f"error: {printable(problem)}", err=True)
+            return ExitCode.USAGE
+        if as_json:
+            print_json({"good": True, "problems": [], **installation.summary(checked, revision)})
+        else:
+            typer.echo(printable(installation.in_words(checked, revision)))
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+@app.command()
+def show(
+    task: Annotated[str, typer.Option("--task", metavar="CLASS", help="Class, or category:Class.")],
+    file: File = None,
+    vo: Annotated[
+        str | None, typer.Option(help="What holds for this VO.", show_default=False)
+    ] = None,
+    show_args: Annotated[
+        bool,
+        typer.Option("--show-args", help="The arguments of entries too; secret ones are masked."),
+    ] = False,
+    as_json: Json = False,
+    tasks: Tasks = None,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Show what holds for a task class, and where each value comes from.
+
+    Values come from the class, or from a path in the configuration: in FILE, or without it in what
+    is published in Redis now. Limits are those that can apply; which of them do, the locks of each
+    task decide. Exit code 4: there is no such class.
+    """
+
+    async def command() -> int:
+        from nonet.cli import config_view
+
+        installation = _Installation(settings_options(tasks, namespace, state_dir))
+        try:
+            task_class = installation.registry.get(task)
+        except UnknownTaskError as error:
+            raise NotFoundError(str(error)) from None
+        config, in_force = (
+            await installation.read_with_limits(file)
+            if file
+            else await _published(namespace, state_dir)
+        )
+        installation.warn_of_vo(config, vo)
+        chosen, vos = vo or "", installation.vos(config)
+        found = {
+            "task": task_class.name,
+            "vo": vo,
+            "source": config.source,
+            "values": config_view.values(config, task_class, chosen),
+            "entries": config_view.periodic(config, task_class, vos, chosen, show_args=show_args),
+            "limits": config_view.limits(
+                config, in_force, task_class, installation.registry, chosen
+            ),
+        }
+        _print_view(found, as_json)
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the file, by which editors check and complete while one writes."""
+    from nonet.config import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+@app.command()
+def status(
+    as_json: Json = False,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Show which configuration holds, what is wrong with its source, and which workers apply it.
+
+    Exit code 1: the source is not applied as it is now, nobody leads, or a worker still applies
+    another version 10 s after it was published.
+    """
+
+    async def command() -> int:
+        async with observer(namespace, state_dir) as nonet:
+            published = await _publication(nonet).read()
+            leader = await nonet.leader()
+            workers = await nonet.client.results.workers()
+            now = await nonet.broker.now()
+        found = _status(published, leader, workers, now)
+        if as_json:
+            print_json(found)
+        else:
+            _print_status(found)
+        return ExitCode.OK if found["good"] else ExitCode.FAILED
+
+    run(debug, command)
+
+
+class _Installation:
+    """The classes and VOs of this process, and what a configuration means for them."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        from nonet.app import load_registry
+        from nonet.registry import vos_from_entry_points
+        from nonet.settings import load_settings
+
+        self.settings: Settings = load_settings(**options)
+        self.registry: Registry = load_registry(self.settings)
+        self._vos = vos_from_entry_points(("nonet", *self.settings.entry_points))
+
+    async def read(self, text: str | None) -> tuple[Checked, str]:
+        """What a source says now, and its revision.
+
+        Raises:
+            ConfigurationError: it is bad, all problems line by line; or it cannot be had.
+        """
+        from nonet.scheduler.configuration import check
+        from nonet.sources import open_source
+
+        text = text or self.settings.config
+        if not text:
+            raise ConfigurationError("nothing to read: give FILE, or set NONET_CONFIG")
+        # A cache of its own: the scheduler's has the last good commit, and one user at a time.
+        with tempfile.TemporaryDirectory(prefix="nonet-config-") as place:
+            settings = self.settings.model_copy(update={"state_dir": Path(place)})
+            source = open_source(text, settings)
+            config = await source.read()
+        if source.problem:
+            raise ConfigurationError(source.problem)
+        return check(config, self.registry, self._vos), source.revision
+
+    async def read_with_limits(self, text: str) -> tuple[Config, list[LimitInForce]]:
+        """What a source says now, and the limits that it sets."""
+        from nonet.cli.config_view import LimitInForce
+
+        checked, _ = await self.read(text)
+        return checked.config, [LimitInForce(*item) for item in checked.limits.items()]
+
+    def vos(self, config: Config) -> list[str]:
+        """All virtual organisations, of the configuration and of entry points."""
+        return list(dict.fromkeys([*config.vos, *config.vo_overrides, *self._vos]))
+
+    def warn_of_vo(self, config: Config, vo: str | None) -> None:
+        """Say that nothing is known of a VO; tasks may well have one that nobody configured."""
+        known = self.vos(config)
+        if vo is not None and vo not in known:
+            hint = suggestion(vo, known)
+            typer.echo(f"warning: VO {vo!r} is not configured.{hint}", err=True)
+
+    def summary(self, checked: Checked, revision: str) -> dict[str, Any]:
+        """What a good configuration contains, in numbers."""
+        return {
+            "source": checked.config.source,
+            "revision": revision or None,
+            "version": checked.version,
+            "entries": len(checked.entries),
+            "enabled": sum(entry.enabled for entry in checked.entries),
+            "limits": len(checked.limits),
+            "overrides": sum(len(section.tasks) for _, _, section in checked.config.sections),
+            "vos": self.vos(checked.config),
+        }
+
+    def in_words(self, checked: Checked, revision: str) -> str:
+        """The same in one line."""
+        found = self.summary(checked, revision)
+        commit = f" at {revision[:12]}" if revision else ""
+        off = found["entries"] - found["enabled"]
+        return (
+            f"{found['source']}{commit}: good: "
+            f"{_count(found['entries'], 'periodic entry', 'periodic entries')}"
+            f"{f' ({off} disabled)' if off else ''}, {_count(found['limits'], 'limit')}, "
+            f"{_count(found['overrides'], 'task override')}, "
+            f"{'VOs ' + ', '.join(found['vos']) if found['vos'] else 'no VO'}"
+        )
+
+
+async def _published(
+    namespace: str | None, state_dir: Path | None
+) -> tuple[Config, list[LimitInForce]]:
+    """What is published, and the limits that are in force now."""
+    from nonet.cli.config_view import LimitInForce
+    from nonet.config import Config
+
+    async with observer(namespace, state_dir) as nonet:
+        published = await _publication(nonet).read()
+        limits = [
+            LimitInForce(item.address, item.limit, item.by) for item in await nonet.limits.all()
+        ]
+    if published is None or not published.version:
+        typer.echo("no configuration is published: the values of the classes hold", err=True)
+        return Config(), limits
+    config = Config.from_document(published.document)
+    return config.read_from(f"version {published.version} from {published.source}"), limits
+
+
+def _publication(nonet: Nonet) -> Publication:
+    from nonet.stores.publication import Publication
+
+    return Publication(nonet.broker.client, nonet.settings.namespace)
+
+
+def _status(
+    published: Published | None, leader: Leader | None, workers: list[WorkerStatus], now: datetime
+) -> dict[str, Any]:
+    version = published.version if published else ""
+    is_old = published is not None and published.at is not None and now - published.at > LAG
+    rows = [
+        {
+            "worker": item.name,
+            "size": item.size,
+            "config": item.config or None,
+            "behind": bool(version) and item.config != version,
+            "problem": item.config_problem or None,
+        }
+        for item in workers
+        if item.alive
+    ]
+    lags = is_old and any(row["behind"] for row in rows)
+    problem = published.problem if published else ""
+    return {
+        "good": not problem and not lags and leader is not None,
+        "version": version or None,
+        "source": (published.source if published else "") or None,
+        "revision": (published.revision if published else "") or None,
+        "since": published.at if published else None,
+        "by": (published.who if published else "") or None,
+        "problem": problem or None,
+        "problem_since": published.problem_at if published else None,
+        "leader": _name(leader),
+        "workers": rows,
+    }
+
+
+def _name(leader: Leader | None) -> str | None:
+    if leader is None:
+        return None
+    return str(json.loads(leader.info or "{}").get("name", leader.owner))
+
+
+def _print_status(found: dict[str, Any]) -> None:
+    shown = ("version", "source", "revision", "since", "by", "leader", "problem_since")
+    if found["version"] is None:
+        typer.echo("no configuration is published: the values of the classes hold", err=True)
+    print_fields({name: found[name] for name in shown})
+    if found["leader"] is None:
+        typer.echo("error: nobody leads: changes are not noticed, start a task-scheduler", err=True)
+    for line in (found["problem"] or "").splitlines():
+        typer.echo(f"error: {printable(line)}", err=True)
+    if found["workers"]:
+        print_text("\nworkers")
+        _print_rows(found["workers"])
+
+
+def _print_view(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    print_fields({name: found[name] for name in ("task", "vo", "source")})
+    print_text("")
+    _print_rows([{**row, "value": _in_words(row["value"])} for row in found["values"]])
+    for name in ("entries", "limits"):
+        if found[name]:
+            print_text(f"\n{name}")
+            _print_rows(found[name])
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    print_table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def _in_words(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    said = ", ".join(f"{name}={item!r}" for name, item in value["args"].items())
+    return f"{value['class']}({said})"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,161 @@
+"""What a configuration means for one task class: each value, and where it comes from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from nonet.cli.secrets import masked_arguments
+from nonet.config import Config, SectionConfig, dotted
+from nonet.errors import ConfigurationError
+from nonet.limits import DEFAULT, Limit, LimitAddress, find_object_type, snake_case
+from nonet.locks import TASK, LockedObjectType
+from nonet.overrides import Effective, Overrides
+from nonet.registry import Registry, TaskClass, locked_types
+from nonet.scheduler.plan import Entry, describe, entries
+from nonet.schedules import CatchUp
+from nonet.task import PeriodicBaseTask
+
+_NAMES = ("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitInForce:
+    """A limit as it is in force.
+
+    Attributes:
+        by: who set it by hand; empty: it is as configured.
+    """
+
+    address: LimitAddress
+    limit: Limit
+    by: str = ""
+
+
+def values(config: Config, task_class: TaskClass, vo: str) -> list[dict[str, Any]]:
+    """Each attribute of a class that can be overridden: its name, its value, where it is from."""
+    try:
+        found = Overrides.of(config).effective(task_class, vo)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{error}: this process does not load the module that defines it, see --tasks"
+        ) from None
+    return [
+        {"name": name, "value": _value(found, name), "from": found.origins[name]} for name in _NAMES
+    ]
+
+
+def periodic(
+    config: Config, task_class: TaskClass, vos: Iterable[str], vo: str, *, show_args: bool
+) -> list[dict[str, Any]]:
+    """The periodic entries of a class, of one VO or, without one, of all."""
+    cls = task_class.cls
+    if not issubclass(cls, PeriodicBaseTask):
+        return []
+    found = entries(_of_class(config, task_class), {task_class.name: cls}, vos)
+    return [
+        _entry(entry, task_class, show_args=show_args)
+        for entry in found
+        if not vo or entry.vo in (vo, None)
+    ]
+
+
+def limits(
+    config: Config,
+    in_force: Iterable[LimitInForce],
+    task_class: TaskClass,
+    registry: Registry,
+    vo: str,
+) -> list[dict[str, Any]]:
+    """The limits that can apply to tasks of a class: its own, and of what it may lock.
+
+    Of several that fit a limiter the first one here holds.
+    """
+    origins = _limit_origins(config)
+    applying = [item for item in in_force if _can_apply(item.address, task_class, registry, vo)]
+    ordered = sorted(applying, key=lambda item: _rank(item.address))
+    return [_limit(item, origins) for item in ordered]
+
+
+def _value(found: Effective, name: str) -> Any:
+    value = getattr(found, name)
+    if name != "retry_policy":
+        return value
+    args = value.model_dump(mode="json") if isinstance(value, BaseModel) else {}
+    return {"class": type(value).__name__, "args": args}
+
+
+def _of_class(config: Config, task_class: TaskClass) -> Config:
+    """What the configuration says of one class; the others need not be known here."""
+    names = (task_class.name, task_class.name.rpartition(":")[2])
+
+    def section(found: SectionConfig) -> SectionConfig:
+        kept = {name: item for name, item in found.periodic_tasks.items() if name in names}
+        return found.model_copy(update={"periodic_tasks": kept})
+
+    of_vos = {vo: section(found) for vo, found in config.vo_overrides.items()}
+    return config.model_copy(update={"common": section(config.common), "vo_overrides": of_vos})
+
+
+def _entry(entry: Entry, task_class: TaskClass, *, show_args: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": entry.name,
+        "vo": entry.vo,
+        "schedule": describe(entry.schedule),
+        "enabled": entry.enabled,
+        "overlap": entry.overlap,
+        "catch_up": entry.catch_up,
+        "catch_up_limit": entry.catch_up_limit if entry.catch_up == CatchUp.ALL else None,
+        "jitter": entry.jitter,
+    }
+    if show_args:
+        row["args"] = masked_arguments(entry.args, task_class.cls)
+    return row | {"from": entry.origin}
+
+
+def _limit_origins(config: Config) -> Mapping[LimitAddress, str]:
+    known = LockedObjectType.registered()
+    found: dict[LimitAddress, str] = {}
+    for at, vo, section in config.sections:
+        for rule in section.limits:
+            written = rule.object_type
+            object_type = find_object_type(written, known) or snake_case(written)
+            address = LimitAddress(object_type, rule.key, rule.action, rule.limiter, vo)
+            found[address] = dotted((*at, "limits", *rule.place))
+    return found
+
+
+def _can_apply(address: LimitAddress, task_class: TaskClass, registry: Registry, vo: str) -> bool:
+    bare = task_class.name.rpartition(":")[2]
+    if address.vo not in ("", vo):
+        return False
+    if address.object_type == TASK:
+        return address.key in (bare, DEFAULT)
+    # An action is customarily the name of the class; one that is not may be anybody's.
+    others = {item.name.rpartition(":")[2] for item in registry} - {bare}
+    return address.object_type in locked_types(task_class.cls) and address.action not in others
+
+
+def _rank(address: LimitAddress) -> tuple[Any, ...]:
+    """Limits that may fit the same limiter stand together, the one that holds first."""
+    is_default = address.key == DEFAULT
+    key = "" if is_default else address.key
+    kind = (address.object_type != TASK, address.object_type, address.limiter)
+    return (*kind, not address.vo, is_default, key, not address.action, address.action)
+
+
+def _limit(item: LimitInForce, origins: Mapping[LimitAddress, str]) -> dict[str, Any]:
+    address = item.address
+    return {
+        "object_type": address.object_type,
+        "key": address.key,
+        "action": address.action or None,
+        "vo": address.vo or None,
+        "limiter": address.limiter,
+        "limit": "off" if item.limit.limit is None else item.limit.limit,
+        "window_seconds": item.limit.window_seconds,
+        "from": f"set by hand, {item.by}" if item.by else origins.get(address, "configuration"),
+    }
