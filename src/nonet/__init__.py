@@ -26,6 +26,7 @@ from nonet.errors import (
     TaskCancelled,
     TaskFailed,
     TaskRetryRequested,
+    TaskTimeoutError,
     UnableToAcquireLockError,
     UnknownTaskError,
 )
@@ -46,9 +47,11 @@ from nonet.locks import (
 )
 from nonet.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 from nonet.schedules import (
+    CatchUp,
     CronSchedule,
     IntervalSeconds,
     IntervalSecondsSchedule,
+    Overlap,
     RRuleSchedule,
     TaskScheduleBase,
 )
@@ -62,6 +65,7 @@ __all__ = [
     "BaseTask",
     "BrokerFullError",
     "CallbackSpawner",
+    "CatchUp",
     "ChildResult",
     "Client",
     "ConcurrencyLimiter",
@@ -90,6 +94,7 @@ __all__ = [
     "NonetError",
     "NotBoundError",
     "NotFoundError",
+    "Overlap",
     "PeriodicBaseTask",
     "PeriodicVoAwareBaseTask",
     "Priority",
@@ -110,6 +115,7 @@ __all__ = [
     "TaskRetryRequested",
     "TaskScheduleBase",
     "TaskStatus",
+    "TaskTimeoutError",
     "UnableToAcquireLockError",
     "UnknownTaskError",
     "context",

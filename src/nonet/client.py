@@ -25,6 +25,7 @@ from nonet.errors import (
 )
 from nonet.execution import current_holders, running_context
 from nonet.explanation import Explanation, explain, explain_kept
+from nonet.live import LiveConfig
 from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
 from nonet.registry import Registry, TaskClass
 from nonet.signing import Signer
@@ -33,8 +34,9 @@ from nonet.stores.cancellation import CANCELLABLE, Cancellation, Selection
 from nonet.stores.groups import Groups, callback_id, child_id, failure_id
 from nonet.stores.leadership import Leadership
 from nonet.stores.lock_board import LockBoard
+from nonet.stores.publication import Publication
 from nonet.stores.results import Ended, Results, TaskStatus
-from nonet.task import BaseTask, Priority, Size, current_submitter, task_locks
+from nonet.task import BaseTask, Priority, Size, current_submitter, task_locks, vo_of
 
 if TYPE_CHECKING:
     from nonet.stores.outbox import Kept, Outbox
@@ -108,7 +110,8 @@ class Client:
 
     Args:
         broker: the open broker.
-        registry: task names and classes of this process.
+        registry: task names and classes of this process. What the configuration says of them
+            instead is in `live_config`.
         message_limit: longest envelope, in bytes, its signature included.
         signer: signs the envelopes.
         outbox: opens the SQL store of durable tasks on first use; without it there are none.
@@ -131,6 +134,7 @@ class Client:
         self.broker = broker
         self._signer = signer or Signer()
         self.registry = registry
+        self.live_config = LiveConfig(Publication(broker.client, namespace), registry)
         self.groups = Groups(broker.client, namespace)
         self.locks = LockBoard(broker.client, namespace)
         self.results = Results(broker.client, broker.batched, broker.url, namespace)
@@ -157,6 +161,7 @@ class Client:
     ) -> Handle:
         """Submit one task; see `BaseTask.schedule`."""
         durable = self._is_durable(task, transaction)
+        await self.live_config.refresh()
         submission = self.prepare(task, at_time=at_time, id=id, labels=labels)
         if transaction is not None:
             await (await self._rows()).submit_within(transaction, [submission])
@@ -175,6 +180,7 @@ class Client:
 
         All tasks are checked before the first one is submitted.
         """
+        await self.live_config.refresh()
         durable: list[Submission] = []
         others: list[Submission] = []
         prepared: list[Submission] = []
@@ -392,6 +398,7 @@ class Client:
             # Made of the parent's id, so that a re-run of the parent means the same group.
             name = f"{running.id}/{running.next_spawn()}"
             group = hashlib.sha256(name.encode()).hexdigest()[:32]
+        await self.live_config.refresh()
         prepared = [
             self.prepare(child, id=child_id(group, index), child_of=group)
             for index, child in enumerate(children)
@@ -473,7 +480,7 @@ class Client:
         return Submission(
             id=id,
             name=task_class.name,
-            stream=_stream(task_class, labels),
+            stream=self._stream(task_class, task, labels),
             envelope=envelope,
             locks=self._locks(task_class, task, labels),
             due_us=_microseconds(at_time) if at_time else 0,
@@ -524,6 +531,16 @@ class Client:
         """
         self._signer.check_key(data)
         return self.read(id, data)
+
+    def _stream(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
+        overrides = self.live_config.overrides
+        own_priority, own_size = overrides.stream(task_class, vo_of(task, labels))
+        try:
+            priority = Priority(labels.get("priority", own_priority))
+            size = Size(labels.get("size", own_size))
+        except ValueError as error:
+            raise InvalidArgumentsError(task_class.name, [f"label: {error}"]) from None
+        return f"{priority}:{size}"
 
     def _locks(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
         try:
@@ -612,15 +629,6 @@ def _checked_id(task_class: TaskClass, id: str) -> str:
         problem = f"id {id!r:.200} must be 1 to 128 printable ASCII characters without blanks"
         raise InvalidArgumentsError(task_class.name, [problem])
     return str(id)
-
-
-def _stream(task_class: TaskClass, labels: Mapping[str, Any]) -> str:
-    try:
-        priority = Priority(labels.get("priority", task_class.cls.priority))
-        size = Size(labels.get("size", task_class.cls.size))
-    except ValueError as error:
-        raise InvalidArgumentsError(task_class.name, [f"label: {error}"]) from None
-    return f"{priority}:{size}"
 
 
 def _packed_labels(task_class: TaskClass, labels: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from nonet.message import (
     pack,
 )
 from nonet.registry import Registry, TaskClass
-from nonet.retry import NoRetry
+from nonet.retry import NoRetry, RetryPolicyBase
 from nonet.stores.broker import Delivery, Submission
 from nonet.task import BaseTask
 
@@ -56,6 +56,7 @@ async def resubmit(
         InvalidArgumentsError: its class refuses its arguments now; the row stays as it is.
     """
     letter = await letters.get(row_id)
+    await client.live_config.refresh()
     submission = _repetition(letter, client)
     if letter.status == "DISPATCHED":
         await _check_again(letter, submission.id, client, again)
@@ -112,10 +113,12 @@ def dead_letter(
     document: ErrorDocument,
     history: list[bytes],
     registry: Registry,
+    policy: RetryPolicyBase | None,
 ) -> NewDeadLetter:
     """What is written to SQL about a task that failed for good.
 
     Args:
+        policy: the retry policy that holds for its class; None: the class is unknown.
         document: its last error.
         history: encoded error documents of the attempts before, oldest first.
     """
@@ -136,7 +139,7 @@ def dead_letter(
         submitted_at=datetime.fromtimestamp(envelope.submitted, UTC),
         reason=document.reason,
         retry_count=max(0, document.attempt - 1),
-        max_retries=_max_retries(task_class),
+        max_retries=_max_retries(policy),
         last_attempted_at=datetime.fromtimestamp(document.at, UTC)
         if 0 < document.at < _END_OF_TIME
         else None,
@@ -168,10 +171,9 @@ def _readable(history: list[bytes]) -> Iterator[ErrorDocument]:
 # The author's code may raise anything; the letter matters more, and the worker.
 
 
-def _max_retries(task_class: TaskClass | None) -> int | None:
-    if task_class is None:
+def _max_retries(policy: RetryPolicyBase | None) -> int | None:
+    if policy is None:
         return None
-    policy = task_class.cls.retry_policy
     try:
         retries = getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None)
         return min(retries, _LARGEST_INT) if isinstance(retries, int) else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
-from nonet.errors import InvalidArgumentsError, LeaseLostError
+from nonet.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
 from nonet.message import encode, pack
 from nonet.task import BaseTask
 
@@ -66,6 +66,7 @@ class TaskContext:
     group: str = ""
     saved: Any = None
     _lost: str | None = field(default=None, init=False, repr=False)
+    _timed_out: TaskTimeoutError | None = field(default=None, init=False, repr=False)
     _check_lease: Callable[[], None] | None = field(default=None, init=False, repr=False)
     _spawned: int = field(default=0, init=False, repr=False)
     _read_group: GroupReader | None = field(default=None, init=False, repr=False)
@@ -76,11 +77,17 @@ class TaskContext:
     _after_commit: list[Prepared] = field(default_factory=list, init=False, repr=False)
 
     def ensure_lease(self) -> None:
-        """Return if this attempt still owns its delivery and locks.
+        """Return if this attempt still owns its delivery and locks, and has time left.
 
         Raises:
             LeaseLostError: it does not; nothing that it writes from now on will be settled.
+            TaskTimeoutError: its soft timeout has passed; it has failed, whatever it returns.
         """
+        self._ensure_owner()
+        if self._timed_out is not None:
+            raise self._timed_out.with_traceback(None)
+
+    def _ensure_owner(self) -> None:
         if self._lost is None and self._check_lease is not None:
             self._check_lease()
         if self._lost is not None:
@@ -89,6 +96,10 @@ class TaskContext:
     def lose_lease(self, reason: str) -> None:
         """Called by the framework when the lease is gone: `ensure_lease` raises from now on."""
         self._lost = self._lost or reason
+
+    def time_out(self, error: TaskTimeoutError) -> None:
+        """Called by the framework when it took too long: `ensure_lease` raises from now on."""
+        self._timed_out = error
 
     def check_lease_with(self, check: Callable[[], None]) -> None:
         """Called by the framework: what calls `lose_lease` if the lease has ended unnoticed."""
@@ -112,11 +123,11 @@ class TaskContext:
                 await copy(self.files[number])
                 await context().checkpoint(number + 1)
         """
-        self.ensure_lease()
+        self._ensure_owner()  # who is out of time may still save how far it came
         packed = encode(pack(data))
         if self._save is not None and not await self._save(packed):
             self.lose_lease("its checkpoint was refused, somebody else has the task")
-            self.ensure_lease()
+            self._ensure_owner()
 
     def checkpoint_from_thread(self, data: Any) -> None:
         """`checkpoint` for a plain ``def execute``, which runs in a thread; returns when saved.

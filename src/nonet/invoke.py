@@ -16,6 +16,7 @@ async def invoke(
     threads: Executor,
     before: Callable[[], None] | None = None,
     abandoned: Callable[[Future[Any]], None] | None = None,
+    returned: Callable[[], None] | None = None,
 ) -> Any:
     """What ``function(**arguments)`` returns, and what that gives when it is awaitable.
 
@@ -24,6 +25,7 @@ async def invoke(
             variables. A decorator may hide a coroutine function; what it returns is awaited.
         before: called right before the function, where it will run.
         abandoned: told of a thread that goes on although its caller was cancelled.
+        returned: called when a thread has ended, before what it gave is awaited.
 
     Raises:
         BaseException: whatever the function raises.
@@ -40,6 +42,8 @@ async def invoke(
         if abandoned is not None and thread.running():
             abandoned(thread)
         raise
+    if returned is not None:
+        returned()
     if error is not None:
         raise error
     return await result if inspect.isawaitable(result) else result

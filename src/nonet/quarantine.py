@@ -34,6 +34,7 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
             raise
         return Handle(id, client, created=False)
     envelope = readable(item, client)
+    await client.live_config.refresh()
     submission = client.prepare_again(
         envelope.name, envelope.args, id=id, labels=envelope.labels, callback_of=envelope.group
     )

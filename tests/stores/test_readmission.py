@@ -47,6 +47,7 @@ async def tools(app: Nonet) -> AsyncIterator[Tools]:
                 *(app.client, app.registry, injector, threads, 1024),
                 relock=lambda *_: None,
                 abandon=lambda _: None,
+                give_up=lambda _: None,
             )
 
 

@@ -57,7 +57,7 @@ async def tools() -> AsyncIterator[Tools]:
     client = Client(broker, registry, "test", message_limit=1024)
     with ThreadPoolExecutor(1) as threads:
         async with Injector() as injector:
-            yield Tools(client, registry, injector, threads, 1024, lambda *_: None, lambda _: None)
+            yield Tools(client, registry, injector, threads, 1024, *[lambda *_: None] * 3)
     await client.aclose()
     await broker.aclose()
 

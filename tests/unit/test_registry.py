@@ -1,5 +1,6 @@
 """From names to classes: modules, entry points, duplicates, and what is refused and why."""
 
+import math
 import re
 import sys
 import textwrap
@@ -501,6 +502,15 @@ def test_arguments_are_ready_after_registration() -> None:
         ({"retry_policy": "often"}, "retry_policy is 'often'"),
         ({"_schedule": "* * * * *"}, "an instance of a TaskScheduleBase"),
         ({"default_schedule": CronSchedule}, "an instance of a TaskScheduleBase"),
+        ({"soft_timeout": 0}, "soft_timeout is 0, but must be seconds above 0, or None"),
+        ({"soft_timeout": True}, "soft_timeout is True"),
+        ({"hard_timeout": "60"}, "hard_timeout is '60'"),
+        ({"hard_timeout": math.inf}, "hard_timeout is inf"),
+        ({"hard_timeout": math.nan}, "hard_timeout is nan"),
+        (
+            {"soft_timeout": 60, "hard_timeout": 30.5},
+            "hard_timeout is 30.5 s, but must not be shorter than soft_timeout, 60 s",
+        ),
     ],
 )
 def test_attributes_of_the_wrong_kind_are_refused(attributes: dict[str, Any], problem: str) -> None:

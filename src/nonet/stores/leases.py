@@ -58,7 +58,12 @@ class Leases:
         self._client = connect_sync(url, timeout_seconds=timeout_seconds)
         self._prefix = prefix(namespace)
         self._epoch = epoch or EpochSeen()
-        self._head = (worker, round(worker_ttl * 1000), round(lock_ttl * 1000), info)
+        self._head = (worker, round(worker_ttl * 1000), round(lock_ttl * 1000))
+        self._info = info
+
+    def tell(self, info: str) -> None:
+        """What the worker says of itself from the next beat on; from any thread."""
+        self._info = info
 
     def renew(self, leases: Sequence[Lease]) -> set[str]:
         """One beat; ``id/gen`` of each lease that is lost.
@@ -71,7 +76,7 @@ class Leases:
             for lease in leases
             for part in (lease.id, lease.gen, lease.fence, lease.stream_key, lease.entry)
         ]
-        head = (*self._head, self._epoch.seen)
+        head = (*self._head, self._info, self._epoch.seen)
         answer = run_sync(self._client, self._prefix, "renew", *head, *args)
         self._epoch.see(answer)
         return {key.decode() for key in answer[2:]}

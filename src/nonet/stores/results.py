@@ -98,6 +98,8 @@ class WorkerStatus:
         name: ``pid@host``.
         beat_seconds: since its last beat.
         alive: False if it has not unregistered and its registration ran out.
+        config: version of the published configuration that it applies; empty: none.
+        config_problem: why it does not apply the newest one; empty: it does, as far as it knows.
     """
 
     worker: str
@@ -107,6 +109,8 @@ class WorkerStatus:
     version: str
     beat_seconds: float
     alive: bool
+    config: str = ""
+    config_problem: str = ""
 
 
 class Results:
@@ -342,4 +346,6 @@ def _worker_status(worker: str, record: dict[bytes, bytes], now: int, alive: boo
         version=info.get("version", ""),
         beat_seconds=(now - int(record[b"beat"])) / 1e6,
         alive=alive,
+        config=info.get("config", ""),
+        config_problem=info.get("config_problem", ""),
     )

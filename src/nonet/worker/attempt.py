@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from typing import Any
 
+from nonet.errors import TaskTimeoutError
 from nonet.execution import TaskContext
 from nonet.locks import rate_limited
+from nonet.message import Envelope
 from nonet.stores.broker import Delivery
 from nonet.stores.leases import Lease
 
@@ -28,6 +29,8 @@ class Attempt:
         started: whether ``execute`` was called.
         in_thread: whether it was called in a thread, which no cancellation ends.
         lost: why nothing that it does counts any more, or None.
+        timed_out: which time limit it exceeded, or None.
+        vo: of its task, see `nonet.task.vo_of`; empty for none.
     """
 
     lease: Lease
@@ -48,6 +51,8 @@ class Attempt:
         self.started = False
         self.in_thread = False
         self.lost: str | None = None
+        self.timed_out: TaskTimeoutError | None = None
+        self.vo = ""
         self._loop = asyncio.get_running_loop()
         self._cancellable: asyncio.Task[Any] | None = None
 
@@ -63,21 +68,43 @@ class Attempt:
         waited = time.monotonic() - self.since
         return waited > _TOKEN_SECONDS and rate_limited(self.locks, self.held)
 
-    def describe(self, name: str, labels: Mapping[str, Any], group: str) -> None:
+    def describe(self, envelope: Envelope) -> None:
         """Fill in what the envelope says."""
-        self.context.name = name
-        self.context.labels = labels
-        self.context.group = group
+        self.context.name = envelope.name
+        self.context.labels = envelope.labels
+        self.context.group = envelope.group
+        # What its class says of it counts as soon as it is made.
+        self.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
 
-    def enter(self) -> None:
-        """From here on `cut` cancels the current asyncio task."""
-        self._cancellable = asyncio.current_task()
+    def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:
+        """From here on `cut` and `time_out` cancel this asyncio task, else the current one."""
+        self._cancellable = cancellable or asyncio.current_task()
         if self.cut_off is not None and self._cancellable is not None:
             self._cancellable.cancel()
 
     def leave(self) -> None:
         """From here on nothing is cancelled: a settlement must not be cut."""
         self._cancellable = None
+
+    def time_out(self, error: TaskTimeoutError, *, for_good: bool = False) -> None:
+        """Let the attempt fail with `error`, unless it was cut off before; cancel what runs.
+
+        Args:
+            for_good: nothing that it still does counts. Else a thread, which cannot be cancelled,
+                is only told when it asks.
+        """
+        if self.cut_off is not None:
+            return
+        self.timed_out = error
+        self.context.time_out(error)
+        if for_good:
+            self.context.lose_lease(str(error))
+        if self._cancellable is not None and (for_good or not self.in_thread):
+            self._cancellable.cancel()
+
+    def leave_thread(self) -> None:
+        """The thread in which ``execute`` was called has ended."""
+        self.in_thread = False
 
     def lose(self, reason: str) -> None:
         """Void the attempt at once, cancel it soon; called by any thread."""

@@ -27,6 +27,7 @@ from nonet.errors import (
     NotFoundError,
     ServerUnreachableError,
 )
+from nonet.live import LiveConfig
 from nonet.message import (
     HARD_LIMIT_BYTES,
     Envelope,
@@ -49,6 +50,7 @@ from nonet.outcomes import (
     shortened,
     summarize,
 )
+from nonet.overrides import Effective
 from nonet.registry import Registry, TaskClass
 from nonet.retry import NoRetry
 from nonet.signing import Signer
@@ -75,6 +77,7 @@ class Settler:
             need no database.
         message_limit: longest result, in bytes.
         signer: verifies the envelopes of dying tasks.
+        live_config: what holds for the classes.
         rows: deletes the rows of durable tasks that have ended.
         burials: attempts that are writing to SQL.
     """
@@ -84,6 +87,7 @@ class Settler:
     dead_letters: Callable[[], Awaitable[DeadLetters]]
     message_limit: int
     signer: Signer
+    live_config: LiveConfig
     rows: RowCloser
     burials: set[Attempt] = field(default_factory=set, init=False)
 
@@ -99,12 +103,13 @@ class Settler:
                 back = Settlement("back", reason=outcome.reason, started=attempt.started)
                 await self._script(attempt, back, b"")
             return
+        effective = self._effective(attempt, task_class)
         settlement = decide(
             outcome,
-            task_class.cls.retry_policy if task_class else NoRetry(),
+            effective.retry_policy if effective else NoRetry(),
             attempt.delivery.attempt,
             datetime.now(UTC),
-            dlq_eligible=bool(task_class and task_class.cls.dlq_eligible),
+            dlq_eligible=bool(effective and effective.dlq_eligible),
         )
         if isinstance(outcome, Failed):
             self._log_failure(attempt, settlement)
@@ -117,22 +122,28 @@ class Settler:
         delivery = attempt.delivery
         document = _last_words(delivery)
         try:
-            name = _read(delivery, self.signer).name
+            envelope = _read(delivery, self.signer)
         except MalformedMessageError as unread:
             await self.settle(attempt, None, Failed(unread, Reason.QUARANTINED))
             return
-        task_class = self.registry.find(name)
-        if task_class is None:
-            back = HandedBack(f"no worker knows {name}", _SQL_RETRY_DELAY)
+        attempt.describe(envelope)
+        effective = self._effective(attempt, self.registry.find(envelope.name))
+        if effective is None:
+            back = HandedBack(f"no worker knows {envelope.name}", _SQL_RETRY_DELAY)
             await self.settle(attempt, None, back)
             return
-        attempt.context.name = name
         error = ErrorSummary(document.error_type, document.error, document.traceback)
         dead = Settlement("dead", reason=document.reason, error=error)
-        if task_class.cls.dlq_eligible:
+        if effective.dlq_eligible:
             await self._to_sql_then_dead(attempt, dead, document)
         else:
             await self._script(attempt, dead, encode(self._result(attempt, dead)))
+
+    def _effective(self, attempt: Attempt, task_class: TaskClass | None) -> Effective | None:
+        """What holds for the class now, whatever did when the attempt began."""
+        if task_class is None:
+            return None
+        return self.live_config.overrides.effective(task_class, attempt.vo)
 
     async def _apply(self, attempt: Attempt, settlement: Settlement) -> None:
         if settlement.outcome == "dead" and settlement.keep:
@@ -180,7 +191,9 @@ class Settler:
         """The row of a dead letter; values that the database refuses are left out."""
         store = await self.dead_letters()
         history = await self._history(attempt.delivery.id)
-        letter = dead_letter(attempt.delivery, document, history, self.registry)
+        effective = self._effective(attempt, self.registry.find(attempt.context.name))
+        policy = effective.retry_policy if effective else None
+        letter = dead_letter(attempt.delivery, document, history, self.registry, policy)
         try:
             row = await store.add(letter)
         except (ServerUnreachableError, ConfigurationError):

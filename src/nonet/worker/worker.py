@@ -79,10 +79,12 @@ class Worker:
         self._slot_freed = asyncio.Event()
         # Threads of attempts that are over; each keeps its slot until it ends.
         self._abandoned: set[Future[Any]] = set()
+        # What goes on beyond its hard timeout; it frees its slot, unless there are too many.
+        self._given_up: set[Future[Any] | asyncio.Task[Any]] = set()
         # Set while a fetch may have handed over tasks of which we know nothing.
         self._unsure = False
         self._cursors = new_cursors()
-        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="nonet-task")
+        self._threads = ThreadPoolExecutor(2 * self._concurrency, thread_name_prefix="nonet-task")
         self._tools = Tools(
             parts.client,
             parts.registry,
@@ -91,8 +93,10 @@ class Worker:
             parts.settings.message_limit,
             self._relock,
             self._abandon,
+            self._give_up,
         )
-        self._watchdog = self._make_watchdog()
+        self._leases = self._make_leases()
+        self._watchdog = Watchdog(self._leases, parts.settings.renew_interval)
         self._broker.epoch.tell(self._notice_loss)
 
     async def run(self, stop: Stop) -> ExitCode:
@@ -110,6 +114,7 @@ class Worker:
         settings = self._parts.settings
         inspection = Inspection(self._broker, settings.namespace)
         await inspection.check(allow_eviction=settings.allow_eviction)
+        await self._follow_config()
         await _in_own_thread(self._watchdog.start)
         logger.info("worker %s (%s) ready: %d slots", self.id, self.name, self._concurrency)
         try:
@@ -139,7 +144,7 @@ class Worker:
         stopping.cancel()
 
     async def _fill_slots(self, stopping: asyncio.Task[Any]) -> None:
-        free = self._concurrency - len(self._running) - len(self._abandoned)
+        free = self._concurrency - len(self._running) - len(self._abandoned) - self._overdue
         if free <= 0:
             self._slot_freed.clear()
             await _first(stopping, self._slot_freed.wait())
@@ -220,11 +225,20 @@ class Worker:
 
     async def _help_promote(self) -> float:
         """Delays must not depend on a living scheduler."""
-        await self._broker.presence([])  # a loss of data is noticed, also with all slots in use
+        await self._follow_config()
         promoted = await self._broker.promote()
         if promoted.next_in is None:
             return _HELP_PROMOTE_SECONDS
         return min(_HELP_PROMOTE_SECONDS, promoted.next_in)
+
+    async def _follow_config(self) -> None:
+        """Look what holds; a loss of data is noticed too, also with all slots in use."""
+        await self._broker.presence([])
+        live, before = self._parts.client.live_config, self._info()
+        await live.follow(self._broker.config_version)
+        if self._info() != before:
+            self._leases.tell(self._info())
+            self._watchdog.beat_soon()
 
     async def _drain(self, stop: Stop) -> ExitCode:
         """Let running tasks finish within the grace; cut the others off and hand them back."""
@@ -268,16 +282,38 @@ class Worker:
             attempt.lease = self._lease(attempt)
             self._watchdog.hold(attempt.lease, since, attempt.lose)
 
+    @property
+    def _overdue(self) -> int:
+        """Slots that are taken by what goes on beyond its hard timeout.
+
+        It frees as many as there are; without a bound its threads would fill the memory.
+        """
+        return max(0, len(self._given_up) - self._concurrency)
+
     def _abandon(self, thread: Future[Any]) -> None:
         """Count a thread that cannot be stopped as a slot in use, until it ends."""
+        self._keep_until_end(thread, self._abandoned)
+
+    def _give_up(self, left: Future[Any] | asyncio.Task[Any]) -> None:
+        """Let others have the slot of what goes on beyond its hard timeout."""
+        self._keep_until_end(left, self._given_up)
+        if self._overdue:
+            logger.error(
+                "%d attempts go on beyond their hard timeouts; of %d slots they take %d: restart "
+                "this worker",
+                *(len(self._given_up), self._concurrency, self._overdue),
+            )
+
+    def _keep_until_end(self, left: Any, kept: set[Any]) -> None:
+        """`left` is a future of a thread or an asyncio task, which call back in the same way."""
         loop = asyncio.get_running_loop()
 
-        def ended(done: Future[Any]) -> None:
-            self._abandoned.discard(done)
+        def ended(done: object) -> None:
+            kept.discard(done)
             self._slot_freed.set()
 
-        self._abandoned.add(thread)
-        thread.add_done_callback(
+        kept.add(left)
+        left.add_done_callback(
             lambda done: loop.is_closed() or loop.call_soon_threadsafe(ended, done)
         )
 
@@ -294,25 +330,32 @@ class Worker:
             entry=delivery.entry,
         )
 
-    def _make_watchdog(self) -> Watchdog:
+    def _info(self) -> str:
+        """What this worker says of itself."""
+        live = self._parts.client.live_config
+        return json.dumps(
+            {
+                "name": self.name,
+                "size": self._size,
+                "concurrency": self._concurrency,
+                "version": self._parts.version,
+                "config": live.version,
+                "config_problem": live.problem,
+            }
+        )
+
+    def _make_leases(self) -> Leases:
         settings = self._parts.settings
-        info = {
-            "name": self.name,
-            "size": self._size,
-            "concurrency": self._concurrency,
-            "version": self._parts.version,
-        }
-        leases = Leases(
+        return Leases(
             self._broker.url,
             settings.namespace,
             self.id,
-            json.dumps(info),
+            self._info(),
             worker_ttl=settings.worker_ttl,
             lock_ttl=settings.lock_ttl,
             timeout_seconds=min(5.0, settings.renew_interval),
             epoch=self._broker.epoch,
         )
-        return Watchdog(leases, settings.renew_interval)
 
 
 async def _first(stopping: asyncio.Task[Any], waiting: Coroutine[Any, Any, object]) -> None:

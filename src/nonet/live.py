@@ -1,0 +1,96 @@
+"""The published configuration as this process applies it: the newest that it can read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from nonet.config import Config
+from nonet.errors import ConfigurationError, NonetError
+from nonet.overrides import NONE, Overrides
+from nonet.registry import Registry
+from nonet.stores.publication import Publication
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_SECONDS = 1.0
+# Redis is away: who submits meets that itself, and what is kept in SQL only must not wait for it.
+_LOOK_AGAIN_SECONDS = 5.0
+_LOOK_SECONDS = 2.0
+
+
+class LiveConfig:
+    """Follows what the leader publishes. Nothing published (any more) changes nothing.
+
+    Args:
+        registry: the classes of this process: what concerns others needs not be known here.
+
+    Attributes:
+        overrides: what is said of task classes.
+        version: of the document that is applied; empty: none yet.
+        problem: why the published one is not applied; empty if it is.
+    """
+
+    def __init__(self, publication: Publication, registry: Registry) -> None:
+        self.overrides: Overrides = NONE
+        self.version = ""
+        self.problem = ""
+        self._publication = publication
+        self._registry = registry
+        self._refused = ""
+        self._next_look = 0.0
+        self._looking = asyncio.Lock()
+
+    async def refresh(self) -> None:
+        """Look for a newer document, at most once a second; raises nothing if that fails."""
+        if time.monotonic() < self._next_look:
+            return
+        async with self._looking:
+            if time.monotonic() < self._next_look:
+                return
+            pause = _LOOK_AGAIN_SECONDS
+            try:
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await self._follow(await self._publication.version())
+                pause = _LOOK_EVERY_SECONDS
+            except (NonetError, TimeoutError) as error:
+                logger.debug("no look at the published configuration: %s", error)
+            finally:
+                self._next_look = time.monotonic() + pause
+
+    async def follow(self, version: str) -> None:
+        """Apply what is published if `version`, which Redis has, is another one than ours.
+
+        Raises:
+            NonetError: Redis does not answer, or refuses.
+        """
+        async with self._looking:
+            await self._follow(version)
+            self._next_look = time.monotonic() + _LOOK_EVERY_SECONDS
+
+    async def _follow(self, version: str) -> None:
+        if version == self.version:
+            self.problem = self._refused = ""
+        if version in ("", self.version, self._refused):
+            return  # if Redis has lost it, the leader will bring it back
+        published = await self._publication.read()
+        if published is not None and published.version:
+            self._apply(published.version, published.document)
+
+    def _apply(self, version: str, document: str) -> None:
+        try:
+            overrides = Overrides.of(Config.from_document(document))
+            overrides.check(self._registry)
+        except ConfigurationError as error:
+            self.problem, self._refused = str(error), version
+            logger.error(
+                "configuration %s not applied, %s stays: %s",
+                version,
+                self.version or "that of the classes",
+                error,
+            )
+            return
+        self.overrides, self.version = overrides, version
+        self.problem = self._refused = ""
+        logger.info("configuration %s applied", version)
