@@ -154,7 +154,7 @@ def test_what_nothing_is_registered_for_is_refused(section: str, lines: list[str
         limits_of(text)
     known = ", ".join(sorted(LockedObjectType.registered()))
     assert str(refused.value).splitlines() == [
-        f"c.yaml: {at}.limits.{line.replace('KNOWN', known)}"
-        for at in ("common", "vo-overrides.x")
+        f"c.yaml:{number}: {at}.limits.{line.replace('KNOWN', known)}"
+        for number, at in [(1, "common"), (2, "vo-overrides.x")]
         for line in lines
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,16 +30,11 @@ if TYPE_CHECKING:
     from nonet.registry import Registry
     from nonet.scheduler.configuration import Checked
     from nonet.settings import Settings
-    from nonet.stores.leadership import Leader
-    from nonet.stores.publication import Publication, Published
-    from nonet.stores.results import WorkerStatus
+    from nonet.stores.publication import Publication
 
 app = typer.Typer(
     help="The central configuration: check it, and see what holds.", rich_markup_mode=None
 )
-
-# Workers apply what is published within 2 s.
-LAG = timedelta(seconds=10)
 
 File = Annotated[
     str | None,
@@ -165,12 +159,14 @@ def status(
     """
 
     async def command() -> int:
+        from nonet.cli import config_view
+
         async with observer(namespace, state_dir) as nonet:
             published = await _publication(nonet).read()
             leader = await nonet.leader()
             workers = await nonet.client.results.workers()
             now = await nonet.broker.now()
-        found = _status(published, leader, workers, now)
+        found = config_view.status(published, leader, workers, now)
         if as_json:
             print_json(found)
         else:
@@ -281,44 +277,6 @@ def _publication(nonet: Nonet) -> Publication:
     from nonet.stores.publication import Publication
 
     return Publication(nonet.broker.client, nonet.settings.namespace)
-
-
-def _status(
-    published: Published | None, leader: Leader | None, workers: list[WorkerStatus], now: datetime
-) -> dict[str, Any]:
-    version = published.version if published else ""
-    is_old = published is not None and published.at is not None and now - published.at > LAG
-    rows = [
-        {
-            "worker": item.name,
-            "size": item.size,
-            "config": item.config or None,
-            "behind": bool(version) and item.config != version,
-            "problem": item.config_problem or None,
-        }
-        for item in workers
-        if item.alive
-    ]
-    lags = is_old and any(row["behind"] for row in rows)
-    problem = published.problem if published else ""
-    return {
-        "good": not problem and not lags and leader is not None,
-        "version": version or None,
-        "source": (published.source if published else "") or None,
-        "revision": (published.revision if published else "") or None,
-        "since": published.at if published else None,
-        "by": (published.who if published else "") or None,
-        "problem": problem or None,
-        "problem_since": published.problem_at if published else None,
-        "leader": _name(leader),
-        "workers": rows,
-    }
-
-
-def _name(leader: Leader | None) -> str | None:
-    if leader is None:
-        return None
-    return str(json.loads(leader.info or "{}").get("name", leader.owner))
 
 
 def _print_status(found: dict[str, Any]) -> None:

@@ -1,9 +1,11 @@
-"""What a configuration means for one task class: each value, and where it comes from. Pure."""
+"""What ``task-run config`` shows: what holds, where it comes from, who applies it. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,8 +19,14 @@ from nonet.overrides import Effective, Overrides
 from nonet.registry import Registry, TaskClass, locked_types
 from nonet.scheduler.plan import Entry, describe, entries
 from nonet.schedules import CatchUp
+from nonet.stores.leadership import Leader
+from nonet.stores.publication import Published
+from nonet.stores.results import WorkerStatus
 from nonet.task import PeriodicBaseTask
 
+# Workers apply what is published within 2 s.
+_LAG = timedelta(seconds=10)
+_NOTHING = Published("", "", "", "", None, "", "", None)
 _NAMES = ("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible")
 
 
@@ -78,6 +86,46 @@ def limits(
     applying = [item for item in in_force if _can_apply(item.address, task_class, registry, vo)]
     ordered = sorted(applying, key=lambda item: _rank(item.address))
     return [_limit(item, origins) for item in ordered]
+
+
+def status(
+    published: Published | None,
+    leader: Leader | None,
+    workers: Iterable[WorkerStatus],
+    now: datetime,
+) -> dict[str, Any]:
+    """Which configuration holds, and whether all is well with it.
+
+    Args:
+        leader: who leads now; None: nobody.
+        now: by the clock of Redis.
+    """
+    held = published or _NOTHING
+    rows = [_worker(item, held.version) for item in workers if item.alive]
+    is_old = held.at is not None and now - held.at > _LAG
+    lags = is_old and any(row["behind"] for row in rows)
+    return {
+        "good": not held.problem and not lags and leader is not None,
+        "version": held.version or None,
+        "source": held.source or None,
+        "revision": held.revision or None,
+        "since": held.at,
+        "by": held.who or None,
+        "problem": held.problem or None,
+        "problem_since": held.problem_at,
+        "leader": json.loads(leader.info or "{}").get("name", leader.owner) if leader else None,
+        "workers": rows,
+    }
+
+
+def _worker(item: WorkerStatus, version: str) -> dict[str, Any]:
+    return {
+        "worker": item.name,
+        "size": item.size,
+        "config": item.config or None,
+        "behind": bool(version) and item.config != version,
+        "problem": item.config_problem or None,
+    }
 
 
 def _value(found: Effective, name: str) -> Any:

@@ -66,11 +66,10 @@ def check(config: Config, registry: Registry, vos: Iterable[str] = ()) -> Checke
     vos = tuple(vos)
     classes = periodic_classes(registry)
     with _noting(problems):
-        planned = [
-            entry
-            for entry in entries(config, classes, vos)
-            if _can_be_made(entry, config, registry)
-        ]
+        for entry in entries(config, classes, vos):
+            with _noting(problems):
+                if _can_be_made(entry, config, registry):
+                    planned.append(entry)
     with _noting(problems):
         limits = configured_limits(config, {item.name.rpartition(":")[2] for item in registry})
     with _noting(problems):

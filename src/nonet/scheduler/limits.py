@@ -24,7 +24,9 @@ def configured_limits(config: Config, task_classes: Collection[str]) -> dict[Lim
     for at, vo, section in sections:
         found, wrong = resolve_limits(section.limits, vo, task_classes)
         limits |= found
-        problems += [(config.source, (*at, "limits", *place), reason) for place, reason in wrong]
+        for place, reason in wrong:
+            here = (*at, "limits", *place)
+            problems.append((config.where(here), here, reason))
     if problems:
         raise problems_error(problems)
     return limits
