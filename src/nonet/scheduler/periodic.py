@@ -73,13 +73,14 @@ class PeriodicLoop:
     problems: dict[str, str] = field(default_factory=dict)
     _entries: list[Entry] = field(default_factory=list)
     _planned: dict[str, _Planned] = field(default_factory=dict)
-    _planned_for: tuple[str, int] | None = None
+    _plans: int = 0
+    _planned_for: tuple[str, int, int] | None = None
     _looked: tuple[str, datetime] | None = None
 
     def adopt(self, entries: Sequence[Entry]) -> None:
         """Plan these from the next tick on."""
         self._entries = list(entries)
-        self._planned_for = None
+        self._plans += 1
 
     @property
     def number(self) -> int:
@@ -96,11 +97,12 @@ class PeriodicLoop:
             DeposedError: somebody else leads.
             ServerUnreachableError: Redis does not answer.
         """
+        await self.client.live_config.refresh()  # priority and size of what is submitted
         now = await self.client.broker.now()
-        epoch = self.client.broker.epoch.since
-        if self._planned_for != (term, epoch):
-            await self._plan(term, now)
-            self._planned_for = (term, epoch)
+        plan = term, self.client.broker.epoch.since, self._plans
+        if self._planned_for != plan:
+            await self._plan(term, now, self._entries)
+            self._planned_for = plan  # unless another one was adopted meanwhile
         for planned in list(self._planned.values()):
             if planned.look is not None and planned.look <= now:
                 await self._look_at(term, planned, now)
@@ -180,15 +182,15 @@ class PeriodicLoop:
             at_time=occurrence + late if late else None,
         )
 
-    async def _plan(self, term: str, now: datetime) -> None:
+    async def _plan(self, term: str, now: datetime, entries: Sequence[Entry]) -> None:
         """Bring what Redis keeps in line with the entries."""
         fired = await self.store.fired()
-        enabled = {entry.key: entry for entry in self._entries if entry.enabled}
+        enabled = {entry.key: entry for entry in entries if entry.enabled}
         lost = enabled.keys() - fired.keys()
         remembered = await self.memory.recall() if lost else {}
         changes: list[Change] = []
         planned: dict[str, _Planned] = {}
-        for entry in self._entries:
+        for entry in entries:
             try:
                 change, base = await self._change(
                     entry, fired.get(entry.key), remembered, term, now

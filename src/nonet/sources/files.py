@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ from nonet.sources.base import (
     too_large,
 )
 
-_POLL_SECONDS = 1.0
+# It shall be effective 2 s after a change, and workers look for what is published once a second.
+_POLL_SECONDS = 0.5
 # What changes again within this time is still being written.
 _SETTLE_SECONDS = 0.2
 _LONGEST_UNREST = 10  # looks, in a row
@@ -40,7 +42,7 @@ class _Look:
 
 
 class FileSource:
-    """A file, or the ``*.yaml`` and ``*.yml`` of a directory, looked at every second.
+    """A file, or the ``*.yaml`` and ``*.yml`` of a directory, looked at twice a second.
 
     Args:
         path: need not exist yet.
@@ -106,28 +108,34 @@ def _read_all(path: Path) -> Documents:
         return ((str(path), _read(path, str(path), MAX_BYTES)),)
     documents: list[tuple[str, bytes]] = []
     left = MAX_BYTES
-    for file in sorted(_files(path), key=lambda file: file.name):
-        # Messages name what people see, not where a mount keeps it.
+    version = _version(path)
+    for file in sorted(_files(*version), key=lambda file: file.name):
         content = _read(file, str(path), left)
+        # Messages name what people see, not where a mount keeps it.
         documents.append((str(path / file.name), content))
         left -= len(content)
+    if _version(path) != version:  # the old one may have been half removed when we listed it
+        raise FileNotFoundError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
     if not documents:
         raise ConfigurationError(f"{path}: the directory has no *.yaml or *.yml file")
     return tuple(documents)
 
 
-def _files(path: Path) -> Iterator[Path]:
-    """The documents of a directory, all of one version of it.
+def _version(path: Path) -> tuple[Path, Path | None]:
+    """Where links lead now: the directory, and what a mount shows in it.
 
-    Links are followed once, for all files: a swap between two of them would mix versions.
+    They are followed once, for all files: a swap between two of them would mix versions.
     """
     directory = path.resolve(strict=True)
     mounted = directory / _MOUNTED
-    is_mount = mounted.is_symlink()
-    if is_mount:
-        yield from (file for file in mounted.resolve(strict=True).iterdir() if _is_file(file))
+    return directory, mounted.resolve(strict=True) if mounted.is_symlink() else None
+
+
+def _files(directory: Path, mounted: Path | None) -> Iterator[Path]:
+    if mounted:
+        yield from (file for file in mounted.iterdir() if _is_file(file))
     for file in directory.iterdir():
-        if _is_file(file) and not (is_mount and _leads_through_mount(file)):
+        if _is_file(file) and not (mounted and _leads_through_mount(file)):
             yield file
 
 

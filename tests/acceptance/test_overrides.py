@@ -1,0 +1,161 @@
+"""What the configuration says of classes, changed while real daemons run: promise 19."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from acceptance.override_tasks import Failing, Patient
+from acceptance.site import Site
+from daemons import Daemon, until
+
+from nonet import Nonet, TaskFailed
+
+TASKS = "acceptance.override_tasks"
+OVERRIDE = "common: {tasks: {%s: {%s}}}"
+RETRIES = (
+    "retry-policy: {class: ExponentialBackoff, args: {base_delay_seconds: 0, max_retries: %d}}"
+)
+
+
+class Installation:
+    """A site with a worker, a scheduler and the file that this one watches."""
+
+    def __init__(self, site: Site, text: str = "{}") -> None:
+        site.settings["NONET_TASKS"] = TASKS
+        self.site = site
+        self._new = Path(site.write("new.yaml", text))
+        self._file = self._new.with_name("config.yaml")
+        self.configure(text)
+        self.scheduler: Daemon = site.scheduler("--config", str(self._file))
+        self.worker: Daemon = site.worker()
+
+    def configure(self, text: str) -> None:
+        """Replace the file, as an administrator's editor or a ConfigMap does."""
+        self._new.write_text(text)
+        self._new.replace(self._file)
+
+    def version(self) -> str:
+        """What is published."""
+        return str(self.site.redis.hget(self.site.key("config"), "version") or "")
+
+    async def published(self, before: str) -> None:
+        """Wait until another version is."""
+        await until(lambda: self.version() not in ("", before), "it is published")
+
+    async def applied(self, app: Nonet) -> None:
+        """Wait until the worker says that it applies what is published."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            (worker,) = await app.client.results.workers()
+            if worker.config == self.version() != "":
+                return
+        raise AssertionError(f"{worker} does not apply {self.version()}")
+
+
+@pytest.fixture
+def place(site: Site) -> Installation:
+    return Installation(site)
+
+
+async def attempts(app: Nonet, task: Failing) -> int:
+    """How often a task that fails is executed."""
+    handle = await app.submit(task)
+    with pytest.raises(TaskFailed):
+        await handle.result(timeout=20)
+    return (await handle.status()).attempt
+
+
+async def test_a_retry_policy_applies_within_two_seconds(place: Installation) -> None:
+    """A change in the file counts for the next attempt that fails, without a restart."""
+    pid = place.worker.pid
+    async with place.site.app(tasks=(TASKS,)) as app:
+        assert await attempts(app, Failing()) == 1
+        for retries in (2, 1):
+            changed = time.time()
+            place.configure(OVERRIDE % ("Failing", RETRIES % retries))
+            while (found := await attempts(app, Failing())) != retries + 1:
+                assert time.time() - changed < 20, f"{found} attempts"
+            # The first one that was executed again so often.
+            first = max(item.at for item in place.site.journal("start"))
+            print(f"{retries} retries: {first - changed:.2f} s after the file was changed")
+            assert first - changed <= 2
+        await place.applied(app)
+    assert place.worker.alive and place.worker.pid == pid
+
+
+async def test_a_vo_has_its_own_policy(place: Installation) -> None:
+    """The VO is that of the task, or label ``vo``; its section counts instead of the common one."""
+    before = place.version()
+    place.configure(
+        OVERRIDE
+        % ("Failing", RETRIES % 2)
+        + f"\nvo-overrides: {{lhcb: {{tasks: {{Failing: {{{RETRIES % 1}}}}}}}, atlas: {{tasks: "
+        "{Failing: {}}}}"
+    )
+    await place.published(before)
+    async with place.site.app(tasks=(TASKS,)) as app:
+        await place.applied(app)
+        tried = {vo: await attempts(app, Failing(vo)) for vo in ("", "gridpp", "lhcb", "atlas")}
+    assert tried == {"": 3, "gridpp": 3, "lhcb": 2, "atlas": 1}
+
+
+async def test_priority_and_size_move_new_submissions(place: Installation) -> None:
+    """Those of applications, and those of the scheduler."""
+    async with place.site.app(tasks=(TASKS,)) as app:
+        handle = await app.submit(Failing())
+        assert (await handle.status()).stream == "normal:small"
+        await place.site.until_event("start", task="Tick")
+        place.configure(
+            "common: {tasks: {Failing: {priority: realtime, size: large}, Tick: {size: medium}}}"
+        )
+        deadline, stream = time.monotonic() + 20, ""
+        while stream != "realtime:large" and time.monotonic() < deadline:
+            stream = (await (await app.submit(Failing())).status()).stream
+        assert stream == "realtime:large"
+        key = place.site.key("tasks:normal:medium")
+        await until(lambda: place.site.redis.exists(key), "a tick waits for a medium worker")
+        labelled = await app.submit(Failing(), labels={"size": "medium"})
+        assert (await labelled.status()).stream == "realtime:medium"
+        for id in place.site.live():
+            assert (await app.client.cancel_not_running([id])).popitem()[1] in ("cancelled", "")
+
+
+async def test_a_limit_of_time_from_the_configuration(place: Installation) -> None:
+    """It counts for attempts that begin later, and its path is what the error names."""
+    before, gate = place.version(), place.site.gate()
+    place.configure(OVERRIDE % ("Patient", "soft-timeout: 0.2, retry-policy: {class: NoRetry}"))
+    await place.published(before)
+    async with place.site.app(tasks=(TASKS,)) as app:
+        await place.applied(app)
+        handle = await app.submit(Patient(gate))
+        with pytest.raises(TaskFailed, match=r"\(common\.tasks\.Patient\.soft-timeout\)") as raised:
+            await handle.result(timeout=20)
+    assert raised.value.error_type == "TaskTimeoutError"
+
+
+async def test_a_process_starts_with_what_is_published(site: Site) -> None:
+    """The first task of a worker, while no scheduler runs, is judged by the published document."""
+    place = Installation(site, OVERRIDE % ("Failing", RETRIES % 2))
+    place.worker.kill()
+    await place.published("")
+    place.scheduler.kill()
+    async with site.app(tasks=(TASKS,)) as app:
+        handle = await app.submit(Failing())
+        site.worker()
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=20)
+        assert (await handle.status()).attempt == 3
+
+
+async def test_it_is_kept_through_a_wipe(site: Site) -> None:
+    """With Redis emptied and no leader, workers go on with what they have."""
+    place = Installation(site, OVERRIDE % ("Failing", RETRIES % 2))
+    await place.published("")
+    async with site.app(tasks=(TASKS,)) as app:
+        await place.applied(app)
+        place.scheduler.kill()
+        site.redis.flushall()
+        assert await attempts(app, Failing()) == 3
+        assert place.version() == ""
