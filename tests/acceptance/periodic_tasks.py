@@ -13,6 +13,7 @@ from nonet import (
     PeriodicVoAwareBaseTask,
     RRuleSchedule,
     Size,
+    context,
 )
 
 
@@ -24,7 +25,7 @@ class Tick(PeriodicBaseTask):
     size = Size.SMALL
 
     async def execute(self) -> None:
-        note("start")
+        note("start", occurrence=context().labels.get("occurrence"))
 
 
 class TickOfVo(PeriodicVoAwareBaseTask):

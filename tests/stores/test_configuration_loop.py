@@ -1,0 +1,164 @@
+"""How the scheduler follows its configuration: what holds, what is published, what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nonet import Nonet
+from nonet.errors import ConfigurationError, DeposedError
+from nonet.limits import Limit, LimitAddress
+from nonet.scheduler.configuration import ConfigurationLoop
+from nonet.stores.leadership import Leadership
+from nonet.stores.publication import Publication
+
+ADDRESS = LimitAddress("job", "a")
+HEAD = "common: {limits: {Job: {a: {ConcurrencyLimiter: {limit: "
+
+
+def text(limit: int) -> str:
+    return f"{HEAD}{limit}}}}}}}}}}}\n"
+
+
+class Rig:
+    """Schedulers that follow one file, and whoever leads."""
+
+    def __init__(self, app: Nonet, file: Path) -> None:
+        self.app = app
+        self.file = file
+        self.term = ""
+
+    async def lead(self, owner: str = "a") -> None:
+        leadership = Leadership(self.app.broker, "test")
+        self.term = await leadership.lead(owner, 3600, "{}") or self.term
+
+    def loop(self) -> ConfigurationLoop:
+        """That of a process that has just started."""
+        return self.app.scheduler(self.app.injector())._parts.configuration
+
+    async def tick(self, loop: ConfigurationLoop) -> None:
+        """As if the time had come to look at the file again."""
+        loop._read_at = 0.0
+        await loop.tick(self.term)
+
+    @property
+    def publication(self) -> Publication:
+        return Publication(self.app.broker.client, "test")
+
+    async def limit(self) -> Limit | None:
+        """The one that holds in Redis."""
+        found = {item.address: item.limit for item in await self.app.limits.all()}
+        return found.get(ADDRESS)
+
+    async def events(self) -> list[str]:
+        rows = await self.app.broker.client.xrange("{test}:events")
+        return [fields[b"kind"].decode() for _, fields in rows]
+
+
+@pytest.fixture
+async def rig(redis_url: str, tmp_path: Path) -> AsyncIterator[Rig]:
+    file = tmp_path / "config.yaml"
+    file.write_text(text(1))
+    async with Nonet.from_settings(
+        redis_url=redis_url, namespace="test", config=str(file), state_dir=tmp_path
+    ) as app:
+        made = Rig(app, file)
+        await made.lead()
+        yield made
+
+
+async def test_what_changes_holds_and_is_published(rig: Rig) -> None:
+    """Each good version is in Redis as a whole: the document, its version and its limits."""
+    loop = rig.loop()
+    await loop.start()
+    versions = set()
+    for number in (1, 2):
+        rig.file.write_text(text(number))
+        await rig.tick(loop)
+        published = await rig.publication.read()
+        assert published and published.source == str(rig.file) and str(number) in published.document
+        assert loop.current and published.version == loop.current.version
+        assert await rig.limit() == Limit(number)
+        versions.add(published.version)
+    assert len(versions) == 2
+
+
+async def test_a_configuration_that_turns_bad_changes_nothing(rig: Rig) -> None:
+    """The last good one stays, the problem is reported once, and gone when it is good again."""
+    loop = rig.loop()
+    await loop.start()
+    await rig.tick(loop)
+    for bad in ("", text(1).replace("Job", "Jobb"), text(0), "common: [", "\x00"):
+        rig.file.write_text(bad)
+        for _ in range(2):
+            await rig.tick(loop)
+        published = await rig.publication.read()
+        assert published and str(rig.file) in published.problem and published.problem_at
+        assert loop.current and published.version == loop.current.version
+        assert await rig.limit() == Limit(1)
+    rig.file.write_text(text(3))
+    await rig.tick(loop)
+    published = await rig.publication.read()
+    assert published and (published.problem, loop.problem) == ("", "")
+    assert await rig.limit() == Limit(3)
+    assert (await rig.events()).count("config-refused") == 5
+
+
+async def test_a_scheduler_starts_with_what_is_published_if_its_file_is_bad(rig: Rig) -> None:
+    """A bad file is no outage for who starts; without anything published it is refused."""
+    first = rig.loop()
+    await first.start()
+    await rig.tick(first)
+    rig.file.write_text("vos: 7")
+    second = rig.loop()
+    await second.start()
+    assert second.current and first.current and second.current.version == first.current.version
+    await rig.tick(second)
+    assert await rig.limit() == Limit(1)
+    await rig.app.broker.client.flushall()
+    with pytest.raises(ConfigurationError, match="vos"):
+        await rig.loop().start()
+
+
+async def test_a_new_leader_goes_on_with_what_is_published_if_its_file_is_bad(rig: Rig) -> None:
+    """Who stood by since an older version does not bring that back."""
+    standby = rig.loop()
+    await standby.start()
+    rig.file.write_text(text(2))
+    leader = rig.loop()
+    await leader.start()
+    await rig.tick(leader)
+    rig.file.write_text("vos: 7")
+    await rig.tick(standby)
+    assert await rig.limit() == Limit(2)
+    assert standby.current and leader.current and standby.current.version == leader.current.version
+
+
+async def test_a_loss_of_redis_is_made_good(rig: Rig) -> None:
+    """What was published is published again, and the same problem is known again."""
+    loop = rig.loop()
+    await loop.start()
+    rig.file.write_text("vos: 7")
+    await rig.tick(loop)
+    before = await rig.publication.read()
+    await rig.app.broker.client.flushall()
+    await rig.lead()
+    await rig.tick(loop)
+    after = await rig.publication.read()
+    assert before and after
+    assert (after.version, after.document) == (before.version, before.document)
+    assert after.problem == before.problem != ""
+    assert await rig.limit() == Limit(1)
+
+
+async def test_who_was_deposed_publishes_nothing(rig: Rig) -> None:
+    """Its tick says so, whatever it wanted to write."""
+    loop = rig.loop()
+    await loop.start()
+    await Leadership(rig.app.broker, "test").resign("a", rig.term)
+    with pytest.raises(DeposedError):
+        await rig.tick(loop)
+    assert await rig.publication.read() is None
+    assert await rig.limit() is None

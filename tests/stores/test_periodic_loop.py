@@ -1,0 +1,321 @@
+"""The loop that fires periodic entries: what it submits, over restarts, wipes and other plans.
+
+The loop asks Redis what time it is; these tests answer for it, so that days pass in no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nonet import (
+    CatchUp,
+    IntervalSecondsSchedule,
+    MutexLock,
+    Nonet,
+    Overlap,
+    PeriodicBaseTask,
+    Size,
+)
+from nonet.errors import DeposedError
+from nonet.scheduler.memory import Memory
+from nonet.scheduler.periodic import PeriodicLoop, jitter, occurrence_id
+from nonet.scheduler.plan import Entry
+from nonet.schedules import CronSchedule, TaskScheduleBase
+from nonet.stores.leadership import Leadership
+from nonet.stores.periodic import Periodic
+
+TENS = IntervalSecondsSchedule(10)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+GRACE = timedelta(seconds=60)
+
+
+@dataclass
+class Sweep(PeriodicBaseTask):
+    depth: int = 1
+    size = Size.SMALL
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Shared(Sweep):
+    @property
+    def execution_locks(self) -> list[Any]:
+        return []
+
+
+@dataclass
+class Queued(Sweep):
+    _overlap = Overlap.QUEUE
+
+
+@dataclass
+class Refusing(Sweep):
+    def __post_init__(self) -> None:
+        raise SystemExit("not today")
+
+
+class Once(TaskScheduleBase):
+    """An author's schedule that knows only the present, and is asked once per firing."""
+
+    def __init__(self, *answers: datetime | None) -> None:
+        self.answers = list(answers)
+
+    def next_occurrence(self) -> datetime | None:  # type: ignore[override]  # that is the point
+        return self.answers.pop(0)
+
+
+def entry(task: str = "Sweep", name: str = "a", **more: Any) -> Entry:
+    full = f"test_periodic_loop:{task}"
+    more = {"schedule": TENS, "args": {}, **more}
+    return Entry(f"{full}||{name}", full, None, name, **more)
+
+
+class Rig:
+    """A scheduler's periodic loop at a time of ours, and a worker that runs what it submits."""
+
+    def __init__(self, app: Nonet) -> None:
+        self.app = app
+        self.now = START
+        self.leadership = Leadership(app.broker, "test")
+        self.term = ""
+
+    async def lead(self, owner: str = "a") -> None:
+        self.term = await self.leadership.lead(owner, 3600, "{}") or self.term
+
+    def loop(self, *entries: Entry) -> PeriodicLoop:
+        """That of a process that has just started."""
+        memory = Memory(self.app.mirror, self.app.settings.may_have_sql)
+        loop = PeriodicLoop(self.app.client, Periodic(self.app.broker, "test"), memory, GRACE)
+        self.app.broker.now = self._now  # type: ignore[method-assign]
+        loop.adopt(entries)
+        return loop
+
+    async def _now(self) -> datetime:
+        return self.now
+
+    async def at(self, loop: PeriodicLoop, seconds: float) -> list[int]:
+        """Tick at a time; the seconds of the occurrences that ran then, one after the other."""
+        self.now = START + timedelta(seconds=seconds)
+        ran: list[int] = []
+        while True:
+            await loop.tick(self.term)
+            done = await self.run_all()
+            if not done:
+                return ran
+            ran += done
+            self.now += timedelta(milliseconds=20)  # what waited for the one before is tried again
+
+    async def run_all(self) -> list[int]:
+        """Run what is queued."""
+        deliveries, _ = await self.app.broker.fetch("small-a", "small", 100)
+        for delivery in deliveries:
+            assert await self.app.broker.settle(delivery, "done", b"document") == "OK"
+        return [await self._second_of(delivery.envelope) for delivery in deliveries]
+
+    async def _second_of(self, envelope: bytes) -> int:
+        from nonet.message import decode_envelope
+
+        said = decode_envelope(envelope).labels["occurrence"]
+        return round((datetime.fromisoformat(said) - START).total_seconds())
+
+
+@pytest.fixture
+async def rig(redis_url: str, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with Nonet.from_settings(
+        redis_url=redis_url, namespace="test", tasks=(__name__,), state_dir=tmp_path
+    ) as app:
+        made = Rig(app)
+        await made.lead()
+        yield made
+
+
+async def test_each_point_of_the_grid_is_submitted_once(rig: Rig) -> None:
+    """An entry begins with the next point, and goes on from there over a restart."""
+    loop = rig.loop(entry())
+    assert await rig.at(loop, 5) == []
+    assert await rig.at(loop, 10) == [10]
+    assert await rig.at(loop, 19) == []
+    restarted = rig.loop(entry())
+    assert await rig.at(restarted, 42) == [20, 30, 40]
+    assert await rig.at(restarted, 50.5) == [50]
+
+
+async def test_what_was_missed_for_long_follows_the_catch_up_policy(rig: Rig) -> None:
+    """`one`, `skip` and `all` differ only in what is older than the grace."""
+    ran = {}
+    for how in ("one", "skip", "all"):
+        loop = rig.loop(entry(name=how, catch_up=CatchUp(how), catch_up_limit=2))
+        await rig.at(loop, 0)
+        ran[how] = await rig.at(loop, 105)
+    young = [50, 60, 70, 80, 90, 100]
+    assert ran == {"one": [40, *young], "skip": young, "all": [30, 40, *young]}
+    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    assert (status.name, status.fired, status.missed) == ("all", 8, 2)
+
+
+async def test_a_mutexed_entry_is_skipped_while_it_runs_and_another_is_not(rig: Rig) -> None:
+    """Without a word of the admin, overlap follows the locks of the task."""
+    loop = rig.loop(entry("Sweep"), entry("Shared"), entry("Queued", overlap=Overlap.QUEUE))
+    await rig.at(loop, 0)
+    rig.now = START + timedelta(seconds=10)
+    await loop.tick(rig.term)
+    running, _ = await rig.app.broker.fetch("small-a", "small", 10)
+    started = round((START + timedelta(seconds=10)).timestamp() * 1_000_000)
+    for delivery in running:
+        await rig.app.broker.client.hset(f"{{test}}:t:{delivery.id}", "started", started)
+    rig.now = START + timedelta(seconds=20)
+    await loop.tick(rig.term)
+    store = Periodic(rig.app.broker, "test")
+    counts = {item.task[-6:]: (item.fired, item.skipped) for item in await store.statuses()}
+    assert counts == {":Sweep": (1, 1), "Shared": (2, 0), "Queued": (1, 0)}
+    for delivery in running:
+        await rig.app.broker.settle(delivery, "done", b"document")
+    assert sorted(await rig.at(loop, 29)) == [20, 20]
+
+
+async def test_nothing_repeats_or_shifts_when_redis_was_emptied(rig: Rig) -> None:
+    """The scheduler that lives on remembers what fired last."""
+    loop = rig.loop(entry("Shared"))
+    assert await rig.at(loop, 10) == []
+    assert await rig.at(loop, 20) == [20]
+    await rig.app.broker.client.flushall()
+    await rig.lead()
+    assert await rig.at(loop, 43) == [30, 40]
+
+
+@pytest.mark.parametrize("has_sql", [True, False])
+async def test_a_scheduler_that_starts_after_a_wipe_asks_sql(rig: Rig, has_sql: bool) -> None:
+    """With a database nothing is lost; without one it goes on from now, and repeats nothing."""
+    if has_sql:
+        await (await rig.app.mirror()).save("other", {"x": "1"})  # makes the SQLite file
+    loop = rig.loop(entry("Shared"))
+    await rig.at(loop, 10)
+    assert await rig.at(loop, 20) == [20]
+    await loop.memory.save(rig.term)
+    await rig.app.broker.client.flushall()
+    await rig.lead()
+    restarted = rig.loop(entry("Shared"))
+    assert await rig.at(restarted, 43) == ([30, 40] if has_sql else [])
+    assert await rig.at(restarted, 55) == [50]
+
+
+async def test_what_is_planned_no_more_is_forgotten_in_sql(rig: Rig) -> None:
+    """An entry that comes back later does not make up for the time in which there was none."""
+    mirror = await rig.app.mirror()
+    await mirror.save("periodic", {"x": "1"})
+    loop = rig.loop(entry())
+    await rig.at(loop, 10)
+    await loop.memory.save(rig.term)
+    assert set(await mirror.load("periodic")) == {"x", entry().key}
+    loop.adopt([replace(entry(), enabled=False)])
+    await rig.at(loop, 15)
+    await loop.memory.save(rig.term)
+    assert set(await mirror.load("periodic")) == {"x"}
+    loop.adopt([entry()])
+    assert await rig.at(loop, 500) == []
+    assert await rig.at(loop, 510) == [510]
+
+
+async def test_another_schedule_holds_from_the_switch_on(rig: Rig) -> None:
+    """It does not make up for the time in which it did not hold, and repeats nothing."""
+    daily = replace(entry(), schedule=CronSchedule("0 0 * * *"))
+    loop = rig.loop(daily)
+    hours = 3600
+    await rig.at(loop, 14 * hours)
+    loop.adopt([replace(entry(), schedule=CronSchedule("0 13 * * *"))])
+    assert await rig.at(loop, 14 * hours + 1) == []
+    assert await rig.at(loop, 37 * hours) == [37 * hours]
+    loop.adopt([replace(entry(), schedule=IntervalSecondsSchedule(hours))])
+    assert await rig.at(loop, 37 * hours + 5) == []
+    assert await rig.at(loop, 38 * hours) == [38 * hours]
+
+
+async def test_what_waits_is_planned_anew_when_its_entry_changes(rig: Rig) -> None:
+    """Other arguments: the same occurrence runs, once, with the new ones."""
+    loop = rig.loop(entry())
+    await rig.at(loop, 5)
+    rig.now = START + timedelta(seconds=10)
+    await loop.tick(rig.term)  # it is queued, and no worker is there
+    loop.adopt([replace(entry(), args={"depth": 2})])
+    rig.now += timedelta(seconds=1)
+    await loop.tick(rig.term)
+    (delivery,), _ = await rig.app.broker.fetch("small-a", "small", 10)
+    at = START + timedelta(seconds=10)
+    assert delivery.id == occurrence_id(entry().key, at)
+    envelope = rig.app.client.read(delivery.id, delivery.envelope)
+    assert envelope.args == {"depth": 2} or 2 in dict(envelope.args).values()
+    await rig.app.broker.settle(delivery, "done", b"document")
+    assert await rig.at(loop, 20) == [20]
+
+
+async def test_what_is_adopted_while_a_plan_is_made_is_planned_next(rig: Rig) -> None:
+    """A configuration that changes amid the planning of the one before is not forgotten."""
+    loop = rig.loop(entry())
+    fired = loop.store.fired
+
+    async def adopt_meanwhile() -> Any:
+        loop.adopt([entry(), entry("Shared")])
+        loop.store.fired = fired  # type: ignore[method-assign]
+        return await fired()
+
+    loop.store.fired = adopt_meanwhile  # type: ignore[method-assign]
+    await rig.at(loop, 5)
+    assert await rig.at(loop, 10) == [10]
+    assert sorted(await rig.at(loop, 20)) == [20, 20]
+
+
+async def test_a_broken_entry_hurts_no_other(rig: Rig) -> None:
+    """What a constructor or a schedule raises is told of that entry; the others fire."""
+    wrong = Once("soon", None)  # type: ignore[arg-type]  # that is the point
+    loop = rig.loop(entry("Refusing"), entry("Sweep", "odd", schedule=wrong), entry())
+    await rig.at(loop, 5)
+    assert await rig.at(loop, 10) == [10]
+    assert set(loop.problems) == {entry("Refusing").key, entry("Sweep", "odd").key}
+    assert "not today" in loop.problems[entry("Refusing").key]
+
+
+async def test_a_schedule_that_is_asked_once_keeps_its_answer(rig: Rig) -> None:
+    """Over a restart too: it is asked again only after it has fired."""
+    at = [START + timedelta(seconds=seconds) for seconds in (10, 30)]
+    first = rig.loop(entry(schedule=Once(at[0])))
+    await rig.at(first, 5)
+    second = rig.loop(entry(schedule=Once(at[1], None)))
+    assert await rig.at(second, 12) == [10]
+    assert await rig.at(second, 31) == [30]
+    assert await rig.at(second, 1000) == []
+
+
+async def test_who_was_deposed_fires_nothing(rig: Rig) -> None:
+    """Its tick says so."""
+    loop = rig.loop(entry())
+    await rig.at(loop, 5)
+    await rig.leadership.resign("a", rig.term)
+    rig.now = START + timedelta(seconds=10)
+    with pytest.raises(DeposedError):
+        await loop.tick(rig.term)
+    with pytest.raises(DeposedError):
+        await rig.loop(entry()).tick(rig.term)
+
+
+def test_jitter_is_the_same_for_everybody_and_within_its_bound() -> None:
+    """It spreads occurrences over the whole of its range."""
+    item = entry(jitter=30)
+    late = [jitter(item, START + timedelta(minutes=n)) for n in range(200)]
+    assert late == [jitter(item, START + timedelta(minutes=n)) for n in range(200)]
+    assert timedelta(0) <= min(late) < timedelta(seconds=3)
+    assert timedelta(seconds=27) < max(late) < timedelta(seconds=30)
+
+
+def test_locks_that_exclude_are_known_by_their_lines() -> None:
+    """What the loop looks for is how a mutex is encoded."""
+    from nonet.locks import encode_locks
+    from nonet.scheduler.periodic import EXCLUSIVE
+
+    assert encode_locks([MutexLock("task", "x")]).startswith(EXCLUSIVE)
