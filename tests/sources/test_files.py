@@ -1,0 +1,285 @@
+"""Configurations in files and directories that somebody edits, swaps or writes at this moment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nonet.config import Config
+from nonet.errors import ConfigurationError
+from nonet.settings import Settings
+from nonet.sources import Source, open_source
+from nonet.sources import files as module
+from nonet.sources.base import MAX_BYTES
+
+
+def source_of(path: Path, check: Callable[[Config], object] | None = None) -> Source:
+    return open_source(str(path), Settings(), check)
+
+
+@pytest.fixture
+def between_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
+    """Edits that happen one by one, each right after a look at the file."""
+    edits: list[Callable[[], object]] = []
+    look = module._look
+
+    def look_then_edit(path: Path) -> module._Look:
+        seen = look(path)
+        if edits:
+            edits.pop(0)()
+        return seen
+
+    monkeypatch.setattr(module, "_look", look_then_edit)
+    yield edits
+    assert not edits, "the source did not look often enough"
+
+
+# ---- a file -------------------------------------------------------------------------------------
+
+
+async def test_a_file_is_read_anew_when_it_changes(tmp_path: Path) -> None:
+    """Each read finds what stands there now; a file has neither revision nor problem."""
+    file = tmp_path / "config.yaml"
+    source = source_of(file)
+    for vo in ("lhcb", "gridpp"):
+        file.write_text(f"vos: [{vo}]")
+        config = await source.read()
+        assert (config.vos, config.source) == ([vo], str(file))
+    assert (source.name, source.poll_seconds) == (str(file), 0.5)
+    assert (source.revision, source.problem) == ("", "")
+
+
+async def test_what_is_being_written_is_not_read(
+    tmp_path: Path, between_looks: list[Callable[[], object]]
+) -> None:
+    """A beginning that would be a good configuration by itself never holds."""
+    file = tmp_path / "config.yaml"
+    file.write_text("vos: [before]")
+    source = source_of(file)
+    await source.read()
+    file.write_text("vos: [half]")
+    between_looks += [
+        lambda: file.write_text(""),
+        lambda: file.unlink(),
+        lambda: file.write_text("vos: [half]"),
+        lambda: file.write_text("vos: [half, whole]"),
+    ]
+    assert (await source.read()).vos == ["half", "whole"]
+
+
+async def test_a_file_that_never_rests_is_not_read(
+    tmp_path: Path, between_looks: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read ends, also when the file changes with every look; the next one finds what is left."""
+    monkeypatch.setattr(module, "_SETTLE_SECONDS", 0.01)
+    file = tmp_path / "config.yaml"
+    file.write_text("vos: [a]")
+    source = source_of(file)
+    texts = iter(f"vos: [v{n}]" for n in range(11))
+    between_looks += [lambda: file.write_text(next(texts))] * 11
+    with pytest.raises(ConfigurationError, match=r"config\.yaml: .*changes without a pause"):
+        await source.read()
+    assert (await source.read()).vos == ["v10"]
+
+
+async def test_bad_and_good_again(tmp_path: Path) -> None:
+    """A bad file is reported by every read until it is good; unreadable ones name the reason."""
+    file = tmp_path / "config.yaml"
+    source = source_of(file)
+    bad: list[tuple[Callable[[], object], str]] = [
+        (lambda: None, "No such file"),
+        (lambda: file.write_text("vos: [lhcb"), r"config\.yaml:\d"),
+        (lambda: file.write_bytes(b"vos: [\xff]"), "is not UTF-8"),
+        (lambda: file.write_text(""), "is empty"),
+    ]
+    for spoil, reason in bad:
+        spoil()
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match=reason):
+                await source.read()
+    file.write_text("vos: [lhcb]")
+    assert (await source.read()).vos == ["lhcb"]
+
+
+async def test_what_has_not_changed_is_not_judged_again(tmp_path: Path) -> None:
+    """A check runs once for each content, whether it refuses it or not."""
+    file = tmp_path / "config.yaml"
+    judged: list[list[str]] = []
+
+    def check(config: Config) -> None:
+        judged.append(config.vos)
+        if config.vos == ["bad"]:
+            raise ConfigurationError("bad is not known here")
+
+    source = source_of(file, check)
+    file.write_text("vos: [good]")
+    first = await source.read()
+    assert await source.read() is first
+    file.write_text("vos: [bad]")
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="not known here"):
+            await source.read()
+    assert judged == [["good"], ["bad"]]
+
+
+async def test_a_pipe_does_not_block(tmp_path: Path) -> None:
+    """Nobody may ever write into it: it is refused at once, in a directory too."""
+    os.mkfifo(tmp_path / "config.yaml")
+    for path in (tmp_path / "config.yaml", tmp_path):
+        with pytest.raises(ConfigurationError, match=r"config\.yaml: .*no regular file"):
+            await source_of(path).read()
+
+
+async def test_no_more_than_four_mebibytes_are_read(tmp_path: Path) -> None:
+    """A wrong path must not fill the memory; what is counted is the sum of a directory."""
+    half = b"#" * (MAX_BYTES // 2)
+    (tmp_path / "a.yaml").write_bytes(half + b"##")
+    (tmp_path / "b.yaml").write_bytes(half)
+    with pytest.raises(ConfigurationError, match="larger than 4 MiB in sum"):
+        await source_of(tmp_path).read()
+    for path in (tmp_path / "a.yaml", Path("/dev/zero")):
+        with pytest.raises(ConfigurationError, match=r"is empty|no regular file"):
+            await source_of(path).read()
+
+
+# ---- a directory --------------------------------------------------------------------------------
+
+
+async def test_a_directory_is_merged(tmp_path: Path) -> None:
+    """Its *.yaml and *.yml count, in the order of their names; hidden and other files do not."""
+    for name, vos in {
+        "b.yml": "vos: [b]",
+        "a.yaml": "common: {}",
+        ".c.yaml": "x",
+        "d.txt": "x",
+    }.items():
+        (tmp_path / name).write_text(vos)
+    (tmp_path / "directory.yaml").mkdir()
+    source = source_of(tmp_path)
+    assert (await source.read()).vos == ["b"]
+    (tmp_path / "a.yaml").write_text("vos: [a]")
+    with pytest.raises(ConfigurationError, match=rf"{tmp_path}/b\.yml.*vos.*also defined in"):
+        await source.read()
+    for file in ("a.yaml", "b.yml"):
+        (tmp_path / file).unlink()
+    with pytest.raises(ConfigurationError, match=r"no \*\.yaml or \*\.yml file"):
+        await source.read()
+
+
+class Mount:
+    """A directory as Kubernetes mounts a ConfigMap."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        self._version: Path | None = None
+
+    def swap(self, files: dict[str, str]) -> None:
+        """Replace all files at once, as the kubelet does; links to files come last."""
+        count = int(self._version.name.rpartition("_")[2]) + 1 if self._version else 0
+        version = self.path / f"..2026_{count}"
+        version.mkdir()
+        for name, text in files.items():
+            (version / name).write_text(text)
+        (self.path / "..data_tmp").symlink_to(version.name)
+        (self.path / "..data_tmp").rename(self.path / "..data")
+        for name in files:
+            if not (self.path / name).is_symlink():
+                (self.path / name).symlink_to(f"..data/{name}")
+        for file in self.path.iterdir():
+            if not file.name.startswith("..") and file.name not in files:
+                file.unlink()
+        if self._version:
+            shutil.rmtree(self._version)
+        self._version = version
+
+
+async def test_a_mounted_directory_is_followed(tmp_path: Path) -> None:
+    """Files change, come and go with a swap; messages name the file that people see."""
+    mount = Mount(tmp_path / "mount")
+    source, one = source_of(mount.path), source_of(mount.path / "a.yaml")
+    mount.swap({"a.yaml": "vos: [v0]"})
+    assert (await source.read()).vos == (await one.read()).vos == ["v0"]
+    mount.swap({"a.yaml": "vos: [v1]", "b.yaml": "common: {}"})
+    assert (await source.read()).vos == (await one.read()).vos == ["v1"]
+    mount.swap({"b.yaml": "vos: [v2]"})
+    assert (await source.read()).vos == ["v2"]
+    mount.swap({"b.yaml": "vas: [v3]"})
+    with pytest.raises(ConfigurationError, match=rf"{mount.path}/b\.yaml"):
+        await source.read()
+
+
+async def test_files_beside_a_mount_count_too(tmp_path: Path) -> None:
+    """A link to a file elsewhere, or a file, in such a directory is part of the configuration."""
+    mount = Mount(tmp_path / "mount")
+    mount.swap({"a.yaml": "vos: [v0]"})
+    (tmp_path / "elsewhere").write_text("common: {limits: {}}")
+    (mount.path / "b.yaml").symlink_to(tmp_path / "elsewhere")
+    (mount.path / "c.yaml").write_text("vos: [twice]")
+    with pytest.raises(ConfigurationError, match=r"c\.yaml.*also defined in .*a\.yaml"):
+        await source_of(mount.path).read()
+
+
+@pytest.mark.parametrize("kind", ["mount", "link"])
+def test_two_versions_are_never_mixed(tmp_path: Path, kind: str) -> None:
+    """However often it is swapped meanwhile: all files of one look are of one version."""
+    mount, link = Mount(tmp_path / "mount"), tmp_path / "link"
+    names = [f"{n:02}.yaml" for n in range(20)]
+
+    def swap(version: int) -> None:
+        files = dict.fromkeys(names, str(version))
+        if kind == "mount":
+            mount.swap(files)
+            return
+        directory = tmp_path / f"v{version}"
+        directory.mkdir()
+        for name, text in files.items():
+            (directory / name).write_text(text)
+        (tmp_path / "next").symlink_to(directory)
+        (tmp_path / "next").rename(link)
+        shutil.rmtree(tmp_path / f"v{version - 1}", ignore_errors=True)
+
+    swap(0)
+    ended = threading.Event()
+
+    def swap_on() -> None:
+        version = 1
+        while not ended.is_set():
+            swap(version)
+            version += 1
+
+    swapping = threading.Thread(target=swap_on)
+    swapping.start()
+    try:
+        seen = [module._look(mount.path if kind == "mount" else link) for _ in range(500)]
+    finally:
+        ended.set()
+        swapping.join()
+    found = [look for look in seen if not look.problem]
+    assert all(len(look.documents) == len(names) for look in found)
+    versions = [{content for _, content in look.documents} for look in found]
+    assert {len(version) for version in versions} == {1}
+    assert len({version for (version,) in versions}) > 3
+
+
+# ---- no source ----------------------------------------------------------------------------------
+
+
+async def test_no_source_is_an_empty_configuration() -> None:
+    """Without NONET_CONFIG the defaults of the classes hold."""
+    source = open_source("", Settings())
+    assert await source.read() == Config()
+    assert (source.problem, source.revision) == ("", "")
+
+
+@pytest.mark.parametrize("text", ["https://t0ken@host/x.git#main", "file:///etc/x", "ext::sh://x"])
+def test_another_scheme_is_refused(text: str) -> None:
+    """The message says what to write, and shows nothing that may be a secret."""
+    with pytest.raises(ConfigurationError, match=r"NONET_CONFIG: .*git\+https://") as raised:
+        open_source(text, Settings())
+    assert "t0ken" not in str(raised.value)
