@@ -22,6 +22,7 @@ _STRUCTURE = (
         "watch",
         "config",
         "limits*",
+        "paused",
         "counters",
         "events",
         "clock*",

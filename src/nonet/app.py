@@ -33,6 +33,7 @@ from nonet.service import who
 from nonet.settings import Settings, load_settings
 from nonet.sources import open_source
 from nonet.stores.broker import Broker, Waits
+from nonet.stores.controls import Controls
 from nonet.stores.events import Events
 from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import Leader, Leadership
@@ -387,6 +388,11 @@ class Nonet:
     def limits(self) -> Limits:
         """The limits that hold, and how to override them. Raises `NotBoundError` if not open."""
         return Limits(self.broker.client, self.settings.namespace)
+
+    @property
+    def controls(self) -> Controls:
+        """What is paused, and how to change it. Raises `NotBoundError` if not open."""
+        return Controls(self.broker.client, self.settings.namespace)
 
     @property
     def events(self) -> Events:

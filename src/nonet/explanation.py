@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from nonet.pauses import Pause, as_option, in_words
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Whoever promotes looks once a second; what is due for longer is not looked at.
 _PROMOTED_WITHIN = 3.0
@@ -79,6 +81,7 @@ class Facts:
             ``beyond``: there are more than `ahead`; ``none``: it is in no stream.
         workers, idle: live workers of its size, and those of them that are asking for work.
         promoters: live processes that move what is due.
+        paused: what keeps a queued or waiting task from starting.
     """
 
     id: str
@@ -100,6 +103,7 @@ class Facts:
     workers: int = 0
     idle: int = 0
     promoters: int = 0
+    paused: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +112,8 @@ class Explanation:
 
     Attributes:
         state: as `TaskStatus.state`.
-        cause: one word for programs: ``running``, ``lock``, ``calm`` (no lock is granted
-            right after a loss of data), ``turn`` (others came first),
+        cause: one word for programs: ``running``, ``paused``, ``lock``, ``calm`` (no lock is
+            granted right after a loss of data), ``turn`` (others came first),
             ``limiter``, ``rate``, ``impossible``, ``look`` (nothing refuses it, it will be looked
             at), ``hand-back``, ``hand-over`` (durable, in SQL only),
             ``time``, ``retry``, ``promoter`` (due, but nobody moves it),
@@ -143,6 +147,8 @@ def explain(facts: Facts) -> Explanation:
         return _made(facts, "ended", facts.state + (f": {facts.error}" if facts.error else ""))
     if facts.state in ("running", "dying") and facts.worker:
         return _in_hands(facts)
+    if facts.paused is not None:
+        return _paused(facts, facts.paused)
     if facts.is_parked:
         return _refused(facts)
     if facts.due is not None and facts.state in ("delayed", "waiting", "dying"):
@@ -229,6 +235,15 @@ def _in_hands(facts: Facts) -> Explanation:
         text += f"start a task-worker --size {size}"
         cause = "worker"
     return _made(facts, cause, text, worker=facts.worker)
+
+
+def _paused(facts: Facts, pause: Pause) -> Explanation:
+    reason = f": {pause.reason}" if pause.reason else ""
+    text = (
+        f"{facts.state}: {in_words(pause.what)} is paused since {pause.since:%Y-%m-%d %H:%M:%SZ} "
+        f"by {pause.who}{reason}; resume with 'task-run resume {as_option(pause.what)}'"
+    )
+    return _made(facts, "paused", text)
 
 
 def _refused(facts: Facts) -> Explanation:

@@ -30,13 +30,15 @@ this table.
     limiter:conc:…          ZSET    owner → expiry of each slot; :@VO:… where a VO has its own
     limiter:rate:…          ZSET    ``owner|items`` → grant time
     sum:LIMITER             STRING  the sum of these items
-    queue:LOCK              ZSET    waiting task → rank, or rank - 4·10¹⁵ once woken
+    queue:LOCK              ZSET    waiting task → rank, or rank - 4·10¹⁵ once woken; LOCK is
+                                    paused:PRIORITY:SIZE:NAME for those that are paused
     writers:LOCK            ZSET    the waiting writers among them
     watch                   ZSET    contended lock → when to look at its queue (µs)
     limits                  HASH    KIND|vo|type|key|action → limit, limit|window ms, off
     limits:config           HASH    same, as the leader published them from the file
     limits:live             HASH    same field → ``value at (µs) who``: overrides by hand
     limits:version          STRING  of what the leader published
+    paused                  HASH    all, stream:PRIORITY:SIZE, task:NAME → ``at (µs)|who|reason``
     config                  HASH    what the leader published: version, document, source, revision,
                                     at (µs), who; and what is wrong with the source: problem,
                                     problem_at (µs)
@@ -86,13 +88,16 @@ EVENT_KINDS = {
     "limit-unset": "a limit set by hand was taken back",
     "limits-published": "the configuration has changed limits",
     "lock-released": "a lock was taken from its holder",
+    "pause": "work was paused",
     "quarantine-discard": "entries of the quarantine were deleted",
     "quarantine-retry": "an entry of the quarantine was submitted as a task",
+    "resume": "paused work was resumed",
     "schedule-pause": "a periodic entry was paused",
     "schedule-resume": "a periodic entry was resumed",
     "schedule-run": "a periodic entry was run by hand",
     "startup-hook": "a start-up hook succeeded or failed",
     "tasks-cancelled": "tasks that did not run were cancelled",
+    "tasks-hastened": "delayed tasks were made due by hand",
 }
 
 

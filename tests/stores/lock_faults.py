@@ -136,8 +136,8 @@ FAULTS = (
     ),
     Fault(
         "configured limits are not read",
-        "if are_limits_set() then\n    local memo",
-        "if false then\n    local memo",
+        "and are_limits_set() then\n    local memo",
+        "and false then\n    local memo",
     ),
     Fault(
         "who is of age keeps no places at limiters",
@@ -156,8 +156,8 @@ FAULTS = (
     ),
     Fault(
         "who waits for the last limit of its class is lost when that is unset",
-        "(me.places ~= '' or are_limits_set())",
-        "are_limits_set()",
+        "me.places ~= '' or are_limits_set() or",
+        "are_limits_set() or",
     ),
     Fault(
         "a lost fetch is given back without its locks",

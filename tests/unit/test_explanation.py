@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from nonet.explanation import Explanation, Facts, LockHolder, Refusal, explain
+from nonet.pauses import Pause
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
+SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)
 HOLDER = LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)
 PROGRAM = LockHolder("hold-1", "hold", "8@host", 3.0, 20.0, True)
 LOST = LockHolder("t-2", "files:Audit", "", None, 12.0, False)
@@ -39,6 +41,23 @@ def queued(**known: Any) -> Facts:
             facts("dead", is_ended=True, error="ValueError: no (retries)"),
             "ended",
             "dead: ValueError: no (retries)",
+        ),
+        (
+            facts("cancelled", is_ended=True, error="by ann@host 7: by mistake"),
+            "ended",
+            "cancelled: by ann@host 7: by mistake",
+        ),
+        (
+            queued(paused=Pause("stream:normal:small", SINCE, "ann@host 7", "disk full")),
+            "paused",
+            "queued: stream normal:small is paused since 2026-07-01 11:00:00Z by ann@host 7: disk "
+            "full; resume with 'task-run resume --stream normal:small'",
+        ),
+        (
+            parked(None, paused=Pause("all", SINCE, "ann@host 7")),
+            "paused",
+            "waiting: everything is paused since 2026-07-01 11:00:00Z by ann@host 7; resume with "
+            "'task-run resume --all'",
         ),
         (
             facts("running", worker="7@host", running_seconds=12.3),

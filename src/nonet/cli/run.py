@@ -8,7 +8,19 @@ from __future__ import annotations
 
 import typer
 
-from nonet.cli import config, database, dlq, limits, locks, quarantine, schedules, tasks, views
+from nonet.cli import (
+    config,
+    control,
+    database,
+    delayed,
+    dlq,
+    limits,
+    locks,
+    quarantine,
+    schedules,
+    tasks,
+    views,
+)
 from nonet.cli.common import Version
 from nonet.cli.demo import demo
 from nonet.cli.doctor import doctor
@@ -38,6 +50,10 @@ app.command()(views.workers)
 app.command()(views.groups)
 app.add_typer(locks.app, name="locks")
 app.add_typer(limits.app, name="limits")
+app.command()(control.pause)
+app.command()(control.resume)
+app.command()(control.paused)
+app.add_typer(delayed.app, name="delayed")
 app.command()(events)
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(dlq.app, name="dlq")

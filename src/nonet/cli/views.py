@@ -9,6 +9,7 @@ import typer
 
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
 from nonet.cli.output import print_fields, print_json, print_rows
+from nonet.pauses import in_words, of_task
 from nonet.service import ExitCode
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def queues(
 ) -> None:
     """Show the nine streams and the delayed tasks.
 
+    Nothing is started of streams that are paused, see 'task-run paused'.
     Row 'delayed' counts the tasks that wait for their time, for a retry or for a lock.
     """
 
@@ -30,11 +32,20 @@ def queues(
         async with observer(namespace, state_dir) as nonet:
             found = await nonet.client.results.queues()
             delayed = await nonet.client.results.delayed()
+            pauses = await nonet.controls.load()
         rows: list[dict[str, Any]] = [
-            {"queue": f"{item.priority}:{item.size}", **dataclasses.asdict(item)} for item in found
+            {
+                "queue": (name := f"{item.priority}:{item.size}"),
+                **dataclasses.asdict(item),
+                "paused": of_task(pauses, name, "") is not None,
+            }
+            for item in found
         ]
         later = dict.fromkeys(rows[0]) | {"queue": "delayed", "depth": delayed, "running": 0}
         print_rows([*rows, later], as_json, "")
+        if classes := [item.what for item in pauses if item.what.startswith("task:")]:
+            words = ", ".join(in_words(what) for what in classes)
+            typer.echo(f"paused, too: {words}; see 'task-run paused'", err=True)
         return ExitCode.OK
 
     run(debug, command)

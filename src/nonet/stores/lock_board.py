@@ -11,6 +11,7 @@ from typing import Any
 from nonet.errors import InvalidArgumentsError, NotFoundError
 from nonet.explanation import Facts, LockHolder, Refusal
 from nonet.keys import prefix
+from nonet.pauses import Pause
 from nonet.stores.clock import logical_now, microseconds
 from nonet.stores.redis import AsyncRedis, Scripts, literal, server_errors
 from nonet.stores.results import parse_ended
@@ -319,6 +320,7 @@ def _facts(id: str, found: dict[str, Any]) -> Facts:
         workers=int(text.get("workers", 0)),
         idle=int(text.get("idle", 0)),
         promoters=int(text.get("promoters", 0)),
+        paused=Pause.decode(text["paused"], text.get("pause", "")) if "paused" in text else None,
     )
 
 
@@ -326,7 +328,9 @@ def _ended_facts(id: str, value: bytes, now: int) -> Facts:
     ended = parse_ended(value)
     document = ended.document
     error = ""
-    if ended.state != "done":
+    if ended.state == "cancelled":
+        error = document.error.removeprefix("cancelled ") if document else ""
+    elif ended.state != "done":
         reason = document.reason if document else ""
         kind = f"{document.error_type}: {document.error}" if document else "no error is kept"
         error = f"{kind} ({reason})" if reason else kind

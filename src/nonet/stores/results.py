@@ -30,6 +30,7 @@ _RECHECK_SECONDS = 5.0
 # One look is always granted, also to who does not want to wait.
 _LOOK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,37 @@ class Results:
                 if named and state in (None, found.state):
                     yield found
 
+    async def delayed_tasks(self, *, task: str | None = None) -> AsyncIterator[TaskStatus]:
+        """Delayed tasks, also those that wait for a retry, the soonest first.
+
+        Args:
+            task: only of this class, full or bare name.
+        """
+        key, last, seen = f"{self._prefix}tasks:delayed", b"-inf", 0
+        set_by = await correction(self._client, self._prefix)
+        while True:
+            async with server_errors(self._client):
+                # From the last instant on, as what is promoted meanwhile leaves the set.
+                page = await self._client.execute_command(
+                    "ZRANGEBYSCORE", key, last, "+inf", "WITHSCORES", "LIMIT", seen, _PAGE
+                )
+                rows = [(id.decode(), due) for id, due in zip(page[::2], page[1::2], strict=True)]
+                async with self._client.pipeline(transaction=False) as pipe:
+                    for id, _ in rows:
+                        pipe.hgetall(f"{self._prefix}t:{id}")
+                    records = await pipe.execute()
+            for (id, due), record in zip(rows, records, strict=True):
+                if _is_task(record) and record.get(b"state") == b"delayed":
+                    at = _EPOCH + timedelta(microseconds=int(float(due))) - set_by
+                    found = _live_status(id, record, at, None)
+                    if task in (None, found.name, found.name.rpartition(":")[2]):
+                        yield found
+            if len(rows) < _PAGE:
+                return
+            same = [due for _, due in rows if due == rows[-1][1]]
+            seen = (seen if last == rows[-1][1] else 0) + len(same)
+            last = rows[-1][1]
+
     async def _wall_due(self, due: float | None) -> datetime | None:
         if due is None:
             return None
@@ -324,7 +356,7 @@ def _ended_status(id: str, ended: Ended) -> TaskStatus:
     document = ended.document
     if document is None:
         return TaskStatus(id=id, name="", state=ended.state)
-    error = f"{document.error_type}: {document.error}" if document.error_type else ""
+    error = f"{document.error_type}: {document.error}" if document.error_type else document.error
     return TaskStatus(
         id=id,
         name=document.name,

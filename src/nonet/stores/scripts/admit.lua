@@ -6,7 +6,7 @@
 -- returns {'OK', marks of the limiters that hold} | {'STALE'} | {'REFUSED', name of the lock}
 -- @include base
 -- @defer events beginning begin_epoch
--- @include epoch wake record limits locks queues refusal waiting
+-- @include epoch wake record limits locks pauses queues refusal waiting
 local id, gen, fence, lock_ttl = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local key, owner = P .. 't:' .. id, id .. '/' .. gen .. '/' .. fence
 current_epoch(ARGV[6], lock_ttl)

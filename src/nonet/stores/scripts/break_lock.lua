@@ -11,7 +11,7 @@
 --       who came after), who asks (user@host pid)
 -- returns {items or slots that were dropped, holders, ids that were woken, 1 if there are more};
 --       a holder is a row of lib/sight, whose last field says whether it was voided
--- @include base wake record rescue limits locks queues refusal waiting sight events
+-- @include base wake record rescue limits locks pauses queues refusal waiting sight events
 local name, last_fence, who = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local lock = lock_named(name)
 local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now)

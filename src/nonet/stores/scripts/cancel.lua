@@ -4,7 +4,7 @@
 -- ARGV  result ttl ms, dedup ttl ms, 1 if unknown ids are those of durable tasks in SQL else 0,
 --       n × (id, document: its result)
 -- returns n × the state of the task now: cancelled, also if it was before; '' if it is unknown
--- @include base wake record limits locks index group finish queues refusal waiting cancel
+-- @include base wake record limits locks index group finish pauses queues refusal waiting cancel
 local ttl, dedup, is_in_sql = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 
 local function cancel(id, document)

@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  worker, size, lock ttl ms, n × (key and entry, with a blank between) that the worker knows
 -- returns the number of tasks that were queued again
--- @include base wake record rescue limits locks queues refusal waiting
+-- @include base wake record rescue limits locks pauses queues refusal waiting
 local worker, size, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local known, given = {}, 0
 for i = 4, #ARGV do

@@ -5,7 +5,7 @@
 -- ARGV  id, how many holders to name, how many entries of a stream to look at for its place
 -- returns {n × (name, value)}, holders as the value of 'holders' (rows of lib/sight); empty: the id
 --       is unknown
--- @include base wake record limits locks queues refusal sight
+-- @include base wake record limits locks pauses queues refusal sight
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
 
@@ -107,6 +107,9 @@ local function add_refusal(me)
     return
   end
   local lock = refusal.lock
+  if lock.kind == 'P' then
+    return  -- told with the others
+  end
   add('lock', lock.counter)
   add('kind', lock.kind)
   add('held', refusal.held and 1 or 0)
@@ -157,6 +160,11 @@ add('attempt', record.attempt)
 add('started', record.started)
 local due = redis.call('ZSCORE', P .. 'tasks:delayed', id)
 add('due', due and tonumber(due))
+if record.state == 'queued' or record.state == 'waiting' then
+  local pause = pause_of(record.stream, record.name)
+  add('paused', pause)
+  add('pause', pause and redis.call('HGET', P .. 'paused', pause))
+end
 add_workers(size_of(record.stream or ''))
 if record.owner then
   add_worker(record.owner)

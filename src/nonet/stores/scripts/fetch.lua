@@ -12,7 +12,7 @@
 --       only for dying tasks; of a running one what it died of says why its envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
--- @include epoch wake record rescue limits locks queues refusal waiting
+-- @include epoch wake record rescue limits locks pauses queues refusal waiting
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longest, HARD_LIMIT = tonumber(ARGV[10]), 4 * 1048576
@@ -94,12 +94,14 @@ end
 
 local function deliver(pointer, record)
   local id, lines = pointer.id, read_lines(pointer, record.since)
-  if lines == '' and not record.since and not are_limits_set() then
+  local is_paused = pause_of(record.stream, record.name)
+  if lines == '' and not record.since and not are_limits_set() and not is_paused then
     fence = fence + 1
     return hand_over(pointer, record, 'running', '', '', '')
   end
-  local task = (record.places or are_limits_set()) and record.name or ''
+  local task = (record.places or is_paused or are_limits_set()) and record.name or ''
   local me = new_waiter(id, record, parse_locks(lines, lock_ttl, task))
+  add_pause(me)
   local refusal = refusal_of(me)
   if refusal and refusal.impossible then
     return refuse_for_ever(pointer, record, me, refusal.lock)
@@ -153,10 +155,17 @@ local function give_up(key, entry, fields, problem)
   end
 end
 
+-- What is woken is read nevertheless, and parked: those of age are among the ones of realtime, and
+-- whoever keeps a place at a lock has to give it up.
+local function is_skipped(kind, priority)
+  local pauses = read_pauses()
+  return pauses.all or kind == 'tasks' and pauses['stream:' .. priority .. ':' .. size]
+end
+
 for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   for _, kind in ipairs({'woken', 'tasks'}) do
     local key = P .. kind .. ':' .. priority .. ':' .. size
-    while free > 0 and looks > 0 do
+    while free > 0 and looks > 0 and not is_skipped(kind, priority) do
       local wanted = math.min(free, looks)
       local entries = read(key, wanted)
       for _, item in ipairs(entries) do

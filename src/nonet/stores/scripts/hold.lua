@@ -9,7 +9,7 @@
 --       the lock}: it is held, in the end, where it is asked for; each with epoch and its sequence
 -- @include base
 -- @defer events beginning begin_epoch
--- @include epoch wake record limits locks queues refusal waiting deadlock
+-- @include epoch wake record limits locks pauses queues refusal waiting deadlock
 local id, lines, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local key = P .. 't:' .. id
 local since, seq = current_epoch(ARGV[6], lock_ttl)

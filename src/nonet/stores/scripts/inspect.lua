@@ -236,6 +236,15 @@ local function tell_hooks(key)
   end
 end
 
+local function tell_pauses(key)
+  local found = redis.call('HGETALL', key)
+  for i = 1, #found, 2 do
+    if not string.match(found[i + 1], '^%d+|[^|]*|') then
+      tell_garbage(key, found[i] .. ' ' .. found[i + 1])
+    end
+  end
+end
+
 local function nothing() end
 
 -- By the name of a key up to its first colon: its type, and what there is to tell of it. false: any.
@@ -250,7 +259,8 @@ local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'strin
   fence = {'string', tell_counter}, epoch = {'hash', tell_epoch}, leader = {'hash', tell_leader},
   clock = {false, nothing}, term = {'string', tell_counter}, promoted = {'string', tell_counter},
   periodic = {'hash', nothing}, startup = {'hash', tell_hooks}, quarantine = {false, nothing},
-  config = {'hash', nothing}, limits = {false, nothing}, probe = {false, nothing}}
+  config = {'hash', nothing}, limits = {false, nothing}, paused = {'hash', tell_pauses},
+  probe = {false, nothing}}
 -- Of some the second word counts, too, or the whole name.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', tell_holder},
   ['limiter:conc'] = {'zset', tell_holders}, ['limiter:rate'] = {'zset', tell_lasting},

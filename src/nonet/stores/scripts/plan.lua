@@ -8,7 +8,7 @@
 --       verb: new | same | turn  it is planned, and has not been, has, or has been in another way
 --             off | drop         it is disabled, or exists no more
 -- returns the entries of which an occurrence was withdrawn; 0 if another term leads
--- @include base wake record limits locks index group finish queues refusal waiting cancel
+-- @include base wake record limits locks index group finish pauses queues refusal waiting cancel
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
 if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
   return 0

@@ -7,7 +7,7 @@
 --       by a leader after which workers help; first and longest pause µs before a parked task is
 --       looked at by itself; lock aging µs; µs that it cannot be later than or ''
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
--- @include base wake record limits locks queues refusal waiting
+-- @include base wake record limits locks pauses queues refusal waiting
 local term, batch = ARGV[1], tonumber(ARGV[2])
 local waits = {first = tonumber(ARGV[4]), longest = tonumber(ARGV[5]), aging = tonumber(ARGV[6])}
 -- Somebody set the clock, and the leader has not put it right yet.

@@ -11,7 +11,7 @@
 -- returns OK | STALE (not the owner) | LOST (a lock ran out: nothing was changed); HASH counters
 --       counts the two refusals
 -- @include base wake record limits locks index group finish
--- @defer queues refusal waiting offer_all
+-- @defer pauses queues refusal waiting offer_all
 local id, gen, fence, stream_key, entry = ARGV[1], ARGV[2], ARGV[3], P .. ARGV[4], ARGV[5]
 local outcome, document, text = ARGV[6], ARGV[7], string.sub(ARGV[8], 1, 60)
 local due, started = now + tonumber(ARGV[9]), ARGV[10] == '1'

@@ -4,7 +4,7 @@
 -- ARGV  id, client (told through its wake list), tasks and holds in which it waits …
 -- returns {'ended', value} | {'live'} | {'unknown'} | {'deadlock', lock}: the task cannot go on
 --       before one of those has ended in which its end is awaited
--- @include base wake limits locks queues deadlock
+-- @include base wake limits locks pauses queues deadlock
 local id = ARGV[1]
 local value = redis.call('GET', P .. 'r:' .. id)
 if value then

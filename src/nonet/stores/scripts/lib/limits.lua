@@ -73,7 +73,7 @@ end
 -- Find out what holds for a limiter now: sets limit (nil: off), window and where it is counted.
 local function resolve_limit(lock)
   local mark = 'x'
-  if are_limits_set() then
+  if lock.kind ~= 'P' and are_limits_set() then
     local memo = lock.kind .. lock.vo .. '|' .. lock.name
     if not found_limits[memo] then
       local value, of_vo = configured_limit(lock)

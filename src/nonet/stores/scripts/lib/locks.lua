@@ -1,6 +1,7 @@
 -- lib/locks: needs base, limits. What a lock is: who holds it, whether it is free, and how it is
 -- taken, renewed and released. A lock line is kind|name|ttl ms|limit|window ms|items; kind M mutex,
--- W writer, R reader, C concurrency, L rate, and V for the VO of the task. owner is id/gen/fence.
+-- W writer, R reader, C concurrency, L rate, and V for the VO of the task; in scripts also P, which a
+-- paused task waits for (see lib/queues). owner is id/gen/fence.
 -- Expiries are compared with now; the TTL of a key only collects garbage.
 
 local function new_lock(kind, name, ttl, vo)

@@ -1,4 +1,4 @@
--- lib/queues: needs base, wake, limits, locks. Who waits for a lock: queues, ranks, places.
+-- lib/queues: needs base, wake, limits, locks, pauses. Who waits for a lock: queues, ranks, places.
 --
 -- A task that a structural lock refuses stands in the queues of all its structural locks, so that
 -- nobody who came later takes one of them; a task that only a limiter refuses stands in that
@@ -40,12 +40,27 @@ local function read_waiter(id)
   return record.ticket and new_waiter(id, record, {})
 end
 
+-- A paused task stands in a queue of its kind alone, as at a limiter that allows none: all of one
+-- stream and class are in the same. It is the last of its places, so that the others keep theirs.
+local function add_pause(me)
+  if #me.places > #me.locks or pause_of(me.stream, me.name) then
+    local lock = new_lock('P', 'paused:' .. me.stream .. ':' .. me.name, 0, '')
+    lock.limits = true
+    me.locks[#me.locks + 1] = lock
+  end
+end
+
 -- Its locks are read apart: not all need them. A hold has no class whose limits would count; a task
 -- may stand at a limit of its class that is no longer set.
 local function read_locks(me)
   local lines = redis.call('GET', P .. 'l:' .. me.id) or ''
-  local is_limited = me.stream ~= 'hold' and (me.places ~= '' or are_limits_set())
+  if me.stream == 'hold' then
+    me.locks = parse_locks(lines, 0, '')
+    return
+  end
+  local is_limited = me.places ~= '' or are_limits_set() or pause_of(me.stream, me.name)
   me.locks = parse_locks(lines, 0, is_limited and me.name or '')
+  add_pause(me)
 end
 
 local function load_waiter(id)

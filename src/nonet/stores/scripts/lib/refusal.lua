@@ -1,4 +1,4 @@
--- lib/refusal: needs base, limits, locks, queues. What keeps a task from its locks now.
+-- lib/refusal: needs base, limits, locks, pauses, queues. What keeps a task from its locks now.
 
 -- Whether somebody of a lower rank stands in a queue, and whether anybody else does.
 local function is_overtaking(queue, me)
@@ -45,6 +45,10 @@ end
 -- before), whether an aged task is the next to get it, when to look again, and whether it can never
 -- be granted.
 local function refusal_of(me)
+  local last = me.locks[#me.locks]
+  if last and last.kind == 'P' and pause_of(me.stream, me.name) then
+    return {lock = last, held = true, look = now + SLOW_LOOK}
+  end
   for _, lock in ipairs(me.locks) do
     if not lock.limits then
       local expiry = held_until(lock)

@@ -1,0 +1,115 @@
+"""What operators can pause: everything, a stream, a task class; how it is written. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from nonet.errors import ConfigurationError, suggestion
+
+PRIORITIES = ("realtime", "normal", "background")
+SIZES = ("small", "medium", "large")
+EVERYTHING = "all"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NAME = re.compile(r"([^\W\d]\w*:)?[^\W\d]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Work that is not started.
+
+    Attributes:
+        what: as Redis has it: ``all``, ``stream:PRIORITY:SIZE`` or ``task:NAME``.
+        since: when it was paused.
+        who: ``user@host pid``.
+        reason: why, for people; may be empty.
+    """
+
+    what: str
+    since: datetime
+    who: str
+    reason: str = ""
+
+    def encode(self) -> str:
+        """As Redis keeps it beside `what`: ``at (µs)|who|reason``."""
+        return f"{(self.since - _EPOCH) // timedelta(microseconds=1)}|{self.who}|{self.reason}"
+
+    @classmethod
+    def decode(cls, what: str, value: str) -> Pause:
+        """What `encode` gave.
+
+        >>> found = Pause.decode("task:Audit", "0|ann@host 7|a | b")
+        >>> found.since.year, found.who, found.reason
+        (1970, 'ann@host 7', 'a | b')
+        """
+        at, who, reason = [*value.split("|", 2), "", ""][:3]
+        since = _EPOCH + timedelta(microseconds=int(at) if at.isdecimal() else 0)
+        return cls(what, since, who, reason)
+
+
+def in_words(what: str) -> str:
+    """What is paused, for people.
+
+    >>> in_words("all"), in_words("stream:normal:small"), in_words("task:Audit")
+    ('everything', 'stream normal:small', 'task Audit')
+    """
+    return "everything" if what == EVERYTHING else what.replace(":", " ", 1)
+
+
+def as_option(what: str) -> str:
+    """How ``task-run pause`` and ``resume`` take it.
+
+    >>> as_option("all"), as_option("stream:normal:small"), as_option("task:Audit")
+    ('--all', '--stream normal:small', '--task Audit')
+    """
+    return "--all" if what == EVERYTHING else "--" + what.replace(":", " ", 1)
+
+
+def streams(pattern: str) -> list[str]:
+    """The streams that somebody means: ``PRIORITY:SIZE``, either of them may be ``*``.
+
+    Raises:
+        ConfigurationError: there is no such priority or size.
+
+    >>> streams("background:*")
+    ['stream:background:small', 'stream:background:medium', 'stream:background:large']
+    """
+    priority, _, size = pattern.partition(":")
+    for written, known in ((priority, PRIORITIES), (size, SIZES)):
+        if written not in ("*", *known):
+            raise ConfigurationError(
+                f"--stream {pattern}: expected PRIORITY:SIZE, for example background:small or "
+                f"*:large; {written or 'nothing'!r} is none of {', '.join(known)}."
+                + suggestion(written, known)
+            )
+    return [
+        f"stream:{one}:{other}"
+        for one in (PRIORITIES if priority == "*" else [priority])
+        for other in (SIZES if size == "*" else [size])
+    ]
+
+
+def task(name: str) -> str:
+    """A task class that somebody means, by its full or its bare name.
+
+    Raises:
+        ConfigurationError: that is no name of a class.
+
+    >>> task("files:RemoveFile")
+    'task:files:RemoveFile'
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"--task {name!r} must be CATEGORY:CLASS, or a bare class name")
+    return f"task:{name}"
+
+
+def of_task(pauses: Sequence[Pause], stream: str, name: str) -> Pause | None:
+    """Which pause keeps a task from starting; the most general if there are several."""
+    by_what = {pause.what: pause for pause in pauses}
+    bare = name.rpartition(":")[2]
+    for what in (EVERYTHING, f"stream:{stream}", f"task:{name}", f"task:{bare}"):
+        if what in by_what:
+            return by_what[what]
+    return None

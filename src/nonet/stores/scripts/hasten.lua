@@ -1,0 +1,17 @@
+#!lua flags=allow-oom
+-- hasten: let delayed tasks be due now, those that wait for a retry too.
+-- KEYS  prefix
+-- ARGV  n × id
+-- returns n × the state of the task before; '' if it is unknown
+-- @include base wake record
+local answer = {}
+for i, id in ipairs(ARGV) do
+  local record = read_fields(P .. 't:' .. id, {'state', 'stream'})
+  local state = record.stream ~= 'hold' and record.state
+  if state == 'delayed' then
+    redis.call('HSET', P .. 't:' .. id, 'due', digits(now))
+    delay(id, now)
+  end
+  answer[i] = state or string.match(redis.call('GETRANGE', P .. 'r:' .. id, 0, 63), '^[^|]*')
+end
+return answer

@@ -1,0 +1,30 @@
+-- lib/pauses: needs base. What operators have paused. HASH paused: what → 'at (µs)|who|reason'; what
+-- is all, stream:PRIORITY:SIZE, or task:NAME with a full or a bare class name.
+
+local paused = nil  -- asked once a script
+
+local function read_pauses()
+  if not paused then
+    paused = {}
+    for _, what in ipairs(redis.pcall('HKEYS', P .. 'paused')) do
+      paused[what] = true
+    end
+  end
+  return paused
+end
+
+-- Which pause keeps a task of this stream and full class name from starting, or nil.
+local function pause_of(stream, name)
+  local all = read_pauses()
+  if next(all) == nil then
+    return nil
+  end
+  name = name or ''
+  for _, what in ipairs({'all', 'stream:' .. (stream or ''), 'task:' .. name,
+    'task:' .. string.match(name, '[^:]*$')}) do
+    if all[what] then
+      return what
+    end
+  end
+  return nil
+end

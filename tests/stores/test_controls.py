@@ -1,0 +1,432 @@
+"""Pausing and resuming on a real server: what starts, what waits, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from stores.test_broker import fetch, make_broker, record, task, until_due
+
+from nonet import pauses
+from nonet.diagnosis import examine
+from nonet.locks import ConcurrencyLimiter, MutexLock, encode_locks
+from nonet.stores.broker import Broker, Submission
+from nonet.stores.cancellation import Cancellation
+from nonet.stores.controls import Controls
+from nonet.stores.events import Event, Events
+from nonet.stores.inspection import Inspection
+from nonet.stores.leadership import Leadership
+
+MUTEX = encode_locks([MutexLock("job", 1)])
+WHO = "ann@host 7"
+ALL = "all"
+STREAM = "stream:normal:small"
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = make_broker(redis_url)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def controls(broker: Broker) -> Controls:
+    return Controls(broker.client, "test")
+
+
+def of(name: str, id: str, stream: str = "normal:small", locks: str = "") -> Submission:
+    return Submission(id, name, stream, b"envelope", locks)
+
+
+async def ids(broker: Broker, free: int = 10) -> list[str]:
+    return [item.id for item in await fetch(broker, free)]
+
+
+async def register(broker: Broker, worker: str = "small-a") -> None:
+    """A worker that lives: places are kept for the tasks that are woken."""
+    now = int((await broker.now()).timestamp() * 1e6)
+    await broker.client.zadd("{test}:workers", {worker: now + 60_000_000})
+
+
+async def all_of(broker: Broker) -> list[str]:
+    """Fetch and settle until nothing is left, promoting between; ids in the order of delivery."""
+    found: list[str] = []
+    for _ in range(100):
+        while await broker.client.zcount("{test}:watch", 0, "+inf"):
+            promoted = await broker.promote()
+            if promoted.next_in != 0:
+                break
+        got = await fetch(broker, 50)
+        if not got:
+            return found
+        found += [item.id for item in got]
+        for item in got:
+            assert await broker.settle(item, "done") == "OK"
+    raise AssertionError(f"there is no end: {found[-10:]}")
+
+
+async def calls(broker: Broker) -> int:
+    stats = await broker.client.info("commandstats")
+    return int(stats.get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+EVERY_PAUSE = ["all", "stream:normal:small", "task:Task", "task:probe:Task"]
+
+
+class TestWhatIsPaused:
+    @pytest.mark.parametrize("what", EVERY_PAUSE)
+    async def test_nothing_starts_until_it_is_resumed(
+        self, broker: Broker, controls: Controls, what: str
+    ) -> None:
+        """Whatever is paused: submits are accepted, nothing starts; then all start, each once."""
+        await broker.submit([task("a"), task("b", locks=MUTEX)])
+        await controls.pause([what], WHO)
+        await broker.submit([task("c")])
+        assert await ids(broker) == []
+        assert await ids(broker) == []
+        await controls.resume([what], WHO)
+        assert await all_of(broker) == ["a", "b", "c"]
+        assert await broker.client.keys("{test}:queue:*") == []
+
+    @pytest.mark.parametrize("what", EVERY_PAUSE)
+    async def test_what_runs_goes_on(self, broker: Broker, controls: Controls, what: str) -> None:
+        """A running task can be settled, and what it hands back waits with the others."""
+        await broker.submit([task("a"), task("b")])
+        first, second = await fetch(broker)
+        await controls.pause([what], WHO)
+        assert await broker.settle(first, "done") == "OK"
+        assert await broker.settle(second, "back") == "OK"
+        assert await ids(broker) == []
+        await controls.resume([what], WHO)
+        assert await all_of(broker) == ["b"]
+
+    async def test_the_others_start(self, broker: Broker, controls: Controls) -> None:
+        """A stream or class that is paused keeps nothing else up."""
+        await controls.pause([STREAM, "task:m:One"], WHO)
+        await broker.submit(
+            [
+                of("m:One", "a", "background:small"),
+                of("n:One", "b", "background:small"),
+                of("m:Two", "c", "background:small"),
+                of("m:Two", "d", "normal:small"),
+                of("m:Two", "e", "realtime:small"),
+            ]
+        )
+        assert await ids(broker) == ["e", "b", "c"]
+
+    async def test_a_bare_name_means_every_category(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """A bare name pauses the class in each category; resuming one leaves the others' pause."""
+        await controls.pause(["task:One", "task:m:One"], WHO)
+        await broker.submit([of("m:One", "a"), of("n:One", "b"), of("m:OneMore", "c")])
+        assert await ids(broker) == ["c"]
+        await controls.resume(["task:One"], WHO)
+        assert await all_of(broker) == ["b"]
+        await controls.resume(["task:m:One"], WHO)
+        assert await all_of(broker) == ["a"]
+
+    async def test_an_aged_task_does_not_slip_through(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """One of age is read among the realtime ones; a pause of its own stream holds for it."""
+        await register(broker)
+        await broker.submit([task("a", locks=MUTEX), task("b", locks=MUTEX)])
+        (holder,) = await fetch(broker)
+        await broker.client.hset("{test}:t:b", mapping={"since": 1})
+        await until_due(broker, "b")
+        assert (await record(broker, "b"))["aged"] == "1"
+        await broker.settle(holder, "done")
+        assert await broker.client.xlen("{test}:woken:realtime:small") == 1
+        await controls.pause([STREAM], WHO)
+        assert await ids(broker) == []
+        # Nor does it keep the lock from others.
+        await broker.submit([of("m:Other", "c", "background:small", MUTEX)])
+        assert await ids(broker) == ["c"]
+
+    async def test_an_aged_task_of_another_stream_starts(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """A pause of the realtime stream holds for its own tasks, not for those of age."""
+        await register(broker)
+        await broker.submit([task("a", locks=MUTEX), task("b", locks=MUTEX)])
+        (holder,) = await fetch(broker)
+        await broker.client.hset("{test}:t:b", mapping={"since": 1})
+        await until_due(broker, "b")
+        await controls.pause(["stream:realtime:small"], WHO)
+        await broker.submit([of("m:Other", "c", "realtime:small")])
+        await broker.settle(holder, "done")
+        assert await ids(broker) == ["b"]
+
+    async def test_what_is_promoted_waits(self, broker: Broker, controls: Controls) -> None:
+        """A delayed task becomes due while it is paused: it is queued, and starts when resumed."""
+        due = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+        await controls.pause(["task:Task"], WHO)
+        await broker.submit([task("a", due_us=due)])
+        await until_due(broker, "a")
+        assert await ids(broker) == []
+        await controls.resume(["task:Task"], WHO)
+        assert await all_of(broker) == ["a"]
+
+
+class TestLocks:
+    @pytest.mark.parametrize("what", EVERY_PAUSE)
+    async def test_a_paused_waiter_keeps_nobody_away(
+        self, broker: Broker, controls: Controls, what: str
+    ) -> None:
+        """A task that is paused while it waits lets those behind it have the lock."""
+        await broker.submit([task("a", locks=MUTEX), task("b", locks=MUTEX)])
+        (holder,) = await fetch(broker)
+        await controls.pause([what], WHO)
+        if what != ALL:
+            await broker.submit([of("m:Other", "c", "background:small", MUTEX)])
+            assert await ids(broker) == []
+        await broker.settle(holder, "done")
+        assert await ids(broker) == ([] if what == ALL else ["c"])
+        assert (await record(broker, "b"))["state"] == "waiting"
+        assert (await record(broker, "b"))["blocker"] == "paused:normal:small:probe:Task"
+
+    async def test_a_woken_one_gives_its_places_up(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """Paused between wake-up and fetch: the lock goes to the next at once."""
+        await register(broker)
+        await broker.submit([task("a", locks=MUTEX), task("b", locks=MUTEX)])
+        await broker.submit([of("m:Other", "c", "background:small", MUTEX)])
+        holder = (await fetch(broker))[0]
+        await broker.settle(holder, "done")
+        assert (await record(broker, "b"))["state"] == "queued"
+        await controls.pause(["task:Task"], WHO)
+        assert await ids(broker) == []
+        assert await ids(broker) == ["c"]
+
+    async def test_rank_is_kept(self, broker: Broker, controls: Controls) -> None:
+        """Those resumed come in the order of their first submission, whatever held them up."""
+        await controls.pause(["task:Task"], WHO)
+        await broker.submit([task(f"a{n:02}", locks=MUTEX) for n in range(20)])
+        assert await ids(broker, 100) == []
+        await controls.resume(["task:Task"], WHO)
+        assert await all_of(broker) == [f"a{n:02}" for n in range(20)]
+
+    async def test_limits_of_the_class_and_a_pause(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """Limits that are set or unset while a task is paused do not lose its place."""
+
+        class Two(ConcurrencyLimiter):
+            limit = 2
+
+        lines = encode_locks([Two("job", 1), MutexLock("job", 2)])
+        await controls.pause(["task:Task"], WHO)
+        await broker.submit([task(f"a{n}", locks=lines) for n in range(4)])
+        assert await ids(broker) == []
+        await broker.client.hset("{test}:limits", "C||task|Task|", "1")
+        await until_due(broker, "a0")
+        await controls.resume(["task:Task"], WHO)
+        assert await all_of(broker) == ["a0", "a1", "a2", "a3"]
+        assert await broker.client.keys("{test}:queue:*") == []
+
+
+class TestCost:
+    @pytest.mark.parametrize("what", EVERY_PAUSE)
+    async def test_paused_work_keeps_nobody_busy(
+        self, broker: Broker, controls: Controls, what: str
+    ) -> None:
+        """A thousand paused tasks are looked at once at most; then a fetch ends as idle."""
+        await broker.submit([task(f"a{n}") for n in range(1000)])
+        await controls.pause([what], WHO)
+        fetches, more = 0, True
+        while more:
+            got, more = await broker.fetch("small-a", "small", 100)
+            fetches += 1
+            assert got == []
+        assert fetches <= 5
+        assert await broker.client.zscore("{test}:idle:small", "small-a") is not None
+        # No promotion has anything to do before the safety nets look.
+        promoted = await broker.promote()
+        assert promoted.next_in is None or promoted.next_in > 1
+        assert (await broker.fetch("small-a", "small", 100))[1] is False
+
+    async def test_a_thousand_are_resumed_in_bounded_steps(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """Each step wakes a few hundred, and the next follows at once, until all are woken."""
+        await controls.pause(["task:Task"], WHO)
+        await broker.submit([task(f"a{n}") for n in range(1000)])
+        while (await broker.fetch("small-a", "small", 100))[1]:
+            pass
+        await controls.resume(["task:Task"], WHO)
+        steps = 0
+        while (await broker.promote()).next_in == 0:
+            steps += 1
+        assert 4 <= steps <= 8
+        assert await broker.client.xlen("{test}:woken:normal:small") == 1000
+
+    @pytest.mark.parametrize("what", EVERY_PAUSE)
+    async def test_a_resume_wakes_the_idle(
+        self, broker: Broker, controls: Controls, what: str
+    ) -> None:
+        """A worker that sleeps is woken by the resume, or by the promotion that follows it."""
+        await register(broker)
+        await broker.submit([task("a")])
+        await controls.pause([what], WHO)
+        assert await ids(broker) == []
+        await broker.client.delete("{test}:wake:small-a")
+        waiting = asyncio.create_task(broker.wait_for_wake("small-a"))
+        await controls.resume([what], WHO)
+        await broker.promote()
+        await waiting
+        assert await ids(broker) == ["a"]
+
+    async def test_sizes_that_are_not_concerned_sleep_on(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """Resuming a stream wakes the workers of its size alone."""
+        for size in ("small", "large"):
+            await register(broker, f"{size}-a")
+            await broker.fetch(f"{size}-a", size, 1)
+        await controls.pause([STREAM], WHO)
+        await controls.resume([STREAM], WHO)
+        assert await broker.client.exists("{test}:wake:small-a") == 1
+        assert await broker.client.exists("{test}:wake:large-a") == 0
+
+
+class TestRaces:
+    async def test_pausing_and_resuming_while_work_is_done(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """Submits, fetches, promotions and pauses at random: each task is executed once."""
+        done: list[str] = []
+        stop = asyncio.Event()
+
+        async def work(worker: str) -> None:
+            while not (stop.is_set() and len(done) == 400):
+                for item in await fetch(broker, 7, worker):
+                    done.append(item.id)
+                    assert await broker.settle(item, "done") == "OK"
+                await broker.promote()
+
+        async def pause() -> None:
+            for n in range(60):
+                what = EVERY_PAUSE[n % 4]
+                await controls.pause([what], WHO)
+                await controls.resume([what], WHO)
+            stop.set()
+
+        async def submit() -> None:
+            for n in range(400):
+                await broker.submit([task(f"a{n}", locks=MUTEX if n % 10 == 0 else "")])
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(work("small-a"), work("small-b"), pause(), submit())
+        assert sorted(done) == sorted(f"a{n}" for n in range(400))
+
+    async def test_cancel_a_paused_one(self, broker: Broker, controls: Controls) -> None:
+        """A task that waits for a resume can be cancelled, and leaves no place behind."""
+        await controls.pause(["task:Task"], WHO)
+        await broker.submit([task("a"), task("b")])
+        assert await ids(broker) == []
+        cancellation = Cancellation(broker, None, lambda: False)
+        assert await cancellation.cancel(["a"], WHO) == {"a": "cancelled"}
+        await controls.resume(["task:Task"], WHO)
+        assert await all_of(broker) == ["b"]
+        assert await broker.client.keys("{test}:queue:*") == []
+
+
+class TestBookkeeping:
+    async def test_who_and_why_is_kept(self, broker: Broker, controls: Controls) -> None:
+        """A pause tells since when, by whom and why; so does the event stream."""
+        await controls.pause([STREAM, "task:One"], WHO, "disk\nfull | soon")
+        found = await controls.load()
+        assert [(item.what, item.who, item.reason) for item in found] == [
+            (STREAM, WHO, "disk full | soon"),
+            ("task:One", WHO, "disk full | soon"),
+        ]
+        assert abs(await broker.now() - found[0].since) < timedelta(seconds=30)
+        await controls.resume([STREAM], "bob@host 8")
+        events = [(item.kind, item.who, item.text) for item in await history(broker)]
+        assert events == [
+            ("pause", WHO, "stream:normal:small, task:One: disk full | soon"),
+            ("resume", "bob@host 8", "stream:normal:small"),
+        ]
+
+    async def test_a_repetition_is_no_second_event(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """The same pause again changes nothing; another reason is a change."""
+        await controls.pause([ALL], WHO, "x")
+        before = await controls.load()
+        await controls.pause([ALL], WHO, "x")
+        await controls.resume([STREAM], WHO)
+        assert await controls.load() == before
+        await controls.pause([ALL], WHO, "y")
+        assert [item.kind for item in await history(broker)] == ["pause", "pause"]
+
+    async def test_what_redis_lost_is_restored(self, broker: Broker, controls: Controls) -> None:
+        """The leader puts back what it remembers, under its term; newer pauses stay."""
+        leadership = Leadership(broker, "test")
+        term = await leadership.lead("s1", 30.0, "{}")
+        assert term
+        await controls.pause([ALL, STREAM], WHO, "x")
+        remembered = await controls.load()
+        await broker.client.delete("{test}:paused")
+        await controls.pause([STREAM], "bob@host 8", "y")
+        assert not await controls.restore("0", remembered)
+        assert await controls.restore(term, remembered)
+        assert [(item.what, item.reason) for item in await controls.load()] == [
+            (ALL, "x"),
+            (STREAM, "y"),
+        ]
+
+    async def test_the_doctor_finds_nothing(self, broker: Broker, controls: Controls) -> None:
+        """Paused work is in its place, in a stream or in a queue of its own."""
+        await register(broker)
+        await broker.submit([task("a"), task("b", locks=MUTEX)])
+        await controls.pause(["task:Task"], WHO)
+        assert await ids(broker) == []
+        await controls.pause([STREAM], WHO)
+        await broker.submit([task("c")])
+        inspection = Inspection(broker, "test")
+        found = [examine(row, lease=60.0) async for row in inspection.rows()]
+        assert [item for item in found if item] == []
+
+
+async def history(broker: Broker) -> list[Event]:
+    return await Events(broker.client, "test").last(10)
+
+
+class TestHasten:
+    async def test_delayed_and_retrying_are_due_now(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """What waits for its time or for a retry starts with the next promotion, once."""
+        due = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+        await broker.submit([task("r")])
+        (delivery,) = await fetch(broker)
+        await broker.settle(delivery, "retry", b"error", delay=timedelta(hours=1))
+        await broker.submit([task("d", due_us=due), task("later", due_us=due), task("q")])
+        answer = await controls.hasten(["r", "d", "q", "x"])
+        assert answer == ["delayed", "delayed", "queued", ""]
+        assert await broker.client.exists("{test}:wake:promoter") == 1
+        assert (await broker.promote()).moved == 2
+        assert sorted(await ids(broker)) == ["d", "q", "r"]
+
+    async def test_ended_ones_stay_so(self, broker: Broker, controls: Controls) -> None:
+        """The answer names the state in which a task is, live or ended."""
+        await broker.submit([task("a"), task("b")])
+        first, _ = await fetch(broker)
+        await broker.settle(first, "done")
+        assert await controls.hasten(["a", "b"]) == ["done", "running"]
+
+
+def test_of_several_pauses_the_most_general_is_told() -> None:
+    """Everything, then the stream, then the class."""
+    made = [pauses.Pause.decode(what, "0|a|b") for what in ("task:One", "task:m:One", STREAM, ALL)]
+    told = []
+    while (found := pauses.of_task(made, "normal:small", "m:One")) is not None:
+        told.append(found.what)
+        made.remove(found)
+    assert told == [ALL, STREAM, "task:m:One", "task:One"]
