@@ -47,7 +47,7 @@ class Overrides:
     """What a configuration says of task classes; `NONE` says nothing.
 
     Example:
-        overrides = Overrides.of(load_config(path))
+        overrides = Overrides.of(await source.read())
         overrides.effective(registry.get("RemoveFile"), "lhcb").retry_policy
     """
 

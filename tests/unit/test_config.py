@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from nonet.config import load_config, parse_config
+from nonet.config import parse_config, parse_files, problems_error
 from nonet.errors import ConfigurationError
 from nonet.schedules import IntervalSeconds
 
@@ -331,15 +330,13 @@ def test_an_empty_mapping_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n", "---\n", "null"])
-def test_an_empty_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_empty_file_is_refused(text: str) -> None:
     """A file that was cut off would drop every limit; so would one of a directory, its own."""
-    (tmp_path / "a.yaml").write_text("vos: [x]\n")
-    (tmp_path / "b.yaml").write_text(text)
-    for path in (tmp_path, tmp_path / "b.yaml"):
+    for files in ([("b.yaml", text)], [("a.yaml", "vos: [x]\n"), ("b.yaml", text)]):
         with pytest.raises(ConfigurationError) as refused:
-            load_config(path)
+            parse_files(files, "d")
         reason = "is empty: write {} if nothing is to be configured"
-        assert str(refused.value) == f"{tmp_path}/b.yaml: {reason}"
+        assert str(refused.value) == f"b.yaml: {reason}"
 
 
 def test_the_fingerprint_follows_the_meaning() -> None:
@@ -359,42 +356,39 @@ def test_the_fingerprint_follows_the_meaning() -> None:
     assert len(limits) == 2
 
 
-def test_a_directory_is_merged_in_the_order_of_names(tmp_path: Path) -> None:
-    """Files of a directory, links included, form one document; hidden ones are left out."""
-    (tmp_path / "..data").mkdir()
-    (tmp_path / "..data" / "b.yml").write_text("vo-overrides: {lhcb: {}}\n")
-    (tmp_path / "b.yml").symlink_to(tmp_path / "..data" / "b.yml")
-    (tmp_path / "a.yaml").write_text("vos: [x]\ncommon: {periodic-tasks: {A: []}}\n")
-    (tmp_path / "c.yaml").write_text("common: {periodic-tasks: {C: []}}\n")
-    (tmp_path / ".hidden.yaml").write_text("nonsense: 1\n")
-    (tmp_path / "README").write_text("nonsense")
-    config = load_config(tmp_path)
+def test_files_are_merged_in_their_order() -> None:
+    """Several files form one document: mappings are merged, all else stands in one of them."""
+    config = parse_files(
+        [
+            ("a.yaml", "vos: [x]\ncommon: {periodic-tasks: {A: []}}\n"),
+            ("b.yml", "vo-overrides: {lhcb: {}}\n"),
+            ("c.yaml", "common: {periodic-tasks: {C: []}, tasks: {T: {}}}\n"),
+        ],
+        "d",
+    )
     assert config.vos == ["x"] and list(config.vo_overrides) == ["lhcb"]
     assert list(config.common.periodic_tasks) == ["A", "C"]
+    assert config.source == config.where(()) == "d"
+    assert config.where(("common", "tasks", "T")) == "c.yaml:1"
 
 
-def test_problems_of_a_directory_name_the_right_file(tmp_path: Path) -> None:
+def test_problems_of_several_files_name_the_right_one() -> None:
     """Each problem names the file it is in, and a key defined twice names both."""
-    (tmp_path / "a.yaml").write_text("vos: [x]\ncommon: {periodic-tasks: {A: [{nome: x}]}}\n")
-    (tmp_path / "b.yaml").write_text("vos: [y]\ncommon: {periodic-tasks: {B: [{enabled: 3}]}}\n")
-    (tmp_path / "c.yaml").write_text("{")
+    files = [
+        ("a.yaml", "vos: [x]\ncommon: {periodic-tasks: {A: [{nome: x}]}}\n"),
+        ("b.yaml", "vos: [y]\ncommon: {periodic-tasks: {B: [{enabled: 3}]}}\n"),
+        ("c.yaml", "{"),
+    ]
     with pytest.raises(ConfigurationError) as refused:
-        load_config(tmp_path)
+        parse_files(files, "d")
     lines = str(refused.value).splitlines()
     assert len(lines) == 4
-    assert f"{tmp_path}/b.yaml:1: vos: is also defined in {tmp_path}/a.yaml:1" in lines
+    assert "b.yaml:1: vos: is also defined in a.yaml:1" in lines
     for start in ("a.yaml:2: common.periodic-tasks.A[0].nome", "b.yaml:2: common.", "c.yaml:1: "):
-        assert any(line.startswith(f"{tmp_path}/{start}") for line in lines)
+        assert any(line.startswith(start) for line in lines)
 
 
-def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """A missing file, a file that is not UTF-8 and a directory without YAML are one line each."""
-    (tmp_path / "latin.yaml").write_bytes(b"vos: [\xe9]")
-    (tmp_path / "empty").mkdir()
-    for name, reason in [
-        ("none.yaml", "cannot be read: No such file"),
-        ("latin.yaml", "is not UTF-8"),
-        ("empty", "has no"),
-    ]:
-        with pytest.raises(ConfigurationError, match=reason):
-            load_config(tmp_path / name)
+def test_a_reason_of_several_lines_is_one_problem() -> None:
+    """What an author's check says may have lines; each problem has one."""
+    error = problems_error([("a.yaml:1", ("vos",), "no:\n  two\tlines"), ("b.yaml", (), "bad")])
+    assert str(error) == "a.yaml:1: vos: no: two lines\nb.yaml: bad"

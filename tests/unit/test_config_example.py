@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nonet.config import Config, load_config
+from nonet.config import Config, parse_config
 from nonet.limits import Limit, LimitAddress
 from nonet.locks import LockedObjectType
 from nonet.overrides import Overrides, override_problems
@@ -40,7 +40,7 @@ def registry() -> Iterator[Registry]:
 @pytest.fixture
 def config() -> Config:
     """The example."""
-    return load_config(EXAMPLE)
+    return parse_config(EXAMPLE.read_text(), "config.example.yaml")
 
 
 def planned(config: Config, registry: Registry) -> dict[tuple[str | None, str], Entry]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from nonet.config import TaskConfig, load_config, parse_config
+from nonet.config import TaskConfig, parse_config
 from nonet.errors import ConfigurationError
 from nonet.scheduler.plan import Entry, entries
 from nonet.schedules import (
@@ -149,7 +149,8 @@ def test_the_identity_of_an_entry_survives_reordering() -> None:
 
 def test_the_shipped_example_plans_what_it_says() -> None:
     """lhcb has its three entries, gridpp the common one."""
-    plan = entries(load_config(ROOT / "config.example.yaml"), {"wms:SubmitPilots": SubmitPilots})
+    example = parse_config((ROOT / "config.example.yaml").read_text(), "config.example.yaml")
+    plan = entries(example, {"wms:SubmitPilots": SubmitPilots})
     assert [(e.vo, e.name, e.schedule) for e in plan] == [
         ("lhcb", "SubmitPilotsCERN", RRuleSchedule("FREQ=HOURLY;INTERVAL=2")),
         ("lhcb", "SubmitPilotsRAL", CronSchedule("0 */6 * * *")),

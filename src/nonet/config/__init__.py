@@ -17,8 +17,6 @@ from nonet.config.models import (
     dotted,
 )
 from nonet.config.reading import (
-    configuration_files,
-    load_config,
     parse_config,
     parse_files,
     problems_error,
@@ -33,10 +31,8 @@ __all__ = [
     "SectionConfig",
     "TaskConfig",
     "TaskOverride",
-    "configuration_files",
     "dotted",
     "json_schema",
-    "load_config",
     "parse_config",
     "parse_files",
     "problems_error",

@@ -1,9 +1,8 @@
-"""From files to a `Config`: read, merge, validate, and report every problem where it is."""
+"""From texts to a `Config`: merge, validate, and report every problem where it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,22 +28,6 @@ _LATER_SECTIONS = frozenset({"admission"})
 _IN_SECTIONS = {field.alias or name for name, field in SectionConfig.model_fields.items()}
 
 
-def load_config(path: Path) -> Config:
-    """Read the configuration from a file, or from the ``*.yaml`` and ``*.yml`` of a directory.
-
-    The files of a directory are merged in the order of their names; a key that two of them
-    define is refused, unless it is a mapping in both.
-
-    Raises:
-        ConfigurationError: all problems at once, each with file, line, path and reason.
-
-    Example:
-        config = load_config(Path("config.example.yaml"))
-    """
-    files = configuration_files(path)
-    return parse_files([(str(file), _read(file)) for file in files], source=str(path))
-
-
 def parse_config(text: str, source: str) -> Config:
     """Read the configuration from text; `source` names it in messages.
 
@@ -59,7 +42,10 @@ def parse_config(text: str, source: str) -> Config:
 
 
 def parse_files(texts: Iterable[tuple[str, str]], source: str) -> Config:
-    """Read the configuration from the names and texts of its files, which are merged in order.
+    """Read the configuration from the names and texts of its files.
+
+    They are merged in order; a key that two of them define is refused, unless it is a mapping in
+    both.
 
     Args:
         source: all of them together, for messages.
@@ -85,44 +71,13 @@ def parse_files(texts: Iterable[tuple[str, str]], source: str) -> Config:
 def problems_error(problems: Iterable[Problem]) -> ConfigurationError:
     """One error for many problems, each a file (and line), a path in it and a reason.
 
-    `Config.where` gives file and line of a path.
+    `Config.where` gives file and line of a path. Each problem is one line of the message.
     """
     lines = [
         f"{where}: {dotted(location)}: {reason}" if location else f"{where}: {reason}"
         for where, location, reason in problems
     ]
-    return ConfigurationError("\n".join(lines))
-
-
-def configuration_files(path: Path) -> list[Path]:
-    """The files that make up the configuration at `path`, a file or a directory, in order.
-
-    Raises:
-        ConfigurationError: the directory has none, or cannot be read.
-    """
-    if not path.is_dir():
-        return [path]
-    try:
-        # Kubernetes mounts keep their versions in hidden entries of the same directory.
-        files = sorted(
-            file
-            for file in path.iterdir()
-            if file.suffix in (".yaml", ".yml") and not file.name.startswith(".")
-        )
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
-    if not files:
-        raise ConfigurationError(f"{path}: the directory has no *.yaml or *.yml file")
-    return files
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{file}: is not UTF-8: {error.reason}") from None
+    return ConfigurationError("\n".join(" ".join(line.split()) for line in lines))
 
 
 class _Merger:
