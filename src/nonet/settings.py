@@ -63,6 +63,8 @@ class Settings(BaseSettings):
         message_limit: longest envelope or result, in bytes.
         accept_unsigned: execute tasks without a signature although there are keys.
         allow_eviction: start although Redis may drop keys when its memory is full.
+        metrics_host: address on which a daemon answers probes.
+        metrics_port: port for that; 0: it does not.
         signing_keys: ``id:base64,…``: the first key signs envelopes, all of them verify; empty:
             nothing is signed. ``NONET_SIGNING_KEYS_FILE`` names a file that holds them.
     """
@@ -102,6 +104,8 @@ class Settings(BaseSettings):
     message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
     accept_unsigned: bool = False
     allow_eviction: bool = False
+    metrics_host: str = Field(default="0.0.0.0", min_length=1)
+    metrics_port: int = Field(default=0, ge=0, le=65535)
     signing_keys: SecretStr = SecretStr("")
 
     @field_validator("tasks", "entry_points", "extensions", mode="before")

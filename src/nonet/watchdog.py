@@ -62,6 +62,9 @@ class Watchdog:
     Args:
         leases: the store; used by the watchdog's thread only.
         interval: seconds between two beats; shorter while a short lease is held.
+
+    Attributes:
+        renewed_at: monotonic time before the last beat that Redis answered.
     """
 
     def __init__(self, leases: Leases, interval: float) -> None:
@@ -69,6 +72,7 @@ class Watchdog:
         self._interval = interval
         self._held: dict[str, _Held] = {}
         self._stopping = False
+        self.renewed_at = -_NEVER
         self._last_beat = 0.0
         self._next_beat = 0.0
         self._beats, self._deadlines = _Sleep(), _Sleep()
@@ -151,6 +155,7 @@ class Watchdog:
         self._next_beat = sent + self._interval
         held = list(self._held.values())
         lost = self._leases.renew([item.lease for item in held])
+        self.renewed_at = sent
         for item in held:
             if item.lease.key not in lost:
                 item.deadline = sent + _safe(item.lease.ttl)

@@ -28,6 +28,7 @@ def test_defaults() -> None:
     assert (found.dedup_ttl, found.misfire_grace, found.message_limit) == (60, 60, 262_144)
     assert (found.concurrency, found.tasks, found.config) == (None, (), "")
     assert (found.config_poll, found.renew_interval) == (60, 10)
+    assert (found.metrics_host, found.metrics_port) == ("0.0.0.0", 0)
     assert found.sql_url() == f"sqlite+aiosqlite:///{found.state_dir}/nonet.db"
 
 
@@ -132,6 +133,7 @@ def test_a_misspelt_option_is_refused() -> None:
         ({"result_ttl": -1}, "NONET_RESULT_TTL: "),
         ({"message_limit": 5 * 1024 * 1024}, "NONET_MESSAGE_LIMIT: "),
         ({"config_poll": 0.5}, "NONET_CONFIG_POLL: .*greater than or equal to 1"),
+        ({"metrics_port": 65536}, "NONET_METRICS_PORT: .*less than or equal to 65535"),
         ({"grace": -1, "worker_ttl": 0}, "NONET_WORKER_TTL: .*; NONET_GRACE: "),
     ],
 )

@@ -73,6 +73,12 @@ Namespace = Annotated[
 StateDir = Annotated[
     Path | None, typer.Option(help="Where embedded servers and SQLite keep their data.")
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, help="Answer /livez and /readyz on this port.", show_default="0: not"
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="One line of JSON on stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Debug log lines, and tracebacks of errors.")]
 

@@ -9,6 +9,7 @@ import typer
 from nonet.app import Nonet
 from nonet.cli.common import (
     Debug,
+    MetricsPort,
     Namespace,
     StateDir,
     Tasks,
@@ -17,6 +18,7 @@ from nonet.cli.common import (
     set_up_logging,
     settings_options,
 )
+from nonet.health import answering_probes
 from nonet.service import stop_on_signals
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -34,6 +36,7 @@ def schedule(
     tasks: Tasks = None,
     namespace: Namespace = None,
     state_dir: StateDir = None,
+    metrics_port: MetricsPort = None,
     debug: Debug = False,
     version: Version = False,
 ) -> None:
@@ -46,9 +49,13 @@ def schedule(
     options = settings_options(tasks, namespace, state_dir)
 
     async def command() -> int:
-        application = Nonet.from_settings(**options, config=config)
+        application = Nonet.from_settings(**options, config=config, metrics_port=metrics_port)
+        settings = application.settings
         async with application, application.injector() as injector, stop_on_signals() as stop:
-            return await application.scheduler(injector).run(stop)
+            scheduler = application.scheduler(injector)
+            probes = (settings.metrics_host, settings.metrics_port, scheduler.report)
+            async with answering_probes(*probes):
+                return await scheduler.run(stop)
 
     run(debug, command, in_spite_of_tasks=True)
 

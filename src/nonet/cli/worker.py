@@ -17,6 +17,7 @@ from nonet import runfiles
 from nonet.app import Nonet
 from nonet.cli.common import (
     Debug,
+    MetricsPort,
     Namespace,
     StateDir,
     Tasks,
@@ -27,6 +28,7 @@ from nonet.cli.common import (
     settings_options,
 )
 from nonet.errors import ConfigurationError, NotFoundError
+from nonet.health import answering_probes
 from nonet.service import DRAIN_SIGNAL, ExitCode, stop_on_signals
 from nonet.settings import Settings, load_settings
 from nonet.task import Size
@@ -72,6 +74,7 @@ def work(
     tasks: Tasks = None,
     namespace: Namespace = None,
     state_dir: StateDir = None,
+    metrics_port: MetricsPort = None,
     debug: Debug = False,
     version: Version = False,
 ) -> None:
@@ -84,8 +87,10 @@ def work(
     """
     set_up_logging(debug)
     if drain:
-        if (concurrency, grace, tasks) != (None, None, None):
-            raise typer.BadParameter("--concurrency, --grace and --tasks mean nothing with --drain")
+        if (concurrency, grace, tasks, metrics_port) != (None, None, None, None):
+            raise typer.BadParameter(
+                "--concurrency, --grace, --tasks and --metrics-port mean nothing with --drain"
+            )
         run(debug, lambda: _drain(size, timeout, namespace, state_dir))
     if size is None:
         raise typer.BadParameter("missing: name a size, or --drain", param_hint="--size")
@@ -95,17 +100,20 @@ def work(
     options = settings_options(tasks, namespace, state_dir)
 
     async def command() -> int:
-        application = Nonet.from_settings(**options, grace=grace)
-        signals = stop_on_signals(application.settings.grace)
+        application = Nonet.from_settings(**options, grace=grace, metrics_port=metrics_port)
+        settings = application.settings
+        signals = stop_on_signals(settings.grace)
         async with application, application.injector() as injector, signals as stop:
             for problem in application.dependency_problems(injector):
                 logger.error("%s", problem)
             worker = application.worker(wanted, injector, concurrency=concurrency)
-            with _announced(application.settings, wanted, worker) as announced:
-                code = await worker.run(stop)
-                if announced is not None:
-                    announced.ended(code)
-                return code
+            probes = answering_probes(settings.metrics_host, settings.metrics_port, worker.report)
+            async with probes:
+                with _announced(settings, wanted, worker) as announced:
+                    code = await worker.run(stop)
+                    if announced is not None:
+                        announced.ended(code)
+                    return code
 
     run(debug, command, in_spite_of_tasks=True)
 

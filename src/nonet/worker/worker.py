@@ -19,6 +19,7 @@ from typing import Any
 
 from nonet.client import Client
 from nonet.errors import NonetError
+from nonet.health import Report
 from nonet.injection import Injector
 from nonet.locks import leased_ttl_ms
 from nonet.outcomes import Failed, Lost
@@ -45,6 +46,8 @@ _PAGES_PER_SWEEP = 20
 _CANCEL_SECONDS = 2.0
 _LEAVE_SECONDS = 1.0
 _STOPPED = "the worker stopped"
+# Who has not heard of Redis for so long is not ready.
+_SILENT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class Worker:
         self._given_up: set[Future[Any] | asyncio.Task[Any]] = set()
         # Set while a fetch may have handed over tasks of which we know nothing.
         self._unsure = False
+        self._heard_at = time.monotonic()
+        self._stop = Stop()
         self._cursors = new_cursors()
         self._threads = ThreadPoolExecutor(2 * self._concurrency, thread_name_prefix="nonet-task")
         self._tools = Tools(
@@ -111,6 +116,7 @@ class Worker:
                 out.
             ConfigurationError: it is not fit: too old, may evict, denies a command.
         """
+        self._stop = stop
         settings = self._parts.settings
         inspection = Inspection(self._broker, settings.namespace)
         await inspection.check(allow_eviction=settings.allow_eviction)
@@ -129,6 +135,26 @@ class Worker:
         finally:
             await _in_own_thread(self._watchdog.stop)
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def report(self) -> Report:
+        """Whether this process takes tasks: registered, not stopping, and Redis answers."""
+        now, reasons = time.monotonic(), []
+        if self._stop.requested.is_set():
+            reasons.append("it drains")
+        if now - self._watchdog.renewed_at > self._parts.settings.worker_ttl:
+            reasons.append("it is not registered with Redis")
+        if now - self._heard_at > _SILENT_SECONDS:
+            reasons.append(f"Redis has not answered for {now - self._heard_at:.0f} s")
+        elif self._unsure:
+            reasons.append("the last fetch failed")
+        details = {
+            "worker": self.id,
+            "name": self.name,
+            "size": self._size,
+            "slots": self._concurrency,
+            "running": len(self._running),
+        }
+        return Report(not reasons, reasons, details)
 
     async def _read(self, stop: Stop) -> None:
         """Fetch for the free slots; wait for a free slot, a wake-up or the stop."""
@@ -157,6 +183,7 @@ class Worker:
             self._watchdog.beat_soon()  # Redis is back, perhaps without our leases
         since = time.monotonic()
         deliveries, more = await self._broker.fetch(self.id, self._size, free)
+        self._heard_at = time.monotonic()
         for delivery in deliveries:
             self._start(delivery, since)
         if len(deliveries) < free and not more:
@@ -234,6 +261,7 @@ class Worker:
     async def _follow_config(self) -> None:
         """Look what holds; a loss of data is noticed too, also with all slots in use."""
         await self._broker.presence([])
+        self._heard_at = time.monotonic()
         live, before = self._parts.client.live_config, self._info()
         await live.follow(self._broker.config_version)
         if self._info() != before:
