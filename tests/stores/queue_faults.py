@@ -23,8 +23,8 @@ SUBMITTING = (
     Fault("a delayed task runs at once", "local later = due > now", "local later = false"),
     Fault(
         "a task that has ended is unknown",
-        "answer[i] = redis.call('EXISTS', P .. 'r:' .. ARGV[i])",
-        "answer[i] = 0",
+        "known = redis.call('EXISTS', P .. 'r:' .. ARGV[i])",
+        "known = 0",
     ),
 )
 

@@ -57,7 +57,17 @@ MOST_LATE = 12
 # What Redis keeps of an idle namespace.
 STRUCTURE = {
     *("fence", "epoch", "counters", "quarantine", "quarantine:bytes", "workers", "term", "leader"),
-    *("promoted", "periodic", "mend", "groups", "events", *STREAMS),
+    *(
+        "promoted",
+        "periodic",
+        "periodic:next",
+        "periodic:entries",
+        "periodic:counts",
+        "mend",
+        "groups",
+        "events",
+        *STREAMS,
+    ),
 }
 # Fields of a delivered row, see the script fetch.
 ID, GEN, FENCE, STATE, ATTEMPT, DEATHS, STREAM, ENTRY, ENVELOPE, LOCKS = range(10)
@@ -556,20 +566,21 @@ class QueueMachine:
         self._judge()
 
     def _plan(self, scheduler: Process, entry: str) -> None:
-        last = self.now - STEP
+        last = self.now
         change = "new", entry, last, "", "prints", last + GRID, "{}", "withdrawn"
         answer = self._run("plan", scheduler.term, RESULT_TTL, DEDUP_TTL, *change)
         leads = self.model.leads(scheduler.term, self.now)
         must(answer == ([] if leads else 0), "planned:", answer, "leads:", leads)
         if leads:
-            self.model.periodic[entry] = self.now - STEP, ""
+            self.model.periodic[entry] = last, ""
         self._judge()
 
     # Others ----------------------------------------------------------------------------------
 
     def ask_presence(self, ids: Sequence[str]) -> None:
         """A client asks what Redis knows of some tasks."""
-        since, sequence, *known = self._run("presence", self.client.known, LOCK_TTL // 1000, *ids)
+        seen = self.client.known
+        since, sequence, _, *known = self._run("presence", seen, LOCK_TTL // 1000, *ids)
         self._saw(self.client, since, sequence)
         for id, answer in zip(ids, known, strict=True):
             expected = 2 if id in self.model.tasks else int(id in self.facts.results)
