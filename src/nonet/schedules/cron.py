@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -24,7 +24,7 @@ class CronSchedule(WallClockSchedule):
         expression: five fields (minute, hour, day of month, month, day of week; lists, ranges,
             steps, English names; 0 and 7 are Sunday) or ``@hourly``, ``@daily``, ``@midnight``,
             ``@weekly``, ``@monthly``, ``@yearly``, ``@annually``. As in POSIX, a date matches
-            either day field when both are restricted.
+            either day field when neither is ``*``. A range may go round: ``22-2``, ``sat-mon``.
         timezone: an IANA name; see the package about clocks that change.
 
     Raises:
@@ -45,16 +45,20 @@ class CronSchedule(WallClockSchedule):
     _until = None
 
     def __post_init__(self) -> None:
-        fields = _cron_fields(self.expression)
         try:
-            hours = croniter.expand(fields)[0][1]
-            croniter(fields, _SOME_DAY).get_next(datetime)
-        except CroniterError as error:
-            reason = "no date matches" if "find next date" in str(error) else str(error)
-            raise ConfigurationError(f"cron expression {self.expression!r}: {reason}") from None
-        object.__setattr__(self, "_fields", fields)
-        object.__setattr__(self, "_zone", zone(self.timezone))
-        object.__setattr__(self, "_every_hour", "*" in hours)
+            fields = _cron_fields(self.expression)
+        except ValueError as error:
+            raise ConfigurationError(f"cron expression {self.expression!r}{error}") from None
+        keep = object.__setattr__
+        keep(self, "_fields", " ".join(fields))
+        keep(self, "_zone", zone(self.timezone))
+        keep(self, "_every_hour", fields[1] in ("*", _ALL_HOURS))
+        try:
+            next(self._walls(_SOME_DAY))
+        except CroniterError:
+            raise ConfigurationError(
+                f"cron expression {self.expression!r}: no date matches"
+            ) from None
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
         walls = croniter(self._fields, start, ret_type=datetime)
@@ -71,40 +75,93 @@ _ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
-_MONTHS = {"jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"}
-_DAYS = {"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
-_CRON_FIELDS: list[tuple[str, int, set[str]]] = [
-    ("minute", 59, set()),
-    ("hour", 23, set()),
-    ("day of month", 31, set()),
-    ("month", 12, _MONTHS),
-    ("day of week", 7, _DAYS),
+_MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+_DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+_ALL_HOURS = ",".join(map(str, range(24)))
+
+
+@dataclass(frozen=True)
+class _Field:
+    """One field of an expression: what its numbers may be, and the words for them."""
+
+    name: str
+    lowest: int
+    highest: int
+    words: Sequence[str] = ()
+
+    def expand(self, text: str) -> str:
+        """The field as a plain list, or ``*``.
+
+        Raises:
+            ValueError: with the reason.
+        """
+        if text in ("*", "*/1"):
+            return "*"
+        chosen = {number for item in text.split(",") for number in self._numbers(item)}
+        return ",".join(map(str, sorted(chosen)))
+
+    def _numbers(self, item: str) -> list[int]:
+        found = _ITEM.fullmatch(item)
+        if found is None:
+            strange = re.findall(r"[a-z]+|[^a-z0-9]", item)
+            wrong = next((word for word in strange if word not in (*self.words, *"*,/-")), item)
+            raise self._not_understood(wrong)
+        first, last, step = found.groups()
+        low = self.lowest if first == "*" else self._number(first)
+        high = self._number(last) if last else self.highest if first == "*" or step else low
+        if step and not 1 <= int(step) <= self.highest:
+            raise ValueError(f": a step of {step} does not fit into the {self.name}")
+        size = self.highest - self.lowest + 1
+        past = high + size if high < low else high  # it goes round
+        steps = range(low, past + 1, int(step or "1"))
+        return [(number - self.lowest) % size + self.lowest for number in steps]
+
+    def _number(self, text: str) -> int:
+        if text in self.words:
+            return self.words.index(text) + self.lowest
+        if not text.isdecimal():
+            raise self._not_understood(text)
+        number = int(text)
+        # 7 is another name of Sunday.
+        if not self.lowest <= number <= self.highest + (self.words is _DAYS):
+            raise ValueError(
+                f": {number} is out of range in the {self.name} ({self.lowest} to {self.highest})"
+            )
+        return number
+
+    def _not_understood(self, text: str) -> ValueError:
+        return ValueError(
+            f": {text!r} is not understood in the {self.name}; for the last or nth day use"
+            " RRuleSchedule"
+        )
+
+
+_ITEM = re.compile(r"(\*|[a-z]+|\d{1,3})(?:(?<!\*)-([a-z]+|\d{1,3}))?(?:/(\d{1,3}))?", re.ASCII)
+_FIELDS = [
+    _Field("minute", 0, 59),
+    _Field("hour", 0, 23),
+    _Field("day of month", 1, 31),
+    _Field("month", 1, 12, _MONTHS),
+    _Field("day of week", 0, 6, _DAYS),
 ]
 
 
-def _cron_fields(expression: object) -> str:
-    """The five fields, checked for what croniter takes and cron does not."""
+def _cron_fields(expression: object) -> list[str]:
+    """The five fields as plain lists.
+
+    So croniter only searches: it would read ``3-3`` as all days, and ``*/2`` as no restriction.
+
+    Raises:
+        ValueError: what is wrong, to be said behind the expression.
+    """
     if not isinstance(expression, str):
-        raise ConfigurationError(f"a cron expression is a text, not {expression!r}")
+        raise ValueError(" is no text")
     if expression.startswith("@") and expression not in _ALIASES:
-        raise ConfigurationError(
-            f"unknown cron alias {expression!r}, known are {', '.join(_ALIASES)}"
+        raise ValueError(f" is an unknown alias, known are {', '.join(_ALIASES)}")
+    texts = _ALIASES.get(expression, expression).lower().split()
+    if len(texts) != 5:
+        raise ValueError(
+            f" has {len(texts)} fields instead of 5 (minute, hour, day of month, month, day of"
+            " week); for seconds use IntervalSecondsSchedule"
         )
-    fields = _ALIASES.get(expression, expression).lower().split()
-    if len(fields) != 5:
-        raise ConfigurationError(
-            f"cron expression {expression!r} has {len(fields)} fields instead of 5 (minute, hour,"
-            " day of month, month, day of week); for seconds use IntervalSecondsSchedule"
-        )
-    for text, (name, highest, words) in zip(fields, _CRON_FIELDS, strict=True):
-        strange = set(re.findall(r"[a-z]+|[^a-z0-9*,/-]", text)) - words
-        if strange:
-            raise ConfigurationError(
-                f"cron expression {expression!r}: {min(strange)!r} is not understood in the"
-                f" {name}; for the last or nth day use RRuleSchedule"
-            )
-        if any(int(step) > highest for step in re.findall(r"/(\d+)", text)):
-            raise ConfigurationError(
-                f"cron expression {expression!r}: a step is longer than the {name} goes"
-            )
-    return " ".join(fields)
+    return [field.expand(text) for field, text in zip(_FIELDS, texts, strict=True)]

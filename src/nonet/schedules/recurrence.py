@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, UTC, datetime, timedelta
+from itertools import takewhile
 from typing import cast
 from zoneinfo import ZoneInfo
 
@@ -13,11 +14,14 @@ from dateutil.rrule import rrule, rrulestr
 
 from nonet.errors import ConfigurationError, suggestion
 from nonet.schedules.base import MICROSECOND
+from nonet.schedules.feasible import DAYS, UNITS, check_feasible
 from nonet.schedules.wallclock import WallClockSchedule, zone
 
 HOUR = timedelta(hours=1)
 RRULE_ANCHOR = datetime(1970, 1, 5)  # a Monday, so that FREQ=WEEKLY fires on Mondays
+WEEK = timedelta(weeks=1)
 LONGEST_COUNT = 10_000
+_CALENDAR_YEARS = 400  # after so many all dates fall on the same weekdays again
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class RRuleSchedule(WallClockSchedule):
         rule: ``FREQ=…;…``, optionally with ``RRULE:`` before it and a ``DTSTART`` line. Without
             DTSTART it is anchored at Monday 1970-01-05 00:00 of its zone, and COUNT (which
             would count from there) is refused. An UNTIL that is a date includes that day.
-            COUNT counts firings and is at most 10,000.
+            COUNT counts firings, is at most 10,000 and looks 400 years ahead.
         timezone: an IANA name. ``DTSTART;TZID=…`` may give it instead; a DTSTART in UTC is
             converted to it.
 
@@ -74,9 +78,12 @@ class RRuleSchedule(WallClockSchedule):
         keep(self, "_frequency", parts["FREQ"])
         keep(self, "_interval", int(parts.get("INTERVAL", "1")))
         keep(self, "_every_hour", self._fires_every_hour(parts.get("BYHOUR")))
+        check_feasible(parts, anchor)
+        if "BYWEEKNO" in parts:  # dateutil would take all days of the week
+            parts.setdefault("BYDAY", DAYS[anchor.weekday()])
         text = ";".join(f"{name}={value}" for name, value in parts.items())
         keep(self, "_expanded", cast(rrule, rrulestr(text, dtstart=anchor)))
-        if next(self._walls(anchor - MICROSECOND), None) is None:
+        if next(self._first_walls(), None) is None:
             raise ValueError("no date matches")
         end = _end(until, where) if until else self._after(int(count)) if count else None
         keep(self, "_until", end)
@@ -84,21 +91,26 @@ class RRuleSchedule(WallClockSchedule):
             raise ValueError("UNTIL lies before the first occurrence")
 
     def _fires_every_hour(self, hours: str | None) -> bool:
-        if hours is not None:
-            return len(set(hours.split(","))) == 24
-        unit = _UNITS.get(self._frequency)
-        return unit is not None and unit * self._interval <= HOUR
+        unit = UNITS.get(self._frequency, 53 * WEEK)
+        if hours is not None and len({int(hour) for hour in hours.split(",")}) < 24:
+            return False
+        return unit * self._interval <= HOUR or (hours is not None and unit > HOUR)
 
     def _after(self, count: int) -> datetime:
         """The instant of the last of `count` firings."""
         firings: list[datetime] = []
-        for wall in self._walls(self._anchor - MICROSECOND):
+        for wall in self._first_walls():
             found = self._instants(wall)
             if found != firings[-1:]:  # local times in one gap fire once together
                 firings += found
             if len(firings) >= count and len(found) == 1:  # no earlier one can follow
                 break
         return sorted(firings)[:count][-1]
+
+    def _first_walls(self) -> Iterator[datetime]:
+        """The local times of one cycle of the calendar: what does not match in it never will."""
+        end = max(self._anchor, RRULE_ANCHOR).year + _CALENDAR_YEARS
+        return takewhile(lambda wall: wall.year < end, self._walls(self._anchor - MICROSECOND))
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
         for wall in self._expanded.replace(dtstart=self._anchor_before(start)):
@@ -115,7 +127,7 @@ class RRuleSchedule(WallClockSchedule):
         """
         if start <= self._anchor:
             return self._anchor
-        if unit := _UNITS.get(self._frequency):
+        if unit := UNITS.get(self._frequency):
             step = unit * self._interval
             return self._anchor + (start - self._anchor) // step * step
         between = (start.year - self._anchor.year) * 12 + start.month - self._anchor.month - 1
@@ -126,13 +138,6 @@ class RRuleSchedule(WallClockSchedule):
         return self._anchor.replace(year=self._anchor.year + years, month=month + 1)
 
 
-_UNITS = {
-    "SECONDLY": timedelta(seconds=1),
-    "MINUTELY": timedelta(minutes=1),
-    "HOURLY": timedelta(hours=1),
-    "DAILY": timedelta(days=1),
-    "WEEKLY": timedelta(weeks=1),
-}
 _NUMBERS = {  # part: lowest, highest, whether it may count from the end
     "INTERVAL": (1, 1_000_000, False),
     "COUNT": (1, LONGEST_COUNT, False),
@@ -150,6 +155,13 @@ _WORDS = {
     "WKST": "MO|TU|WE|TH|FR|SA|SU",
     "BYDAY": r"([+-]?[1-9]\d?)?(MO|TU|WE|TH|FR|SA|SU)",
     "UNTIL": ".+",
+}
+
+
+_NOT_WITH = {
+    "BYWEEKNO": ("MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"),
+    "BYYEARDAY": ("MONTHLY", "WEEKLY", "DAILY"),
+    "BYMONTHDAY": ("WEEKLY",),
 }
 
 
@@ -173,9 +185,22 @@ def _rule_parts(rule: object) -> tuple[str | None, str | None, dict[str, str]]:
             raise ValueError(f"{line!r} is not one DTSTART or RRULE line")
     if "FREQ" not in parts:
         raise ValueError("it needs FREQ=…")
-    if parts["FREQ"] not in ("MONTHLY", "YEARLY") and re.search(r"\d", parts.get("BYDAY", "")):
-        raise ValueError(f"a numbered BYDAY has no meaning with FREQ={parts['FREQ']}")
+    _check_together(parts)
     return start, tzid, parts
+
+
+def _check_together(parts: dict[str, str]) -> None:
+    """What RFC 5545 forbids to stand together, and dateutil takes to mean something else."""
+    frequency = parts["FREQ"]
+    numbered = re.search(r"\d", parts.get("BYDAY", "")) is not None
+    if numbered and (frequency not in ("MONTHLY", "YEARLY") or "BYWEEKNO" in parts):
+        other = "BYWEEKNO" if "BYWEEKNO" in parts else f"FREQ={frequency}"
+        raise ValueError(f"a numbered BYDAY has no meaning with {other}")
+    for name, frequencies in _NOT_WITH.items():
+        if name in parts and frequency in frequencies:
+            raise ValueError(f"{name} has no meaning with FREQ={frequency}")
+    if "BYSETPOS" in parts and len([name for name in parts if name.startswith("BY")]) == 1:
+        raise ValueError("BYSETPOS needs another BY… part to choose from")
 
 
 def _tzid(parameters: list[str]) -> str | None:
