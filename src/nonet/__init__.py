@@ -4,7 +4,14 @@ Everything that programs may rely on is imported here; all else may change.
 """
 
 from nonet.app import Nonet
-from nonet.client import CallbackSpawner, ChildResult, Client, Handle, spawn_with_callback
+from nonet.client import (
+    CallbackSpawner,
+    ChildResult,
+    Client,
+    Handle,
+    cancel_many,
+    spawn_with_callback,
+)
 from nonet.errors import (
     BrokerFullError,
     ConfigurationError,
@@ -118,6 +125,7 @@ __all__ = [
     "TaskTimeoutError",
     "UnableToAcquireLockError",
     "UnknownTaskError",
+    "cancel_many",
     "context",
     "load_settings",
     "register_dependency",

@@ -603,6 +603,26 @@ class CallbackSpawner:
         )
 
 
+async def cancel_many(
+    *,
+    task: type[BaseTask] | str | None = None,
+    labels: Mapping[str, Any] | None = None,
+    states: Sequence[str] = CANCELLABLE,
+    reason: str = "",
+) -> int:
+    """`Client.cancel_many` of the open application, in a start-up hook for example.
+
+    Example:
+        @startup_hook
+        async def drop_stale(epoch: Epoch) -> None:
+            await cancel_many(task=Refresh, reason="all is read anew")
+    """
+    client = current_submitter()
+    if not isinstance(client, Client):
+        raise NotBoundError("the open application cannot cancel tasks")
+    return await client.cancel_many(task=task, labels=labels, states=states, reason=reason)
+
+
 async def spawn_with_callback(
     children: Sequence[BaseTask],
     callback: BaseTask,

@@ -13,7 +13,7 @@ from stores.lock_site import PREFIX, Clocked, Fault
 SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "reclaim", "disown", "leave", "mend"),
     *("group_open", "group_seal", "lead", "plan", "fire", "presence", "checkpoint"),
-    *("break_lock", "inspect", "cancel"),
+    *("break_lock", "inspect", "cancel", "pause", "resume", "hasten"),
 )
 
 SNAPSHOT = """

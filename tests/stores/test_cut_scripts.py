@@ -24,6 +24,8 @@ from nonet.locks import MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
 MOST_CALLS = 300
+# By their callers, if there is no answer.
+REPEATED = ("submit", "settle", "group_seal", "cancel", "resume", "hasten")
 WORKER = "small-a1"
 Call = tuple[Any, ...]
 
@@ -35,6 +37,7 @@ class Fleet:
     site: QueueSite
     now: int = START
     executed: list[str] = field(default_factory=list)
+    afterwards: list[Call] = field(default_factory=list)  # after the cut and its repetition
 
     def __post_init__(self) -> None:
         self.site.client.flushdb()
@@ -178,9 +181,33 @@ def a_cancel(fleet: Fleet) -> tuple[Call, set[str]]:
     return ("cancel", RESULT_TTL // 1000, 60_000, 0, "b", "x", "d", "x", "e", "x"), ids
 
 
+def a_paused_fetch(fleet: Fleet) -> tuple[Call, set[str]]:
+    running(fleet)  # b waits for the lock of a
+    fleet.run(*fleet.submit("c"))
+    fleet.run("pause", "who", "", "task:Task")
+    fleet.afterwards = [("resume", "who", "task:Task")]
+    return fleet.fetch_call(), {"a", "b", "c"}
+
+
+def a_resume(fleet: Fleet) -> tuple[Call, set[str]]:
+    fleet.run("pause", "who", "", "task:Task", "stream:normal:small")
+    for id in "ab":
+        fleet.run(*fleet.submit(id, MUTEX))
+    fleet.run("resume", "who", "stream:normal:small")
+    assert fleet.fetch() == []
+    return ("resume", "who", "task:Task"), {"a", "b"}
+
+
+def a_hastening(fleet: Fleet) -> tuple[Call, set[str]]:
+    for id in "ab":
+        fleet.run(*fleet.submit(id, due=3_600_000_000))
+    return ("hasten", "a", "b"), {"a", "b"}
+
+
 HISTORIES: tuple[Callable[[Fleet], tuple[Call, set[str]]], ...] = (
     *(a_submit, a_delayed_submit, a_fetch, a_done, a_retry, a_delayed_retry, a_death),
     *(a_promotion, a_reclaim, a_walk, a_disown, a_seal, a_last_child, a_cancel),
+    *(a_paused_fetch, a_resume, a_hastening),
 )
 
 
@@ -191,8 +218,10 @@ def problems(client: redis.Redis, history: Any, *faults: Fault) -> Iterator[str]
         fleet = Fleet(site)
         call, ids = history(fleet)
         is_whole = site.run_cut(call[0], fleet.now + 1_000, calls, *call[1:])
-        if call[0] in ("submit", "settle", "group_seal", "cancel"):  # their callers repeat them
+        if call[0] in REPEATED:
             fleet.run(*call)
+        for other in fleet.afterwards:
+            fleet.run(*other)
         try:
             fleet.drain()
         except AssertionError as error:

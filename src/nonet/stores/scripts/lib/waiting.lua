@@ -31,6 +31,8 @@ end
 -- is new if it was woken or has come of age.
 local function enter_queues(me, refusal, is_new_rank)
   local places = places_after(me, refusal)
+  -- First: a place that nobody looks at would stay if the script was cut.
+  watch(refusal.lock.counter, refusal.look)
   if places ~= me.places then
     leave_queues(me)
   end
@@ -38,7 +40,6 @@ local function enter_queues(me, refusal, is_new_rank)
     me.places = places
     stand(me, me.rank)
   end
-  watch(refusal.lock.counter, refusal.look)
 end
 
 -- When to look at one waiter by itself: later with each refusal in a row, and when it is of age.

@@ -1,0 +1,101 @@
+"""``task-run pause|resume|paused`` and what others say of paused work."""
+
+from __future__ import annotations
+
+import pytest
+from cli.errands import Add
+from cli.terminal import TaskRun
+
+
+async def test_pause_list_resume(task_run: TaskRun) -> None:
+    """What is paused is listed with since, who and why, until it is resumed."""
+    ended = await task_run(
+        "pause", "--stream", "background:*", "--task", "Add", "--reason", "disk full"
+    )
+    words = "stream background:small, stream background:medium, stream background:large, task Add"
+    assert (ended.code, ended.out) == (0, f"paused: {words}\n")
+    listed = await task_run("paused", "--json")
+    assert [item["what"] for item in listed.json] == [
+        "stream:background:large",
+        "stream:background:medium",
+        "stream:background:small",
+        "task:Add",
+    ]
+    assert {item["reason"] for item in listed.json} == {"disk full"}
+    assert all("@" in item["who"] and item["since"].endswith("Z") for item in listed.json)
+    people = await task_run("paused")
+    assert "stream background:small" in people.out and "disk full" in people.out
+    resumed = await task_run("resume", "--stream", "background:small", "--task", "Add")
+    assert (resumed.code, resumed.out) == (0, "resumed: stream background:small, task Add\n")
+    assert "Still paused" in resumed.err and "--stream background:large" in resumed.err
+    assert (await task_run("resume", "--stream", "*:*", "--json")).json == [
+        "stream:background:medium",
+        "stream:background:large",
+    ]
+    nothing = await task_run("paused")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", "nothing is paused\n")
+    events = (await task_run("events", "--json")).json
+    assert [item["kind"] for item in events] == ["pause", "resume", "resume"]
+
+
+async def test_everything(task_run: TaskRun) -> None:
+    """--all is a pause of its own, which only --all takes back."""
+    assert (await task_run("pause", "--all", "--json")).json[0]["what"] == "all"
+    missed = await task_run("resume", "--stream", "normal:small")
+    assert missed.code == 4
+    assert "stream normal:small: not paused" in missed.err and "--all" in missed.err
+    assert (await task_run("resume", "--all")).out == "resumed: everything\n"
+    assert (await task_run("resume", "--all")).code == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ([], "what? Give --stream"),
+        (["--all", "--task", "Add"], "--all means everything"),
+        (["--stream", "backgroud:small"], "Did you mean background?"),
+        (["--stream", "small"], "expected PRIORITY:SIZE"),
+        (["--task", "no name"], "must be CATEGORY:CLASS"),
+    ],
+)
+async def test_a_slip_pauses_nothing(task_run: TaskRun, options: list[str], problem: str) -> None:
+    """What is meant must be said, and spelt right."""
+    for command in ("pause", "resume"):
+        ended = await task_run(command, *options)
+        assert (ended.code, ended.out) == (2, "")
+        assert problem in ended.err
+    assert task_run.keys("paused") == set()
+
+
+async def test_a_class_that_nobody_knows_here_is_a_warning(task_run: TaskRun) -> None:
+    """Its code may be elsewhere, but it may be misspelt, too."""
+    ended = await task_run("pause", "--task", "errands:Ad")
+    assert ended.code == 0
+    assert "'errands:Ad' is not registered here. Did you mean errands:Add" in ended.err
+    assert "warning" not in (await task_run("pause", "--task", "Add")).err
+
+
+async def test_explain_queues_and_doctor(task_run: TaskRun) -> None:
+    """The pause is the first cause that is told, queues mark it, and the doctor is content."""
+    async with task_run.worker() as app:
+        await task_run("pause", "--task", "Add", "--reason", "by test")
+        handle = await app.submit(Add(1))
+        parked = await task_run("explain", handle)
+        assert parked.code == 0 and "task Add is paused since" in parked.out
+        assert "by test; resume with 'task-run resume --task Add'" in parked.out
+        await task_run("pause", "--stream", "normal:small")
+        told = (await task_run("explain", handle, "--json")).json
+        assert told["cause"] == "paused" and "--stream normal:small" in told["text"]
+        queues = await task_run("queues", "--json")
+        assert [row["queue"] for row in queues.json if row["paused"]] == ["normal:small"]
+        assert "task Add; see 'task-run paused'" in queues.err
+        assert (await task_run("doctor", "--wait", "0")).code == 0
+        await task_run("resume", "--stream", "normal:small", "--task", "Add")
+        assert await handle.result(timeout=20) == 1
+
+
+async def test_redis_away(task_run: TaskRun) -> None:
+    """Exit code 3, and nothing is said to be done."""
+    for command in (["pause", "--all"], ["resume", "--all"], ["paused"], ["delayed", "list"]):
+        ended = await task_run(*command, NONET_REDIS_URL="redis://127.0.0.1:1")
+        assert (ended.code, ended.out) == (3, "")

@@ -1,0 +1,112 @@
+"""``task-run delayed list|cancel|now``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cli.errands import Add, Describe
+from cli.terminal import TaskRun
+
+from nonet import TaskCancelled
+from nonet.errors import NotFoundError
+
+
+def in_hours(hours: float) -> datetime:
+    return datetime.now(UTC) + timedelta(hours=hours)
+
+
+async def test_list_the_soonest_first(task_run: TaskRun) -> None:
+    """Delayed tasks in the order of their times; others are not listed."""
+    async with task_run.app() as app:
+        await app.submit(Add(1), id="late", at_time=in_hours(2))
+        await app.submit(Describe(), id="soon", at_time=in_hours(1))
+        await app.submit(Add(1), id="now")
+        rows = (await task_run("delayed", "list", "--json")).json
+        assert [(row["id"], row["task"], row["why"]) for row in rows] == [
+            ("soon", "errands:Describe", "time"),
+            ("late", "errands:Add", "time"),
+        ]
+        assert rows[0]["due"] < rows[1]["due"]
+        only = await task_run("delayed", "list", "--task", "Add")
+        assert "late" in only.out and "soon" not in only.out
+        one = await task_run("delayed", "list", "--limit", "1", "--json")
+        assert len(one.json) == 1 and "there are more than 1" in one.err
+        nothing = await task_run("delayed", "list", "--task", "Guarded")
+        assert (nothing.out, nothing.err) == ("", "no task of class 'Guarded' is delayed\n")
+
+
+async def test_cancel_named(task_run: TaskRun) -> None:
+    """A delayed one ends; one that is queued, ended or unknown is told apart."""
+    async with task_run.app() as app:
+        delayed = await app.submit(Add(1), id="d", at_time=in_hours(1))
+        await app.submit(Add(1), id="q")
+        ended = await task_run("delayed", "cancel", "d", "--reason", "not needed")
+        assert (ended.code, ended.out) == (0, "d cancelled\n")
+        with pytest.raises(TaskCancelled, match=r"task d was cancelled by \S+@.*: not needed"):
+            await delayed.result(timeout=5)
+        assert (await delayed.status()).state == "cancelled"
+        explained = await task_run("explain", "d")
+        assert explained.out.startswith("cancelled: by ")
+        again = await task_run("delayed", "cancel", "q", "x", "--json")
+        assert again.code == 1
+        assert again.json == [{"id": "q", "state": "queued"}, {"id": "x", "state": None}]
+        assert "task q is queued, not delayed" in again.err and "task x is unknown" in again.err
+        assert (await task_run("delayed", "cancel", "x")).code == 4
+        waited = await task_run("submit", "Add", "--args", "[1]", "--id", "d", "--wait", "5")
+        assert waited.code == 1 and "was cancelled by" in waited.err
+        events = (await task_run("events", "--kind", "tasks-cancelled", "--json")).json
+        assert [item["text"] for item in events] == ["1 task (d): not needed"]
+
+
+async def test_cancel_by_class_and_labels(task_run: TaskRun) -> None:
+    """Filters choose among the delayed ones alone; a dry run changes nothing."""
+    async with task_run.app() as app:
+        for n in range(3):
+            labels = {"run": n, "vo": "lhcb"}
+            await app.submit(Add(n), id=f"a{n}", at_time=in_hours(1), labels=labels)
+        await app.submit(Describe(), id="other", at_time=in_hours(1), labels={"vo": "lhcb"})
+        await app.submit(Add(1), id="q", labels={"vo": "lhcb"})
+        command = ["delayed", "cancel", "--task", "errands:Add", "--label", "vo=lhcb"]
+        dry = await task_run(*command, "--dry-run", "--json")
+        assert dry.json == {"found": 3, "cancelled": 0}
+        one = await task_run(*command, "--label", "run=1")
+        assert one.out == "1 task cancelled\n"
+        assert (await task_run(*command, "--json")).json == {"found": 2, "cancelled": 2}
+        assert (await task_run("delayed", "cancel", "--all", "--json")).json["cancelled"] == 1
+        assert (await app.status("q")).state == "queued"
+        assert (await app.status("a2")).state == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ([], "which tasks? Name them"),
+        (["d", "--all"], "tasks are named"),
+        (["--label", "vo"], "must be NAME=VALUE"),
+    ],
+)
+async def test_a_slip_cancels_nothing(task_run: TaskRun, options: list[str], problem: str) -> None:
+    """A mass action needs a filter, or --all."""
+    async with task_run.app() as app:
+        await app.submit(Add(1), id="d", at_time=in_hours(1))
+        ended = await task_run("delayed", "cancel", *options)
+        assert (ended.code, ended.out) == (2, "")
+        assert problem in ended.err
+        assert (await app.status("d")).state == "delayed"
+
+
+async def test_now(task_run: TaskRun) -> None:
+    """A delayed task runs at once; what is not delayed is told."""
+    async with task_run.worker() as app:
+        handle = await app.submit(Add(1, 2), id="d", at_time=in_hours(1))
+        ended = await task_run("delayed", "now", "d")
+        assert (ended.code, ended.out) == (0, "d due now\n")
+        assert await handle.result(timeout=20) == 3
+        again = await task_run("delayed", "now", "d", "x")
+        assert again.code == 1 and "task d is done, not delayed" in again.err
+        assert (await task_run("delayed", "now", "x")).code == 4
+        with pytest.raises(NotFoundError):
+            await app.status("x")
+        events = (await task_run("events", "--kind", "tasks-hastened", "--json")).json
+        assert [item["text"] for item in events] == ["task d"]
