@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 from cli.terminal import NAMESPACE, TaskRun
+from example import EXAMPLE, TASKS
 from unit.json_schema import Validator
 
 from nonet import Nonet
@@ -16,8 +16,6 @@ from nonet.limits import Limit, LimitAddress
 from nonet.stores.leadership import Leadership
 from nonet.stores.publication import Publication
 
-EXAMPLE = Path(__file__).parents[2] / "config.example.yaml"
-TASKS = "unit.example_tasks"
 NOWHERE = "redis://127.0.0.1:1/0"
 GOOD = "vos: [lhcb]\ncommon: {tasks: {Add: {priority: background}}}\n"
 

@@ -1,6 +1,7 @@
 """The tasks that config.example.yaml configures: category ``example_tasks``.
 
-Each writes a file when it starts, named after itself, and ends when the file ``gate`` is there.
+Each makes a file in ``EXAMPLE_PLACE`` when it begins, ``CLASS,OBJECT,ID``, and ends when there is a
+file ``gate``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ async def take_part(*names: str) -> None:
     place = os.environ.get("EXAMPLE_PLACE")
     if place is None:
         return
-    (Path(place) / "-".join([*names, context().id])).touch()
+    (Path(place) / ",".join([*names, context().id])).touch()
     while not (Path(place) / "gate").exists():  # noqa: ASYNC110  # another process makes it
         await asyncio.sleep(0.02)
 

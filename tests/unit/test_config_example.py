@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
+from example import EXAMPLE, example_tasks
 
 from nonet.config import Config, parse_config
 from nonet.limits import Limit, LimitAddress
-from nonet.locks import LockedObjectType
 from nonet.overrides import Overrides, override_problems
 from nonet.registry import Registry
 from nonet.retry import ExponentialBackoff
@@ -22,19 +20,14 @@ from nonet.scheduler.plan import Entry, entries
 from nonet.schedules import CronSchedule, RRuleSchedule
 from nonet.task import Priority, Size
 
-EXAMPLE = Path(__file__).parents[2] / "config.example.yaml"
-TASKS = "unit.example_tasks"
-
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     """The tasks that the example names, and the object type that they lock."""
-    made = Registry()
-    made.add_module(TASKS)
-    yield made
-    del sys.modules[TASKS]
-    del LockedObjectType._places["storage_element"]
-    del LockedObjectType.STORAGE_ELEMENT
+    with example_tasks() as module:
+        made = Registry()
+        made.add_module(module)
+        yield made
 
 
 @pytest.fixture
