@@ -23,7 +23,7 @@ from nonet.interactive import Debugger, call, hold
 from nonet.locks import BaseLock, encode_locks
 from nonet.registry import Registry, vos_from_entry_points
 from nonet.scheduler.configuration import ConfigurationLoop, check
-from nonet.scheduler.memory import Memory
+from nonet.scheduler.memory import Memory, PauseMemory
 from nonet.scheduler.periodic import PeriodicLoop
 from nonet.scheduler.relay import Relay
 from nonet.scheduler.retention import Retention
@@ -354,6 +354,7 @@ class Nonet:
             StartUp(startup_hooks(prefixes), leadership, injector, self.client),
             periodic,
             memory,
+            PauseMemory(self.controls, self.broker.epoch, self.mirror, settings.may_have_sql),
             chores={
                 "durable tasks": Relay(self.outbox, settings).tick,
                 "old dead letters": Retention(self.dead_letters, settings.dlq_retention).tick,

@@ -371,7 +371,7 @@ class TestBookkeeping:
         term = await leadership.lead("s1", 30.0, "{}")
         assert term
         await controls.pause([ALL, STREAM], WHO, "x")
-        remembered = await controls.load()
+        remembered = await controls.kept()
         await broker.client.delete("{test}:paused")
         await controls.pause([STREAM], "bob@host 8", "y")
         assert not await controls.restore("0", remembered)

@@ -25,7 +25,7 @@ from nonet.errors import DeposedError, NonetError
 from nonet.health import Report
 from nonet.outcomes import summarize
 from nonet.scheduler.configuration import ConfigurationLoop
-from nonet.scheduler.memory import Memory
+from nonet.scheduler.memory import Memory, PauseMemory
 from nonet.scheduler.periodic import PeriodicLoop
 from nonet.scheduler.startup import StartUp
 from nonet.service import ExitCode, Stop, every, who, wind_up
@@ -53,7 +53,7 @@ class SchedulerParts:
     """What a scheduler consists of.
 
     Attributes:
-        memory: of what Redis may forget; cleared while somebody else leads.
+        memory, pauses: of what Redis may forget; cleared while somebody else leads.
         chores: further loops by name; each runs while this process leads.
     """
 
@@ -64,6 +64,7 @@ class SchedulerParts:
     startup: StartUp
     periodic: PeriodicLoop
     memory: Memory
+    pauses: PauseMemory
     chores: Mapping[str, Chore]
 
 
@@ -124,6 +125,7 @@ class Scheduler:
             "start-up hooks": self._while_leading(self._parts.startup.tick),
             "periodic entries": self._while_leading(self._fire_due),
             "memory": self._while_leading(self._parts.memory.save),
+            "pauses": self._while_leading(self._parts.pauses.tick),
             **{name: self._while_leading(chore) for name, chore in self._parts.chores.items()},
         }
         try:
@@ -208,6 +210,7 @@ class Scheduler:
     def _stand_by(self) -> None:
         self._term = self._leads_since = None
         self._parts.memory.stand_by()
+        self._parts.pauses.stand_by()
 
     async def _lead(self) -> float:
         ttl = self._settings.leader_ttl
@@ -258,11 +261,9 @@ class Scheduler:
 
     async def _fire_due(self, term: str) -> float:
         """Periodic entries wait for the start-up hooks, which may put right what they build on."""
-        return (
-            _STANDBY_SECONDS
-            if self._parts.startup.not_ready()
-            else (await self._parts.periodic.tick(term))
-        )
+        if self._parts.startup.not_ready() or not self._parts.pauses.is_current:
+            return _STANDBY_SECONDS
+        return await self._parts.periodic.tick(term)
 
     async def _woken(self, name: str, seconds: float) -> None:
         """Wait until a script wakes `name`: a blocking pop, whose own time-out is too coarse."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 from nonet.keys import prefix
 from nonet.pauses import Pause
 from nonet.stores.redis import AsyncRedis, Scripts, server_errors
 
 _AT_A_TIME = 500
+_ENTRY = "entry:"  # of names in `Controls.kept`, as restore_pauses.lua knows them
 
 
 class Controls:
@@ -45,13 +46,23 @@ class Controls:
         ]
         return sorted(pauses, key=lambda item: item.what)
 
-    async def restore(self, term: str, pauses: Iterable[Pause]) -> bool:
-        """Pause again what Redis has lost, for the leader of `term`; newer ones stay.
+    async def kept(self) -> dict[str, str]:
+        """All that is paused, streams, classes and periodic entries, as `restore` takes it."""
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(f"{self._prefix}paused").hgetall(f"{self._prefix}periodic:paused")
+            paused, entries = await pipe.execute()
+        return _texts(paused) | {_ENTRY + name: value for name, value in _texts(entries).items()}
+
+    async def restore(self, term: str, kept: Mapping[str, str]) -> bool:
+        """Pause again what Redis has lost, for the leader of `term`; newer pauses stay.
+
+        Args:
+            kept: what `kept` gave before.
 
         Returns:
             False if another term leads; then nothing has changed.
         """
-        fields = [part for item in pauses for part in (item.what, item.encode())]
+        fields = [part for item in sorted(kept.items()) for part in item]
         return bool(await self._scripts.run("restore_pauses", term, *fields) == 1)
 
     async def hasten(self, ids: Sequence[str]) -> list[str]:
@@ -66,3 +77,7 @@ class Controls:
             answer = await self._scripts.run("hasten", *ids[start : start + _AT_A_TIME])
             states += [state.decode() for state in answer]
         return states
+
+
+def _texts(found: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode(errors="replace") for name, value in found.items()}
