@@ -72,16 +72,18 @@ vo-overrides:
   lhcb:
     tasks:
       CreatFile: {size: small}
+      RemoveFile: {size: smal}
 """
     )
     ended = await task_run("config", "check", file, NONET_TASKS=TASKS)
     assert (ended.code, ended.out) == (2, "")
     lines = ended.err.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     for number, path, reason in [
         (3, "common.periodic-tasks.SubmitPilot", "Did you mean example_tasks:SubmitPilots?"),
         (6, "common.limits.Task.RemovFile", "Did you mean RemoveFile"),
         (7, "common.limits.StorageElment", "Did you mean storage_element"),
+        (13, "vo-overrides.lhcb.tasks.RemoveFile.size", "Did you mean small"),
         (12, "vo-overrides.lhcb.tasks.CreatFile", "Did you mean example_tasks:CreateFile"),
     ]:
         (line,) = [line for line in lines if f": {path}: " in line]

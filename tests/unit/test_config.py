@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nonet.config import parse_config, parse_files, problems_error
+from nonet.config import parse_config, parse_files, parse_sound, problems_error
 from nonet.errors import ConfigurationError
 from nonet.schedules import IntervalSeconds
 
@@ -392,3 +392,38 @@ def test_a_reason_of_several_lines_is_one_problem() -> None:
     """What an author's check says may have lines; each problem has one."""
     error = problems_error([("a.yaml:1", ("vos",), "no:\n  two\tlines"), ("b.yaml", (), "bad")])
     assert str(error) == "a.yaml:1: vos: no: two lines\nb.yaml: bad"
+
+
+@pytest.mark.parametrize(
+    ("text", "sound"),
+    [
+        ("vos: 5\ncommon: {tasks: {T: {}}}", "common: {tasks: {T: {}}}"),
+        ("vos: [a]\nvo: [b]", "vos: [a]"),
+        ("vos: [a]\ncommon: 5", "vos: [a]"),
+        ("vos: [a]\nvo-overrides: {x: 5, y: {}}", "vos: [a]\nvo-overrides: {y: {}}"),
+        ("vos: [a]\nvo-overrides: 5", "vos: [a]"),
+        ("common: {admission: {}, tasks: {T: {}}}", "common: {tasks: {T: {}}}"),
+        (
+            "common: {tasks: {T: {size: huge}, U: {size: small}}}",
+            "common: {tasks: {U: {size: small}}}",
+        ),
+        (
+            "common: {periodic-tasks: {T: [{name: a}, {name: b, enabled: 5}], U: []}}",
+            "common: {periodic-tasks: {U: []}}",
+        ),
+        ("common: {periodic-tasks: {yes: [], T: []}}", "common: {periodic-tasks: {T: []}}"),
+        (
+            "vo-overrides: {x: {limits: {Job: {a: {ConcurrencyLimiter: {limit: 0}},"
+            " b: {ConcurrencyLimiter: {limit: 1}}}}}}",
+            "vo-overrides: {x: {limits: {Job: {b: {ConcurrencyLimiter: {limit: 1}}}}}}",
+        ),
+        ("common: {limits: 5, tasks: {T: {}}}", "common: {tasks: {T: {}}}"),
+        ("{", "{}"),
+        ("- a", "{}"),
+    ],
+)
+def test_what_is_sound_of_a_bad_document_can_be_looked_at(text: str, sound: str) -> None:
+    """A class or an object with a mistake is left out whole, so that no new problem is made."""
+    found, problems = parse_sound([("c.yaml", text)], "c.yaml")
+    assert problems
+    assert found.document() == parse_config(sound, "c.yaml").document()

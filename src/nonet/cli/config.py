@@ -194,7 +194,6 @@ class _Installation:
         Raises:
             ConfigurationError: it is bad, all problems line by line; or it cannot be had.
         """
-        from nonet.scheduler.configuration import check
         from nonet.sources import open_source
 
         text = text or self.settings.config
@@ -203,11 +202,16 @@ class _Installation:
         # A cache of its own: the scheduler's has the last good commit, and one user at a time.
         with tempfile.TemporaryDirectory(prefix="nonet-config-") as place:
             settings = self.settings.model_copy(update={"state_dir": Path(place)})
-            source = open_source(text, settings)
+            source = open_source(text, settings, self._fits)
             config = await source.read()
         if source.problem:
             raise ConfigurationError(source.problem)
-        return check(config, self.registry, self._vos), source.revision
+        return self._fits(config), source.revision
+
+    def _fits(self, config: Config) -> Checked:
+        from nonet.scheduler.configuration import check
+
+        return check(config, self.registry, self._vos)
 
     async def read_with_limits(self, text: str) -> tuple[Config, list[LimitInForce]]:
         """What a source says now, and the limits that it sets."""

@@ -17,8 +17,10 @@ from nonet.config.models import (
     dotted,
 )
 from nonet.config.reading import (
+    Problem,
     parse_config,
     parse_files,
+    parse_sound,
     problems_error,
 )
 from nonet.config.schema import json_schema
@@ -26,6 +28,7 @@ from nonet.config.schema import json_schema
 __all__ = [
     "Config",
     "Location",
+    "Problem",
     "RetryPolicyConfig",
     "ScheduleConfig",
     "SectionConfig",
@@ -35,5 +38,6 @@ __all__ = [
     "json_schema",
     "parse_config",
     "parse_files",
+    "parse_sound",
     "problems_error",
 ]

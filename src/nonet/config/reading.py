@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,19 +54,63 @@ def parse_files(texts: Iterable[tuple[str, str]], source: str) -> Config:
     Raises:
         ConfigurationError: all problems at once.
     """
+    config, problems = parse_sound(texts, source)
+    if problems:
+        raise problems_error(problems)
+    return config
+
+
+def parse_sound(texts: Iterable[tuple[str, str]], source: str) -> tuple[Config, list[Problem]]:
+    """As `parse_files`, but what is sound of a bad configuration is returned with its problems.
+
+    So that it can be seen what else is wrong, of what only the task classes tell.
+    """
     merged = _Merger(source)
     for name, text in texts:
         merged.add(name, text)
-    config = Config()
     try:
         config = Config.model_validate(merged.document, context=WRITTEN)
     except ValidationError as error:
-        for details in error.errors():
-            location = tuple(part for part in details["loc"] if part != "[key]")
+        wrong = error.errors()
+        for details in wrong:
+            location = _location(details)
             merged.problems.append((merged.where(location), location, _reason(details)))
-    if merged.problems:
-        raise problems_error(merged.problems)
-    return config.read_from(source, merged.where)
+        config = _sound(merged.document, map(_location, wrong))
+    return config.read_from(source, merged.where), merged.problems
+
+
+def _location(details: Any) -> Location:
+    return tuple(part for part in details["loc"] if part != "[key]")
+
+
+def _sound(document: dict[Any, Any], wrong: Iterable[Location]) -> Config:
+    """What is left without the parts that have something wrong in them."""
+    kept = copy.deepcopy(document)
+    for location in wrong:
+        _remove(kept, location[: _whole(location)])
+    try:
+        return Config.model_validate(kept, context=WRITTEN)
+    except ValidationError:
+        return Config()
+
+
+def _whole(location: Location) -> int:
+    """How much of a path leads to a part that says nothing false when it is left out."""
+    section = {"common": 1, "vo-overrides": 2}.get(str(location[0]), 0) if location else 0
+    if not section or len(location) <= section:
+        return section or 1
+    # A class with its overrides or all its entries; an object with its limits.
+    return section + {"tasks": 2, "periodic-tasks": 2, "limits": 3}.get(str(location[section]), 1)
+
+
+def _remove(node: Any, path: Location) -> None:
+    """Remove what is at `path`, or the part of it that can be reached."""
+    for index, part in enumerate(path):
+        inner = node.get(part)
+        if index == len(path) - 1 or not isinstance(inner, dict) or path[index + 1] not in inner:
+            node.pop(part, None)
+            return
+        node = inner
 
 
 def problems_error(problems: Iterable[Problem]) -> ConfigurationError:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from nonet.config import Config, parse_files
+from nonet.config import Config, Problem, parse_sound, problems_error
 from nonet.errors import ConfigurationError
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -61,13 +61,16 @@ async def judge(documents: Documents, name: str, check: Check | None) -> Judged:
     Args:
         name: of the source, for messages.
     """
+    found: list[str] = []
     try:
-        config = await asyncio.to_thread(_parse, documents, name)
+        config, problems = await asyncio.to_thread(_parse, documents, name)
+        if problems:
+            found.append(str(problems_error(problems)))
         if check is not None:
             check(config)  # in the loop: it may run code of task classes
     except ConfigurationError as error:
-        return Judged(problem=str(error))
-    return Judged(config)
+        found.append(str(error))
+    return Judged(problem="\n".join(found)) if found else Judged(config)
 
 
 def too_large(name: str) -> ConfigurationError:
@@ -85,8 +88,8 @@ def is_document(file_name: str) -> bool:
     return file_name.endswith((".yaml", ".yml")) and not file_name.startswith(".")
 
 
-def _parse(documents: Documents, name: str) -> Config:
-    return parse_files([(file, _text(file, content)) for file, content in documents], name)
+def _parse(documents: Documents, name: str) -> tuple[Config, list[Problem]]:
+    return parse_sound([(file, _text(file, content)) for file, content in documents], name)
 
 
 def _text(file: str, content: bytes) -> str:
