@@ -12,6 +12,7 @@ from nonet.client import (
     cancel_many,
     spawn_with_callback,
 )
+from nonet.config import TaskConfig
 from nonet.errors import (
     BrokerFullError,
     ConfigurationError,
@@ -117,6 +118,7 @@ __all__ = [
     "Size",
     "StopRetrying",
     "TaskCancelled",
+    "TaskConfig",
     "TaskContext",
     "TaskFailed",
     "TaskRetryRequested",

@@ -351,7 +351,7 @@ class Nonet:
             self.client,
             leadership,
             configuration,
-            StartUp(startup_hooks(prefixes), leadership, injector, self.client),
+            StartUp(startup_hooks(prefixes), leadership, injector),
             periodic,
             memory,
             PauseMemory(self.controls, self.broker.epoch, self.mirror, settings.may_have_sql),

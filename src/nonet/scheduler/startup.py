@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from nonet.client import Client
 from nonet.errors import NonetError
 from nonet.hooks import Epoch, Hook
 from nonet.injection import Injector
@@ -34,7 +33,6 @@ class StartUp:
     Args:
         hooks: by name, in the order in which they run.
         injector: provides their parameters.
-        client: what those get that ask for a `Client`: they may cancel tasks.
         long_seconds: how long a hook may run before that is logged.
     """
 
@@ -43,13 +41,11 @@ class StartUp:
         hooks: Mapping[str, Hook],
         leadership: Leadership,
         injector: Injector,
-        client: Client,
         long_seconds: float = _LONG_SECONDS,
     ) -> None:
         self._hooks = hooks
         self._leadership = leadership
         self._injector = injector
-        self._client = client
         self._long_seconds = long_seconds
         self._done_in = 0
         self._problem = ""
@@ -108,8 +104,7 @@ class StartUp:
             logger.warning("start-up hook %s goes on in its thread, which nothing can end", name)
 
         try:
-            values = {Epoch: epoch, Client: self._client}
-            async with self._injector.open(hook, values=values) as arguments:
+            async with self._injector.open(hook, values={Epoch: epoch}) as arguments:
                 await invoke(hook, arguments, threads, abandoned=goes_on)
         except BaseException as error:  # the application's own code
             return error
