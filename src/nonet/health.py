@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import socket
 import threading
 import time
@@ -76,6 +77,7 @@ class Health:
         self._live_seconds = live_seconds
         self._beat_at = time.monotonic()
         self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
         self._beating: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Health:
@@ -90,23 +92,27 @@ class Health:
         self.port = self._server.server_address[1]
         self._beat_at = time.monotonic()
         self._beating = asyncio.create_task(self._beat(), name="heartbeat")
-        threading.Thread(
+        self._thread = threading.Thread(
             target=self._server.serve_forever,
-            kwargs={"poll_interval": _POLL_SECONDS},
+            args=[_POLL_SECONDS],
             name="nonet-health",
             daemon=True,
-        ).start()
+        )
+        self._thread.start()
         logger.info("health on http://%s:%d/livez and /readyz", self._host, self.port)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._beating is not None:
             self._beating.cancel()
+            await asyncio.wait({self._beating})
         if self._server is not None:
             # Waits for the serving thread, which comes round every `_POLL_SECONDS`. Not in a thread
             # of the loop's executor: user code may occupy them all.
             self._server.shutdown()
             self._server.server_close()
+        if self._thread is not None:
+            self._thread.join(1.0)
 
     async def _beat(self) -> None:
         while True:
@@ -188,8 +194,14 @@ class _Server(ThreadingHTTPServer):
 
     def service_actions(self) -> None:
         """Cut off those who are late; called between requests, and regularly."""
+        self._cut_off(time.monotonic())
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._cut_off(math.inf)
+
+    def _cut_off(self, now: float) -> None:
         with self._lock:
-            now = time.monotonic()
             for connection in [item for item, end in self._open.items() if now >= end]:
                 del self._open[connection]
                 with suppress(OSError):  # it has ended by itself

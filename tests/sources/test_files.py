@@ -225,6 +225,28 @@ async def test_files_beside_a_mount_count_too(tmp_path: Path) -> None:
         await source_of(mount.path).read()
 
 
+def test_a_version_that_is_being_removed_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of files that a swap has made shorter is forgotten, though each could be read."""
+    mount = Mount(tmp_path / "mount")
+    mount.swap({"a.yaml": "0", "b.yaml": "0"})
+    files = module._files
+
+    def list_then_swap(directory: Path, mounted: Path | None) -> Iterator[Path]:
+        monkeypatch.setattr(module, "_files", files)
+        (first, _) = list(files(directory, mounted))
+        content = first.read_text()
+        mount.swap({"a.yaml": "1", "b.yaml": "1"})
+        first.parent.mkdir()
+        first.write_text(content)
+        yield first
+
+    monkeypatch.setattr(module, "_files", list_then_swap)
+    found = module._look(mount.path)
+    assert [content for _, content in found.documents] == [b"1", b"1"]
+
+
 @pytest.mark.parametrize("kind", ["mount", "link"])
 def test_two_versions_are_never_mixed(tmp_path: Path, kind: str) -> None:
     """However often it is swapped meanwhile: all files of one look are of one version."""

@@ -318,6 +318,16 @@ def _torn_objects(cache: Path) -> None:
             file.write_bytes(file.read_bytes()[:10])
 
 
+def _torn_blobs(cache: Path) -> None:
+    git = ["git", f"--git-dir={cache}", "cat-file", "-t"]
+    for id in objects(cache):
+        kind = subprocess.run([*git, id], check=True, capture_output=True, text=True).stdout
+        if kind == "blob\n":
+            file = cache / "objects" / id[:2] / id[2:]
+            file.chmod(0o600)
+            file.write_bytes(file.read_bytes()[:5])
+
+
 def _no_head(cache: Path) -> None:
     (cache / "HEAD").unlink()
 
@@ -336,8 +346,8 @@ def _old_lock(cache: Path) -> None:
     os.utime(lock, (1, 1))
 
 
-DAMAGE = [_empty_ref, _foreign_ref, _lost_ref, _lost_objects, _torn_objects, _no_head]
-DAMAGE += [_bad_config, _no_directory, _old_lock]
+DAMAGE = [_empty_ref, _foreign_ref, _lost_ref, _lost_objects, _torn_objects, _torn_blobs]
+DAMAGE += [_no_head, _bad_config, _no_directory, _old_lock]
 
 
 @pytest.mark.parametrize("is_new", [False, True])

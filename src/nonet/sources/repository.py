@@ -307,7 +307,6 @@ def _environment() -> dict[str, str]:
     return {
         **inherited,
         "GIT_ALLOW_PROTOCOL": "file:https:ssh",
-        "GIT_LITERAL_PATHSPECS": "1",
         "GIT_SSH_COMMAND": f"{ssh} -oBatchMode=yes -oConnectTimeout=15 -oServerAliveInterval=5",
         "GIT_TERMINAL_PROMPT": "0",
         "LC_ALL": "C",

@@ -1,0 +1,255 @@
+"""The HTTP server that answers probes, with real connections on the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from daemons import until
+
+from nonet import health as module
+from nonet.errors import ConfigurationError
+from nonet.health import Health, Report, answering_probes
+
+HOST = "127.0.0.1"
+READY = Report(True, details={"name": "worker-1"})
+
+
+class Daemon:
+    """Something whose state a test can change.
+
+    Attributes:
+        says: the report, or what raises one's exception.
+    """
+
+    def __init__(self) -> None:
+        self.says: Callable[[], Report] = lambda: READY
+
+    def report(self) -> Report:
+        return self.says()
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+@pytest.fixture
+async def health(daemon: Daemon) -> AsyncIterator[Health]:
+    async with Health(HOST, 0, daemon.report) as opened:
+        yield opened
+
+
+def ask(health: Health, path: str, method: str = "GET") -> tuple[int, bytes, dict[str, str]]:
+    """Status, body and headers of an answer."""
+    connection = http.client.HTTPConnection(HOST, health.port, timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read(), dict(answer.getheaders())
+    finally:
+        connection.close()
+
+
+async def asked(health: Health, path: str) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of an answer, while this loop goes on."""
+    status, body, _ = await asyncio.to_thread(ask, health, path)
+    return status, json.loads(body)
+
+
+async def test_a_ready_daemon_is_ready(health: Health) -> None:
+    """200 with details as one line of JSON; a query string does not matter."""
+    for path in ("/readyz", "/readyz?verbose=1"):
+        assert await asked(health, path) == (
+            200,
+            {"ready": True, "reasons": [], "name": "worker-1"},
+        )
+    status, body = await asked(health, "/livez")
+    assert (status, body["live"]) == (200, True)
+
+
+async def test_reasons_are_told(health: Health, daemon: Daemon) -> None:
+    """503 says why; being not ready makes nothing dead."""
+    daemon.says = lambda: Report(False, ["Redis is away", "it drains"])
+    status, body = await asked(health, "/readyz")
+    assert (status, body) == (503, {"ready": False, "reasons": ["Redis is away", "it drains"]})
+    assert (await asked(health, "/livez"))[0] == 200
+
+
+async def test_a_report_that_fails_is_an_answer(
+    health: Health, daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """503 with the kind of the error, and a traceback in the log."""
+
+    def fail() -> Report:
+        raise KeyError("s3cret")
+
+    daemon.says = fail
+    with caplog.at_level(logging.ERROR):
+        status, body = await asked(health, "/readyz")
+    assert (status, body["reasons"]) == (503, ["no report: KeyError"])
+    assert "Traceback" in caplog.text
+
+
+async def test_a_blocked_loop_is_neither_live_nor_ready(daemon: Daemon) -> None:
+    """It is told while it is blocked, and live again as soon as it goes on."""
+    found = {}
+
+    def look(health: Health) -> None:
+        deadline = time.monotonic() + 30
+        while ask(health, "/livez")[0] == 200 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found.update({path: ask(health, path) for path in ("/livez", "/readyz")})
+
+    async with Health(HOST, 0, daemon.report, live_seconds=2) as health:
+        assert (await asked(health, "/livez"))[0] == 200
+        looking = threading.Thread(target=look, args=[health])
+        looking.start()
+        looking.join()  # blocks the loop
+        assert [status for status, _, _ in found.values()] == [503, 503]
+        assert json.loads(found["/livez"][1])["live"] is False
+        assert "event loop has been blocked" in json.loads(found["/readyz"][1])["reasons"][0]
+        await until(lambda: ask(health, "/readyz")[0] == 200, "it is ready again")
+
+
+async def test_other_paths_and_methods(health: Health) -> None:
+    """404 says what there is; HEAD has the headers of GET; nothing else is understood."""
+    status, body = await asked(health, "/")
+    assert (status, body) == (404, {"error": "there are /livez and /readyz"})
+    assert (await asked(health, "/readyz/"))[0] == 404
+    whole = await asyncio.to_thread(ask, health, "/readyz")
+    head = await asyncio.to_thread(ask, health, "/readyz", "HEAD")
+    assert (head[0], head[1]) == (200, b"")
+    assert head[2]["Content-Length"] == whole[2]["Content-Length"] == str(len(whole[1]))
+    assert whole[1].count(b"\n") == 1
+    assert head[2]["Content-Type"] == "application/json"
+    assert head[2]["Cache-Control"] == "no-store"
+    assert "Python" not in head[2]["Server"]
+    assert (await asyncio.to_thread(ask, health, "/readyz", "POST"))[0] == 501
+
+
+def say(health: Health, *parts: bytes) -> bytes:
+    """What comes back for raw bytes, until the server hangs up."""
+    answer = b""
+    with socket.create_connection((HOST, health.port), timeout=30) as connection:
+        try:
+            for part in parts:
+                connection.sendall(part)
+            while received := connection.recv(65536):
+                answer += received
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("parts", "status"),
+    [
+        ([b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n"], b"414"),
+        ([b"GET /livez HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n"], b"431"),
+        ([b"GET /livez HTTP/1.1\r\na: " + b"b" * 70_000 + b"\r\n\r\n"], b"431"),
+        ([b"\x00\xff\r\n\r\n"], b"400"),
+        ([b"GET /livez HTTP/9.9\r\n\r\n"], b"505"),
+    ],
+)
+async def test_what_is_too_long_or_no_request_is_refused(
+    health: Health, parts: list[bytes], status: bytes
+) -> None:
+    """With a status of HTTP, or an end of the connection; the next probe is answered."""
+    answer = await asyncio.to_thread(say, health, *parts)
+    assert status in answer or not answer
+    assert (await asked(health, "/livez"))[0] == 200
+
+
+def threads() -> int:
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+async def test_slow_clients_are_cut_off(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who send nothing, or a little again and again, hold no thread for long."""
+    monkeypatch.setattr(module, "_REQUEST_SECONDS", 0.5)
+    cut: list[str] = []
+
+    def trickle() -> None:
+        with socket.create_connection((HOST, health.port), timeout=30) as connection:
+            try:
+                while True:
+                    connection.sendall(b"x")
+                    time.sleep(0.05)
+            except OSError:
+                cut.append("trickle")
+
+    def wait() -> None:
+        with socket.create_connection((HOST, health.port), timeout=30) as connection:
+            assert connection.recv(1) == b""
+            cut.append("wait")
+
+    await asyncio.gather(*(asyncio.to_thread(who) for who in (trickle, wait, wait)))
+    assert sorted(cut) == ["trickle", "wait", "wait"]
+    await until(lambda: threads() == 0, "no thread is left")
+
+
+async def test_many_clients_make_no_more_threads(
+    health: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes when too many wait is turned away; probes are answered when they are gone."""
+    monkeypatch.setattr(module, "_REQUEST_SECONDS", 600)
+    held = [socket.create_connection((HOST, health.port), timeout=30) for _ in range(100)]
+    last = held[-1]
+    assert await asyncio.to_thread(last.recv, 1) == b""
+    assert threads() <= 32
+    for connection in held:
+        connection.close()
+    await until(lambda: threads() == 0, "their threads have ended")
+    assert (await asked(health, "/livez"))[0] == 200
+
+
+async def test_a_port_in_use_is_a_wrong_setting(health: Health, daemon: Daemon) -> None:
+    """The message names the port and what to do."""
+    with pytest.raises(ConfigurationError) as raised:
+        async with Health(HOST, health.port, daemon.report):
+            pass
+    assert f"port {health.port}" in str(raised.value) and "NONET_METRICS_PORT" in str(raised.value)
+    with pytest.raises(ConfigurationError, match=r"cannot listen on 192\.0\.2\.1"):
+        async with Health("192.0.2.1", 0, daemon.report):
+            pass
+
+
+async def test_at_the_end_nothing_is_left(daemon: Daemon) -> None:
+    """Neither the port nor a thread nor a task, also if a client still holds a connection."""
+    async with Health(HOST, 0, daemon.report) as health:
+        idle = socket.create_connection((HOST, health.port), timeout=30)
+    assert "nonet-health" not in [thread.name for thread in threading.enumerate()]
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "heartbeat"]
+    with pytest.raises(OSError):
+        socket.create_connection((HOST, health.port), timeout=30)
+    async with Health(HOST, health.port, daemon.report):
+        pass
+    await until(lambda: threads() == 0, "the client's thread has ended")
+    idle.close()
+
+
+async def test_port_0_in_the_settings_is_none(daemon: Daemon) -> None:
+    """Without a port nothing listens, and no thread runs."""
+    async with answering_probes(HOST, 0, daemon.report):
+        assert "nonet-health" not in [thread.name for thread in threading.enumerate()]
+
+
+async def test_ipv6(daemon: Daemon) -> None:
+    """An address with colons is one of IPv6."""
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    async with Health("::1", 0, daemon.report) as health:
+        socket.create_connection(("::1", health.port), timeout=30).close()
