@@ -18,6 +18,7 @@ from nonet.stores.controls import Controls
 from nonet.stores.events import Event, Events
 from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import Leadership
+from nonet.stores.lock_board import LockBoard
 
 MUTEX = encode_locks([MutexLock("job", 1)])
 WHO = "ann@host 7"
@@ -171,6 +172,21 @@ class TestWhatIsPaused:
         await controls.resume(["task:Task"], WHO)
         assert await all_of(broker) == ["a"]
 
+    @pytest.mark.parametrize("what", EVERY_PAUSE)
+    async def test_what_was_handed_back_waits_with_the_others(
+        self, broker: Broker, controls: Controls, what: str
+    ) -> None:
+        """Its pause ends while it is paused: it stands where a resume finds it."""
+        await broker.submit([task("a", locks=MUTEX)])
+        (delivery,) = await fetch(broker)
+        await broker.settle(delivery, "back", delay=timedelta(hours=1))
+        await controls.pause([what], WHO)
+        await until_due(broker, "a")
+        assert (await record(broker, "a"))["state"] == "waiting"
+        assert await ids(broker) == []
+        await controls.resume([what], WHO)
+        assert await all_of(broker) == ["a"]
+
 
 class TestLocks:
     @pytest.mark.parametrize("what", EVERY_PAUSE)
@@ -249,6 +265,9 @@ class TestCost:
         promoted = await broker.promote()
         assert promoted.next_in is None or promoted.next_in > 1
         assert (await broker.fetch("small-a", "small", 100))[1] is False
+        # What can stay in its stream is not even looked at.
+        stays = 0 if what.startswith("task:") else 1000
+        assert await broker.client.xlen("{test}:tasks:normal:small") == stays
 
     async def test_a_thousand_are_resumed_in_bounded_steps(
         self, broker: Broker, controls: Controls
@@ -258,7 +277,9 @@ class TestCost:
         await broker.submit([task(f"a{n}") for n in range(1000)])
         while (await broker.fetch("small-a", "small", 100))[1]:
             pass
+        await broker.client.delete("{test}:wake:promoter")
         await controls.resume(["task:Task"], WHO)
+        assert await broker.client.exists("{test}:wake:promoter") == 1  # at once
         steps = 0
         while (await broker.promote()).next_in == 0:
             steps += 1
@@ -375,6 +396,10 @@ class TestBookkeeping:
         await broker.client.delete("{test}:paused")
         await controls.pause([STREAM], "bob@host 8", "y")
         assert not await controls.restore("0", remembered)
+        ends = await broker.client.hget("{test}:leader", "expiry")
+        await broker.client.hset("{test}:leader", "expiry", 1)
+        assert not await controls.restore(term, remembered)
+        await broker.client.hset("{test}:leader", "expiry", ends)
         assert await controls.restore(term, remembered)
         assert [(item.what, item.reason) for item in await controls.load()] == [
             (ALL, "x"),
@@ -392,6 +417,24 @@ class TestBookkeeping:
         inspection = Inspection(broker, "test")
         found = [examine(row, lease=60.0) async for row in inspection.rows()]
         assert [item for item in found if item] == []
+
+    async def test_a_pause_is_told_where_it_is_the_cause(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """Of what is queued or waits a pause is told; of what runs or is delayed it is not."""
+        board = LockBoard(broker.client, "test")
+        due = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+        await broker.submit([task("running")])
+        await fetch(broker)
+        await controls.pause(["task:Task"], WHO, "x")
+        await broker.submit([task("waiting"), task("delayed", due_us=due)])
+        await fetch(broker)
+        await broker.submit([task("queued")])
+        told = {
+            id: (await board.facts(id)).paused for id in ("running", "waiting", "delayed", "queued")
+        }
+        assert {id for id, pause in told.items() if pause} == {"waiting", "queued"}
+        assert told["queued"] is not None and told["queued"].reason == "x"
 
 
 async def history(broker: Broker) -> list[Event]:

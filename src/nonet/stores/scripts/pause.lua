@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- pause: start nothing of some work any more; what runs goes on. Submissions are accepted.
 -- KEYS  prefix
--- ARGV  who, reason, n × what (see lib/pauses)
+-- ARGV  who, reason, n × what: all, stream:PRIORITY:SIZE or task:NAME
 -- returns n × (1 paused | 0 it was before, by the same with the same reason)
 -- @include base events
 local who, reason = ARGV[1], ARGV[2]

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- resume: start again what was paused. Who waits for it is looked at, and idle workers are woken.
 -- KEYS  prefix
--- ARGV  who, n × what (see lib/pauses)
+-- ARGV  who, n × what (see pause)
 -- returns n × (1 resumed | 0 it was not paused)
--- @include base wake pauses events
+-- @include base wake events
 local MOST_WORKERS = 1000
 local who, answer, done = ARGV[1], {}, {}
 for i = 2, #ARGV do
@@ -30,11 +30,12 @@ local function is_meant(stream, name)
   return false
 end
 
--- Those that were read while they were paused stand in queues of their own.
+-- Those that were read while they were paused stand in queues of their own. (Whoever is paused by
+-- something else, too, is refused again.)
 local is_found = false
 for _, name in ipairs(redis.call('ZRANGE', P .. 'watch', 0, -1)) do
   local stream, class = string.match(name, '^paused:(%a+:%a+):(.*)$')
-  if stream and is_meant(stream, class) and not pause_of(stream, class) then
+  if stream and is_meant(stream, class) then
     redis.call('ZADD', P .. 'watch', digits(now), name)
     is_found = true
   end

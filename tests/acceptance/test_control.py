@@ -1,0 +1,170 @@
+"""Pause, resume and cancel with real daemons."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from acceptance.durable_tasks import Kept, KeptMutex
+from acceptance.probe_tasks import Gated, Quick
+from acceptance.site import PROBES, Site
+from acceptance.test_durable import opened, transaction
+from daemons import until
+
+from nonet import Nonet, TaskCancelled
+from nonet.stores.outbox import Outbox
+
+WHO = "ann@host 7"
+
+
+def ended(site: Site, task: str = "Quick") -> int:
+    return len(site.journal("end", task=task))
+
+
+async def idle(site: Site, workers: int = 1) -> None:
+    """Wait until all workers stand on the stack of the idle."""
+    key = site.key("idle:small")
+    await until(lambda: site.redis.zcard(key) == workers, "the workers are idle")
+
+
+@pytest.mark.parametrize("what", ["all", "stream:normal:small", "task:Quick"])
+async def test_a_pause_survives_restarts(site: Site, what: str) -> None:
+    """What runs finishes; nothing else starts, whoever restarts; a resume runs each once."""
+    gate = site.gate()
+    async with site.app() as app:
+        worker, scheduler = site.worker(), site.scheduler()
+        running = await Gated(gate).schedule()
+        await until(lambda: site.journal("start", task="Gated"), "it runs")
+        await app.controls.pause([what], WHO)
+        handles = await app.submit_many(Quick(n) for n in range(150))
+        due = datetime.now(UTC) + timedelta(seconds=0.5)
+        delayed, due_us = site.key("tasks:delayed"), due.timestamp() * 1e6
+        handles += await app.submit_many([Quick(n) for n in range(50)], at_time=due)
+        site.open(gate)
+        assert isinstance(await running.result(timeout=20), int)
+        await until(lambda: not site.redis.zcount(delayed, 0, due_us), "all are promoted")
+        for daemon in (worker, scheduler):
+            daemon.terminate()
+            daemon.wait()
+        site.worker(), site.scheduler()
+        await idle(site)
+        assert ended(site) == 0
+        assert (await handles[0].status()).state in ("queued", "waiting")
+        await app.controls.resume([what], WHO)
+        assert [await handle.result(timeout=30) for handle in handles] == [*range(150), *range(50)]
+        runs = Counter(event.id for event in site.journal("start", task="Quick"))
+        assert set(runs.values()) == {1}
+        await site.all_ended()
+
+
+async def test_paused_work_keeps_no_worker_busy(site: Site) -> None:
+    """A thousand paused tasks: the worker sleeps, and makes no more calls than an idle one."""
+    async with site.app() as app:
+        await app.controls.pause(["task:Quick", "stream:normal:small"], WHO)
+        await app.submit_many(Quick(n) for n in range(1000))
+        await app.controls.resume(["stream:normal:small"], WHO)
+        site.worker()
+        parked = site.key("tasks:delayed")
+        await until(lambda: site.redis.zcard(parked) == 1000, "each was looked at, and is parked")
+        await idle(site)
+        before = fetches(site)
+        # Five whole lives of others: the worker is woken for each, and sleeps again.
+        for _ in range(5):
+            assert await (await Gated(_opened(site)).schedule()).result(timeout=20)
+        await idle(site)
+        assert fetches(site) - before < 100
+        await app.controls.resume(["task:Quick"], WHO)
+        await until(lambda: ended(site) == 1000, "all have run")
+        await site.all_ended()
+
+
+def _opened(site: Site) -> str:
+    gate = site.gate()
+    site.open(gate)
+    return gate
+
+
+def fetches(site: Site) -> int:
+    """How often somebody asked what is paused since the server started: each fetch does, once."""
+    return int(site.redis.info("commandstats")["cmdstat_hkeys"]["calls"])
+
+
+# ---- durable tasks ------------------------------------------------------------------------------
+
+
+async def cancelled_for_good(site: Site, app: Nonet, outbox: Outbox, *ids: str) -> None:
+    """Neither a relay nor an emptied Redis brings one of them back."""
+    assert await outbox.names(ids) == {}
+    site.redis.flushall()
+    marker = await Kept(99).schedule()
+    assert await marker.result(timeout=30) == 99
+    assert {event.id for event in site.journal("start")} & set(ids) == set()
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "mariadb"])
+async def test_a_cancelled_durable_task_is_not_handed_over_again(
+    site: Site, backend: str, request: pytest.FixtureRequest
+) -> None:
+    """Its row is deleted with it, also of one that Redis has not seen yet."""
+    url = request.getfixturevalue("mariadb_url") if backend == "mariadb" else ""
+    async with opened(site, url) as (app, outbox):
+        due = datetime.now(UTC) + timedelta(hours=1)
+        delayed = await Kept(1).schedule(at_time=due)
+        async with transaction(app.settings.sql_url()) as connection:
+            kept = await Kept(2).schedule(transaction=connection)  # nobody hands it over yet
+        answer = await app.client.cancel_not_running([delayed, kept, "unknown"])
+        assert answer == {delayed: "cancelled", kept: "cancelled", "unknown": ""}
+        for handle in (delayed, kept):
+            with pytest.raises(TaskCancelled):
+                await handle.result(timeout=5)
+        site.worker(), site.scheduler()
+        await cancelled_for_good(site, app, outbox, delayed, kept)
+        await site.all_ended()
+
+
+async def test_a_hand_over_at_the_same_moment_does_not_bring_it_back(site: Site) -> None:
+    """The relay has read the row before it was deleted: Redis tells it that the task has ended."""
+    async with opened(site) as (app, outbox):
+        async with transaction(app.settings.sql_url()) as connection:
+            kept = await Kept(2).schedule(transaction=connection)
+        epoch = await outbox.epoch()
+        page = await outbox.due(epoch, again=False, skip=0)
+        assert [item.id for item in page] == [kept]
+        assert await app.client.cancel_many(task=Kept) == 1
+        assert await outbox.hand_over(page, epoch) == [False]
+        assert (await kept.status()).state == "cancelled"
+
+
+async def test_many_by_class_and_labels(site: Site) -> None:
+    """Those in Redis and those in SQL only are meant alike; what runs and others stay."""
+    gate = site.gate()
+    async with opened(site) as (app, _):
+        site.worker()
+        running = await KeptMutex(gate).schedule(labels={"campaign": "one"})
+        await until(lambda: site.journal("start", task="KeptMutex"), "it runs")
+        waiting = await KeptMutex(gate).schedule(labels={"campaign": "one"})
+        other = await KeptMutex(gate).schedule(labels={"campaign": "two"})
+        labels = {"campaign": "one"}
+        async with transaction(app.settings.sql_url()) as connection:
+            kept = await KeptMutex(gate).schedule(labels=labels, transaction=connection)
+        assert await app.client.cancel_many(task="KeptMutex", labels=labels) == 2
+        assert await app.client.cancel_many(task="KeptMutex", labels=labels) == 0
+        site.open(gate)
+        for handle in (running, other):
+            await handle.result(timeout=20)
+        for handle in (waiting, kept):
+            with pytest.raises(TaskCancelled):
+                await handle.result(timeout=5)
+        (event,) = await app.events.last(10, kind="tasks-cancelled")
+        assert event.text.endswith("of class KeptMutex, labelled campaign=one")
+        await site.all_ended()
+
+
+async def test_nothing_at_all_is_refused(site: Site) -> None:
+    """Neither class nor labels would mean everything: that must be a slip."""
+    async with site.app(tasks=(PROBES,)) as app:
+        with pytest.raises(ValueError, match="it would cancel everything"):
+            await app.client.cancel_many()
+        with pytest.raises(ValueError, match="running"):
+            await app.client.cancel_many(task=Quick, states=["running"])
