@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from acceptance.override_tasks import Hanging, Limited, Next, Obeying, Stubborn
+from acceptance.override_tasks import Hanging, Limited, Next, Obeying, Saving, Stubborn
 from acceptance.site import Site
 from daemons import until
 
@@ -37,6 +37,13 @@ async def test_a_limit_is_a_failed_attempt(slow: Site, kind: type[Limited], limi
     assert slow.journal("committed", task=kind.__name__) == []
     slow.open(gate)
     await slow.until_event("rolled back", 2)
+
+
+async def test_progress_can_be_saved_at_the_soft_limit(slow: Site) -> None:
+    """Who is cancelled may save a checkpoint, and the next attempt finds it."""
+    async with slow.app(tasks=(TASKS,)) as app:
+        handle = await app.submit(Saving(slow.gate()))
+        assert await handle.result(timeout=30) == "half of it"
 
 
 @pytest.mark.parametrize("kind", [Stubborn, Hanging])

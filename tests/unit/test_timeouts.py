@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -104,8 +105,8 @@ class StopsWhenCancelled(Softly):
 class Stubborn(BaseTask):
     """Nothing ends it but the event."""
 
-    soft_timeout = 0.05
-    hard_timeout = 0.1
+    soft_timeout = 0.3
+    hard_timeout = 0.5
 
     async def execute(self, opened: Opened) -> None:
         while not goes_on.is_set():
@@ -117,6 +118,31 @@ class Stubborn(BaseTask):
             context().ensure_lease()
         except Exception as error:
             story.append(f"{type(error).__name__} in the end")
+
+
+def plainly(function: Any) -> Any:
+    """A decorator that does not know about coroutines."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **arguments: Any) -> Any:
+        return function(*args, **arguments)
+
+    return wrapper
+
+
+@dataclass
+class Decorated(Softly):
+    @plainly
+    async def execute(self, opened: Opened) -> None:
+        await asyncio.sleep(NEVER)
+
+
+@dataclass
+class Exits(BaseTask):
+    hard_timeout = NEVER
+
+    async def execute(self, opened: Opened) -> None:
+        raise SystemExit(3)
 
 
 @dataclass
@@ -172,7 +198,7 @@ class SlowOpening(Softly):
 
 CLASSES = [
     *(Obeys, InTime, ObeysHard, Swallows, FailsWhenCancelled, StopsWhenCancelled, Stubborn),
-    *(ThreadAsks, ThreadReturns, ThreadHangs, SlowCommit, SlowOpening),
+    *(ThreadAsks, ThreadReturns, ThreadHangs, SlowCommit, SlowOpening, Decorated, Exits),
 ]
 
 
@@ -211,8 +237,11 @@ def attempt_at(task: BaseTask, tools: Tools) -> Attempt:
 
 
 async def run(task: BaseTask, tools: Tools) -> Any:
-    async with asyncio.timeout(20):
-        return (await execute(attempt_at(task, tools), tools))[1]
+    ended = asyncio.create_task(execute(attempt_at(task, tools), tools))
+    # No timeout of asyncio: it would cancel, which is what is tested.
+    done, _ = await asyncio.wait({ended}, timeout=20)
+    assert done, "it goes on"
+    return ended.result()[1]
 
 
 async def failure(task: BaseTask, tools: Tools) -> BaseException:
@@ -227,6 +256,7 @@ async def failure(task: BaseTask, tools: Tools) -> BaseException:
         (Obeys(), "soft timeout of 0.05 s exceeded (soft_timeout of Obeys)", "CancelledError"),
         (ObeysHard(), "hard timeout of 0.05 s exceeded (hard_timeout of ObeysHard)", "Cancelled"),
         (Swallows(), "soft timeout of 0.05 s exceeded (soft_timeout of Swallows)", ""),
+        (Decorated(), "soft timeout of 0.05 s exceeded", "CancelledError"),
         (FailsWhenCancelled(), "soft timeout of 0.05 s exceeded", "OSError('the connection"),
         (ThreadAsks(), "soft timeout of 0.05 s exceeded (soft_timeout of ThreadAsks)", ""),
     ],
@@ -251,6 +281,12 @@ async def test_what_is_in_time_is_not_touched(tools: Tools) -> None:
     assert story == ["committed"]
 
 
+async def test_a_limit_does_not_let_an_exit_out(tools: Tools) -> None:
+    """A task that ends the process ends its attempt only, also beside a limit."""
+    assert isinstance(await failure(Exits(), tools), SystemExit)
+    assert story == ["rolled back"]
+
+
 async def test_an_author_may_stop_retrying(tools: Tools) -> None:
     """Who knows that it will never be faster says so when it is cancelled."""
     assert isinstance(await failure(StopsWhenCancelled(), tools), StopRetrying)
@@ -259,7 +295,7 @@ async def test_an_author_may_stop_retrying(tools: Tools) -> None:
 async def test_a_coroutine_that_cannot_be_cancelled_is_given_up(tools: Tools) -> None:
     """Its attempt has failed at the hard limit; it knows when it asks, and commits nothing."""
     error = await failure(Stubborn(), tools)
-    assert str(error) == "hard timeout of 0.1 s exceeded (hard_timeout of Stubborn)"
+    assert str(error) == "hard timeout of 0.5 s exceeded (hard_timeout of Stubborn)"
     assert isinstance(error, TaskTimeoutError)
     assert set(story) == {"cancelled"} and len(story) == 2
     (left,) = given_up
@@ -310,7 +346,7 @@ async def test_a_stop_before_the_limit_is_no_failure(tools: Tools) -> None:
     """Who is cut off first is handed back, also if its time runs out while it ends."""
     attempt = attempt_at(Stubborn(), tools)
     ended = asyncio.create_task(execute(attempt, tools))
-    await asyncio.sleep(0)
+    await until(lambda: attempt.started, "it runs")
     attempt.cut("the worker stopped")
     async with asyncio.timeout(20):
         _, outcome = await ended
