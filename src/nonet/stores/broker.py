@@ -403,7 +403,7 @@ class Broker:
         async with server_errors(self.client):
             return list(await self.client.lrange(f"{self.prefix}h:{id}", 0, -1))
 
-    async def promote(self, term: str = "", batch: int = 500) -> Promoted:
+    async def promote(self, term: str = "", batch: int = 100) -> Promoted:
         """Do what is due, for a leader of `term` or a worker that helps.
 
         Delayed tasks go to their streams, and locks whose holder died to those who wait. Nothing

@@ -1,0 +1,95 @@
+"""Delayed promotion: punctual, never early, in bounded batches that let others through."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+
+from acceptance.contention import PATIENCE, PRODUCTION, scales
+from acceptance.probe_tasks import Quick
+from acceptance.site import Site
+from daemons import until
+
+# A Redis that is held up for longer would delay everybody.
+SLOW_CALL_US = 10_000
+
+
+@scales(scaled=(100, 2.0), full=(500, 10.0))
+async def test_delayed_tasks_are_never_early_and_hardly_late(
+    site: Site, scale: tuple[int, float]
+) -> None:
+    """Tasks spread over seconds start when they are due: none before, 99 % within 10 ms."""
+    number, seconds = scale
+    scheduler = site.scheduler(**PRODUCTION)
+    site.worker(**PRODUCTION)
+    await until(lambda: "leading in term" in scheduler.log, "the scheduler leads")
+    base = datetime.now(UTC) + timedelta(seconds=2)
+    due = [base + timedelta(seconds=seconds * n / number) for n in range(number)]
+    async with site.app() as app:
+        handles = await asyncio.gather(
+            *(app.submit(Quick(n), at_time=moment) for n, moment in enumerate(due))
+        )
+        assert datetime.now(UTC) < base, "the machine was too slow to submit in time"
+        await site.all_ended(PATIENCE)
+    moments = {str(handle): moment.timestamp() for handle, moment in zip(handles, due, strict=True)}
+    lateness = sorted(event.at - moments[event.id] for event in site.journal("start"))
+    assert len(lateness) == number
+    median, high, worst = (lateness[int(number * share)] for share in (0.5, 0.99, 0.999))
+    print(
+        f"\n{number} delayed tasks over {seconds:g} s: started {1000 * lateness[0]:.1f} ms after"
+        f" they were due at least, median {1000 * median:.1f}, p99 {1000 * high:.1f},"
+        f" worst {1000 * worst:.1f}"
+    )
+    assert lateness[0] >= 0, "a task ran early"
+    assert median < 0.1  # of an idle machine: 0.01 at p99
+
+
+@scales(scaled=2_000, full=100_000)
+async def test_a_flood_of_due_tasks_lets_others_through(site: Site, scale: int) -> None:
+    """Many tasks due in one second are promoted by bounded calls, and a realtime task starts."""
+    site.worker("--concurrency", "10", **PRODUCTION)
+    due = datetime.now(UTC) + timedelta(seconds=3 + scale / 2500)
+    print()
+    async with site.app() as app:
+        # There is no worker of their size: what is promoted stays, and can be counted.
+        flood = [Quick(n) for n in range(scale)]
+        for start in range(0, scale, 5000):
+            await app.submit_many(
+                flood[start : start + 5000], at_time=due, labels={"size": "large"}
+            )
+        left = due.timestamp() - time.time()
+        assert left > 0, "the machine was too slow to submit in time"
+        scheduler = site.scheduler(**PRODUCTION)
+        await until(lambda: "leading in term" in scheduler.log, "the scheduler leads")
+        assert site.redis.zcard(site.key("tasks:delayed")) == scale
+        site.redis.config_set("slowlog-log-slower-than", SLOW_CALL_US)
+        site.redis.slowlog_reset()
+        latencies = []
+        await asyncio.sleep(max(0.0, due.timestamp() - time.time()))  # the moment is the test
+        began = time.monotonic()
+        while site.redis.zcard(site.key("tasks:delayed")):
+            assert time.monotonic() - began < PATIENCE
+            sent = time.time()
+            handle = await app.submit(Quick(0), labels={"priority": "realtime", "size": "small"})
+            await handle.result(timeout=PATIENCE)
+            (event,) = site.journal("start", id=str(handle))
+            latencies.append(event.at - sent)
+            await asyncio.sleep(0.02)
+        took = time.monotonic() - began
+    slow = [call for call in site.redis.slowlog_get(1000) if b"EVALSHA" in call["command"]]
+    latencies.sort()
+    middle, worst = latencies[len(latencies) // 2], latencies[-1]
+    print(
+        f"{scale} tasks due at once: promoted in {took:.2f} s, {len(slow)} calls took over 10 ms;"
+        f" {len(latencies)} realtime tasks meanwhile: started after {1000 * middle:.1f} ms"
+        f" (median), {1000 * worst:.1f} (worst)"
+    )
+    assert site.entries() == scale
+    scheduler.kill()
+    site.redis.flushdb()  # nobody is there to execute them
+    assert middle < 0.1
+    if scale >= 100_000:
+        assert took < 4 * 5  # of an idle machine: 5
+        # Of 1,000. A promotion takes 1 to 2 ms, unless others use the machine.
+        assert len(slow) < 50
