@@ -328,7 +328,9 @@ LEADING = (
         "tonumber(leader[2]) <= now then\n  return 'DEPOSED'",
         "false then\n  return 'DEPOSED'",
     ),
-    Fault("an occurrence is fired twice", "last and tonumber(occurrence) <= tonumber(last)", "false"),
+    Fault(
+        "an occurrence is fired twice", "last and tonumber(occurrence) <= tonumber(last)", "false"
+    ),
     Fault(
         "two occurrences of an entry wait",
         "elseif not runs and attempts == 0 and not previous.deaths then",
@@ -362,4 +364,27 @@ LEADING = (
     ),
 )
 
-FAULTS = (*SUBMITTING, *FETCHING, *SETTLING, *ENDING, *GROUPS, *SWEEPING, *LEADING)
+CANCELLING = (
+    Fault(
+        "what runs is cancelled",
+        "queued = true, delayed = true, waiting = true",
+        "queued = true, delayed = true, waiting = true, running = true",
+    ),
+    Fault(
+        "what is delayed is not cancelled",
+        "queued = true, delayed = true, waiting = true",
+        "queued = true, waiting = true",
+    ),
+    Fault(
+        "a cancelled task stays due",
+        "  redis.call('ZREM', P .. 'tasks:delayed', id)\nend\n\nlocal CANCELLABLE",
+        "end\n\nlocal CANCELLABLE",
+    ),
+    Fault(
+        "a group does not hear of a cancelled child",
+        "'pointer', 'group',\n    'opens', 'waited'})\n  if is_cancellable",
+        "'pointer',\n    'opens', 'waited'})\n  if is_cancellable",
+    ),
+)
+
+FAULTS = (*SUBMITTING, *FETCHING, *CANCELLING, *SETTLING, *ENDING, *GROUPS, *SWEEPING, *LEADING)

@@ -175,6 +175,25 @@ class QueueMachine:
             must(before == self.facts, "submitting", id, "again changed something")
         self._judge()
 
+    def cancel(self, id: str) -> None:
+        """Somebody cancels a task: it ends where no worker has it, and nothing else changes."""
+        end, task = self.model.ended.get(id), self.model.tasks.get(id)
+        if end and abs(end.until - self.now) < 2 * SLACK:
+            return  # it is just being forgotten
+        ttls, document = (RESULT_TTL, DEDUP_TTL), f"cancelled {id}"
+        answer = self._run("cancel", *(ttl // 1000 for ttl in ttls), 0, id, document)
+        if task is not None and task.state in ("ready", "delayed"):
+            must(answer == ["cancelled"], "cancelling", id, "answered", answer)
+            self.model.end(
+                task, "cancelled", "0", document, (*(self.now + t for t in ttls), self.now)
+            )
+            self.hurt.discard(id)
+        else:
+            expected = task.state if task else end.state if end else ""
+            must(answer == [expected], "cancelling", id, "answered", answer, "not", expected)
+            must(self.before == self.facts, "cancelling", id, "in vain changed something")
+        self._judge()
+
     def _new(self, priority: str, lock: int, id: str = "") -> Task:
         if not id:
             self._made += 1

@@ -122,6 +122,13 @@ class QueueRules(RuleBasedStateMachine):
         self.play(self.machine.submit_again, ids[which % len(ids)])
 
     @precondition(lambda self: self.knows_ids())
+    @rule(which=WHICH, ended=st.sampled_from([False, False, False, True]))
+    def cancel(self, which: int, ended: bool) -> None:
+        model = self.machine.model
+        ids = sorted(model.ended if ended else model.tasks) or ["nobody"]
+        self.play(self.machine.cancel, ids[which % len(ids)])
+
+    @precondition(lambda self: self.knows_ids())
     @rule(which=WHICH)
     def ask_presence(self, which: int) -> None:
         model = self.machine.model
