@@ -22,6 +22,10 @@ ENTRY = "common: {periodic-tasks: {T: [{%s}]}}"
 RETRY = "retry-policy: {%s}"
 
 
+class CalmBackoff(ExponentialBackoff):
+    """A policy that builds on another one."""
+
+
 class ExplodingPolicy(RetryPolicyBase):
     """A policy whose author did not expect its arguments."""
 
@@ -65,6 +69,7 @@ def test_an_override_says_what_it_says_and_nothing_else() -> None:
             "class: ExponentialBackoff, args: {base_delay_seconds: 1_0, cap: 60}",
             ExponentialBackoff(base_delay_seconds=10, cap=60),
         ),
+        ("class: CalmBackoff, args: {max_retries: 1}", CalmBackoff(max_retries=1)),
         (
             "class: PatientPolicy, args: {pause: PT5M, kinds: [a]}",
             PatientPolicy(pause=timedelta(minutes=5), kinds=["a"]),
@@ -380,6 +385,15 @@ def limits_of(config: Config) -> set[tuple[object, ...]]:
         (vo, rule.object_type, rule.key, rule.action, rule.limiter, rule.limit, rule.window_seconds)
         for _, vo, section in config.sections
         for rule in section.limits
+    }
+
+
+def test_a_document_holds_what_was_written_and_no_more() -> None:
+    """No defaults: a version of Nonet that knows more keys can be read by one that does not."""
+    text = "vos: []\ncommon: {periodic-tasks: {T: [{args: {}}]}, tasks: {T: {size: small}}}"
+    found = parse_config(text, "c.yaml").document()
+    assert json.loads(found) == {
+        "common": {"periodic-tasks": {"T": [{}]}, "tasks": {"T": {"size": "small"}}}
     }
 
 

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from nonet.config import parse_config
 from nonet.errors import ConfigurationError
-from nonet.limits import Limit, LimitAddress, find_object_type, snake_case
+from nonet.limits import (
+    Limit,
+    LimitAddress,
+    find_object_type,
+    read_limits,
+    snake_case,
+    written_limits,
+)
 from nonet.locks import (
     ConcurrencyLimiter,
     LockedObjectType,
@@ -51,6 +58,15 @@ def test_an_address_survives_as_a_field(key: str, action: str, vo: str) -> None:
 def test_a_value_survives(limit: Limit) -> None:
     """What is written for Redis is read as the same limit."""
     assert Limit.decode(limit.encode()) == limit
+
+
+def test_rules_are_written_as_they_were_read() -> None:
+    """Keys become text, as JSON has them; empty branches, which say nothing, are gone."""
+    rate = {"limit": 1, "window_seconds": 0.5}
+    section = {"Job": {7: {"RateLimiter": rate, "Run": {"ConcurrencyLimiter": {"limit": 2}}}}}
+    rules, problems = read_limits({**section, "Task": {}})
+    assert not problems
+    assert written_limits(rules) == {"Job": {"7": section["Job"][7]}}
 
 
 def test_an_address_names_the_counter_of_its_limiter() -> None:
