@@ -103,7 +103,8 @@ class Settler:
                 back = Settlement("back", reason=outcome.reason, started=attempt.started)
                 await self._script(attempt, back, b"")
             return
-        effective = self._effective(attempt, task_class)
+        has_failed = isinstance(outcome, Failed)  # the others need no policy
+        effective = self._effective(attempt, task_class) if has_failed else None
         settlement = decide(
             outcome,
             effective.retry_policy if effective else NoRetry(),
