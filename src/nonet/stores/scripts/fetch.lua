@@ -106,6 +106,8 @@ local function deliver(pointer, record)
   if refusal and refusal.impossible then
     return refuse_for_ever(pointer, record, me, refusal.lock)
   elseif refusal then
+    -- Of a paused class thousands may follow each other; no call may hold Redis up for long.
+    looks = looks - (is_paused and 2 or 0)
     park(me, refusal, waits)
     return drop(pointer.key, pointer.entry)
   end
