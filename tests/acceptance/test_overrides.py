@@ -14,6 +14,7 @@ from nonet import Nonet, TaskFailed
 
 TASKS = "acceptance.override_tasks"
 OVERRIDE = "common: {tasks: {%s: {%s}}}"
+TICKING = "periodic-tasks: {Tick: [{enabled: true}]}"
 RETRIES = (
     "retry-policy: {class: ExponentialBackoff, args: {base_delay_seconds: 0, max_retries: %d}}"
 )
@@ -106,10 +107,10 @@ async def test_priority_and_size_move_new_submissions(place: Installation) -> No
     async with place.site.app(tasks=(TASKS,)) as app:
         handle = await app.submit(Failing())
         assert (await handle.status()).stream == "normal:small"
+        place.configure(f"common: {{{TICKING}}}")
         await place.site.until_event("start", task="Tick")
-        place.configure(
-            "common: {tasks: {Failing: {priority: realtime, size: large}, Tick: {size: medium}}}"
-        )
+        overrides = "tasks: {Failing: {priority: realtime, size: large}, Tick: {size: medium}}"
+        place.configure(f"common: {{{TICKING}, {overrides}}}")
         deadline, stream = time.monotonic() + 20, ""
         while stream != "realtime:large" and time.monotonic() < deadline:
             stream = (await (await app.submit(Failing())).status()).stream
@@ -118,8 +119,10 @@ async def test_priority_and_size_move_new_submissions(place: Installation) -> No
         await until(lambda: place.site.redis.exists(key), "a tick waits for a medium worker")
         labelled = await app.submit(Failing(), labels={"size": "medium"})
         assert (await labelled.status()).stream == "realtime:medium"
-        for id in place.site.live():
-            assert (await app.client.cancel_not_running([id])).popitem()[1] in ("cancelled", "")
+        place.scheduler.kill()
+        await until(lambda: not place.site.pending(), "nothing runs any more")
+        await app.client.cancel_not_running(place.site.live())
+    assert place.site.live() == []
 
 
 async def test_a_limit_of_time_from_the_configuration(place: Installation) -> None:
