@@ -92,6 +92,16 @@ async def test_a_deposed_leader_changes_nothing(
     assert await broker.client.exists("{test}:t:p-1", "{test}:periodic") == 0
 
 
+async def test_a_lease_that_ran_out_is_no_lease(
+    broker: Broker, periodic: Periodic, term: str
+) -> None:
+    """Nobody leads now, and whoever did must not act any more: another one may be about to."""
+    await broker.client.hset("{test}:leader", "expiry", 1)
+    assert await periodic.fire(term, "e", NOON, occurrence(1)) == "DEPOSED"
+    assert await periodic.plan(term, [change("new")]) is None
+    assert await broker.client.exists("{test}:t:p-1", "{test}:periodic") == 0
+
+
 async def test_one_occurrence_waits_at_a_time(
     broker: Broker, periodic: Periodic, term: str
 ) -> None:

@@ -190,6 +190,19 @@ async def test_nothing_repeats_or_shifts_when_redis_was_emptied(rig: Rig) -> Non
     assert await rig.at(loop, 43) == [30, 40]
 
 
+async def test_who_stood_by_does_not_trust_its_memory(rig: Rig) -> None:
+    """What another leader fired meanwhile is not fired again after a loss of all data."""
+    first, second = rig.loop(entry("Shared")), rig.loop(entry("Shared"))
+    await rig.at(first, 10)
+    assert await rig.at(first, 20) == [20]
+    first.memory.stand_by()
+    assert await rig.at(second, 30) == [30]
+    await rig.app.broker.client.flushall()
+    await rig.lead()
+    assert await rig.at(first, 35) == []
+    assert await rig.at(first, 40) == [40]
+
+
 @pytest.mark.parametrize("has_sql", [True, False])
 async def test_a_scheduler_that_starts_after_a_wipe_asks_sql(rig: Rig, has_sql: bool) -> None:
     """With a database nothing is lost; without one it goes on from now, and repeats nothing."""
@@ -235,6 +248,25 @@ async def test_another_schedule_holds_from_the_switch_on(rig: Rig) -> None:
     loop.adopt([replace(entry(), schedule=IntervalSecondsSchedule(hours))])
     assert await rig.at(loop, 37 * hours + 5) == []
     assert await rig.at(loop, 38 * hours) == [38 * hours]
+
+
+async def test_what_had_to_wait_is_not_lost_at_a_switch(rig: Rig) -> None:
+    """An occurrence that was held back by the one before runs, if the new schedule has it."""
+    loop = rig.loop(entry("Shared"))
+    await rig.at(loop, 5)
+    for seconds in (10, 21):  # no worker is there: 20 waits for 10
+        rig.now = START + timedelta(seconds=seconds)
+        await loop.tick(rig.term)
+    loop.adopt([replace(entry("Shared"), schedule=IntervalSecondsSchedule(5))])
+    assert await rig.at(loop, 22) == [10, 15, 20]
+
+
+async def test_jitter_delays_what_is_submitted(rig: Rig) -> None:
+    """It is due by its share of the jitter after its instant, and without jitter at once."""
+    late = entry("Shared", jitter=3600)
+    due = START + jitter(late, START)
+    assert rig.loop().prepare(late, START).due_us == round(due.timestamp() * 1_000_000)
+    assert rig.loop().prepare(entry(), START).due_us == 0
 
 
 async def test_what_waits_is_planned_anew_when_its_entry_changes(rig: Rig) -> None:
