@@ -58,6 +58,29 @@ async def test_a_pause_survives_restarts(site: Site, what: str) -> None:
         await site.all_ended()
 
 
+async def test_a_pause_survives_a_loss_of_all_data(site: Site) -> None:
+    """The leading scheduler puts back who paused what, when and why; a resume is not undone."""
+    async with site.app() as app:
+        site.worker(), site.scheduler()
+        await until(lambda: site.redis.hget(site.key("leader"), "owner"), "somebody leads")
+        await app.controls.pause(["task:Quick", "stream:background:large"], WHO, "why")
+        before = await app.controls.load()
+        sequence = int(site.redis.hget(site.key("epoch"), "seq"))
+        # It looks once a second, and raises the sequence as often.
+        key = site.key("epoch")
+        await until(lambda: int(site.redis.hget(key, "seq")) > sequence + 2, "it has looked")
+        site.redis.flushall()
+        paused = site.key("paused")
+        await until(lambda: site.redis.hlen(paused) == 2, "both are paused again")
+        assert await app.controls.load() == before
+        handle = await Quick(1).schedule()
+        await idle(site)
+        assert ended(site) == 0
+        await app.controls.resume([item.what for item in before], WHO)
+        assert await handle.result(timeout=20) == 1
+        await site.all_ended()
+
+
 async def test_paused_work_keeps_no_worker_busy(site: Site) -> None:
     """A thousand paused tasks: the worker sleeps, and makes no more calls than an idle one."""
     async with site.app() as app:

@@ -201,8 +201,10 @@ class Scheduler:
             try:
                 return await chore(term)
             except DeposedError:
-                logger.warning("deposed: somebody else leads")
-                self._stand_by()
+                # Somebody else leads, or Redis has lost the lease with all else: the next look at it
+                # tells. Until then nothing is forgotten, for it may be all that is left.
+                logger.warning("the lease is lost")
+                self._term = self._leads_since = None
                 return _STANDBY_SECONDS
 
         return tick
