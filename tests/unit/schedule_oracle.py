@@ -95,7 +95,7 @@ class CronRule:
         self._days = _numbers(day, range(1, 32))
         self._months = _numbers(month, range(1, 13), MONTHS)
         self._weekdays = {number % 7 for number in _numbers(weekday, range(7), WEEKDAYS)}
-        self._either = "*" not in (day, weekday)
+        self._either = not {day, weekday} & {"*", "*/1"}
         self.every_hour = len(self._hours) == 24
 
     def names(self, wall: datetime) -> bool:

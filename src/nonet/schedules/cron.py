@@ -24,7 +24,8 @@ class CronSchedule(WallClockSchedule):
         expression: five fields (minute, hour, day of month, month, day of week; lists, ranges,
             steps, English names; 0 and 7 are Sunday) or ``@hourly``, ``@daily``, ``@midnight``,
             ``@weekly``, ``@monthly``, ``@yearly``, ``@annually``. As in POSIX, a date matches
-            either day field when neither is ``*``. A range may go round: ``22-2``, ``sat-mon``.
+            either day field when neither is ``*`` (``*/2`` is not). A range may go round:
+            ``22-2``, ``sat-mon``.
         timezone: an IANA name; see the package about clocks that change.
 
     Raises:

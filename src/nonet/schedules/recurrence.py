@@ -79,6 +79,8 @@ class RRuleSchedule(WallClockSchedule):
         keep(self, "_interval", int(parts.get("INTERVAL", "1")))
         keep(self, "_every_hour", self._fires_every_hour(parts.get("BYHOUR")))
         check_feasible(parts, anchor)
+        if "BYDAY" in parts:
+            parts["BYDAY"] = _all_numbered(parts)
         if "BYWEEKNO" in parts:  # dateutil would take all days of the week
             parts.setdefault("BYDAY", DAYS[anchor.weekday()])
         text = ";".join(f"{name}={value}" for name, value in parts.items())
@@ -201,6 +203,16 @@ def _check_together(parts: dict[str, str]) -> None:
             raise ValueError(f"{name} has no meaning with FREQ={frequency}")
     if "BYSETPOS" in parts and len([name for name in parts if name.startswith("BY")]) == 1:
         raise ValueError("BYSETPOS needs another BY… part to choose from")
+
+
+def _all_numbered(parts: dict[str, str]) -> str:
+    """BYDAY without a mixture of ``FR`` and ``2SA``: dateutil takes days that are both."""
+    days = parts["BYDAY"].split(",")
+    if all(len(day) > 2 for day in days) or all(len(day) == 2 for day in days):
+        return parts["BYDAY"]
+    weeks = 53 if parts["FREQ"] == "YEARLY" and "BYMONTH" not in parts else 5
+    plain = [f"{number}{day}" for day in days if len(day) == 2 for number in range(1, weeks + 1)]
+    return ",".join([*(day for day in days if len(day) > 2), *plain])
 
 
 def _tzid(parameters: list[str]) -> str | None:
