@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -83,7 +83,7 @@ CHANGES = {  # a few days around the changes of the clocks
     "Australia/Lord_Howe": ["2025-04-05T00:00", "2025-10-04T00:00"],
     "America/Havana": ["2025-03-08T12:00", "2025-11-01T12:00"],
 }
-STARTS = [*sum(CHANGES.values(), []), "2024-02-28T00:00", "2024-12-31T03:00"]
+STARTS = [*chain(*CHANGES.values()), "2024-02-28T00:00", "2024-12-31T03:00"]
 
 
 def _agree(
@@ -195,7 +195,7 @@ LONG_RUNS = [
 @pytest.mark.parametrize(("text", "anchor"), LONG_RUNS)
 def test_nothing_is_lost_or_made_up_in_years(text: str, anchor: str, zone: str) -> None:
     """Rare dates, month ends, leap days, weeks across years and far anchors, over years."""
-    after, until = at("2023-06-01T00:00"), at("2025-12-31T23:59")
+    after, until = at("2023-12-20T00:00"), at("2025-04-30T23:59")
     found = list(answers(_schedule(text, anchor, zone), after, until))
     assert found == firings(_rule(text, anchor), zone, after, until)
 
