@@ -163,13 +163,6 @@ class ServerUnreachableError(NonetError):
     """Redis or the SQL server does not answer."""
 
 
-class DeposedError(NonetError):
-    """Another scheduler leads: what this one would write is refused."""
-
-    def __init__(self) -> None:
-        super().__init__("somebody else leads")
-
-
 class BrokerFullError(NonetError):
     """Redis has no memory for another task: nothing was submitted; what runs goes on."""
 

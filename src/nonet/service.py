@@ -7,8 +7,8 @@ import getpass
 import logging
 import math
 import os
-import queue
 import random
+import select
 import signal
 import socket
 import threading
@@ -50,34 +50,55 @@ def who() -> str:
     return f"{user}@{socket.getfqdn()} {os.getpid()}"
 
 
-class _Deadline:
-    """Ends this process from a thread if the event loop does not: a task may block it."""
+class _Ears:
+    """Hears signals in a thread, whatever the main thread does, and ends this process if its
+    event loop does not.
 
-    def __init__(self) -> None:
-        # The one way to tell a thread something that a signal handler may interrupt itself in.
-        self._told: queue.SimpleQueue[tuple[float, ExitCode] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="nonet-deadline", daemon=True).start()
+    Python runs a handler when its main thread comes to the next instruction, which a task that
+    blocks it may put off for ever. The number of a signal is written into a pipe at once.
 
-    def set(self, seconds: float, code: ExitCode) -> None:
-        """The loop must have ended by then; called by signal handlers."""
-        self._told.put((time.monotonic() + seconds, code))
+    Args:
+        heard: called in the thread with the number of each signal; says until when (seconds from
+            now) the loop must have ended, and the exit code if it has not; None: it matters not.
+    """
 
-    def lift(self) -> None:
+    def __init__(self, heard: Callable[[int], tuple[float, ExitCode] | None]) -> None:
+        self._heard = heard
+        self._pipe, self._end = os.pipe()
+        os.set_blocking(self._end, False)
+        self._before = signal.set_wakeup_fd(self._end, warn_on_full_buffer=False)
+        self._thread = threading.Thread(target=self._run, name="nonet-signals", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
         """The loop has reached its end."""
-        self._told.put(None)
+        signal.set_wakeup_fd(self._before)
+        os.close(self._end)
+        self._thread.join()
+        os.close(self._pipe)
 
     def _run(self) -> None:
         ends_at, code = math.inf, ExitCode.FAILED
         while True:
             left = None if ends_at == math.inf else max(0.0, ends_at - time.monotonic())
-            try:
-                told = self._told.get(timeout=left)
-            except queue.Empty:
+            if not select.select([self._pipe], [], [], left)[0]:
                 logger.critical("the event loop is blocked: ended without handing tasks back")
                 os._exit(code)
-            if told is None:
+            numbers = os.read(self._pipe, 64)
+            if not numbers:
                 return
-            ends_at, code = min(ends_at, told[0]), told[1]
+            for number in numbers:
+                if (told := self._heard(number)) is not None:
+                    ends_at, code = min(ends_at, time.monotonic() + told[0]), told[1]
+
+
+def _deafen() -> None:
+    """What a forked child hears is not meant for its parent."""
+    if threading.current_thread() is threading.main_thread():
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_deafen)
 
 
 class Stop:
@@ -120,26 +141,27 @@ async def stop_on_signals(grace_seconds: float = 0.0) -> AsyncIterator[Stop]:
             not ended some seconds after that, or after a second signal, because a task blocks
             it, the process ends without it.
     """
-    stop, deadline = Stop(), _Deadline()
-    loop = asyncio.get_running_loop()
+    stop, loop = Stop(), asyncio.get_running_loop()
     asked = False
 
-    # Plain handlers: they run in the main thread even if the loop there is blocked by Python code.
-    def ask(number: int, _: object) -> None:
+    def heard(number: int) -> tuple[float, ExitCode] | None:
         nonlocal asked
+        if number not in signals:
+            return None
         is_second = asked and number != DRAIN_SIGNAL
         asked = True
-        code = ExitCode.SECOND_SIGNAL if is_second else ExitCode.FAILED
-        seconds = _FORCED_BLOCKED_SECONDS if is_second else grace_seconds + _BLOCKED_SECONDS
-        deadline.set(seconds, code)
         loop.call_soon_threadsafe(stop.drain if number == DRAIN_SIGNAL else stop.request)
+        if is_second:
+            return _FORCED_BLOCKED_SECONDS, ExitCode.SECOND_SIGNAL
+        return grace_seconds + _BLOCKED_SECONDS, ExitCode.FAILED
 
     signals = (signal.SIGTERM, signal.SIGINT, DRAIN_SIGNAL)
-    before = {number: signal.signal(number, ask) for number in signals}
+    before = {number: signal.signal(number, lambda *_: None) for number in signals}
+    ears = _Ears(heard)
     try:
         yield stop
     finally:
-        deadline.lift()
+        ears.close()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
         # Nobody who asks for the end once more shall break off the last steps to it.

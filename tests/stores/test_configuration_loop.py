@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from nonet import Nonet
-from nonet.errors import ConfigurationError, DeposedError
+from nonet.errors import ConfigurationError
 from nonet.limits import Limit, LimitAddress
 from nonet.scheduler.configuration import ConfigurationLoop
-from nonet.stores.leadership import Leadership
+from nonet.stores.leadership import DeposedError, Leadership
 from nonet.stores.publication import Publication
 
 ADDRESS = LimitAddress("job", "a")

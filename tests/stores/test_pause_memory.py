@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from nonet import Nonet
-from nonet.errors import DeposedError
 from nonet.scheduler.memory import PauseMemory
-from nonet.stores.leadership import Leadership
+from nonet.stores.leadership import DeposedError, Leadership
 
 STREAM, TASK, ENTRY = "stream:normal:small", "task:Audit", "files:Sweep||a"
 

@@ -22,12 +22,11 @@ from nonet import (
     PeriodicBaseTask,
     Size,
 )
-from nonet.errors import DeposedError
 from nonet.scheduler.memory import Memory
 from nonet.scheduler.periodic import PeriodicLoop, jitter, occurrence_id
 from nonet.scheduler.plan import Entry
 from nonet.schedules import CronSchedule, TaskScheduleBase
-from nonet.stores.leadership import Leadership
+from nonet.stores.leadership import DeposedError, Leadership
 from nonet.stores.periodic import Periodic
 
 TENS = IntervalSecondsSchedule(10)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nonet.scheduler.due import BATCH, Due, Step, due
@@ -137,6 +137,7 @@ def test_what_is_caught_up(
     assert decision.steps == [Step(at(when), missed, fires) for when, missed, fires in steps]
 
 
+@settings(deadline=None)  # other people's load is no fault of ours
 @given(
     st.sampled_from([TENS, CronSchedule("*/7 * * * *"), RRuleSchedule("FREQ=MINUTELY;INTERVAL=9")]),
     st.integers(1, 20_000),
@@ -180,6 +181,7 @@ def test_a_daily_entry_fires_every_day_though_its_scheduler_restarts() -> None:
     }
 
 
+@settings(deadline=None)  # other people's load is no fault of ours
 @given(
     st.sampled_from([TENS, CronSchedule("*/7 * * * *"), RRuleSchedule("FREQ=MINUTELY;INTERVAL=9")]),
     st.lists(st.integers(1, 4000), min_size=1, max_size=20),

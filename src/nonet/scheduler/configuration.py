@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from nonet.config import Config, problems_error
-from nonet.errors import ConfigurationError, DeposedError
+from nonet.errors import ConfigurationError
 from nonet.limits import Limit, LimitAddress
 from nonet.outcomes import summarize
 from nonet.overrides import override_problems
@@ -22,6 +22,7 @@ from nonet.scheduler.limits import configured_limits
 from nonet.scheduler.plan import Entry, entries, is_vo_aware, periodic_classes
 from nonet.service import who
 from nonet.sources import Source
+from nonet.stores.leadership import DeposedError
 from nonet.stores.limits import Limits, limits_version
 from nonet.stores.publication import Publication
 from nonet.task import declared_locks

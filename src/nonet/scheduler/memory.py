@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from nonet.errors import ConfigurationError, DeposedError, NonetError
+from nonet.errors import ConfigurationError, NonetError
 from nonet.stores.controls import Controls
 from nonet.stores.epoch import EpochSeen
 
 if TYPE_CHECKING:
     from nonet.stores.mirror import Mirror
+
+from nonet.stores.leadership import DeposedError
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from nonet.client import Client
-from nonet.errors import DeposedError, ServerUnreachableError
+from nonet.errors import ServerUnreachableError
 from nonet.outcomes import summarize
 from nonet.scheduler.due import Due, Step, due
 from nonet.scheduler.memory import Memory
@@ -22,6 +22,7 @@ from nonet.scheduler.plan import Entry, describe
 from nonet.schedules import MICROSECOND, Overlap, next_after, takes_after
 from nonet.service import is_end
 from nonet.stores.broker import Submission
+from nonet.stores.leadership import DeposedError
 from nonet.stores.periodic import Change, Fired, Periodic
 
 logger = logging.getLogger(__name__)
@@ -87,8 +88,12 @@ class PeriodicLoop:
         """How many entries are enabled."""
         return sum(entry.enabled for entry in self._entries)
 
-    async def tick(self, term: str) -> float:
+    async def tick(self, term: str, goes_on: Callable[[], bool] = lambda: True) -> float:
         """Submit what is due of every entry; one that fails does not hold up the others.
+
+        Args:
+            goes_on: asked before each occurrence: False if a stop is requested or the lease may
+                be over.
 
         Returns:
             Seconds until something is due.
@@ -104,17 +109,21 @@ class PeriodicLoop:
             await self._plan(term, now, self._entries)
             self._planned_for = plan  # unless another one was adopted meanwhile
         for planned in list(self._planned.values()):
+            if not goes_on():
+                return 0.0
             if planned.look is not None and planned.look <= now:
-                await self._look_at(term, planned, now)
+                await self._look_at(term, planned, now, goes_on)
         self._looked = (term, now)
         looks = [planned.look for planned in self._planned.values() if planned.look]
         pause = (min(looks) - now).total_seconds() if looks else _LONGEST_PAUSE
         return max(0.0, min(_LONGEST_PAUSE, pause))
 
-    async def _look_at(self, term: str, planned: _Planned, now: datetime) -> None:
+    async def _look_at(
+        self, term: str, planned: _Planned, now: datetime, goes_on: Callable[[], bool]
+    ) -> None:
         entry = planned.entry
         try:
-            await self._fire(term, planned, now)
+            await self._fire(term, planned, now, goes_on)
             self.problems.pop(entry.key, None)
         except (ServerUnreachableError, DeposedError):
             raise
@@ -128,7 +137,9 @@ class PeriodicLoop:
             logger.error("periodic entry %s: %s", entry.key, text)
             planned.look = now + _BROKEN_WAIT
 
-    async def _fire(self, term: str, planned: _Planned, now: datetime) -> None:
+    async def _fire(
+        self, term: str, planned: _Planned, now: datetime, goes_on: Callable[[], bool]
+    ) -> None:
         entry = planned.entry
         decision = due(
             entry.schedule,
@@ -140,6 +151,8 @@ class PeriodicLoop:
             planned=planned.next,
         )
         for step, following in _with_following(decision):
+            if not goes_on():
+                return
             answer = await self._submit(term, entry, step, following)
             if answer == "DEPOSED":
                 raise DeposedError

@@ -21,7 +21,7 @@ from typing import Any
 
 from nonet.client import Client
 from nonet.clock import Reading, steady
-from nonet.errors import DeposedError, NonetError
+from nonet.errors import NonetError
 from nonet.health import Report
 from nonet.outcomes import summarize
 from nonet.scheduler.configuration import ConfigurationLoop
@@ -31,7 +31,7 @@ from nonet.scheduler.startup import StartUp
 from nonet.service import ExitCode, Stop, every, who, wind_up
 from nonet.settings import Settings
 from nonet.stores.inspection import Inspection
-from nonet.stores.leadership import Leadership
+from nonet.stores.leadership import DeposedError, Leadership
 
 logger = logging.getLogger(__name__)
 
@@ -265,7 +265,7 @@ class Scheduler:
         """Periodic entries wait for the start-up hooks, which may put right what they build on."""
         if self._parts.startup.not_ready() or not self._parts.pauses.is_current:
             return _STANDBY_SECONDS
-        return await self._parts.periodic.tick(term)
+        return await self._parts.periodic.tick(term, lambda: self.term == term)
 
     async def _woken(self, name: str, seconds: float) -> None:
         """Wait until a script wakes `name`: a blocking pop, whose own time-out is too coarse."""

@@ -5,11 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from nonet.errors import NonetError
 from nonet.keys import prefix
 from nonet.stores.broker import Broker
 from nonet.stores.redis import Scripts, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class DeposedError(NonetError):
+    """Another scheduler leads: what this one would write is refused."""
+
+    def __init__(self) -> None:
+        super().__init__("somebody else leads")
 
 
 @dataclass(frozen=True, slots=True)
