@@ -201,8 +201,8 @@ class Scheduler:
             try:
                 return await chore(term)
             except DeposedError:
-                # Somebody else leads, or Redis has lost the lease with all else: the next look at it
-                # tells. Until then nothing is forgotten, for it may be all that is left.
+                # Somebody else leads, or Redis has lost the lease with all else: the next look at
+                # it tells. Until then nothing is forgotten: it may be all that is left.
                 logger.warning("the lease is lost")
                 self._term = self._leads_since = None
                 return _STANDBY_SECONDS
