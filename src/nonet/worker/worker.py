@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_CONCURRENCY = {Size.SMALL: 100, Size.MEDIUM: 1, Size.LARGE: 1}
 _WORKER_DEATH_LIMIT = 10
 _HELP_PROMOTE_SECONDS = 1.0
-_PAGES_PER_SWEEP = 20
+_PAGES_PER_SWEEP = 60
 # How long cancelled tasks may take to end before the process goes without them.
 _CANCEL_SECONDS = 2.0
 _LEAVE_SECONDS = 1.0
