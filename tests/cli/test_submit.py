@@ -178,7 +178,8 @@ async def test_queues_and_workers(task_run: TaskRun) -> None:
     assert len(rows) == 10
     assert depths.pop("realtime:small") == 1 and depths.pop("delayed") == 1
     assert set(depths.values()) == {0}
-    assert rows[0].keys() == {"queue", "priority", "size", "depth", "running", "oldest_seconds"}
+    names = {"queue", "priority", "size", "depth", "running", "oldest_seconds", "paused"}
+    assert rows[0].keys() == names
     assert (await task_run("workers", "--json")).json == []
     async with task_run.worker():
         (worker,) = (await task_run("workers", "--json")).json
