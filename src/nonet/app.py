@@ -23,7 +23,8 @@ from nonet.interactive import Debugger, call, hold
 from nonet.locks import BaseLock, encode_locks
 from nonet.registry import Registry, vos_from_entry_points
 from nonet.scheduler.configuration import ConfigurationLoop, check
-from nonet.scheduler.memory import Memory, PauseMemory
+from nonet.scheduler.memory import Memory
+from nonet.scheduler.pauses import PauseMemory
 from nonet.scheduler.periodic import PeriodicLoop
 from nonet.scheduler.relay import Relay
 from nonet.scheduler.retention import Retention

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nonet import Nonet
-from nonet.scheduler.memory import PauseMemory
+from nonet.scheduler.pauses import PauseMemory
 from nonet.stores.leadership import DeposedError, Leadership
 
 STREAM, TASK, ENTRY = "stream:normal:small", "task:Audit", "files:Sweep||a"

@@ -1,8 +1,8 @@
 """What the scheduler remembers for the day on which Redis forgets: in this process, and in SQL.
 
-The last occurrence of each periodic entry, and what is paused. Without a database this process
-remembers it for as long as it lives. SQL may be a moment behind: what happened within a second of
-losing both Redis and this process is forgotten.
+Here: the last occurrence of each periodic entry; `nonet.scheduler.pauses` has what is paused.
+Without a database this process remembers it for as long as it lives. SQL may be a moment behind:
+what happened within a second of losing both Redis and this process is forgotten.
 """
 
 from __future__ import annotations
@@ -13,21 +13,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from nonet.errors import ConfigurationError, NonetError
-from nonet.stores.controls import Controls
-from nonet.stores.epoch import EpochSeen
 
 if TYPE_CHECKING:
     from nonet.stores.mirror import Mirror
 
-from nonet.stores.leadership import DeposedError
-
 logger = logging.getLogger(__name__)
 
 _SAVE_SECONDS = 0.2
-_LOOK_SECONDS = 1.0
 _WRONG_SECONDS = 10.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-PERIODIC, PAUSES, EPOCH = "periodic", "pauses", "epoch"
+PERIODIC = "periodic"
 
 
 class Memory:
@@ -99,79 +94,3 @@ class Memory:
             raise
         self._problem = ""
         return _SAVE_SECONDS
-
-
-class PauseMemory:
-    """What operators have paused. It is put back in an epoch that does not know of it.
-
-    Args:
-        epoch: tells which data set of Redis this is.
-        mirror, may_have_sql: as of `Memory`.
-    """
-
-    def __init__(
-        self,
-        controls: Controls,
-        epoch: EpochSeen,
-        mirror: Callable[[], Awaitable[Mirror]],
-        may_have_sql: Callable[[], bool],
-    ) -> None:
-        self._controls = controls
-        self._epoch = epoch
-        self._mirror = mirror
-        self._may_have_sql = may_have_sql
-        self._known_in = 0
-        self._kept: dict[str, str] = {}
-        self._unsaved = False
-
-    @property
-    def is_current(self) -> bool:
-        """Whether this epoch has what was paused before it."""
-        return 0 < self._known_in == self._epoch.since
-
-    def stand_by(self) -> None:
-        """Somebody else leads: what we remember grows old."""
-        self._known_in, self._kept = 0, {}
-
-    async def tick(self, term: str) -> float:
-        """Look what is paused, and keep it; seconds until the next look.
-
-        Raises:
-            DeposedError: somebody else leads.
-        """
-        since = self._epoch.since
-        if self._known_in != since:
-            lost = await self._lost(since)
-            if lost and not await self._controls.restore(term, lost):
-                raise DeposedError
-            if lost:
-                logger.warning("Redis has lost %d pauses: they are put back", len(lost))
-            self._known_in, self._unsaved = since, True
-        kept = await self._controls.kept()
-        if kept != self._kept or self._unsaved:
-            await self._save(kept)
-        return _LOOK_SECONDS
-
-    async def _lost(self, since: int) -> dict[str, str]:
-        """What was paused in an epoch before this one."""
-        if self._known_in:  # we led in it
-            return self._kept
-        if not self._may_have_sql():
-            return {}
-        try:
-            mirror = await self._mirror()
-            epochs = await mirror.load(EPOCH)
-            return {} if epochs.get(PAUSES) == str(since) else await mirror.load(PAUSES)
-        except NonetError as error:
-            logger.warning("it cannot be read from SQL what is paused: %s", error)
-            return {}
-
-    async def _save(self, kept: dict[str, str]) -> None:
-        self._kept = kept
-        if self._may_have_sql():
-            self._unsaved = True
-            mirror = await self._mirror()
-            known: dict[str, str | None] = dict.fromkeys(await mirror.load(PAUSES))
-            await mirror.save(PAUSES, {**known, **kept})
-            await mirror.save(EPOCH, {PAUSES: str(self._known_in)})
-        self._unsaved = False

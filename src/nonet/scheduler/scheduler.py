@@ -25,7 +25,8 @@ from nonet.errors import NonetError
 from nonet.health import Report
 from nonet.outcomes import summarize
 from nonet.scheduler.configuration import ConfigurationLoop
-from nonet.scheduler.memory import Memory, PauseMemory
+from nonet.scheduler.memory import Memory
+from nonet.scheduler.pauses import PauseMemory
 from nonet.scheduler.periodic import PeriodicLoop
 from nonet.scheduler.startup import StartUp
 from nonet.service import ExitCode, Stop, every, who, wind_up
