@@ -33,6 +33,15 @@ class ExplodingPolicy(RetryPolicyBase):
         raise KeyError("surprise")
 
 
+class EndingPolicy(RetryPolicyBase):
+    """A policy whose author ends the process."""
+
+    code: int
+
+    def model_post_init(self, context: Any) -> None:
+        raise SystemExit(self.code)
+
+
 def refusal(text: str) -> list[str]:
     with pytest.raises(ConfigurationError) as refused:
         parse_config(text, "c.yaml")
@@ -174,6 +183,14 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
         (
             RETRY % "class: ExplodingPolicy",
             ".retry-policy.args: refused by ExplodingPolicy: 'surprise'",
+        ),
+        (
+            RETRY % "class: EndingPolicy, args: {code: 7}",
+            ".retry-policy.args: refused by EndingPolicy: 7",
+        ),
+        (
+            RETRY % f"class: NoRetry, args: {{a: {'[' * 280}{']' * 280}}}",
+            ".retry-policy.args: refused by NoRetry: ",
         ),
     ],
 )

@@ -760,6 +760,8 @@ def test_no_rule_takes_long_to_load(rule: str) -> None:
         (lambda: IntervalSeconds(-1), "not between"),
         (lambda: IntervalSeconds(float("nan")), "not between"),
         (lambda: IntervalSeconds(float("inf")), "not between"),
+        (lambda: IntervalSeconds(16**6000), "not between"),
+        (lambda: IntervalSeconds(-(16**6000)), "not between"),
         (lambda: IntervalSeconds(True), "a number of seconds, not True"),
         (lambda: build_schedule("CronShedule", "@daily"), "Did you mean CronSchedule"),
         (lambda: build_schedule("CronSchedule", 5), "is a text, not 5"),

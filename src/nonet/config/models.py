@@ -27,6 +27,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 
 from nonet.errors import ConfigurationError, suggestion
 from nonet.limits import LimitRule, read_limits, written_limits
+from nonet.outcomes import summarize
 from nonet.retry import RetryPolicyBase
 from nonet.schedules import (
     CatchUp,
@@ -167,7 +168,7 @@ class RetryPolicyConfig(Section):
     @classmethod
     def _fit_class(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         if "class_" in info.data and not _is(PUBLISHED, info):
-            _raise_problems(list(_policy_problems(policy_class(info.data["class_"]), value)))
+            _raise_problems(_made(policy_class(info.data["class_"]), value)[1])
         return value
 
     def build(self) -> RetryPolicyBase:
@@ -176,10 +177,11 @@ class RetryPolicyConfig(Section):
         Raises:
             ConfigurationError: its class is not loaded in this process, or refuses the arguments.
         """
-        policy = policy_class(self.class_)
-        for place, reason in _policy_problems(policy, self.args):
+        made, problems = _made(policy_class(self.class_), self.args)
+        if made is None:
+            place, reason = problems[0]
             raise ConfigurationError(f"retry policy {self.class_}: {dotted(place)}: {reason}")
-        return _made(policy, self.args)
+        return made
 
 
 class TaskOverride(Section):
@@ -309,8 +311,8 @@ class Config(Section):
         except ValidationError as error:
             wrong = error.errors()[0]
             reason = f"{dotted(wrong['loc'])}: {wrong['msg']}; update this process"
-        except ValueError as error:
-            reason = str(error)
+        except Exception as error:  # JSON that is cut, too deep, too long
+            reason = str(error) or type(error).__name__
         raise ConfigurationError(
             f"the published configuration cannot be read by this version of nonet: {reason}"
         )
@@ -345,27 +347,29 @@ def _below(cls: type[RetryPolicyBase]) -> Iterator[type[RetryPolicyBase]]:
         yield from _below(item)
 
 
-def _policy_problems(
+def _made(
     policy: type[RetryPolicyBase], args: dict[str, Any]
-) -> Iterator[tuple[Location, str]]:
+) -> tuple[RetryPolicyBase | None, list[tuple[Location, str]]]:
+    """A policy with these arguments, or what is wrong with them."""
     try:
-        _made(policy, args)
-    except ValidationError as error:
-        for details in error.errors():
-            reason = details["msg"].removeprefix("Value error, ")
-            if details["type"] == "extra_forbidden":
-                known = list(policy.model_fields)
-                key = str(details["loc"][-1])
-                named = f"known are {', '.join(known)}." if known else f"{policy.__name__} has none"
-                reason = f"unknown argument {key!r}, {named}{suggestion(key, known)}"
-            yield details["loc"], reason
-    except Exception as error:  # the author's code may raise anything
-        yield (), f"refused by {policy.__name__}: {error or type(error).__name__}"
+        try:
+            # As JSON: strict about numbers and texts, and a text can still be a timedelta.
+            return policy.model_validate_json(to_json(args), strict=True), []
+        except ValidationError as error:
+            return None, [_policy_problem(policy, details) for details in error.errors()]
+    except BaseException as error:  # the author's code may raise anything
+        why = summarize(error)
+        return None, [((), f"refused by {policy.__name__}: {why.text or why.type}")]
 
 
-def _made(policy: type[RetryPolicyBase], args: dict[str, Any]) -> RetryPolicyBase:
-    # As JSON: strict about numbers and texts, and still a text can be a timedelta or an enum.
-    return policy.model_validate_json(to_json(args), strict=True)
+def _policy_problem(policy: type[RetryPolicyBase], details: Any) -> tuple[Location, str]:
+    reason = details["msg"].removeprefix("Value error, ")
+    if details["type"] == "extra_forbidden":
+        known = list(policy.model_fields)
+        key = str(details["loc"][-1])
+        named = f"known are {', '.join(known)}." if known else f"{policy.__name__} has none"
+        reason = f"unknown argument {key!r}, {named}{suggestion(key, known)}"
+    return details["loc"], reason
 
 
 def dotted(location: Location) -> str:
@@ -404,5 +408,5 @@ def _as_value_error(check: Callable[[], object]) -> None:
     """Run `check`; pydantic collects ValueErrors, which ours are not."""
     try:
         check()
-    except ConfigurationError as error:
-        raise ValueError(str(error)) from None
+    except Exception as error:  # the libraries behind rules and zones know many kinds
+        raise ValueError(str(error) or type(error).__name__) from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -56,9 +55,11 @@ class IntervalSecondsSchedule(TaskScheduleBase):
         seconds: object = self.seconds
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
             raise ConfigurationError(f"an interval is a number of seconds, not {seconds!r}")
-        if not math.isfinite(seconds) or not 0.001 <= seconds <= 366 * 86400:
+        if not 0.001 <= seconds <= 366 * 86400:  # not true of NaN, either
+            # Python refuses to write a number of thousands of digits.
+            written = "so many" if abs(seconds) > 10**18 else repr(seconds)
             raise ConfigurationError(
-                f"an interval of {seconds!r} seconds is not between 0.001 and a year"
+                f"an interval of {written} seconds is not between 0.001 and a year"
             )
 
     @property
