@@ -48,7 +48,8 @@ this table.
     clock:stepped           HASH    last correction: at, by, wrong (µs); stream → what was renewed
     mend                    HASH    walk over all records: cursor, and when it looked last (µs)
     fence                   STRING  last fence handed out
-    epoch                   HASH    which data set this is: since (µs), seq, calm, lost (µs), first
+    epoch                   HASH    which data set this is: since (µs), seq, calm, lost (µs), first,
+                                    pauses: the last epoch in which pauses were put back
     idle:SIZE               ZSET    worker → since; the most recent is woken first
     wake:WHO                LIST    wakes a worker, the promoter or a waiting client; with TTL
     workers                 ZSET    worker incarnation → end of its registration
@@ -59,7 +60,8 @@ this table.
     periodic                HASH    entry → ``last occurrence (µs)|task id|fingerprints``
     periodic:next           HASH    entry → next occurrence (µs); none: its schedule has no more
     periodic:entries        HASH    entry → what people are told of it, JSON
-    periodic:counts         HASH    entry|fired, skipped, missed or paused → how many occurrences
+    periodic:counts         HASH    entry|fired, skipped, missed or paused → how many occurrences;
+                                    entry|last → the last one that was submitted (µs)
     periodic:paused         HASH    entry → ``at (µs)|who|why``
     probe:COMMAND           STRING  of any type, for an instant: which commands this user may use
     startup                 HASH    start-up hook → ``epoch|state|what went wrong``; the state is

@@ -131,7 +131,9 @@ async def test_a_new_leader_goes_on_with_what_is_published_if_its_file_is_bad(ri
     await leader.start()
     await rig.tick(leader)
     rig.file.write_text("vos: 7")
+    assert not standby.is_known_in(rig.term)
     await rig.tick(standby)
+    assert standby.is_known_in(rig.term)
     assert await rig.limit() == Limit(2)
     assert standby.current and leader.current and standby.current.version == leader.current.version
 

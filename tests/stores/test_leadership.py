@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from nonet.stores.broker import Broker, Submission
+from nonet.stores.epoch import EpochSeen
 from nonet.stores.leadership import Leadership
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -48,6 +49,22 @@ async def test_terms_grow_over_a_loss_of_all_data(broker: Broker, leadership: Le
     before = await leadership.lead("a", 30, "{}") or ""
     await broker.client.flushall()
     assert int(await leadership.lead("b", 30, "{}") or 0) > int(before)
+
+
+async def test_who_led_before_a_loss_of_data_goes_first(
+    broker: Broker, leadership: Leadership
+) -> None:
+    """A standby that lived through it too leaves the lease alone once; then it is anybody's."""
+    other = Leadership(broker, "test")
+    other.epoch = EpochSeen()
+    await leadership.lead("a", 30, "{}")
+    assert await other.lead("b", 30, "{}", has_led=False) is None
+    await leadership._client.flushall()
+    assert await other.lead("b", 30, "{}", has_led=False) is None
+    assert await leadership.lead("a", 30, "{}") is not None
+    await leadership._client.flushall()
+    assert await other.lead("b", 30, "{}", has_led=False) is None
+    assert await other.lead("b", 30, "{}", has_led=False) is not None
 
 
 async def test_a_hook_of_another_epoch_or_term_is_not_remembered(broker: Broker) -> None:

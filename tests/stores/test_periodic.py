@@ -137,7 +137,8 @@ async def test_one_that_began_late_does_not_skip_those_that_were_missed_with_it(
     await periodic.fire(term, "e", now - timedelta(seconds=9), occurrence(1))
     await start(broker)
     late = now - timedelta(seconds=5)
-    assert await periodic.fire(term, "e", late, occurrence(2), overlap="skip") == "WAITING"
+    assert await periodic.fire(term, "e", late, occurrence(2), overlap="late") == "WAITING"
+    assert await periodic.fire(term, "e", late, occurrence(2), overlap="skip") == "SKIPPED"
 
 
 async def test_one_that_is_retried_counts_as_running(
@@ -182,7 +183,8 @@ async def test_an_entry_that_changes_withdraws_what_has_not_begun(
     await periodic.fire(term, "e", LATER, occurrence(1))
     before = LATER - timedelta(microseconds=1)
     turned = change("turn", prints=("s", "b"), last=LATER, again=before)
-    assert await periodic.plan(term, [turned]) == ["e"]
+    for _ in range(2):  # its answer may be lost
+        assert await periodic.plan(term, [turned]) == ["e"]
     assert await broker.client.xlen(STREAM) == 0
     assert (await periodic.fired())["e"].last == before
     assert await periodic.fire(term, "e", LATER, occurrence(1)) == "FIRED"

@@ -5,6 +5,7 @@ The loop asks Redis what time it is; these tests answer for it, so that days pas
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -225,11 +226,11 @@ async def test_what_is_planned_no_more_is_forgotten_in_sql(rig: Rig) -> None:
     loop = rig.loop(entry())
     await rig.at(loop, 10)
     await loop.memory.save(rig.term)
-    assert set(await mirror.load("periodic")) == {"x", entry().key}
+    assert set(await mirror.load("periodic")) == {entry().key}
     loop.adopt([replace(entry(), enabled=False)])
     await rig.at(loop, 15)
     await loop.memory.save(rig.term)
-    assert set(await mirror.load("periodic")) == {"x"}
+    assert set(await mirror.load("periodic")) == set()
     loop.adopt([entry()])
     assert await rig.at(loop, 500) == []
     assert await rig.at(loop, 510) == [510]
@@ -289,14 +290,14 @@ async def test_what_waits_is_planned_anew_when_its_entry_changes(rig: Rig) -> No
 async def test_what_is_adopted_while_a_plan_is_made_is_planned_next(rig: Rig) -> None:
     """A configuration that changes amid the planning of the one before is not forgotten."""
     loop = rig.loop(entry())
-    fired = loop.store.fired
+    fired = loop._store.fired
 
     async def adopt_meanwhile() -> Any:
         loop.adopt([entry(), entry("Shared")])
-        loop.store.fired = fired  # type: ignore[method-assign]
+        loop._store.fired = fired  # type: ignore[method-assign]
         return await fired()
 
-    loop.store.fired = adopt_meanwhile  # type: ignore[method-assign]
+    loop._store.fired = adopt_meanwhile  # type: ignore[method-assign]
     await rig.at(loop, 5)
     assert await rig.at(loop, 10) == [10]
     assert sorted(await rig.at(loop, 20)) == [20, 20]
@@ -333,6 +334,165 @@ async def test_who_was_deposed_fires_nothing(rig: Rig) -> None:
         await loop.tick(rig.term)
     with pytest.raises(DeposedError):
         await rig.loop(entry()).tick(rig.term)
+
+
+async def test_nothing_repeats_when_redis_comes_back_with_older_data(rig: Rig) -> None:
+    """What was fired after the snapshot was taken is known to the leader, which lives on."""
+    loop = rig.loop(entry("Shared"))
+    await rig.at(loop, 5)
+    assert await rig.at(loop, 10) == [10]
+    client = rig.app.broker.client
+    older = {key: await client.dump(key) for key in (b"{test}:periodic", b"{test}:epoch")}
+    assert await rig.at(loop, 30) == [20, 30]
+    await client.flushall()
+    for key, value in older.items():
+        await client.restore(key, 0, value)
+    await rig.lead()
+    assert await rig.at(loop, 35) == []
+    assert await rig.at(loop, 40) == [40]
+
+
+async def test_a_task_that_runs_long_skips_what_comes_due_after_a_takeover(rig: Rig) -> None:
+    """Only what nobody could fire is late; the rest is skipped as ever, and nothing piles up."""
+    loop = rig.loop(entry())
+    await rig.at(loop, 5)
+    rig.now = START + timedelta(seconds=25)  # 10 and 20 were missed
+    restarted = rig.loop(entry())
+    ran: list[int] = []
+    for _ in range(40):  # each occurrence runs for 35 seconds
+        await restarted.tick(rig.term)
+        rig.now += timedelta(seconds=1)
+        deliveries, _ = await rig.app.broker.fetch("small-a", "small", 1)
+        if not deliveries:
+            continue
+        ran.append(await rig._second_of(deliveries[0].envelope))
+        for _ in range(35):
+            rig.now += timedelta(seconds=1)
+            await restarted.tick(rig.term)
+        await rig.app.broker.settle(deliveries[0], "done", b"document")
+    assert ran[:2] == [10, 20]
+    lateness = round((rig.now - START).total_seconds()) - ran[-1]
+    assert lateness < 60
+    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    assert status.skipped > status.fired and status.missed == 0
+
+
+class Counting(TaskScheduleBase):
+    """Every ten seconds; says how often it was asked."""
+
+    asked = 0
+
+    def next_occurrence(self, after: datetime | None = None) -> datetime | None:
+        type(self).asked += 1
+        return TENS.next_occurrence(after)
+
+
+async def test_who_waits_is_not_counted_anew_at_each_try(rig: Rig) -> None:
+    """However long an occurrence waits, a look at it costs as much as the first hour."""
+    waiting = entry("Shared", schedule=Counting())
+    loop = rig.loop(waiting)
+    await rig.at(loop, 5)
+    rig.now = START + timedelta(seconds=10)
+    await loop.tick(rig.term)  # submitted, and no worker is there
+    costs = []
+    for hours in range(1, 30):
+        rig.now = START + timedelta(hours=hours)
+        Counting.asked = 0
+        await loop.tick(rig.term)
+        costs.append(Counting.asked)
+    assert max(costs[10:]) <= 2 * max(costs[:3])
+    assert await rig.run_all() == [10]
+    ran: list[int] = []
+    while len(ran) < 8:
+        rig.now += timedelta(seconds=1)
+        await loop.tick(rig.term)
+        ran += await rig.run_all()
+    assert ran == list(range(ran[0], ran[0] + 80, 10)) and ran[0] <= 29 * 3600
+    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    assert status.fired == 9 and status.missed > 7000  # of one look no more than 1,000 are counted
+
+
+async def test_an_entry_that_cannot_be_planned_is_planned_later(rig: Rig) -> None:
+    """A schedule that fails when a plan is made is asked again; the others are planned at once."""
+
+    class Flaky(TaskScheduleBase):
+        fails = True
+
+        def next_occurrence(self, after: datetime | None = None) -> datetime | None:
+            if Flaky.fails:
+                raise OSError("the calendar server is away")
+            return TENS.next_occurrence(after)
+
+    flaky = entry("Shared", "flaky", schedule=Flaky())
+    loop = rig.loop(flaky, entry("Shared"))
+    await rig.at(loop, 5)
+    assert await rig.at(loop, 10) == [10]
+    assert "calendar server" in loop.problems[flaky.key]
+    Flaky.fails = False
+    await rig.at(loop, 21)
+    assert sorted(await rig.at(loop, 40)) == [30, 30, 40, 40]
+    assert loop.problems == {}
+
+
+async def test_a_schedule_that_answers_with_the_past_is_broken(rig: Rig) -> None:
+    """It is asked again now and then, and does not keep the loop busy."""
+    loop = rig.loop(entry("Shared", schedule=Once(*[START] * 9)))
+    rig.now = START + timedelta(seconds=5)
+    await loop.tick(rig.term)
+    assert "not after" in loop.problems[entry("Shared").key]
+    assert await loop.tick(rig.term) > 0.5
+
+
+async def test_a_schedule_that_hangs_holds_up_nobody(rig: Rig) -> None:
+    """It is asked in a thread, is broken after a while, and not asked again before it answers."""
+    go_on = threading.Event()
+
+    class Hanging(TaskScheduleBase):
+        def next_occurrence(self, after: datetime | None = None) -> datetime | None:
+            go_on.wait(30)
+            return TENS.next_occurrence(after)
+
+    hanging = entry("Shared", "hanging", schedule=Hanging())
+    loop = rig.loop(hanging, entry("Shared"))
+    loop._asker._longest_seconds = 0.05
+    try:
+        await rig.at(loop, 5)
+        assert await rig.at(loop, 10) == [10]
+        assert "has not answered" in loop.problems[hanging.key]
+    finally:
+        go_on.set()
+
+
+async def test_who_is_disabled_amid_a_tick_is_not_fired_in_it(rig: Rig) -> None:
+    """What is adopted while entries are fired holds for the rest of them."""
+    first, second = entry("Shared"), entry("Shared", "b")
+    loop = rig.loop(first, second)
+    await rig.at(loop, 5)
+    fire = loop._store.fire
+
+    async def adopt_meanwhile(*args: Any, **options: Any) -> str:
+        loop.adopt([first, replace(second, enabled=False)])
+        return await fire(*args, **options)
+
+    loop._store.fire = adopt_meanwhile  # type: ignore[method-assign]
+    assert await rig.at(loop, 10) == [10]
+
+
+async def test_what_was_disabled_while_sql_did_not_hear_of_it_is_forgotten(rig: Rig) -> None:
+    """The time in which an entry was disabled is not made up for, whoever led then."""
+    await (await rig.app.mirror()).save("other", {"x": "1"})  # makes the SQLite file
+    loop = rig.loop(entry("Shared"))
+    await rig.at(loop, 10)
+    await loop.memory.save(rig.term)
+    off = replace(entry("Shared"), enabled=False)
+    loop.adopt([off])
+    await rig.at(loop, 15)  # and it ends before it could write to SQL
+    second = rig.loop(off)
+    await rig.at(second, 500)
+    await second.memory.save(rig.term)
+    second.adopt([entry("Shared")])
+    assert await rig.at(second, 1000) == []
+    assert await rig.at(second, 1010) == [1010]
 
 
 def test_jitter_is_the_same_for_everybody_and_within_its_bound() -> None:

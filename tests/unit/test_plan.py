@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from nonet.config import TaskConfig, parse_config
 from nonet.errors import ConfigurationError
-from nonet.scheduler.plan import Entry, entries
+from nonet.scheduler.plan import Entry, describe, entries
 from nonet.schedules import (
     CatchUp,
     CronSchedule,
@@ -248,6 +248,12 @@ def test_only_schedule_and_arguments_make_another_entry() -> None:
         def next_occurrence(self, after: Any = None) -> None:
             return None
 
+    @dataclass
+    class Days(Odd):
+        days: set[str]
+
+    sets = [describe(Days({"mo", "tu", "we"})), describe(Days({"we", "tu", "mo"}))]
+    assert sets == ["Days({'mo', 'tu', 'we'})"] * 2
     one = Entry("k", "x:T", None, "n", Odd(), {"b": {2}, "a": 1}, overlap=Overlap.SKIP)
     two = Entry("k", "x:T", None, "n", Odd(), {"a": 1, "b": {2}}, origin="common")
     assert one.prints == two.prints

@@ -133,7 +133,7 @@ class ConfigurationLoop:
         self._publication = publication
         self._adopt_them = adopt
         self._read_at = 0.0
-        self._read_for = ""
+        self._known_in = ""
         self._revision = ""
         self._reported: tuple[str, str] | None = None
 
@@ -146,21 +146,30 @@ class ConfigurationLoop:
         try:
             self._adopt(self._fits(await self._source.read()))
         except ConfigurationError as error:
+            logger.error(
+                "the configuration is bad, the last one published is looked for: %s", error
+            )
             if not await self._adopt_published():
                 raise
             self.problem = str(error)
-            logger.error("the configuration is bad, the last good one holds: %s", error)
 
     async def tick(self, term: str) -> float:
         """Look for a new configuration, and let Redis have the current one."""
-        if term != self._read_for or time.monotonic() >= self._read_at:
-            await self._read(is_new_term=term != self._read_for)
-            self._read_for = term
+        if term != self._known_in:
+            # The leader before us may have had a newer one than we, and its entries are planned.
+            await self._adopt_published()
+            self._known_in, self._read_at = term, 0.0
+        if time.monotonic() >= self._read_at:
+            await self._read()
             self._read_at = time.monotonic() + self._source.poll_seconds
         await self._publish(term)
         return min(_PUBLISH_SECONDS, max(0.0, self._read_at - time.monotonic()))
 
-    async def _read(self, *, is_new_term: bool) -> None:
+    def is_known_in(self, term: str) -> bool:
+        """Whether what this leader goes by is as new as what the leader before it went by."""
+        return term == self._known_in
+
+    async def _read(self) -> None:
         try:
             config = await self._source.read()
             if self.current is None or config.fingerprint() != self.current.config.fingerprint():
@@ -168,8 +177,6 @@ class ConfigurationLoop:
             self._revision = self._source.revision
             problem = self._source.problem
         except ConfigurationError as error:
-            if is_new_term:  # the leader before us may have had a newer one than we
-                await self._adopt_published()
             problem = str(error)
         if problem and problem != self.problem:
             logger.error("configuration not applied, the last good one stays: %s", problem)

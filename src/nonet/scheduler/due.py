@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from nonet.errors import ConfigurationError
 from nonet.schedules import (
     MICROSECOND,
     CatchUp,
@@ -75,6 +76,9 @@ def due(
         planned: `Due.next` of the call before. Only needed, and then to be stored, for an
             author's schedule without `after` parameter, which knows nothing but the present.
 
+    Raises:
+        ConfigurationError: an author's schedule answers nonsense.
+
     Example:
         >>> from datetime import UTC
         >>> last = datetime(2025, 1, 1, tzinfo=UTC)
@@ -88,7 +92,7 @@ def due(
             return Due([], planned or next_after(schedule, now))
         is_passed = catch_up is CatchUp.SKIP and planned <= now - misfire_grace
         step = Step(planned, missed=1, fires=False) if is_passed else Step(planned)
-        return Due([step], next_after(schedule, now))
+        return Due([step], _next_answer(schedule, planned, now))
     if last is None:
         return Due([], next_after(schedule, now))
     cutoff = now - misfire_grace
@@ -100,6 +104,16 @@ def due(
         steps.append(Step(moment))
         moment = next_after(schedule, moment)
     return Due(steps, moment)
+
+
+def _next_answer(schedule: TaskScheduleBase, planned: datetime, now: datetime) -> datetime | None:
+    """What a schedule answers that knows nothing but the present; the same again is no answer."""
+    answer = next_after(schedule, now)
+    if answer is not None and answer <= planned:
+        raise ConfigurationError(
+            f"next_occurrence returned {answer}, which is not after the occurrence of {planned}"
+        )
+    return answer
 
 
 def _make_good(

@@ -61,6 +61,7 @@ class Memory:
     async def recall(self) -> dict[str, datetime]:
         """The last occurrence of each entry; the later of what this process and SQL know."""
         found = dict(self._last)
+        forgotten = {entry for entry, value in self._unsaved.items() if value is None}
         if not self._may_have_sql():
             return found
         try:
@@ -70,6 +71,8 @@ class Memory:
             logger.warning("last occurrences cannot be read from SQL, those are gone: %s", error)
             return found
         for entry, value in rows.items():
+            if entry in forgotten:
+                continue
             last = _EPOCH + timedelta(microseconds=int(value))
             found[entry] = max(last, found.get(entry, last))
         return found

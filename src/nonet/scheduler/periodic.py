@@ -1,61 +1,45 @@
 """The loop that submits what is due of the periodic entries, while this process leads.
 
 An entry is looked at when it is due, not before: what fired last is read once for each plan and
-known from then on, because nobody else may fire in our term. A new plan is made in a new term, in a
-new epoch of Redis and when the configuration has changed.
+known from then on, because nobody else may fire in our term.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from nonet.client import Client
 from nonet.errors import ServerUnreachableError
-from nonet.outcomes import summarize
+from nonet.outcomes import ErrorSummary, summarize
+from nonet.scheduler.asking import Asker
 from nonet.scheduler.due import Due, Step, due
 from nonet.scheduler.memory import Memory
-from nonet.scheduler.plan import Entry, describe
-from nonet.schedules import MICROSECOND, Overlap, next_after, takes_after
+from nonet.scheduler.plan import Entry
+from nonet.scheduler.planning import Planned, Planner, Situation
+from nonet.schedules import MICROSECOND, Overlap
 from nonet.service import is_end
 from nonet.stores.broker import Submission
 from nonet.stores.leadership import DeposedError
-from nonet.stores.periodic import Change, Fired, Periodic
+from nonet.stores.periodic import Periodic
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 1.0
-# An occurrence that waits for the one before it is tried again after so long, then twice as long …
-_FIRST_WAIT = timedelta(milliseconds=10)
 _LONGEST_WAIT = timedelta(seconds=1)
 _BROKEN_WAIT = timedelta(seconds=10)
+# Who waits is asked so much more seldom than its schedule takes to answer.
+_SHARE = 20
 _MOST_PROBLEMS = 20
 
 EXCLUSIVE = ("M|", "W|")  # what the lines of locks begin with that a task takes for itself
 
 
-@dataclass
-class _Planned:
-    """An entry, and where it stands.
-
-    Attributes:
-        last: the occurrence fired or passed over last.
-        look: when to look at it again; None: never, its schedule has no more.
-        next: what a schedule answered that is asked only once.
-        wait: the pause before the next try while it waits for the occurrence before.
-    """
-
-    entry: Entry
-    last: datetime
-    look: datetime | None
-    next: datetime | None = None
-    wait: timedelta = _FIRST_WAIT
-
-
-@dataclass
 class PeriodicLoop:
     """Fires periodic entries.
 
@@ -67,33 +51,48 @@ class PeriodicLoop:
         problems: entries that could not be fired at the last try, and why.
     """
 
-    client: Client
-    store: Periodic
-    memory: Memory
-    misfire_grace: timedelta
-    problems: dict[str, str] = field(default_factory=dict)
-    _entries: list[Entry] = field(default_factory=list)
-    _planned: dict[str, _Planned] = field(default_factory=dict)
-    _plans: int = 0
-    _planned_for: tuple[str, int, int] | None = None
-    _looked: tuple[str, datetime] | None = None
+    def __init__(
+        self, client: Client, store: Periodic, memory: Memory, misfire_grace: timedelta
+    ) -> None:
+        self.problems: dict[str, str] = {}
+        self.memory = memory
+        self._client = client
+        self._store = store
+        self._misfire_grace = misfire_grace
+        self._asker = Asker()
+        self._planner = Planner(store, memory, self._asker)
+        self._entries: list[Entry] = []
+        self._adopted = 0
+        self._planned: Mapping[str, Planned] = {}
+        self._planned_for: tuple[str, int, int] | None = None
+        self._plan_again: datetime | None = None
+        self._term = ""
+        self._began: datetime | None = None
+        self._looked: datetime | None = None
 
     def adopt(self, entries: Sequence[Entry]) -> None:
         """Plan these from the next tick on."""
         self._entries = list(entries)
-        self._plans += 1
+        self._adopted += 1
 
     @property
     def number(self) -> int:
         """How many entries are enabled."""
         return sum(entry.enabled for entry in self._entries)
 
-    async def tick(self, term: str, goes_on: Callable[[], bool] = lambda: True) -> float:
+    async def tick(
+        self,
+        term: str,
+        goes_on: Callable[[], bool] = lambda: True,
+        *,
+        may_fire: bool = True,
+    ) -> float:
         """Submit what is due of every entry; one that fails does not hold up the others.
 
         Args:
             goes_on: asked before each occurrence: False if a stop is requested or the lease may
                 be over.
+            may_fire: False: the entries are planned, and what is due meanwhile is late.
 
         Returns:
             Seconds until something is due.
@@ -102,193 +101,167 @@ class PeriodicLoop:
             DeposedError: somebody else leads.
             ServerUnreachableError: Redis does not answer.
         """
-        await self.client.live_config.refresh()  # priority and size of what is submitted
-        now = await self.client.broker.now()
-        plan = term, self.client.broker.epoch.since, self._plans
-        if self._planned_for != plan:
-            await self._plan(term, now, self._entries)
-            self._planned_for = plan  # unless another one was adopted meanwhile
-        for planned in list(self._planned.values()):
-            if not goes_on():
+        await self._client.live_config.refresh()  # priority and size of what is submitted
+        now = await self._client.broker.now()
+        await self._plan(term, now)
+        if not may_fire:
+            return _LONGEST_PAUSE
+        for planned in self._due_at(now):
+            if not goes_on() or self._planned_for != self._plan_for(term):
                 return 0.0
-            if planned.look is not None and planned.look <= now:
-                await self._look_at(term, planned, now, goes_on)
-        self._looked = (term, now)
-        looks = [planned.look for planned in self._planned.values() if planned.look]
-        pause = (min(looks) - now).total_seconds() if looks else _LONGEST_PAUSE
-        return max(0.0, min(_LONGEST_PAUSE, pause))
+            await self._look_at(term, planned, goes_on)
+        self._looked = now
+        return await self._pause(now)
 
-    async def _look_at(
-        self, term: str, planned: _Planned, now: datetime, goes_on: Callable[[], bool]
-    ) -> None:
-        entry = planned.entry
+    def _due_at(self, now: datetime) -> list[Planned]:
+        """The entries to look at, whoever has waited longest first."""
+        found = [item for item in self._planned.values() if item.look and item.look <= now]
+        return sorted(found, key=lambda item: item.look or now)
+
+    async def _pause(self, began: datetime) -> float:
+        looks = [planned.look for planned in self._planned.values() if planned.look]
+        if not looks:
+            return _LONGEST_PAUSE
+        now = await self._client.broker.now() if self._due_at(began) else began
+        return max(0.0, min(_LONGEST_PAUSE, (min(looks) - now).total_seconds()))
+
+    def _plan_for(self, term: str) -> tuple[str, int, int]:
+        return term, self._client.broker.epoch.since, self._adopted
+
+    async def _plan(self, term: str, now: datetime) -> None:
+        """Make a plan, unless there is one of this term, of this epoch and of these entries."""
+        wanted = self._plan_for(term)
+        is_due = self._plan_again is not None and now >= self._plan_again
+        if self._planned_for == wanted and not is_due:
+            return
+        if term != self._term:
+            self._term, self._began, self._looked = term, now, None
+        plan = await self._planner.plan(
+            self._entries, Situation(term, now, self._looked, self._planned)
+        )
+        self._planned = plan.planned
+        self._planned_for = wanted  # unless others were adopted meanwhile
+        self._plan_again = now + _BROKEN_WAIT if plan.problems else None
+        names = {entry.key for entry in self._entries if entry.enabled}
+        self.problems = {key: text for key, text in self.problems.items() if key in names}
+        for key, why in plan.problems.items():
+            self._note_problem(key, why)
+
+    async def _look_at(self, term: str, planned: Planned, goes_on: Callable[[], bool]) -> None:
+        now = await self._client.broker.now()
         try:
             await self._fire(term, planned, now, goes_on)
-            self.problems.pop(entry.key, None)
+            self.problems.pop(planned.entry.key, None)
         except (ServerUnreachableError, DeposedError):
             raise
         except BaseException as error:  # an author's schedule or constructor
             if is_end(error):
                 raise
-            why = summarize(error)
-            text = f"{why.type}: {why.text}"
-            if self.problems.get(entry.key) != text and len(self.problems) < _MOST_PROBLEMS:
-                self.problems[entry.key] = text
-            logger.error("periodic entry %s: %s", entry.key, text)
+            self._note_problem(planned.entry.key, summarize(error))
             planned.look = now + _BROKEN_WAIT
 
+    def _note_problem(self, key: str, why: ErrorSummary) -> None:
+        text = f"{why.type}: {why.text}"
+        if self.problems.get(key) != text:
+            logger.error("periodic entry %s: %s\n%s", key, text, why.traceback.rstrip())
+            if key in self.problems or len(self.problems) < _MOST_PROBLEMS:
+                self.problems[key] = text
+
     async def _fire(
-        self, term: str, planned: _Planned, now: datetime, goes_on: Callable[[], bool]
+        self, term: str, planned: Planned, now: datetime, goes_on: Callable[[], bool]
     ) -> None:
+        asked = time.monotonic()
+        decision = await self._decide(planned, now)
+        took = timedelta(seconds=time.monotonic() - asked)
+        for step, following in _with_following(decision):
+            if not goes_on():
+                return
+            answer = await self._submit(term, planned.entry, step, following)
+            if answer == "DEPOSED":
+                raise DeposedError
+            if answer == "WAITING":
+                self._wait(planned, step, now, took)
+                return
+            planned.fired(step.instant, following)
+            self.memory.note(planned.entry.key, planned.last)
+        planned.next = planned.look = decision.next
+
+    async def _decide(self, planned: Planned, now: datetime) -> Due:
+        """What is due of an entry; what it has found while it waits it does not look for again."""
         entry = planned.entry
-        decision = due(
+        question = partial(
+            due,
             entry.schedule,
-            planned.last,
+            planned.base or planned.last,
             now,
-            self.misfire_grace,
+            self._misfire_grace,
             catch_up=entry.catch_up,
             catch_up_limit=entry.catch_up_limit,
             planned=planned.next,
         )
-        for step, following in _with_following(decision):
-            if not goes_on():
-                return
-            answer = await self._submit(term, entry, step, following)
-            if answer == "DEPOSED":
-                raise DeposedError
-            if answer == "WAITING":
-                planned.look = now + planned.wait
-                planned.wait = min(2 * planned.wait, _LONGEST_WAIT)
-                return
-            planned.last, planned.next = step.instant, following
-            planned.wait = _FIRST_WAIT
-            self.memory.note(entry.key, step.instant)
-        planned.next = planned.look = decision.next
+        decision = await self._asker.ask(entry.key, entry.schedule, question)
+        if planned.missed and decision.steps:
+            first, *others = decision.steps
+            steps = [replace(first, missed=first.missed + planned.missed), *others]
+            return replace(decision, steps=steps)
+        return decision
+
+    def _wait(self, planned: Planned, step: Step, now: datetime, took: timedelta) -> None:
+        """Try again soon, then less often: the occurrence before has not begun, or not ended."""
+        if planned.wait >= _LONGEST_WAIT and planned.base is None:
+            logger.warning(
+                "%s: occurrence %s waits for the one before it: see 'task-run schedules show'",
+                planned.entry.key,
+                step.instant.isoformat(),
+            )
+        if planned.wait >= _LONGEST_WAIT or planned.base is not None:
+            planned.base, planned.missed = step.instant - MICROSECOND, step.missed
+        planned.look = now + max(planned.wait, _SHARE * took)
+        planned.wait = min(2 * planned.wait, _LONGEST_WAIT)
 
     async def _submit(self, term: str, entry: Entry, step: Step, following: datetime | None) -> str:
-        if step.missed:
-            logger.warning("%s: %d occurrences not made up for", entry.key, step.missed)
         if not step.fires:
-            return await self.store.pass_over(term, entry.key, step.instant, step.missed, following)
-        submission = self.prepare(entry, step.instant)
-        answer = await self.store.fire(
-            term,
-            entry.key,
-            step.instant,
-            submission,
-            overlap=entry.overlap or _overlap_of(submission),
-            missed=step.missed,
-            following=following,
-        )
-        if answer != "WAITING":
-            logger.info("%s: occurrence %s %s", entry.key, step.instant.isoformat(), answer)
+            answer = await self._store.pass_over(
+                term, entry.key, step.instant, step.missed, following
+            )
+        else:
+            submission = self.prepare(entry, step.instant)
+            answer = await self._store.fire(
+                term,
+                entry.key,
+                step.instant,
+                submission,
+                overlap=self._overlap(entry, submission, step),
+                missed=step.missed,
+                following=following,
+            )
+        if answer == "WAITING":
+            return answer
+        if step.missed:
+            logger.warning("%s: %d missed, and not made up for", entry.key, step.missed)
+        logger.info("%s: occurrence %s %s", entry.key, step.instant.isoformat(), answer)
         return answer
+
+    def _overlap(self, entry: Entry, submission: Submission, step: Step) -> str:
+        """What the occurrence does while the one before still runs.
+
+        Of those that nobody fired in time, because nobody led, none is skipped for the lateness
+        of the one before.
+        """
+        overlap = entry.overlap or overlap_of(submission.locks)
+        is_late = self._began is not None and step.instant <= self._began
+        return "late" if overlap is Overlap.SKIP and is_late else overlap
 
     def prepare(self, entry: Entry, occurrence: datetime) -> Submission:
         """The task of one occurrence."""
-        task_class = self.client.registry.get(entry.task_name)
+        task_class = self._client.registry.get(entry.task_name)
         late = jitter(entry, occurrence)
-        return self.client.prepare(
+        return self._client.prepare(
             task_class.arguments.build(entry.args),
             id=occurrence_id(entry.key, occurrence),
             labels={"entry": entry.key, "occurrence": occurrence.isoformat()},
             at_time=occurrence + late if late else None,
         )
-
-    async def _plan(self, term: str, now: datetime, entries: Sequence[Entry]) -> None:
-        """Bring what Redis keeps in line with the entries."""
-        fired = await self.store.fired()
-        enabled = {entry.key: entry for entry in entries if entry.enabled}
-        lost = enabled.keys() - fired.keys()
-        remembered = await self.memory.recall() if lost else {}
-        changes: list[Change] = []
-        planned: dict[str, _Planned] = {}
-        for entry in entries:
-            try:
-                change, base = await self._change(
-                    entry, fired.get(entry.key), remembered, term, now
-                )
-            except ServerUnreachableError:
-                raise
-            except BaseException as error:  # an author's schedule
-                if is_end(error):
-                    raise
-                why = summarize(error)
-                self.problems[entry.key] = f"{why.type}: {why.text}"
-                logger.error("periodic entry %s: %s: %s", entry.key, why.type, why.text)
-                continue
-            changes.append(change)
-            if entry.enabled:
-                planned[entry.key] = _Planned(entry, base, now, next=change.next)
-        known = {entry.key for entry in self._entries}
-        gone = [
-            Change("drop", key, key.partition("|")[0])
-            for key in sorted(await self.store.known() - known)
-        ]
-        withdrawn = await self.store.plan(term, [*changes, *gone])
-        if withdrawn is None:
-            raise DeposedError
-        for change in changes:
-            if change.entry in withdrawn and change.again and change.entry in planned:
-                planned[change.entry].last = change.again
-            if change.entry in planned:
-                self.memory.note(change.entry, planned[change.entry].last)
-        for key in [*fired.keys() - enabled.keys(), *(change.entry for change in gone)]:
-            self.memory.forget(key)
-        self.problems = {key: text for key, text in self.problems.items() if key in enabled}
-        self._planned = planned
-
-    async def _change(
-        self,
-        entry: Entry,
-        fired: Fired | None,
-        remembered: Mapping[str, datetime],
-        term: str,
-        now: datetime,
-    ) -> tuple[Change, datetime]:
-        """What the plan script is to do to an entry, and from where its schedule goes on."""
-        shown = _shown(entry)
-        if not entry.enabled:
-            return Change("off", entry.key, entry.task_name, shown=shown), now
-        if fired is None:
-            last = remembered.get(entry.key, now)
-            verb, again = "new", None
-        elif fired.prints == entry.prints or not fired.prints:
-            verb, last, again = "same", fired.last, None
-        else:
-            verb, last, again = "turn", *self._turned(entry, fired, term, now)
-        next_one = await self._next(entry, last, now, is_known=verb == "same")
-        change = Change(
-            verb, entry.key, entry.task_name, last, again, entry.prints, next_one, shown
-        )
-        return change, last
-
-    def _turned(
-        self, entry: Entry, fired: Fired, term: str, now: datetime
-    ) -> tuple[datetime, datetime | None]:
-        """From where a changed entry goes on, and from where if its occurrence is withdrawn.
-
-        Another schedule holds from when we looked last, unless an occurrence of the old one had
-        to wait then: what it would have fired before is nobody's loss. An occurrence that is
-        withdrawn is submitted again if it is still on it.
-        """
-        last, before = fired.last, self._planned.get(entry.key)
-        if entry.prints[0] != fired.prints[0] and not (before and before.wait > _FIRST_WAIT):
-            looked = self._looked[1] if self._looked and self._looked[0] == term else now
-            last = max(last, looked)
-        if not takes_after(entry.schedule) or not fired.id:
-            return last, None
-        just_before = fired.last - MICROSECOND
-        is_on_it = next_after(entry.schedule, just_before) == fired.last
-        return last, just_before if is_on_it else None
-
-    async def _next(
-        self, entry: Entry, last: datetime, now: datetime, *, is_known: bool
-    ) -> datetime | None:
-        if takes_after(entry.schedule):
-            return next_after(entry.schedule, last)
-        stored = await self.store.next_of(entry.key) if is_known else None
-        return stored or next_after(entry.schedule, now)
 
 
 def _with_following(decision: Due) -> list[tuple[Step, datetime | None]]:
@@ -297,25 +270,14 @@ def _with_following(decision: Due) -> list[tuple[Step, datetime | None]]:
     return list(zip(decision.steps, [*instants[1:], decision.next], strict=False))
 
 
-def _overlap_of(submission: Submission) -> Overlap:
-    lines = submission.locks.splitlines()
-    return Overlap.SKIP if any(line.startswith(EXCLUSIVE) for line in lines) else Overlap.ALLOW
+def overlap_of(locks: str) -> Overlap:
+    """What occurrences do whose class and configuration do not say it.
 
-
-def _shown(entry: Entry) -> dict[str, object]:
-    """What operators are told of an entry."""
-    return {
-        "task": entry.task_name,
-        "vo": entry.vo or "",
-        "name": entry.name,
-        "schedule": describe(entry.schedule),
-        "origin": entry.origin,
-        "enabled": entry.enabled,
-        "overlap": entry.overlap or "",
-        "catch_up": entry.catch_up,
-        "jitter": entry.jitter,
-        "args": dict(entry.args),
-    }
+    Args:
+        locks: lines of `nonet.locks.encode_locks`.
+    """
+    is_exclusive = any(line.startswith(EXCLUSIVE) for line in locks.splitlines())
+    return Overlap.SKIP if is_exclusive else Overlap.ALLOW
 
 
 def occurrence_id(entry: str, occurrence: datetime) -> str:

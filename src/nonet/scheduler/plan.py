@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -55,7 +56,7 @@ class Entry:
     @property
     def prints(self) -> tuple[str, str]:
         """Fingerprints of schedule and arguments: what changes replans the entry."""
-        arguments = json.dumps(dict(self.args), sort_keys=True, default=repr)
+        arguments = json.dumps(dict(self.args), sort_keys=True, default=_stable)
         return _digest(describe(self.schedule)), _digest(arguments)
 
 
@@ -71,7 +72,15 @@ def describe(schedule: TaskScheduleBase) -> str:
     if not is_dataclass(schedule):
         return f"{name}()"
     values = [getattr(schedule, item.name) for item in fields(schedule) if item.init]
-    return f"{name}({', '.join(map(repr, values))})"
+    return f"{name}({', '.join(map(_stable, values))})"
+
+
+def _stable(value: object) -> str:
+    """A value in a text that is the same in every process: sets sorted, no addresses."""
+    if isinstance(value, set | frozenset):
+        return f"{{{', '.join(sorted(map(_stable, value)))}}}"
+    text = repr(value)
+    return type(value).__qualname__ if re.search(r" at 0x[0-9a-f]+", text) else text
 
 
 def periodic_classes(registry: Registry) -> dict[str, PeriodicClass]:

@@ -43,6 +43,8 @@ _RESIGN_SECONDS = 1.0
 _BATCH = 100  # takes 1 to 2 ms; of 500 parked tasks that are looked at, 19
 # Who has not heard of Redis for so long is not ready.
 _SILENT_SECONDS = 5.0
+# Longer than it takes a leader to look.
+_YIELD_SECONDS = 1.5
 
 
 Chore = Callable[[str], Awaitable[float]]
@@ -94,6 +96,7 @@ class Scheduler:
         self._owner = f"{self.name}/{secrets.token_hex(4)}"
         self._term: str | None = None
         self._leads_until = 0.0
+        self._has_led = False
         self._leads_since: datetime | None = None
         self._heard_at = -_SILENT_SECONDS
         self._pulses: dict[str, _Pulse] = {}
@@ -219,21 +222,29 @@ class Scheduler:
         ttl = self._settings.leader_ttl
         # Often, so that an emptied Redis has a leader again soon, and older data are known as such.
         pause = min(_LEAD_SECONDS, ttl / 3)
-        asked, sent = time.monotonic(), steady()
-        term = await self._leadership.lead(self._owner, ttl, json.dumps(self._told()))
+        asked, sent, epoch = time.monotonic(), steady(), self._leadership.epoch.since
+        told = json.dumps(self._told())
+        term = await self._leadership.lead(self._owner, ttl, told, has_led=self._has_led)
         self._heard_at = time.monotonic()
+        self._has_led = self._has_led if term is None and self._is_new(epoch) else term is not None
         if term != self._term:
             logger.info("leading in term %s" if term else "standing by%s", term or "")
             self._leads_since = datetime.now(UTC)
-        if term is None:
+        if term is None and not self._is_new(epoch):
             self._stand_by()
         self._term = term
         self._leads_until = asked + ttl
         await self._watch_clock(sent)
+        if term is None and self._is_new(epoch):
+            return _YIELD_SECONDS  # to whoever led before Redis lost its data
         if term is None:
             await self._woken("scheduler", pause)  # by a leader that stops
             return 0.0
         return pause
+
+    def _is_new(self, epoch: int) -> bool:
+        """Whether Redis has lost its data since it was of an epoch that we knew."""
+        return 0 < epoch < self._leadership.epoch.since
 
     async def _watch_clock(self, sent: float) -> None:
         """Let time go on evenly if somebody set the clock of Redis; who stands by only watches."""
@@ -263,10 +274,15 @@ class Scheduler:
         return 0.0
 
     async def _fire_due(self, term: str) -> float:
-        """Periodic entries wait for the start-up hooks, which may put right what they build on."""
-        if self._parts.startup.not_ready() or not self._parts.pauses.is_current:
+        """Entries are planned once the configuration of this term is known.
+
+        They are fired once the start-up hooks have put right what they build on.
+        """
+        if not self._parts.configuration.is_known_in(term):
             return _STANDBY_SECONDS
-        return await self._parts.periodic.tick(term, lambda: self.term == term)
+        may_fire = not self._parts.startup.not_ready() and self._parts.pauses.is_current
+        pause = await self._parts.periodic.tick(term, lambda: self.term == term, may_fire=may_fire)
+        return pause if may_fire else _STANDBY_SECONDS
 
     async def _woken(self, name: str, seconds: float) -> None:
         """Wait until a script wakes `name`: a blocking pop, whose own time-out is too coarse."""

@@ -64,8 +64,15 @@ class Leadership:
         self._prefix = prefix(namespace)
         self._scripts = Scripts(broker.client, self._prefix)
 
-    async def lead(self, owner: str, ttl_seconds: float, info: str) -> str | None:
-        """Take or extend the lease: the term, or None while somebody else leads."""
+    async def lead(
+        self, owner: str, ttl_seconds: float, info: str, *, has_led: bool = True
+    ) -> str | None:
+        """Take or extend the lease: the term, or None while somebody else leads.
+
+        Args:
+            has_led: False: if Redis has lost its data since the call before, whoever led then goes
+                first, and this call does not take the lease.
+        """
         term, *epoch, now, offset = await self._scripts.run(
             "lead",
             owner,
@@ -73,6 +80,7 @@ class Leadership:
             info,
             self.epoch.seen,
             self._lock_ttl_ms,
+            int(has_led),
         )
         self.epoch.see(epoch)
         self.clock = Clock(int(now), int(offset))

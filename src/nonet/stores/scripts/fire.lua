@@ -1,9 +1,10 @@
 #!lua
 -- fire: submit one occurrence of a periodic entry, once, or pass over it, and remember it.
 -- KEYS  prefix
--- ARGV  term, entry, occurrence µs, overlap: skip | queue | allow, or pass: it is not submitted;
---       how many were missed with it, next µs or '' (the schedule is exhausted), µs to submit it for
---       or 0 (jitter), id, name, stream, envelope, locks
+-- ARGV  term, entry, occurrence µs, overlap: skip | late (skip, but not for the lateness of the
+--       previous one) | queue | allow, or pass: it is not submitted; how many were missed with it,
+--       next µs or '' (the schedule is exhausted), µs to submit it for or 0 (jitter), id, name, stream,
+--       envelope, locks
 -- returns FIRED | KNOWN (fired before) | PASSED | SKIPPED (the previous one runs) | PAUSED |
 --       WAITING (the previous one has not started, or not ended if it queues) | DEPOSED
 -- @include base wake record
@@ -29,7 +30,9 @@ local function answer_of(previous)
   elseif verb == 'queue' then
     return 'WAITING'
   elseif verb == 'skip' then
-    -- Who began after this one was due is late itself: then this one is not skipped but late, too.
+    return 'SKIPPED'
+  elseif verb == 'late' then
+    -- Who began after this one was due is late itself.
     local since = (tonumber(previous.started or '') or 0) - offset
     return runs and attempts == 0 and since > tonumber(occurrence) and 'WAITING' or 'SKIPPED'
   end
@@ -73,6 +76,7 @@ local due = due_of(ARGV[7])
 local made = submit_one(ARGV[8], ARGV[9], ARGV[10], due, '', ARGV[11], ARGV[12])
 remember(ARGV[8])
 count('fired', made)
+redis.call('HSET', P .. 'periodic:counts', entry .. '|last', occurrence)
 count('missed', missed)
 if made == 1 and due <= now then
   wake(size_of(ARGV[10]), 1)

@@ -2,7 +2,8 @@
 -- lead: take or extend the scheduler's lease. The term grows with every change of leader and
 -- is checked by each script that a leader calls.
 -- KEYS  prefix
--- ARGV  owner, ttl ms, what the leader says of itself, epoch and sequence seen, lock ttl ms
+-- ARGV  owner, ttl ms, what the leader says of itself, epoch and sequence seen, lock ttl ms, 1 if the
+--       caller led when it last looked, else 0
 -- returns {the term, or '' if somebody else leads, epoch, its sequence, now µs, µs of it that are
 --       added to the server's clock}
 -- @include base
@@ -14,7 +15,11 @@ local leader = redis.call('HMGET', P .. 'leader', 'owner', 'term', 'expiry')
 -- A lease that ends later than any can: the clock was set back while nobody was there to notice.
 local left = (tonumber(leader[3] or '') or 0) - now
 local alive = left > 0 and left <= math.max(ttl, 600000000)
-if alive and leader[1] ~= ARGV[1] then
+-- Redis has lost its data since the caller looked: whoever led until then shall lead again, because
+-- it remembers what is lost. It looks within a second; the others look again after that.
+local seen = tonumber(string.match(ARGV[4], '^%d+')) or 0
+local yields = not alive and ARGV[6] == '0' and seen > 0 and tonumber(since) > seen
+if yields or alive and leader[1] ~= ARGV[1] then
   return {'', since, seq, digits(now), digits(offset)}
 end
 local term = leader[2]

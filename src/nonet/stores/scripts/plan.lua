@@ -37,7 +37,13 @@ local function keep(entry, last, id, prints)
   redis.call('HSET', P .. 'periodic', entry, last .. '|' .. id .. '|' .. prints)
 end
 
-local function turn(entry, id, last, again, prints)
+local function turn(entry, id, last, again, prints, before, its_prints)
+  if its_prints == prints then  -- the script is repeated: its answer was lost
+    if before == again then
+      withdrawn[#withdrawn + 1] = entry
+    end
+    return
+  end
   local record = unstarted(id)
   -- Written first: if the script is cut here, the old occurrence runs instead of a new one.
   keep(entry, record and again ~= '' and again or last, id or '', prints)
@@ -57,7 +63,7 @@ local function leave(entry, id, is_gone)
   redis.call('HDEL', P .. 'periodic:next', entry)
   redis.call('HDEL', P .. 'periodic', entry)
   if is_gone then
-    for _, what in ipairs({'fired', 'skipped', 'missed', 'paused'}) do
+    for _, what in ipairs({'fired', 'skipped', 'missed', 'paused', 'last'}) do
       redis.call('HDEL', P .. 'periodic:counts', entry .. '|' .. what)
     end
     redis.call('HDEL', P .. 'periodic:paused', entry)
@@ -68,14 +74,16 @@ end
 for i = 4, #ARGV, 8 do
   local verb, entry, last, again, prints, following = unpack(ARGV, i, i + 5)
   document = ARGV[i + 7]
-  local before, id = string.match(redis.call('HGET', P .. 'periodic', entry) or '',
-    '^(%d+)|([^|]*)')
+  local before, id, its_prints = string.match(redis.call('HGET', P .. 'periodic', entry) or '',
+    '^(%d+)|([^|]*)|?(.*)$')
   if verb == 'off' or verb == 'drop' then
     leave(entry, id, verb == 'drop')
   elseif verb == 'turn' then
-    turn(entry, id, last, again, prints)
+    turn(entry, id, last, again, prints, before, its_prints)
   else
-    keep(entry, before or last, id or '', prints)
+    -- Redis may have come back with older data than what the leader remembers.
+    local is_older = before and verb == 'same' and tonumber(last) > tonumber(before)
+    keep(entry, before and not is_older and before or last, id or '', prints)
   end
   if verb ~= 'drop' then
     redis.call('HSET', P .. 'periodic:entries', entry, ARGV[i + 6])
