@@ -42,6 +42,11 @@ class Memory:
         self._unsaved: dict[str, str | None] = {}
         self._problem = ""
 
+    @property
+    def place(self) -> str:
+        """Where it is: ``SQL``, or ``process``, which ends with this one."""
+        return "SQL" if self._may_have_sql() else "process"
+
     def note(self, entry: str, last: datetime) -> None:
         """An entry has fired, or was passed over, up to `last`."""
         if self._last.get(entry) != last:

@@ -158,9 +158,15 @@ class Scheduler:
         reasons = []
         if time.monotonic() - self._heard_at > _SILENT_SECONDS:
             reasons.append("Redis has not answered for some seconds")
-        elif self.term is not None and (waits_for := self._parts.startup.not_ready()):
+        elif self.term is not None and (waits_for := self._waits_for(self.term)):
             reasons.append(waits_for)
         return Report(not reasons, reasons, self._told())
+
+    def _waits_for(self, term: str) -> str:
+        """Why nothing periodic is fired yet; empty: it is."""
+        if not self._parts.configuration.is_known_in(term):
+            return "the configuration is not read yet"
+        return self._parts.pauses.reason or self._parts.startup.not_ready()
 
     def _told(self) -> dict[str, Any]:
         """What this process says of itself, to probes and to those who ask who leads."""
@@ -171,8 +177,9 @@ class Scheduler:
             "term": self.term,
             "since": f"{self._leads_since:%Y-%m-%dT%H:%M:%SZ}" if self._leads_since else None,
             "entries": periodic.number,
+            "remembers": self._parts.memory.place,
             "broken": periodic.problems,
-            "waits_for": self._parts.startup.not_ready() if self.term is not None else "",
+            "waits_for": self._waits_for(self.term) if self.term is not None else "",
             "config": {
                 "version": configuration.current.version if configuration.current else "",
                 "problem": configuration.problem,
@@ -280,7 +287,7 @@ class Scheduler:
         """
         if not self._parts.configuration.is_known_in(term):
             return _STANDBY_SECONDS
-        may_fire = not self._parts.startup.not_ready() and self._parts.pauses.is_current
+        may_fire = not self._waits_for(term)
         pause = await self._parts.periodic.tick(term, lambda: self.term == term, may_fire=may_fire)
         return pause if may_fire else _STANDBY_SECONDS
 
