@@ -392,19 +392,40 @@ class TestBookkeeping:
         term = await leadership.lead("s1", 30.0, "{}")
         assert term
         await controls.pause([ALL, STREAM], WHO, "x")
-        remembered = await controls.kept()
+        seen = await controls.look()
         await broker.client.delete("{test}:paused")
         await controls.pause([STREAM], "bob@host 8", "y")
-        assert not await controls.restore("0", remembered)
+        remembered = (seen.epoch, seen.at, seen.pauses)
+        assert await controls.restore("0", *remembered) is None
+        assert await controls.restore(term, seen.epoch + 1, *remembered[1:]) is None
         ends = await broker.client.hget("{test}:leader", "expiry")
         await broker.client.hset("{test}:leader", "expiry", 1)
-        assert not await controls.restore(term, remembered)
+        assert await controls.restore(term, *remembered) is None
+        assert (await controls.look()).restored_in == 0
         await broker.client.hset("{test}:leader", "expiry", ends)
-        assert await controls.restore(term, remembered)
+        assert await controls.restore(term, *remembered) == (1, 0)
+        assert await controls.restore(term, *remembered) == (0, 0)
+        assert (await controls.look()).restored_in == seen.epoch
         assert [(item.what, item.reason) for item in await controls.load()] == [
             (ALL, "x"),
             (STREAM, "y"),
         ]
+
+    async def test_who_waits_for_a_revived_pause_starts(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """Older data bring back a pause, and those parked at it: both end with the restoration."""
+        await register(broker)
+        term = await Leadership(broker, "test").lead("s1", 30.0, "{}")
+        assert term
+        await broker.submit([task("a")])
+        await controls.pause(["task:Task"], WHO)
+        assert await ids(broker) == []
+        await broker.client.delete("{test}:wake:promoter", "{test}:wake:small-a")
+        seen = await controls.look()
+        assert await controls.restore(term, seen.epoch, seen.at, {}) == (0, 1)
+        assert await broker.client.exists("{test}:wake:promoter") == 1
+        assert await all_of(broker) == ["a"]
 
     async def test_the_doctor_finds_nothing(self, broker: Broker, controls: Controls) -> None:
         """Paused work is in its place, in a stream or in a queue of its own."""

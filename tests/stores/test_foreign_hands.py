@@ -6,8 +6,10 @@ import pytest
 
 from nonet.locks import MutexLock, encode_locks
 from nonet.stores.broker import Broker, Submission, new_cursors
+from nonet.stores.controls import Controls
 from nonet.stores.groups import Groups
 from nonet.stores.leadership import Leadership
+from nonet.stores.periodic import Periodic
 
 
 def task(id: str, **fields: object) -> Submission:
@@ -85,3 +87,27 @@ async def test_a_lease_of_no_term_is_taken_anew(broker: Broker) -> None:
     await broker.client.hset("{test}:leader", "term", "abc")
     term = await leadership.lead("me", 30, "{}")
     assert term and (await broker.promote(term)).allowed
+
+
+@pytest.mark.parametrize("call", ["pause", "resume", "load", "look", "restore", "entries"])
+async def test_pauses_of_another_type_are_taken_away(broker: Broker, call: str) -> None:
+    """Whoever asks for what is paused, or changes it, goes on; the leader has to look again."""
+    controls = Controls(broker.client, "test")
+    term = await Leadership(broker, "test").lead("me", 30, "{}") or ""
+    epoch = (await controls.look()).epoch
+    assert await controls.restore(term, epoch, 0, {}) == (0, 0)
+    await broker.client.set("{test}:paused", "foreign")
+    await broker.client.rpush("{test}:periodic:paused", "foreign")
+    calls = {
+        "pause": lambda: controls.pause(["all"], "me"),
+        "resume": lambda: controls.resume(["all"], "me"),
+        "load": controls.load,
+        "look": controls.look,
+        "restore": lambda: controls.restore(term, epoch, 0, {"all": "1|me|"}),
+        "entries": lambda: Periodic(broker, "test").pause(["p:T||a"], "me", ""),
+    }
+    await calls[call]()
+    seen = await controls.look()
+    assert (seen.restored_in == epoch) is (call == "restore")
+    names = {"pause": {"all"}, "restore": {"all"}, "entries": {"entry:p:T||a"}}
+    assert set(seen.pauses) == names.get(call, set())

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from nonet import Nonet
+from nonet.errors import ConfigurationError, ServerUnreachableError
 from nonet.scheduler.pauses import PauseMemory
 from nonet.stores.leadership import DeposedError, Leadership
+from nonet.stores.mirror import Mirror
 
 STREAM, TASK, ENTRY = "stream:normal:small", "task:Audit", "files:Sweep||a"
+
+
+Copy = dict[bytes, bytes]
 
 
 class Rig:
@@ -25,14 +31,30 @@ class Rig:
     async def lead(self, owner: str = "a") -> None:
         self.term = await self.leadership.lead(owner, 3600, "{}") or self.term
 
-    def memory(self) -> PauseMemory:
+    def memory(self, mirror: Callable[[], Awaitable[Mirror]] | None = None) -> PauseMemory:
         """That of a process that has just started."""
-        broker = self.app.broker
-        may_have_sql = self.app.settings.may_have_sql
-        return PauseMemory(self.app.controls, broker.epoch, self.app.mirror, may_have_sql)
+        epoch, may_have_sql = self.app.broker.epoch, self.app.settings.may_have_sql
+        return PauseMemory(self.app.controls, epoch, mirror or self.app.mirror, may_have_sql)
 
     async def paused(self) -> set[str]:
-        return set(await self.app.controls.kept())
+        return set((await self.app.controls.look()).pauses)
+
+    async def in_sql(self) -> set[str]:
+        return set(await (await self.app.mirror()).load("pauses")) - {"looked"}
+
+    async def save(self) -> Copy:
+        """The data of Redis, for `come_back_with`."""
+        client = self.app.broker.client
+        return {key: await client.dump(key) async for key in client.scan_iter()}
+
+    async def come_back_with(self, copy: Copy) -> None:
+        """Redis starts again from an older copy, which the leader finds out."""
+        client, epoch = self.app.broker.client, self.app.broker.epoch.since
+        await client.flushall()
+        for key, value in copy.items():
+            await client.restore(key, 0, value)
+        await self.lead()
+        assert self.app.broker.epoch.since > epoch
 
     async def lose_everything(self) -> None:
         await self.app.broker.client.flushall()
@@ -60,11 +82,11 @@ async def test_a_scheduler_that_lives_on_puts_pauses_back(rig: Rig) -> None:
     memory = rig.memory()
     await memory.tick(rig.term)
     assert memory.is_current
-    before = await rig.app.controls.kept()
+    before = (await rig.app.controls.look()).pauses
     await rig.lose_everything()
     assert not memory.is_current and await rig.paused() == set()
     await memory.tick(rig.term)
-    assert memory.is_current and await rig.app.controls.kept() == before != {}
+    assert memory.is_current and (await rig.app.controls.look()).pauses == before != {}
 
 
 @pytest.mark.parametrize("has_sql", [True, False])
@@ -111,3 +133,114 @@ async def test_who_was_deposed_puts_nothing_back(rig: Rig) -> None:
     with pytest.raises(DeposedError):
         await memory.tick(before)
     assert await rig.paused() == set()
+
+
+@pytest.mark.parametrize("lives_on", [True, False])
+async def test_older_data_revive_no_pause(rig: Rig, lives_on: bool) -> None:
+    """What was resumed since stays so, what was paused since is; by who lived on, or by SQL."""
+    await use_sql(rig)
+    memory = rig.memory()
+    await memory.tick(rig.term)
+    copy = await rig.save()
+    await rig.lead()
+    await rig.app.controls.resume([STREAM], "me")
+    await rig.app.periodic.resume([ENTRY], "me")
+    await rig.app.controls.pause(["all"], "me")
+    await memory.tick(rig.term)
+    await rig.come_back_with(copy)
+    assert await rig.paused() == {STREAM, TASK, f"entry:{ENTRY}"}
+    # And what is paused before the leader looks is lost no more than anything else.
+    await rig.app.controls.pause(["task:Early"], "me")
+    await rig.app.periodic.pause(["files:Early||a"], "me", "")
+    await (memory if lives_on else rig.memory()).tick(rig.term)
+    expected = {TASK, "all", "task:Early", "entry:files:Early||a"}
+    assert await rig.paused() == await rig.in_sql() == expected
+
+
+@pytest.mark.parametrize("is_older", [True, False])
+async def test_a_loss_that_nobody_has_noticed_is_not_believed(rig: Rig, is_older: bool) -> None:
+    """Between the loss and the lease that tells of it nothing is forgotten, here and in SQL."""
+    await use_sql(rig)
+    memory = rig.memory()
+    copy = await rig.save()
+    await rig.lead()
+    await rig.app.controls.pause(["all"], "me")
+    await memory.tick(rig.term)
+    everything = await rig.paused()
+    client = rig.app.broker.client
+    await client.flushall()
+    for key, value in copy.items() if is_older else ():
+        await client.restore(key, 0, value)
+    await memory.tick(rig.term)
+    assert await rig.in_sql() == everything
+    await rig.lead()
+    await memory.tick(rig.term)
+    assert await rig.paused() == everything
+
+
+async def test_without_sql_one_waits_for_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    """SQL is away for a while: nothing is current, nothing overwritten, and it is told once."""
+    await use_sql(rig)
+    await rig.memory().tick(rig.term)
+    everything = await rig.paused()
+    await rig.lose_everything()
+
+    async def away() -> Mirror:
+        if is_away:
+            raise ServerUnreachableError("database is away")
+        return await rig.app.mirror()
+
+    is_away, memory = True, rig.memory(away)
+    caplog.set_level(logging.WARNING)
+    waits = [await memory.tick(rig.term) for _ in range(8)]
+    assert waits == sorted(waits) and 0 < waits[0] < waits[-1] < 10
+    assert not memory.is_current and "database is away" in memory.reason
+    assert await rig.paused() == set() and await rig.in_sql() == everything
+    assert len([line for line in caplog.messages if "database is away" in line]) == 1
+    is_away = False
+    await memory.tick(rig.term)
+    assert memory.is_current and memory.reason == ""
+    assert await rig.paused() == await rig.in_sql() == everything
+
+
+async def test_sql_is_not_asked_for_what_redis_has(rig: Rig) -> None:
+    """Where nothing was lost, a new leader goes on although SQL is away, and saves it later."""
+    await rig.memory().tick(rig.term)
+
+    async def away() -> Mirror:
+        raise ServerUnreachableError("database is away")
+
+    await use_sql(rig)
+    memory = rig.memory(away)
+    with pytest.raises(ServerUnreachableError):  # when it saves
+        await memory.tick(rig.term)
+    assert memory.is_current and await rig.paused() == {STREAM, TASK, f"entry:{ENTRY}"}
+
+
+async def test_sql_that_was_never_used_remembers_nothing(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without tables, or a driver, there is nothing to wait for; that is told once."""
+
+    async def unusable() -> Mirror:
+        raise ConfigurationError("no such driver")
+
+    await use_sql(rig)
+    memory = rig.memory(unusable)
+    for _ in range(3):
+        await memory.tick(rig.term)
+    assert memory.is_current
+    assert len([line for line in caplog.messages if "no such driver" in line]) == 1
+
+
+@pytest.mark.parametrize("lives_on", [True, False])
+@pytest.mark.parametrize("key", ["paused", "periodic:paused"])
+async def test_a_foreign_hand_takes_no_pause_away(rig: Rig, key: str, lives_on: bool) -> None:
+    """A key of another type is replaced by what the leader, or SQL, remembers."""
+    await use_sql(rig)
+    memory = rig.memory()
+    await memory.tick(rig.term)
+    everything = await rig.paused()
+    await rig.app.broker.client.set(f"{{test}}:{key}", "foreign")
+    await (memory if lives_on else rig.memory()).tick(rig.term)
+    assert await rig.paused() == everything

@@ -3,11 +3,11 @@
 -- KEYS  prefix
 -- ARGV  who, reason, n × what: all, stream:PRIORITY:SIZE or task:NAME
 -- returns n × (1 paused | 0 it was before, by the same with the same reason)
--- @include base events
-local who, reason = ARGV[1], ARGV[2]
+-- @include base events pausing
+local who, reason, key = ARGV[1], ARGV[2], pauses_in('paused')
 local answer, new = {}, {}
 for i = 3, #ARGV do
-  local before = redis.call('HGET', P .. 'paused', ARGV[i])
+  local before = redis.call('HGET', key, ARGV[i])
   local is_new = not before or string.match(before, '^%d*|(.*)$') ~= who .. '|' .. reason
   if is_new then
     new[#new + 1] = ARGV[i]
@@ -19,6 +19,6 @@ if #new > 0 then
   log_event('pause', who, table.concat(new, ', ') .. (reason ~= '' and ': ' .. reason or ''))
 end
 for _, what in ipairs(new) do
-  redis.call('HSET', P .. 'paused', what, digits(now - offset) .. '|' .. who .. '|' .. reason)
+  redis.call('HSET', key, what, digits(now - offset) .. '|' .. who .. '|' .. reason)
 end
 return answer

@@ -3,19 +3,20 @@
 -- KEYS  prefix
 -- ARGV  pause | resume, who, reason, entries …
 -- returns the entries that were not so before
--- @include base events
+-- @include base events pausing
 local verb, who, reason = ARGV[1], ARGV[2], string.sub(ARGV[3], 1, 300)
+local key = pauses_in('periodic:paused')
 local turned = {}
 for i = 4, #ARGV do
   local entry = ARGV[i]
-  local is_paused = redis.call('HEXISTS', P .. 'periodic:paused', entry) == 1
+  local is_paused = redis.call('HEXISTS', key, entry) == 1
   if is_paused ~= (verb == 'pause') then
     turned[#turned + 1] = entry
     if verb == 'pause' then
       local since = digits(now - offset)
-      redis.call('HSET', P .. 'periodic:paused', entry, since .. '|' .. who .. '|' .. reason)
+      redis.call('HSET', key, entry, since .. '|' .. who .. '|' .. reason)
     else
-      redis.call('HDEL', P .. 'periodic:paused', entry)
+      redis.call('HDEL', key, entry)
     end
   end
 end

@@ -1,16 +1,50 @@
 #!lua flags=allow-oom
--- restore_pauses: pause again what was paused before Redis lost it, for the leader. What somebody
--- has paused since stays as it is.
+-- restore_pauses: in an epoch that does not know of it, let be paused what the leader remembers, and
+-- nothing else. Whatever was paused after it looked last stays as it is.
 -- KEYS  prefix
--- ARGV  term, n × (what, or entry:ENTRY of a periodic one; 'at (µs)|who|reason')
--- returns 1, or 0 if another term leads
--- @include base
+-- ARGV  term, epoch, when the leader looked last (µs by the server's clock; 0: nothing is known),
+--       n × (what, or entry:ENTRY of a periodic one; 'at (µs)|who|reason')
+-- returns {how many are put back, how many are taken away}, or 0 if another term leads, or the epoch
+--       is over
+-- @include base wake pausing resuming
+local epoch_now = redis.pcall('HGET', P .. 'epoch', 'since')
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
+if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now or epoch_now ~= ARGV[2] then
   return 0
 end
-for i = 2, #ARGV, 2 do
+local looked = tonumber(ARGV[3])
+local remembered = {paused = {}, ['periodic:paused'] = {}}
+for i = 4, #ARGV, 2 do
   local entry = string.match(ARGV[i], '^entry:(.*)$')
-  redis.call('HSETNX', P .. (entry and 'periodic:paused' or 'paused'), entry or ARGV[i], ARGV[i + 1])
+  remembered[entry and 'periodic:paused' or 'paused'][entry or ARGV[i]] = ARGV[i + 1]
 end
-return 1
+
+local function is_newer(value)
+  return (tonumber(string.match(value, '^(%d+)|') or '') or 0) >= looked
+end
+
+local put, lifted = 0, {}
+local function bring_in_line(name, wanted)
+  local key, found = pauses_in(name), {}
+  local flat = redis.call('HGETALL', key)
+  for i = 1, #flat, 2 do
+    found[flat[i]] = flat[i + 1]
+  end
+  for what, value in pairs(wanted) do
+    if found[what] ~= value and not (found[what] and is_newer(found[what])) then
+      redis.call('HSET', key, what, value)
+      put = put + 1
+    end
+  end
+  for what, value in pairs(found) do
+    if not wanted[what] and not is_newer(value) then
+      redis.call('HDEL', key, what)
+      lifted[#lifted + 1] = name == 'paused' and what or 'entry:' .. what
+    end
+  end
+end
+bring_in_line('paused', remembered.paused)
+bring_in_line('periodic:paused', remembered['periodic:paused'])
+start_again(lifted)
+redis.call('HSET', P .. 'epoch', 'pauses', ARGV[2])  -- last: a script that was cut is repeated
+return {put, #lifted}

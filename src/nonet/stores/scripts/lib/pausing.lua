@@ -1,0 +1,13 @@
+-- lib/pausing: needs base. The hashes of pauses, for those who change them.
+
+-- The key of `paused` or `periodic:paused`. Of another type nobody of us wrote it: it is deleted, and
+-- the leader puts back what it remembers.
+local function pauses_in(name)
+  local key = P .. name
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= 'hash' and kind ~= 'none' then
+    redis.pcall('HDEL', P .. 'epoch', 'pauses')
+    redis.call('DEL', key)
+  end
+  return key
+end

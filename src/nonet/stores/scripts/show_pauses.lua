@@ -1,0 +1,11 @@
+#!lua flags=allow-oom
+-- show_pauses: all that is paused. What is of another type is deleted, and the leader looks again.
+-- KEYS  prefix
+-- ARGV  none
+-- returns {now µs by the server's clock, epoch, its sequence, the epoch in which the leader last put
+--       back what was paused, paused, periodic:paused}; the last two: what, 'at (µs)|who|reason', …
+-- @include base pausing
+local key, of_entries = pauses_in('paused'), pauses_in('periodic:paused')
+local epoch_now = redis.pcall('HMGET', P .. 'epoch', 'since', 'seq', 'pauses')
+return {digits(now - offset), epoch_now[1] or '', epoch_now[2] or '', epoch_now[3] or '',
+  redis.call('HGETALL', key), redis.call('HGETALL', of_entries)}
