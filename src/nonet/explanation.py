@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from nonet.pauses import Pause, as_option, in_words
+from nonet.pauses import Pause, in_full
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Whoever promotes looks once a second; what is due for longer is not looked at.
@@ -238,12 +238,7 @@ def _in_hands(facts: Facts) -> Explanation:
 
 
 def _paused(facts: Facts, pause: Pause) -> Explanation:
-    reason = f": {pause.reason}" if pause.reason else ""
-    text = (
-        f"{facts.state}: {in_words(pause.what)} is paused since {pause.since:%Y-%m-%d %H:%M:%SZ} "
-        f"by {pause.who}{reason}; resume with 'task-run resume {as_option(pause.what)}'"
-    )
-    return _made(facts, "paused", text)
+    return _made(facts, "paused", f"{facts.state}: {in_full(pause)}")
 
 
 def _refused(facts: Facts) -> Explanation:

@@ -67,6 +67,19 @@ def as_option(what: str) -> str:
     return "--all" if what == EVERYTHING else "--" + what.replace(":", " ", 1)
 
 
+def in_full(pause: Pause) -> str:
+    """A pause as a sentence with the command that ends it.
+
+    >>> in_full(Pause.decode("all", "0|me@host|")).partition("; ")[2]
+    "resume with 'task-run resume --all'"
+    """
+    reason = f": {pause.reason}" if pause.reason else ""
+    return (
+        f"{in_words(pause.what)} is paused since {pause.since:%Y-%m-%d %H:%M:%SZ} "
+        f"by {pause.who}{reason}; resume with 'task-run resume {as_option(pause.what)}'"
+    )
+
+
 def streams(pattern: str) -> list[str]:
     """The streams that somebody means: ``PRIORITY:SIZE``, either of them may be ``*``.
 

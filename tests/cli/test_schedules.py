@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from cli.terminal import NAMESPACE, TaskRun
 from daemons import until
 
 from nonet import Nonet
 from nonet.service import Stop
+from nonet.stores.broker import Submission
 
 CONFIG = """
 vos: [lhcb, gridpp]
@@ -36,6 +39,19 @@ async def scheduler(task_run: TaskRun) -> AsyncIterator[Nonet]:
         finally:
             stop.request()
             await running
+
+
+async def fire(task_run: TaskRun, app: Nonet) -> None:
+    """Let the entry ``early`` have an occurrence that waits, task p-1."""
+    leader = await app.leader()
+    assert leader is not None
+    task = Submission("p-1", "errands:Nightly", "normal:medium", b"e")
+    early = "errands:Nightly||early"
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    answer = await app.periodic.fire(
+        leader.term, early, datetime.now(UTC), task, following=tomorrow
+    )
+    assert answer == "FIRED"
 
 
 async def test_entries_are_listed_with_their_leader(task_run: TaskRun) -> None:
@@ -73,6 +89,63 @@ async def test_an_entry_is_paused_and_resumed(task_run: TaskRun) -> None:
         assert kinds.count("schedule-pause") == 2 and kinds.count("schedule-resume") == 1
 
 
+async def test_who_asks_why_an_entry_does_not_run_is_told(task_run: TaskRun) -> None:
+    """`show` has one answer: when it fires, who disabled or paused it, what its task waits for."""
+
+    async def why(name: str = "early") -> str:
+        (shown,) = (await task_run("schedules", "show", "Nightly", "--name", name, "--json")).json
+        return f"{shown['state']}: {shown['why']}"
+
+    async with scheduler(task_run) as app:
+        assert (await why()).startswith("planned: fires at 20")
+        origin = "common.periodic-tasks.errands:Nightly"
+        assert await why("late") == f"disabled: disabled by {origin}"
+        await task_run("schedules", "pause", "Nightly", "--name", "early", "--reason", "tape")
+        said = await why()
+        assert said.startswith("paused: paused since 20") and ": tape; resume with" in said
+        await task_run(*said.rpartition("'task-run ")[2].rstrip("'").split())
+        assert (await why()).startswith("planned")
+        await fire(task_run, app)
+        assert "no live worker of size medium: start a task-worker" in await why()
+        assert (await why()).startswith("waiting: task p-1: queued")
+    await task_run("pause", "--all")
+    await task_run("resume", "--all")
+    assert (await why()).startswith("waiting: task p-1")
+    task_run.redis.delete(f"{{{NAMESPACE}}}:t:p-1")
+    assert await why() == "planned: nothing fires: no scheduler leads, start a task-scheduler"
+
+
+@pytest.mark.parametrize(
+    "pause", [["--all"], ["--stream", "normal:medium"], ["--task", "Nightly"]], ids=str
+)
+async def test_a_pause_of_more_than_the_entry_is_told(task_run: TaskRun, pause: list[str]) -> None:
+    """Of everything, of the stream it waits in, or of its class: with the command that ends it."""
+    async with scheduler(task_run) as app:
+        await fire(task_run, app)
+        await task_run("pause", *pause, "--reason", "disk full")
+        listed = await task_run("schedules", "list")
+        line = next(line for line in listed.out.splitlines() if " early " in line)
+        assert " paused " in line
+        assert f": disk full; resume with 'task-run resume {' '.join(pause)}'" in listed.err
+        (shown,) = (
+            await task_run("schedules", "show", "Nightly", "--name", "early", "--json")
+        ).json
+        assert (shown["state"], shown["paused"]) == ("paused", "")
+        assert f": disk full; resume with 'task-run resume {' '.join(pause)}'" in shown["why"]
+
+
+async def test_a_class_is_no_task_but_its_entries_can_be_explained(task_run: TaskRun) -> None:
+    """`explain CLASS` points to the command that answers, planned here or only registered."""
+    for name in ("Nightly", "errands:Nightly"):
+        ended = await task_run("explain", name)
+        assert ended.code == 4 and f"'task-run schedules show {name}'" in ended.err
+    async with scheduler(task_run):
+        ended = await task_run("explain", "Nightly", NONET_TASKS="")
+        assert ended.code == 4 and "'task-run schedules show Nightly'" in ended.err
+    ended = await task_run("explain", "Add")
+    assert ended.code == 4 and "'task-run list --task Add'" in ended.err
+
+
 async def test_an_entry_is_run_by_hand(task_run: TaskRun) -> None:
     """Its task is submitted once, with the arguments of the entry; the id is printed."""
     async with scheduler(task_run) as app:
@@ -94,3 +167,19 @@ async def test_who_means_no_entry_is_told_the_nearest(task_run: TaskRun) -> None
         assert wrong.code == 4 and "Did you mean errands:Nightly?" in wrong.err
         wrong = await task_run("schedules", "show", "Nightly", "--vo", "lhcb")
         assert wrong.code == 4 and "--name early" in wrong.err
+
+
+async def test_without_a_plan_the_reason_is_told(task_run: TaskRun) -> None:
+    """A class that is registered or not, and nobody who would plan it."""
+    for name in ("Nightly", "Nightli"):
+        ended = await task_run("schedules", "show", name)
+        assert ended.code == 4 and "no scheduler leads, start a task-scheduler" in ended.err
+
+
+async def test_a_class_that_is_not_periodic(task_run: TaskRun) -> None:
+    """It has no entry to show or to run; the command that submits it is named."""
+    async with scheduler(task_run):
+        for command in ("run-now", "show", "pause"):
+            ended = await task_run("schedules", command, "Add")
+            assert ended.code == 4
+            assert "Add is not periodic: 'task-run submit Add' submits one" in ended.err

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nonet.stores.broker import Broker, Submission
+from nonet.stores.controls import Controls
 from nonet.stores.leadership import Leadership
 from nonet.stores.periodic import Change, Periodic
 
@@ -100,6 +101,34 @@ async def test_a_lease_that_ran_out_is_no_lease(
     assert await periodic.fire(term, "e", NOON, occurrence(1)) == "DEPOSED"
     assert await periodic.plan(term, [change("new")]) is None
     assert await broker.client.exists("{test}:t:p-1", "{test}:periodic") == 0
+
+
+async def test_the_last_one_is_the_last_that_was_submitted(periodic: Periodic, term: str) -> None:
+    """An occurrence that is passed over leaves it; before the first there is none."""
+    await periodic.plan(term, [change("new", last=NOON - timedelta(days=1))])
+    (status,) = await periodic.statuses()
+    assert status.last is None
+    await periodic.fire(term, "e", NOON, occurrence(1))
+    await periodic.pass_over(term, "e", LATER, 1, None)
+    (status,) = await periodic.statuses()
+    assert (status.last, status.missed) == (NOON, 1)
+
+
+@pytest.mark.parametrize("what", ["all", "stream:normal:small", "task:p:Sweep", "task:Sweep"])
+async def test_what_holds_an_entry_back_is_told(
+    broker: Broker, periodic: Periodic, term: str, what: str
+) -> None:
+    """A pause of everything, of its class, or of the stream that its occurrence waits in."""
+    await periodic.fire(term, "e", NOON, occurrence(1))
+    await periodic.plan(term, [change("same")])
+    controls = Controls(broker.client, "test")
+    await controls.pause(["stream:realtime:small", "task:p:Other"], "me", "")
+    (status,) = await periodic.statuses()
+    assert status.held_back is None
+    await controls.pause([what], "ann@host 7", "tape is down")
+    (status,) = await periodic.statuses()
+    assert status.held_back is not None
+    assert (status.held_back.what, status.held_back.reason) == (what, "tape is down")
 
 
 async def test_one_occurrence_waits_at_a_time(

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
@@ -29,11 +29,13 @@ from nonet.errors import (
     RegistrationError,
     ServerUnreachableError,
     UnknownTaskError,
+    suggestion,
 )
 from nonet.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
+    from nonet.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -214,6 +216,34 @@ def observer(namespace: str | None = None, state_dir: Path | None = None) -> Non
 
     settings = load_settings(**settings_options(None, namespace, state_dir))
     return Nonet(settings, load_tasks=False)
+
+
+def registry_here(nonet: Nonet) -> Registry:
+    """The task classes that are known here, for hints: none if they cannot be loaded."""
+    from nonet.app import load_registry
+    from nonet.registry import Registry
+
+    if any(nonet.registry):
+        return nonet.registry
+    try:
+        return load_registry(nonet.settings)
+    except NonetError:  # whoever only looks at tasks needs none of the modules
+        return Registry()
+
+
+def names_of(task: str) -> tuple[str, str]:
+    """How a task class may be named: in full and bare."""
+    return task, task.rpartition(":")[2]
+
+
+def warn_of_unknown(nonet: Nonet, names: Iterable[str]) -> None:
+    """A misspelt class selects nothing, and would look as if it did."""
+    known = {item.name for item in registry_here(nonet)}
+    written = {name for item in known for name in names_of(item)}
+    for name in names:
+        if known and name not in written:
+            problem = f"task class {name!r} is not registered here.{suggestion(name, known)}"
+            typer.echo(f"warning: {printable(problem)}", err=True)
 
 
 def settings_options(

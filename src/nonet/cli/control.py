@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
+from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run, warn_of_unknown
 from nonet.cli.output import print_json, print_rows
 from nonet.errors import ConfigurationError, NotFoundError
 from nonet.pauses import EVERYTHING, Pause, as_option, in_words, streams
 from nonet.pauses import task as task_pause
 from nonet.service import ExitCode, who
-
-if TYPE_CHECKING:
-    from nonet.app import Nonet
 
 Everything = Annotated[bool, typer.Option("--all", help="Everything.")]
 Streams = Annotated[
@@ -55,7 +52,8 @@ def pause(
         async with observer(namespace, state_dir) as nonet:
             await nonet.controls.pause(wanted, who(), reason)
             found = [item for item in await nonet.controls.load() if item.what in wanted]
-            await _warn_of_unknown(nonet, task or [])
+            if task:
+                warn_of_unknown(nonet, task)
         if as_json:
             print_json([_row(item) for item in found])
         else:
@@ -136,22 +134,6 @@ def _wanted(everything: bool, stream: list[str] | None, task: list[str] | None) 
             "--task CLASS, or --all"
         )
     return [EVERYTHING] if everything else list(dict.fromkeys(chosen))
-
-
-async def _warn_of_unknown(nonet: Nonet, names: Sequence[str]) -> None:
-    """A misspelt class pauses nothing, and would look as if it did."""
-    from nonet.app import load_registry
-    from nonet.errors import NonetError, suggestion
-
-    try:
-        known = {item.name for item in load_registry(nonet.settings)} if names else set()
-    except NonetError:
-        return  # whoever pauses needs none of the modules
-    bare = {name.rpartition(":")[2] for name in known}
-    for name in names:
-        if known and name not in known | bare:
-            problem = f"task class {name!r} is not registered here.{suggestion(name, known)}"
-            typer.echo(f"warning: {problem}", err=True)
 
 
 def _list(wanted: Sequence[str]) -> str:

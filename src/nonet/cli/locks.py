@@ -7,8 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run, say
+from nonet.cli.common import (
+    Debug,
+    Json,
+    Namespace,
+    StateDir,
+    names_of,
+    observer,
+    registry_here,
+    run,
+    say,
+)
 from nonet.cli.output import print_json, print_rows, printable
+from nonet.errors import NotFoundError
 from nonet.explanation import named, span
 from nonet.service import ExitCode, who
 
@@ -103,12 +114,16 @@ def explain(
 ) -> None:
     """Say why a task does not run, or where it is.
 
-    The sentence names the first thing that keeps it now. Exit code 4: it is unknown.
+    The sentence names the first thing that keeps it now. Exit code 4: it is unknown. Of a periodic
+    class see 'task-run schedules show CLASS'.
     """
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
-            found = await nonet.explain(id)
+            try:
+                found = await nonet.explain(id)
+            except NotFoundError as error:
+                raise NotFoundError(await _class_of(nonet, id) or str(error)) from None
         if as_json:
             print_json(found)
         else:
@@ -116,6 +131,23 @@ def explain(
         return ExitCode.OK
 
     run(debug, command)
+
+
+async def _class_of(nonet: Nonet, id: str) -> str:
+    """What to ask instead if somebody took a class for a task; empty: it is none."""
+    from nonet.task import PeriodicBaseTask
+
+    periodic = {item.task for item in await nonet.periodic.statuses()}
+    registered = registry_here(nonet)
+    periodic |= {item.name for item in registered if issubclass(item.cls, PeriodicBaseTask)}
+    if any(id in names_of(name) for name in periodic):
+        return (
+            f"{id} is a periodic class, not a task: 'task-run schedules show {id}' says why it "
+            "does not run"
+        )
+    if any(id in names_of(item.name) for item in registered):
+        return f"{id} is a class, not a task: 'task-run list --task {id}' shows its tasks"
+    return ""
 
 
 async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:

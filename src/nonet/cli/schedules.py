@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nonet.cli import schedules_view as view
 from nonet.cli.common import (
     Debug,
     Json,
@@ -16,16 +16,19 @@ from nonet.cli.common import (
     StateDir,
     Tasks,
     application,
+    names_of,
     observer,
+    registry_here,
     run,
     say,
 )
-from nonet.cli.output import print_fields, print_json, print_rows
+from nonet.cli.output import print_fields, print_json, print_rows, printable
 from nonet.errors import NotFoundError, suggestion
 from nonet.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
+    from nonet.registry import Registry
     from nonet.stores.leadership import Leader
     from nonet.stores.periodic import EntryStatus
 
@@ -59,9 +62,12 @@ def list_(
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
             leader, found = await nonet.leader(), await nonet.periodic.statuses()
-        print_rows([_row(item, leader) for item in found], as_json, "no periodic entry is planned")
+        print_rows(
+            [view.row(item, leader) for item in found], as_json, "no periodic entry is planned"
+        )
         if not as_json:
-            typer.echo(_in_words(leader), err=True)
+            for line in [view.in_words(leader), *view.held_back(found)]:
+                typer.echo(printable(line), err=True)
         return ExitCode.OK
 
     run(debug, command)
@@ -79,13 +85,16 @@ def show(
 ) -> None:
     """Show the entries of a class with all that is known of them. Exit code 4: there is none.
 
-    For their arguments see 'task-run config show'.
+    'why' is the first thing that keeps an entry from running now, or when it fires. For arguments
+    see 'task-run config show'.
     """
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
             leader, found = await nonet.leader(), await _find(nonet, task, vo, name)
-        documents = [_document(item, leader) for item in found]
+            documents = [
+                view.document(item, leader, await _occurrence(nonet, item)) for item in found
+            ]
         if as_json:
             print_json(documents)
         for number, document in enumerate([] if as_json else documents):
@@ -113,13 +122,13 @@ def leader(
         async with observer(namespace, state_dir) as nonet:
             found = await nonet.leader()
         if found is None:
-            raise NotFoundError("no scheduler leads: is a task-scheduler running?")
+            raise NotFoundError(view.NOBODY)
         told = {**json.loads(found.info), "term": found.term, "lease_ends": found.expiry}
         if as_json:
             print_json(told)
         else:
             loops = told.pop("loops", {})
-            print_fields({**told, **{name: _loop(pulse) for name, pulse in loops.items()}})
+            print_fields({**told, **{name: view.loop(pulse) for name, pulse in loops.items()}})
         return ExitCode.OK
 
     run(debug, command)
@@ -146,7 +155,7 @@ def run_now(
         async with application(tasks, namespace, state_dir) as nonet:
             found = await _find(nonet, task, vo, name)
             if len(found) > 1:
-                options = "; ".join(_options(item) for item in found)
+                options = "; ".join(view.options(item) for item in found)
                 say(f"{len(found)} entries of {task} fit: choose one of: {options}")
                 return ExitCode.USAGE
             handle = await nonet.run_entry(found[0])
@@ -209,18 +218,50 @@ def resume(
 async def _find(nonet: Nonet, task: str, vo: str | None, name: str | None) -> list[EntryStatus]:
     """The entries that are meant."""
     known = await nonet.periodic.statuses()
-    of_class = [item for item in known if task in (item.task, item.task.rpartition(":")[2])]
+    of_class = [item for item in known if task in names_of(item.task)]
     if not of_class:
-        names = {item.task.rpartition(":")[2] for item in known} | {item.task for item in known}
-        raise NotFoundError(f"no periodic entry of class {task!r}.{suggestion(task, names)}")
+        raise NotFoundError(_none_of(task, known, registry_here(nonet), await nonet.leader()))
     if len({item.task for item in of_class}) > 1:
         full = " or ".join(sorted({item.task for item in of_class}))
         raise NotFoundError(f"the class name {task!r} is ambiguous: write {full}")
     found = [item for item in of_class if vo in (None, item.vo) and name in (None, item.name)]
     if not found:
-        options = "; ".join(_options(item) for item in of_class)
+        options = "; ".join(view.options(item) for item in of_class)
         raise NotFoundError(f"{task} has no such entry, only: {options}")
     return found
+
+
+def _none_of(
+    task: str, known: Sequence[EntryStatus], registry: Registry, leader: Leader | None
+) -> str:
+    """Why there is no entry of a class, as far as it can be said from here."""
+    from nonet.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
+
+    registered = {name: item.cls for item in registry for name in names_of(item.name)}
+    cls = registered.get(task)
+    if cls is not None and not issubclass(cls, PeriodicBaseTask):
+        return f"{task} is not periodic: 'task-run submit {task}' submits one"
+    reason = view.held_up(leader)
+    if cls is not None:
+        no_vo = " and a VO for it" * issubclass(cls, PeriodicVoAwareBaseTask)
+        otherwise = f"the leading scheduler has none: does it have its code (NONET_TASKS){no_vo}?"
+        return f"no entry of {task} is planned: {reason or otherwise}"
+    names = {name for item in known for name in names_of(item.task)}
+    names |= {name for name, one in registered.items() if issubclass(one, PeriodicBaseTask)}
+    problem = f"no periodic entry of class {task!r}.{suggestion(task, names)}"
+    if not known:
+        problem += f" Nothing is planned yet: {reason or 'the leading scheduler has no entry'}"
+    return problem
+
+
+async def _occurrence(nonet: Nonet, item: EntryStatus) -> str:
+    """What keeps the task that was submitted last, or where it is; empty: it has ended."""
+    if not item.last_state:
+        return ""
+    try:
+        return (await nonet.explain(item.last_id)).text
+    except NotFoundError:  # it ended between the two looks, and left no result
+        return ""
 
 
 def _tell(
@@ -229,82 +270,5 @@ def _tell(
     if as_json:
         print_json([{"entry": item.entry, "changed": item.entry in turned} for item in found])
     for item in [] if as_json else found:
-        typer.echo(f"{_options(item)} {now if item.entry in turned else before}")
+        typer.echo(f"{view.options(item)} {now if item.entry in turned else before}")
     return ExitCode.OK
-
-
-def _options(item: EntryStatus) -> str:
-    """An entry as the options of a command name it."""
-    vo = f" --vo {item.vo}" if item.vo else ""
-    return f"{item.task}{vo} --name {item.name}"
-
-
-def _row(item: EntryStatus, leader: Leader | None) -> dict[str, Any]:
-    return {
-        "task": item.task,
-        "vo": item.vo,
-        "name": item.name,
-        "schedule": item.schedule,
-        "state": _state(item, _broken(leader)),
-        "next": item.next if item.enabled else None,
-        "last": item.last,
-        "fired": item.fired,
-        "skipped": item.skipped,
-        "missed": item.missed,
-    }
-
-
-def _document(item: EntryStatus, leader: Leader | None) -> dict[str, Any]:
-    return {
-        "entry": item.entry,
-        **_row(item, leader),
-        "suppressed": item.suppressed,
-        "paused": item.paused,
-        "problem": _broken(leader).get(item.entry, ""),
-        "last_task": item.last_id,
-        "last_task_state": item.last_state,
-        "overlap": item.overlap or "skip if it takes a mutex, else allow",
-        "catch_up": item.catch_up,
-        "jitter": item.jitter,
-        "origin": item.origin,
-    }
-
-
-def _state(item: EntryStatus, broken: dict[str, str]) -> str:
-    if not item.enabled:
-        return "disabled"
-    if item.paused:
-        return "paused"
-    if item.entry in broken:
-        return "broken"
-    if item.last_state:
-        return "running" if item.last_state in ("running", "dying") else "waiting"
-    return "planned" if item.next else "finished"
-
-
-def _broken(leader: Leader | None) -> dict[str, str]:
-    info: dict[str, Any] = json.loads(leader.info) if leader and leader.info else {}
-    broken: dict[str, str] = info.get("broken", {})
-    return broken
-
-
-def _in_words(leader: Leader | None) -> str:
-    """Who leads, since when, and whether the loop that fires entries goes on."""
-    if leader is None:
-        return "no scheduler leads: nothing fires, is a task-scheduler running?"
-    info = json.loads(leader.info or "{}")
-    text = f"leader {info.get('name', leader.owner)}, term {leader.term}"
-    if info.get("since"):
-        text += f", since {info['since']}"
-    pulse = info.get("loops", {}).get("periodic entries", {})
-    if pulse.get("last"):
-        ago = (datetime.now(UTC) - datetime.fromisoformat(pulse["last"])).total_seconds()
-        text += f", last tick {max(0.0, ago):.1f} s ago"
-    if info.get("waits_for"):
-        text += f"; nothing fires yet: {info['waits_for']}"
-    return text
-
-
-def _loop(pulse: dict[str, Any]) -> str:
-    text = f"last tick {pulse['last'] or 'never'}, {pulse['failures']} failures"
-    return f"{text}: {pulse['error']}" if pulse.get("error") else text

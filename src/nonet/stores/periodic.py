@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nonet.keys import prefix
 from nonet.message import ResultDocument, encode
+from nonet.pauses import Pause, of_task
 from nonet.stores.broker import Broker, Submission
 from nonet.stores.redis import Scripts, server_errors
 
@@ -77,11 +78,13 @@ class EntryStatus:
         entry: its identity, ``full_name|vo|name`` with VO and name escaped.
         vo: empty for a class that is not VO-aware.
         next: when it fires next; None: it is disabled, or its schedule has no more.
-        last: the occurrence fired or passed over last, None before the first.
+        last: the occurrence that was submitted last, None before the first.
         last_id, last_state: the task submitted last, and where it is now (empty: ended).
         fired, skipped, missed, suppressed: how many occurrences were submitted, skipped because
             the previous one was running, too old, or came while the entry was paused.
         paused: who paused it, when and why; empty: nobody.
+        held_back: what else keeps its tasks from starting: a pause of the class, of everything, or
+            of the stream that the task submitted last waits in.
     """
 
     entry: str
@@ -104,6 +107,7 @@ class EntryStatus:
     missed: int
     suppressed: int
     paused: str
+    held_back: Pause | None = None
 
 
 class Periodic:
@@ -129,7 +133,8 @@ class Periodic:
         """Submit one occurrence, once.
 
         Args:
-            overlap: what it does while the one before still runs: ``skip``, ``queue``, ``allow``.
+            overlap: what it does while the one before still runs: ``skip``, ``queue``, ``allow``,
+                or ``late``: skip, but wait for one that began after this one was due.
             missed: how many older ones nothing makes good for.
             following: the next occurrence; None: there is none.
 
@@ -195,16 +200,18 @@ class Periodic:
         async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
             for name in ("periodic:entries", "periodic:next", "periodic:counts", "periodic:paused"):
                 pipe.hgetall(f"{self._prefix}{name}")
-            shown, following, counts, paused = (_decoded(found) for found in await pipe.execute())
+            pipe.hgetall(f"{self._prefix}paused")
+            shown, following, counts, *paused = (_decoded(found) for found in await pipe.execute())
             fired = await self.fired()
             for entry in shown:
                 id = fired[entry].id if entry in fired else ""
-                pipe.hget(f"{self._prefix}t:{id}", "state")
-            states = [state.decode() if state else "" for state in await pipe.execute()]
+                pipe.hmget(f"{self._prefix}t:{id}", "state", "stream")
+            records = [[(part or b"").decode() for part in one] for one in await pipe.execute()]
+        held_back = [Pause.decode(*item) for item in paused[1].items()]
         return [
-            _status(entry, json.loads(shown[entry]), fired.get(entry), state, following, counts,
-                    paused)
-            for entry, state in sorted(zip(shown, states, strict=True))
+            _status(entry, json.loads(shown[entry]), fired.get(entry), record, following, counts,
+                    paused[0], held_back)
+            for entry, record in sorted(zip(shown, records, strict=True))
         ]  # fmt: skip
 
     async def pause(self, entries: Iterable[str], who: str, reason: str) -> list[str]:
@@ -237,11 +244,14 @@ def _status(
     entry: str,
     shown: Mapping[str, Any],
     fired: Fired | None,
-    state: str,
+    record: Sequence[str],
     following: Mapping[str, str],
     counts: Mapping[str, str],
     paused: Mapping[str, str],
+    pauses: Sequence[Pause],
 ) -> EntryStatus:
+    state, stream = record
+
     def count(what: str) -> int:
         return int(counts.get(f"{entry}|{what}", 0))
 
@@ -249,7 +259,7 @@ def _status(
         entry=entry,
         **shown,
         next=_instant(following[entry]) if entry in following else None,
-        last=fired.last if fired and fired.id else None,
+        last=_instant(counts[f"{entry}|last"]) if f"{entry}|last" in counts else None,
         last_id=fired.id if fired else "",
         last_state=state,
         fired=count("fired"),
@@ -257,6 +267,7 @@ def _status(
         missed=count("missed"),
         suppressed=count("paused"),
         paused=_who(paused.get(entry, "")),
+        held_back=of_task(pauses, stream, shown["task"]),
     )
 
 

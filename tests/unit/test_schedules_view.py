@@ -1,0 +1,103 @@
+"""What ``task-run schedules show`` says of an entry: one reason, the first that holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from nonet.cli.schedules_view import document, in_words, why
+from nonet.pauses import Pause
+from nonet.stores.leadership import Leader
+from nonet.stores.periodic import EntryStatus
+
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
+PAUSE = Pause("task:Sweep", NOON, "ann@host 7", "tape is down")
+
+
+PLAIN = EntryStatus(
+    entry="p:Sweep||default",
+    task="p:Sweep",
+    vo="",
+    name="default",
+    schedule="s",
+    origin="class",
+    enabled=True,
+    overlap="",
+    catch_up="one",
+    jitter=0,
+    args={},
+    next=NOON,
+    last=None,
+    last_id="",
+    last_state="",
+    fired=0,
+    skipped=0,
+    missed=0,
+    suppressed=0,
+    paused="",
+)
+
+
+def entry(**changes: Any) -> EntryStatus:
+    return replace(PLAIN, **changes)
+
+
+def leader(**told: Any) -> Leader:
+    return Leader("incarnation", "7", NOON, json.dumps({"name": "1@host", **told}))
+
+
+BROKEN = leader(broken={"p:Sweep||default": "ValueError: no"})
+FAILING = leader(loops={"periodic entries": {"error": "OSError: away"}})
+
+
+@pytest.mark.parametrize(
+    ("item", "leads", "state", "said"),
+    [
+        (entry(), leader(), "planned", "fires at 2026-07-01 12:00:00Z"),
+        (entry(), None, "planned", "nothing fires: no scheduler leads, start a task-scheduler"),
+        (entry(), leader(waits_for="hook x fails"), "planned", "nothing fires: hook x fails"),
+        (entry(), FAILING, "planned", "nothing fires: OSError: away"),
+        (entry(next=None), None, "finished", "its schedule has no more occurrences"),
+        (entry(enabled=False), None, "disabled", "disabled by its class"),
+        (entry(enabled=False, origin="a.b"), BROKEN, "disabled", "disabled by a.b"),
+        (
+            entry(paused="Monday by ann", vo="lhcb"),
+            BROKEN,
+            "paused",
+            "paused since Monday by ann; resume with "
+            "'task-run schedules resume p:Sweep --vo lhcb --name default'",
+        ),
+        (entry(held_back=PAUSE), BROKEN, "broken", "cannot be fired: ValueError: no"),
+        (
+            entry(held_back=PAUSE, last_state="running"),
+            leader(),
+            "paused",
+            "task Sweep is paused since 2026-07-01 12:00:00Z by ann@host 7: tape is down; "
+            "resume with 'task-run resume --task Sweep'",
+        ),
+        (entry(last_id="p-1", last_state="queued"), None, "waiting", "task p-1: for a worker"),
+        (entry(last_id="p-1", last_state="dying"), None, "running", "task p-1: for a worker"),
+    ],
+)
+def test_state_and_reason_of_an_entry(
+    item: EntryStatus, leads: Leader | None, state: str, said: str
+) -> None:
+    """The first thing that keeps it from running; what its task waits for if that has not ended."""
+    shown = document(item, leads, "for a worker")
+    assert (shown["state"], shown["why"]) == (state, said)
+
+
+def test_a_task_of_which_nothing_more_is_known() -> None:
+    """It ended between two looks: its state is what there is to say."""
+    assert why(entry(last_id="p-1", last_state="queued"), leader(), "") == "task p-1: queued"
+
+
+def test_who_leads_is_told_with_what_holds_all_entries_up() -> None:
+    """Nobody, a start-up hook, or a loop that fails."""
+    assert "no scheduler leads" in in_words(None)
+    assert in_words(leader()) == "leader 1@host, term 7"
+    assert in_words(FAILING).endswith("; nothing fires yet: OSError: away")
