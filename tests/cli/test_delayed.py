@@ -78,6 +78,15 @@ async def test_cancel_by_class_and_labels(task_run: TaskRun) -> None:
         assert (await app.status("a2")).state == "cancelled"
 
 
+async def test_a_misspelt_class_is_a_warning(task_run: TaskRun) -> None:
+    """What selects nothing because nobody knows it is told apart from what has nothing delayed."""
+    for command in (["list"], ["cancel"], ["cancel", "--dry-run"]):
+        wrong = await task_run("delayed", *command, "--task", "Descibe")
+        assert wrong.code == 0
+        assert "'Descibe' is not registered here. Did you mean errands:Describe?" in wrong.err
+        assert "warning" not in (await task_run("delayed", *command, "--task", "Describe")).err
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

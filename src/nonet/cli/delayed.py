@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run, say
+from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run, say, warn_of_unknown
 from nonet.cli.output import print_json, print_rows
 from nonet.errors import ConfigurationError, NotFoundError
 from nonet.service import ExitCode, who
@@ -44,6 +44,8 @@ def list_(
                     typer.echo(f"there are more than {limit}: see --limit", err=True)
                     break
                 rows.append(_row(item))
+            if task and not rows:
+                warn_of_unknown(nonet, [task])
         of_class = f" of class {task!r}" if task else ""
         print_rows(rows, as_json, f"no task{of_class} is delayed")
         return ExitCode.OK
@@ -91,6 +93,8 @@ def cancel(
                 number = sum([len(page) async for page in cancellation.find(selection)])
             else:
                 number = await cancellation.cancel_all(selection, who(), reason)
+            if task and not number:
+                warn_of_unknown(nonet, [task])
         if as_json:
             print_json({"found": number, "cancelled": 0 if dry_run else number})
         else:
