@@ -54,6 +54,10 @@ class Server:
         unserved: sizes with queued tasks, but without a worker.
         failed_hooks: start-up hooks that have not succeeded, with what went wrong.
         slow_hooks: start-up hooks that run for long.
+        broken: periodic entries that the leader could not fire at the last try, and why.
+        config_problem: why the source of the configuration is not applied as it is now.
+        remembers: where the leader keeps what must outlive Redis: ``SQL``, ``process`` (in itself
+            alone), or empty if it does not say.
         quarantined: entries of the quarantine.
         dying: tasks that wait for SQL.
         sql: state of its tables, or why it cannot be asked; empty if it is not used, or makes
@@ -68,6 +72,9 @@ class Server:
     unserved: Sequence[str] = ()
     failed_hooks: Mapping[str, str] = field(default_factory=dict)
     slow_hooks: Sequence[str] = ()
+    broken: Mapping[str, str] = field(default_factory=dict)
+    config_problem: str = ""
+    remembers: str = ""
     quarantined: int = 0
     dying: int = 0
     sql: str = ""
@@ -355,6 +362,14 @@ def _troubles(server: Server) -> list[Finding]:
         found.append(Finding("scheduler", "promotion", problem, "start task-scheduler"))
     for hook, reason in server.failed_hooks.items():
         found.append(Finding("scheduler", hook, f"start-up hook failed: {reason}", "it is retried"))
+    for entry, reason in server.broken.items():
+        hint = f"task-run schedules show {entry.partition('|')[0]}"
+        found.append(Finding("scheduler", entry, f"periodic entry cannot be fired: {reason}", hint))
+    if server.config_problem:
+        first, *more = server.config_problem.splitlines()
+        problem = f"not applied as it is now, the last good one stays: {first}"
+        problem += f" (and {len(more)} more)" if more else ""
+        found.append(Finding("scheduler", "configuration", problem, "task-run config status"))
     if server.sql not in ("", "current"):
         found.append(Finding("sql", "tables", *_TABLES.get(server.sql, (server.sql, ""))))
     return found
@@ -383,6 +398,10 @@ def _remarks(server: Server) -> list[Finding]:
             "no start-up hook called, no limit of the configuration applied"
         )
         found.append(Finding("scheduler", "leader", problem, "start task-scheduler"))
+    if server.remembers == "process":
+        problem = "what fired last and what is paused is remembered by the leader only"
+        hint = "set NONET_DB_URL of the schedulers, so that it outlives Redis and the leader"
+        found.append(Finding("scheduler", "memory", problem, hint))
     for hook in server.slow_hooks:
         hint = "its application knows why"
         problem = "this start-up hook runs for more than a minute; those after it wait"

@@ -1,16 +1,19 @@
-"""``task-run doctor``, ``status`` and ``explain`` where a durable task, or SQL, is not in order."""
+"""``task-run doctor``, ``status`` and ``explain`` where SQL or the scheduler is not in order."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from cli.terminal import TaskRun
+from cli.terminal import NAMESPACE, TaskRun
 
 from nonet import Nonet
 from nonet.stores.broker import Submission
+from nonet.stores.leadership import Leadership
 from nonet.stores.outbox import outbox_tasks
+from nonet.stores.publication import Publication
 from nonet.stores.sql import upgrade
 
 
@@ -79,3 +82,18 @@ async def test_durable_task_that_nobody_hands_over(task_run: TaskRun, url: str) 
     assert explained.code == 0 and "no task-scheduler leads" in explained.out
     for command in ("status", "explain"):
         assert (await task_run(command, "never-submitted")).code == 4
+
+
+async def test_a_scheduler_that_cannot_do_its_work(task_run: TaskRun) -> None:
+    """An entry that cannot be fired and a configuration that is refused are problems, by name."""
+    async with task_run.app() as app:
+        info = {"broken": {"errands:Nightly||default": "ValueError: no"}, "remembers": "process"}
+        term = await Leadership(app.broker, NAMESPACE).lead("a", 60, json.dumps(info)) or ""
+        await Publication(app.broker.client, NAMESPACE).report(term, "c.yaml:1: bad")
+        ended = await task_run("doctor", "--wait", "0", "--json")
+    assert ended.code == 1
+    assert [(problem["what"], problem["hint"]) for problem in ended.json["problems"]] == [
+        ("errands:Nightly||default", "task-run schedules show errands:Nightly"),
+        ("configuration", "task-run config status"),
+    ]
+    assert any("NONET_DB_URL" in hint["hint"] for hint in ended.json["hints"])

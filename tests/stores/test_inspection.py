@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from nonet.locks import ConcurrencyLimiter, MutexLock, RateLimiter, SharedRWLock
 from nonet.stores.broker import Broker, Submission
 from nonet.stores.groups import Groups
 from nonet.stores.inspection import Inspection
+from nonet.stores.leadership import Leadership
 from nonet.stores.leases import Leases
+from nonet.stores.publication import Publication
 from nonet.stores.redis import script
 
 LOCKS = encode_locks(
@@ -323,3 +326,21 @@ async def test_an_evicting_server_is_refused_unless_allowed(broker: Broker) -> N
         await Inspection(broker, "test").check(allow_eviction=True)
     finally:
         await broker.client.config_set("maxmemory-policy", "noeviction")
+
+
+async def test_what_the_leader_says_of_itself_is_told(broker: Broker) -> None:
+    """Its broken entries, its memory and the configuration that is refused; garbage is nothing."""
+    leadership, inspection = Leadership(broker, "test"), Inspection(broker, "test")
+    info = {"broken": {"p:T||default": "ValueError: no"}, "remembers": "process"}
+    term = await leadership.lead("a", 30, json.dumps(info)) or ""
+    await Publication(broker.client, "test").report(term, "c.yaml:1: bad")
+    server = await inspection.server()
+    assert (server.leader, server.broken, server.remembers) == ("a", *info.values())
+    assert server.config_problem == "c.yaml:1: bad"
+    for garbage in ("", "{", "[]", "null"):
+        await broker.client.hset("{test}:leader", "info", garbage)
+        server = await inspection.server()
+        assert (server.leader, server.broken, server.remembers) == ("a", {}, "")
+    await broker.client.hset("{test}:leader", mapping={"info": json.dumps(info), "expiry": 1})
+    server = await inspection.server()
+    assert (server.leader, server.broken, server.remembers) == ("", {}, "")

@@ -132,6 +132,8 @@ def test_what_no_daemon_starts_on(info: dict[str, Any], denied: tuple[str, ...],
         (Server({**HEALTHY, "aof_last_write_status": "err"}), "server"),
         (Server(HEALTHY, late_seconds=60.0), "scheduler"),
         (Server(HEALTHY, failed_hooks={"reset": "ValueError: no"}), "scheduler"),
+        (Server(HEALTHY, broken={"p:Sweep||default": "ValueError: no"}), "scheduler"),
+        (Server(HEALTHY, config_problem="config.yaml:1: bad"), "scheduler"),
         (Server(HEALTHY, sql="behind"), "sql"),
         (Server(HEALTHY, sql="absent"), "sql"),
         (Server(HEALTHY, sql="database mysql://… cannot be used"), "sql"),
@@ -165,6 +167,25 @@ def test_absent_tables_name_the_next_step() -> None:
     """A database without tables is a problem, and the hint makes them."""
     (problem,), _ = examine_server(Server(HEALTHY, sql="absent"))
     assert problem.problem.startswith("absent") and problem.hint == "task-run db upgrade"
+
+
+def test_what_the_scheduler_cannot_do_names_who_tells_more() -> None:
+    """A broken entry and a refused configuration: the problem, and the command that shows all."""
+    broken = {"p:Sweep|lhcb|default": "ValueError: no"}
+    server = Server(HEALTHY, broken=broken, config_problem="c.yaml:1: bad\nc.yaml:2: worse")
+    entry, config = examine_server(server)[0]
+    assert (entry.what, entry.hint) == ("p:Sweep|lhcb|default", "task-run schedules show p:Sweep")
+    assert entry.problem.endswith("ValueError: no")
+    assert config.problem.endswith("c.yaml:1: bad (and 1 more)")
+    assert config.hint == "task-run config status"
+
+
+@pytest.mark.parametrize(("remembers", "told"), [("process", True), ("SQL", False), ("", False)])
+def test_a_memory_of_the_leader_alone_is_a_hint(remembers: str, told: bool) -> None:
+    """Without a database; a leader that does not say may have one."""
+    problems, hints = examine_server(Server(HEALTHY, leader="a", remembers=remembers))
+    assert problems == []
+    assert any("NONET_DB_URL" in hint.hint for hint in hints) == told
 
 
 @pytest.mark.parametrize("used", [85, 99])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections import deque
@@ -89,15 +90,20 @@ class Inspection:
         first = await self._read(client.zrange(f"{key}tasks:delayed", 0, 0, withscores=True), [])
         late = logical.timestamp() - first[0][1] / 1e6 if first else 0.0
         hooks: dict[bytes, bytes] = await self._read(client.hgetall(f"{key}startup"), {})
+        refused = await self._read(client.hget(f"{key}config", "problem"), None) or b""
+        leader, told = await self._leader(logical)
         return Server(
             info=info,
             denied=await self.denied(),
             clock_ahead=(clock - datetime.now(UTC)).total_seconds(),
-            leader=await self._leader(logical),
+            leader=leader,
             late_seconds=late if 0 < late < math.inf else 0.0,
             unserved=await self._unserved(),
             failed_hooks=_in_state("failed", hooks),
             slow_hooks=tuple(_in_state("running", hooks)),
+            broken=told.get("broken", {}),
+            config_problem=refused.decode(errors="replace"),
+            remembers=told.get("remembers", ""),
             quarantined=int(await self._read(client.xlen(f"{key}quarantine"), 0)),
             dying=dying,
             sql=sql,
@@ -113,13 +119,17 @@ class Inspection:
         except NonetError:
             return otherwise
 
-    async def _leader(self, now: datetime) -> str:
-        """Who leads; nobody, if what stands there is garbage, which a row tells."""
-        asked = self._broker.client.hmget(f"{self._prefix}leader", "owner", "expiry")
-        owner, expiry = await self._read(asked, (None, None))
+    async def _leader(self, now: datetime) -> tuple[str, dict[str, Any]]:
+        """Who leads and what it says of itself; nobody, if there is garbage, which a row tells."""
+        asked = self._broker.client.hmget(f"{self._prefix}leader", "owner", "expiry", "info")
+        owner, expiry, info = await self._read(asked, (None, None, None))
         if not owner or not (expiry or b"").isdigit() or int(expiry) <= now.timestamp() * 1e6:
-            return ""
-        return str(owner.decode(errors="replace"))
+            return "", {}
+        try:
+            told = json.loads(info or b"{}")
+        except ValueError:
+            told = {}
+        return str(owner.decode(errors="replace")), told if isinstance(told, dict) else {}
 
     async def _unserved(self) -> Sequence[str]:
         client, now = self._broker.client, await self._broker.logical_now()
