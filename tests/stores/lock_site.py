@@ -17,6 +17,7 @@ import redis
 from nonet.stores.redis import script
 
 PREFIX = "{m}:"
+THRIFTY = ((32, 2), (80, 12))  # the budgets of a release and of a promotion, and what they become
 SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "admit", "hold", "unhold"),
     *("reclaim", "disown", "leave"),
@@ -189,7 +190,7 @@ class Site(Clocked):
     ) -> None:
         edits = [(fault.old, fault.new) for fault in faults]
         if thrifty:
-            edits += [("offers_left = 32", "offers_left = 2"), ("= 200, 200", "= 24, 24")]
+            edits += [(f"offers_left = {old}", f"offers_left = {new}") for old, new in THRIFTY]
         super().__init__(client, SCRIPTS, SNAPSHOT, edits)
 
     def call(self, name: str, now: int, *args: Any) -> tuple[Any, State]:

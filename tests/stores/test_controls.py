@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from stores.test_broker import fetch, make_broker, record, task, until_due
@@ -246,6 +247,69 @@ class TestLocks:
         assert await broker.client.keys("{test}:queue:*") == []
 
 
+class TestAging:
+    async def test_time_at_a_pause_does_not_count(self, broker: Broker, controls: Controls) -> None:
+        """Paused for longer than it takes to come of age, a task starts in its own stream."""
+        await register(broker)
+        await controls.pause(["task:Task"], WHO)
+        await broker.submit([task("a", "background:small")])
+        assert await ids(broker) == []
+        await broker.client.hset("{test}:t:a", "since", 1)
+        await until_due(broker, "a")
+        assert (await record(broker, "a"))["aged"] == "0"
+        # Nor is it looked at by itself as if it were about to come of age.
+        assert await broker.client.zscore("{test}:tasks:delayed", "a") > 1e15
+        await controls.resume(["task:Task"], WHO)
+        await broker.promote()
+        assert await broker.client.xlen("{test}:woken:background:small") == 1
+        assert int((await record(broker, "a"))["since"]) > 1
+
+    async def test_who_leaves_a_pause_for_a_lock_ages_anew(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """After the resume another lock refuses it: it has waited for that from then on."""
+        await broker.submit([of("m:Other", "o", locks=MUTEX)])
+        await fetch(broker)
+        await controls.pause(["task:Task"], WHO)
+        await broker.submit([task("a", locks=MUTEX)])
+        assert await ids(broker) == []
+        await broker.client.hset("{test}:t:a", "since", 1)
+        await controls.resume(["task:Task"], WHO)
+        await until_due(broker, "a")
+        found = await record(broker, "a")
+        assert (found["state"], found["aged"]) == ("waiting", "0")
+        assert int(found["since"]) > 1
+        await broker.client.hset("{test}:t:a", "since", 1)
+        await until_due(broker, "a")
+        assert (await record(broker, "a"))["aged"] == "1"
+
+    @pytest.mark.parametrize("is_woken", [True, False])
+    async def test_who_was_of_age_is_so_no_more_after_a_pause(
+        self, broker: Broker, controls: Controls, is_woken: bool
+    ) -> None:
+        """Whether a look or a fetch moves it to the pause."""
+        await register(broker)
+        await broker.submit([task("a", locks=MUTEX), task("b", locks=MUTEX)])
+        (holder,) = await fetch(broker)
+        await broker.client.hset("{test}:t:b", "since", 1)
+        await until_due(broker, "b")
+        assert (await record(broker, "b"))["aged"] == "1"
+        if is_woken:
+            await broker.settle(holder, "done")
+        await controls.pause(["task:Task"], WHO)
+        if is_woken:
+            assert await ids(broker) == []
+        else:
+            await until_due(broker, "b")
+            await broker.settle(holder, "done")
+        found = await record(broker, "b")
+        assert (found["state"], found["aged"]) == ("waiting", "0")
+        await controls.resume(["task:Task"], WHO)
+        await broker.promote()
+        assert await broker.client.xlen("{test}:woken:normal:small") == 1
+        assert await ids(broker) == ["b"]
+
+
 class TestCost:
     @pytest.mark.parametrize("what", EVERY_PAUSE)
     async def test_paused_work_keeps_nobody_busy(
@@ -269,22 +333,33 @@ class TestCost:
         stays = 0 if what.startswith("task:") else 1000
         assert await broker.client.xlen("{test}:tasks:normal:small") == stays
 
+    @pytest.mark.parametrize("are_due", [True, False])
+    @pytest.mark.parametrize("locks", ["", MUTEX])
     async def test_a_thousand_are_resumed_in_bounded_steps(
-        self, broker: Broker, controls: Controls
+        self, broker: Broker, controls: Controls, locks: str, are_due: bool
     ) -> None:
-        """Each step wakes a few hundred, and the next follows at once, until all are woken."""
+        """Each step looks at some eighty, in whatever way; the next follows until none is left.
+
+        Eighty take 2 to 5 ms.
+        """
         await controls.pause(["task:Task"], WHO)
-        await broker.submit([task(f"a{n}") for n in range(1000)])
+        await broker.submit([task(f"a{n}", locks=locks) for n in range(1000)])
         while (await broker.fetch("small-a", "small", 100))[1]:
             pass
+        if are_due:
+            delayed = "{test}:tasks:delayed"
+            await broker.client.zunionstore(delayed, {delayed: 0})
         await broker.client.delete("{test}:wake:promoter")
         await controls.resume(["task:Task"], WHO)
         assert await broker.client.exists("{test}:wake:promoter") == 1  # at once
-        steps = 0
-        while (await broker.promote()).next_in == 0:
-            steps += 1
-        assert 4 <= steps <= 8
-        assert await broker.client.xlen("{test}:woken:normal:small") == 1000
+        at_pause = "{test}:queue:paused:normal:small:probe:Task"
+        left, more = [await broker.client.zcard(at_pause)], True
+        while more:
+            more = (await broker.promote(batch=100)).next_in == 0
+            left.append(await broker.client.zcard(at_pause))
+        steps = [before - after for before, after in pairwise(left)]
+        assert left[0] == 1000 and left[-1] == 0
+        assert max(steps) <= 80 and len(steps) <= 20
 
     @pytest.mark.parametrize("what", EVERY_PAUSE)
     async def test_a_resume_wakes_the_idle(

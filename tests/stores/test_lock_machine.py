@@ -34,7 +34,7 @@ QUICK = [
     )
 ]
 FIRST, MUTEX, WRITER, READER = (CHOICES[n] for n in (0, 2, 3, 5))
-BUDGET_OF_THREE = "offers_left, tick_offers = 3, 3"
+BUDGET_OF_THREE = "offers_left = 3"
 MOST_TASKS = 14
 LOCKS = st.lists(st.sampled_from(CHOICES), max_size=3)
 SOME_LOCKS = st.lists(st.sampled_from(CHOICES), min_size=1, max_size=3)
@@ -260,7 +260,7 @@ def overtake_behind_the_woken(client: redis.Redis, *faults: Fault) -> None:
 
 def end_a_budget_at_the_unlucky(client: redis.Redis, *faults: Fault) -> None:
     """The budget of a tick ends at a waiter that cannot run, and behind it is one that could."""
-    budget = Fault("thrifty", "offers_left, tick_offers = 200, 200", BUDGET_OF_THREE)
+    budget = Fault("thrifty", "offers_left = 80", BUDGET_OF_THREE)
     machine = LockMachine(Site(client, [budget, *faults]), PACES[1])
     machine.ask_hold("h0", [FIRST, MUTEX, WRITER], wait=False)
     for locks in ([FIRST], [MUTEX], [FIRST, MUTEX, READER], [READER]):

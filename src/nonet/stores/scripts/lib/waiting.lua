@@ -5,7 +5,7 @@ local RESERVATION = 5000000
 local LOOK_GRID = 500000
 
 local offers_left = 32  -- the rest goes to the watch, so that no release holds up Redis
-local tick_offers = nil  -- all that a promotion begins with
+local tick_offers = nil  -- all that a promotion has for queues
 local woken_sizes = {}  -- of the tasks that this script woke
 
 -- Where a refused task stands. An aged one that is the next for what others hold keeps its places
@@ -42,13 +42,30 @@ local function enter_queues(me, refusal, is_new_rank)
   end
 end
 
+-- Whether a task stands where all of its kind wait for a resume.
+local function is_at_pause(me)
+  local last = #me.locks
+  return last > 0 and me.locks[last].kind == 'P' and place_of(me, last) ~= nil
+end
+
+-- Time at a pause does not count: who comes to stand there, or leaves, begins to age anew. Else all
+-- that a long pause held up would count as realtime when it ends. Returns whether it did so.
+local function age_by_pause(me, refusal)
+  local is_paused = refusal ~= nil and refusal.lock.kind == 'P'
+  if is_at_pause(me) == is_paused then
+    return false
+  end
+  me.aged, me.since, me.rank = false, now, rank_of(me.ticket, me.stream, false)
+  return true
+end
+
 -- When to look at one waiter by itself: later with each refusal in a row, and when it is of age.
 local function next_look(me, waits)
   local pause = math.min(waits.longest, waits.first * 2 ^ math.min(me.refusals - 1, 20))
   -- Spread, so that tasks refused together are not looked at together; but on a grid, so that one
   -- script looks at many. Nobody comes of age before an older one, so that is on no grid.
   local at = math.ceil((now + pause * (0.5 + math.random())) / LOOK_GRID) * LOOK_GRID
-  if not me.aged then
+  if not me.aged and not is_at_pause(me) then
     at = math.min(at, math.max(now, me.since + waits.aging))
   end
   return at
@@ -57,6 +74,7 @@ end
 -- Park a task that a lock refused: no slot, no attempt used, its ticket kept.
 local function park(me, refusal, waits)
   me.refusals = me.refusals + 1
+  age_by_pause(me, refusal)
   enter_queues(me, refusal, true)
   redis.call('HSET', P .. 't:' .. me.id, 'state', 'waiting', 'places', me.places,
     'aged', me.aged and 1 or 0, 'since', digits(me.since), 'refusals', me.refusals,
@@ -121,7 +139,7 @@ local function wake_waiter(me)
   local wake_it = me.stream == 'hold' and wake_hold or wake_task
   wake_it(me, gen)
   redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places,
-    'pointer', me.pointer or '')
+    'pointer', me.pointer or '', 'aged', me.aged and 1 or 0, 'since', digits(me.since))
   if me.places ~= '' then
     stand(me, me.rank - WOKEN)
     redis.call('ZADD', P .. 'tasks:delayed', digits(now + RESERVATION), me.id)
@@ -133,6 +151,7 @@ end
 -- Wake a waiter if nothing refuses it; else let it stand where it waits now. Returns the refusal.
 local function offer(me, is_new_rank)
   local refusal = refusal_of(me)
+  local is_anew = age_by_pause(me, refusal)
   if not refusal or refusal.impossible then  -- what can never be granted dies when it is fetched
     wake_waiter(me)
     return nil
@@ -141,7 +160,8 @@ local function offer(me, is_new_rank)
   enter_queues(me, refusal, is_new_rank)
   if me.places ~= before then
     redis.call('HSET', P .. 't:' .. me.id, 'places', me.places,
-      'blocker', string.sub(refusal.lock.counter, 1, 60))
+      'blocker', string.sub(refusal.lock.counter, 1, 60),
+      unpack(is_anew and {'aged', 0, 'since', digits(now)} or {}))
   end
   return refusal
 end
