@@ -49,6 +49,15 @@ class Pause:
         return cls(what, since, who, reason)
 
 
+def one_line(who: str, reason: str) -> tuple[str, str]:
+    """Who pauses and why, as they stand in one value: ``|`` ends a name, the reason is the last.
+
+    >>> one_line("ann|x@host 7", "disk full |\\n soon")
+    ('ann/x@host 7', 'disk full | soon')
+    """
+    return " ".join(who.replace("|", "/").split()), " ".join(reason.split())
+
+
 def in_words(what: str) -> str:
     """What is paused, for people.
 

@@ -8,6 +8,7 @@ import pytest
 
 from nonet.stores.broker import Broker, Submission
 from nonet.stores.controls import Controls
+from nonet.stores.events import Events
 from nonet.stores.leadership import Leadership
 from nonet.stores.periodic import Change, Periodic
 
@@ -270,3 +271,14 @@ async def test_a_paused_entry_passes_over_its_occurrences(
     assert await periodic.fire(term, "e", LATER, occurrence(1)) == "KNOWN"
     told = [fields[b"text"].decode() for _, fields in await broker.client.xrange("{test}:events")]
     assert told == ["e: tape library is down", "f", "e"]
+
+
+async def test_who_and_why_stand_in_one_line(broker: Broker, periodic: Periodic, term: str) -> None:
+    """Separators and line ends are taken out; what nobody of us wrote is shown nevertheless."""
+    await periodic.plan(term, [change("new"), change("new", "f")])
+    await periodic.pause(["e"], "an|n@host 7\n", "tape |\nlibrary")
+    await broker.client.hset("{test}:periodic:paused", "f", "foreign")
+    told = [item.paused.partition(" ")[2] for item in await periodic.statuses()]
+    assert told == ["by an/n@host 7: tape | library", "by "]
+    (event,) = await Events(broker.client, "test").last(10)
+    assert (event.who, event.text) == ("an/n@host 7", "e: tape | library")

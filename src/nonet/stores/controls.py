@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nonet.keys import prefix
-from nonet.pauses import Pause
+from nonet.pauses import Pause, one_line
 from nonet.stores.redis import AsyncRedis, Scripts
 
 _AT_A_TIME = 500
@@ -45,9 +45,7 @@ class Controls:
             who: ``user@host pid``, for the event stream.
             reason: why, for people.
         """
-        # '|' ends the name in Redis; the reason is the last, and one line.
-        who, reason = who.replace("|", "/"), " ".join(reason.split())
-        await self._scripts.run("pause", who, reason, *what)
+        await self._scripts.run("pause", *one_line(who, reason), *what)
 
     async def resume(self, what: Sequence[str], who: str) -> None:
         """Start it again; who waits for it is looked at, and idle workers are woken."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from nonet.keys import prefix
 from nonet.message import ResultDocument, encode
-from nonet.pauses import Pause, of_task
+from nonet.pauses import Pause, of_task, one_line
 from nonet.stores.broker import Broker, Submission
 from nonet.stores.redis import Scripts, server_errors
 
@@ -223,7 +223,7 @@ class Periodic:
         return await self._turn("resume", entries, who, "")
 
     async def _turn(self, verb: str, entries: Iterable[str], who: str, reason: str) -> list[str]:
-        found = await self._scripts.run("pause_entries", verb, who, reason, *entries)
+        found = await self._scripts.run("pause_entries", verb, *one_line(who, reason), *entries)
         return [entry.decode() for entry in found]
 
 
@@ -275,9 +275,9 @@ def _who(value: str) -> str:
     """``at (µs)|who|reason`` in words."""
     if not value:
         return ""
-    at, who, reason = value.split("|", 2)
-    told = f": {reason}" if reason else ""
-    return f"{_instant(at):%Y-%m-%dT%H:%M:%SZ} by {who}{told}"
+    pause = Pause.decode("", value)
+    told = f": {pause.reason}" if pause.reason else ""
+    return f"{pause.since:%Y-%m-%dT%H:%M:%SZ} by {pause.who}{told}"
 
 
 def _instant(microseconds: str) -> datetime:
