@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Any, ClassVar, NotRequired
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
 from nonet.errors import InvalidArgumentsError, RegistrationError
@@ -121,6 +122,22 @@ class Arguments:
             {name: validated[name] for name in self._parameters if name in validated}
         )
         return self.cls(*bound.args, **bound.kwargs)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all arguments that have one, in their order."""
+        return list(self._parameters)
+
+    def problems(self, values: Mapping[str, Any]) -> list[ErrorDetails]:
+        """What `build` would refuse in these arguments, one by one.
+
+        The constructor is not called, so that it may still refuse them.
+        """
+        try:
+            self._adapter.validate_python(values, by_alias=True, by_name=True)
+        except ValidationError as error:
+            return error.errors(include_url=False)
+        return []
 
     def bind(self, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
         """The task made of a call's arguments, as a command line gives them.

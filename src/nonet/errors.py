@@ -119,6 +119,9 @@ class RegistrationError(NonetError, ValueError):
     """A task class or a lock type cannot be registered."""
 
 
+NEXT_STEP_NO_TASK = " No task is registered: install a package with tasks or pass --tasks MODULE."
+
+
 class UnknownTaskError(NonetError):
     """No registered task class has this name, or several have.
 
@@ -135,9 +138,7 @@ class UnknownTaskError(NonetError):
         if matching:
             problem = f"task name {name!r} is ambiguous: write {' or '.join(matching)}"
         elif not known:
-            problem += (
-                " No task is registered: install a package with tasks or pass --tasks MODULE."
-            )
+            problem += NEXT_STEP_NO_TASK
         super().__init__(problem)
         self.name = name
 

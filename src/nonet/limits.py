@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nonet.errors import suggestion
+from nonet.errors import NEXT_STEP_NO_TASK, suggestion
 from nonet.keys import escape, unescape
 from nonet.locks import (
     LEAST_WINDOW_SECONDS,
@@ -159,7 +159,8 @@ def class_problem(key: str, task_classes: Collection[str]) -> str:
     if ":" in key:
         bare = key.rpartition(":")[2]
         return f"limits go by the bare class name, which classes of one name share: write {bare!r}"
-    return f"unknown task class {key!r}.{suggestion(key, task_classes)}"
+    hint = suggestion(key, task_classes) if task_classes else NEXT_STEP_NO_TASK
+    return f"unknown task class {key!r}.{hint}"
 
 
 def snake_case(written: str) -> str:
@@ -236,7 +237,14 @@ class _Reader:
 
     def read(self, section: object) -> None:
         for at, object_type, keys in self._items((), section, "object types"):
+            if object_type in _LIMITERS:
+                self._problem(at, _out_of_place(object_type, "an object type, such as Task,"))
+                continue
             for here, key, node in self._items(at, keys, f"keys, or {DEFAULT!r}"):
+                if key in _LIMITERS and not _has_limiters(node):
+                    reason = _out_of_place(key, f"a key of {object_type}, or {DEFAULT!r},")
+                    self._problem(here, reason)
+                    continue
                 self._read_key(here, object_type, key, node)
 
     def _read_key(self, at: Place, object_type: str, key: str, node: object) -> None:
@@ -311,6 +319,17 @@ def _is_limiter(name: str, value: object) -> bool:
     return name in _LIMITERS or (isinstance(value, dict) and not _SETTING_NAMES.isdisjoint(value))
 
 
+def _has_limiters(value: object) -> bool:
+    return isinstance(value, dict) and any(isinstance(item, dict) for item in value.values())
+
+
+def _out_of_place(limiter: str, missing: str) -> str:
+    return (
+        f"is a limiter: {missing} comes first, as in"
+        f" 'Task: {{RemoveFile: {{{limiter}: {{limit: 5}}}}}}'"
+    )
+
+
 def resolve_limits(
     rules: Iterable[LimitRule], vo: str, task_classes: Collection[str]
 ) -> tuple[dict[LimitAddress, Limit], list[Problem]]:
@@ -320,26 +339,37 @@ def resolve_limits(
         vo: whose rules they are, empty for all.
         task_classes: the bare names of all registered task classes.
     """
-    known = LockedObjectType.registered()
     limits: dict[LimitAddress, Limit] = {}
-    problems: list[Problem] = []
-    reported: set[Place] = set()
+    problems: dict[Place, str] = {}
     for rule in rules:
-        object_type = find_object_type(rule.object_type, known)
-        reason, place = "", rule.place[:1]
-        if object_type is None:
-            reason = (
-                f"unknown object type {rule.object_type!r}, known are "
-                f"{', '.join(sorted(known))}.{suggestion(rule.object_type, known)}"
-            )
-        elif object_type == TASK and (problem := class_problem(rule.key, task_classes)):
-            reason, place = problem, rule.place[:2]
-        else:
-            address = LimitAddress(object_type, rule.key, rule.action, rule.limiter, vo)
+        found = find_problem(rule.place, rule.object_type, rule.key, task_classes)
+        if isinstance(found, str):
+            address = LimitAddress(found, rule.key, rule.action, rule.limiter, vo)
             if address in limits:
-                reason, place = f"is written twice, for object type {object_type}", rule.place
+                problems[rule.place] = f"is written twice, for object type {found}"
             limits[address] = Limit(rule.limit, rule.window_seconds)
-        if reason and place not in reported:
-            reported.add(place)
-            problems.append((place, reason))
-    return limits, problems
+        else:
+            problems.setdefault(*found)
+    return limits, list(problems.items())
+
+
+def find_problem(
+    place: Place, written: str, key: str | None, task_classes: Collection[str]
+) -> str | Problem:
+    """The registered object type that is meant, or why there can be no limits here.
+
+    Args:
+        place: where object type and key are written, below ``limits``.
+        key: None: only the object type is written.
+    """
+    known = LockedObjectType.registered()
+    object_type = find_object_type(written, known)
+    if object_type is None:
+        reason = (
+            f"unknown object type {written!r}, known are "
+            f"{', '.join(sorted(known))}.{suggestion(written, known)}"
+        )
+        return place[:1], reason
+    if object_type == TASK and key is not None and (wrong := class_problem(key, task_classes)):
+        return place[:2], wrong
+    return object_type

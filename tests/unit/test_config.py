@@ -25,15 +25,37 @@ def refusal(text: str) -> list[str]:
     ("text", "line"),
     [
         ("vo: []", "vo: unknown key 'vo', known are vos, common, vo-overrides. Did you mean vos?"),
-        ("vos: lhcb", "vos: Input should be a valid list"),
-        ("vos: [1]", "vos[0]: Input should be a valid string"),
-        ("vos: ['']", "vos[0]: String should have at least 1 character"),
+        ("vos: lhcb", "vos: must be a list: write [lhcb]"),
+        ("vos: 5", "vos: must be a list, such as [lhcb, gridpp]; write [] for an empty one"),
+        ("vos: [1]", "vos[0]: must be text, not a number: write it in quotes"),
+        ("vos: [no]", "vos[0]: must be text: YAML reads yes, no, on, off, true and false without"),
+        ("vos: [2026-01-01]", "vos[0]: must be text, not a date: write it in quotes"),
+        ("vos: [{}]", "vos[0]: must be text, not a mapping"),
+        ("vos: ['']", "vos[0]: must not be empty"),
         ("vos: [a, b, a]", "vos: listed twice: a"),
         ("common: ", "common: must be a mapping; write {} for an empty one"),
         ("vo-overrides: ", "vo-overrides: must be a mapping; write {} for an empty one"),
         ("vo-overrides: {lhcb: }", "vo-overrides.lhcb: must be a mapping; write {} for an empty"),
         ("common: {periodic-tasks: }", "common.periodic-tasks: must be a mapping; write {}"),
-        (ENTRY % "{schedule: 5}", f"{AT}[0].schedule: must be a mapping; write {{}}"),
+        (
+            ENTRY % "{schedule: 5}",
+            f"{AT}[0].schedule: must be a mapping: write {{class: IntervalSecondsSchedule, arg: 5",
+        ),
+        (
+            ENTRY % "{schedule: 0 6 * * *}",
+            f'{AT}[0].schedule: must be a mapping: write {{class: CronSchedule, arg: "0 6 * * *"}}',
+        ),
+        (
+            ENTRY % "{schedule: FREQ=DAILY}",
+            f'{AT}[0].schedule: must be a mapping: write {{class: RRuleSchedule, arg: "FREQ=D',
+        ),
+        (
+            ENTRY % f"{{schedule: {'* ' * 60}}}".replace("* *", "x x"),
+            f"{AT}[0].schedule: must be a mapping, lines of 'key: value', not text",
+        ),
+        (ENTRY % "{schedule: [5]}", f"{AT}[0].schedule: must be a mapping, lines of 'key: value'"),
+        ("common: [1]", "common: must be a mapping, lines of 'key: value', not a list"),
+        (ENTRY % "x", f"{AT}[0]: must be a mapping, lines of 'key: value', not text"),
         (
             "limits: {}",
             "limits: unknown key 'limits', known are vos, common, vo-overrides. Write it under"
@@ -54,14 +76,28 @@ def refusal(text: str) -> list[str]:
             "vo-overrides.lhcb.periodic_tasks: unknown key 'periodic_tasks', known are"
             " periodic-tasks, limits, tasks. Did you mean periodic-tasks?",
         ),
-        ("common: {periodic-tasks: {Sweep: {}}}", f"{AT}: Input should be a valid list"),
-        ("common: {periodic-tasks: {7: []}}", "common.periodic-tasks[7]: as a key: Input"),
+        (
+            "common: {periodic-tasks: {Sweep: {}}}",
+            f"{AT}: must be a list of entries: [] for none, [{{}}] for one as the class has it",
+        ),
+        (
+            "common: {periodic-tasks: {Sweep: {enabled: true}}}",
+            f"{AT}: must be a list of entries: put '- ' before each, or [ ] around them",
+        ),
+        (
+            "common: {periodic-tasks: {7: []}}",
+            "common.periodic-tasks[7]: as a key: must be text, not a num",
+        ),
         (ENTRY % "{ce_regex: x}", f"{AT}[0].ce_regex: unknown key 'ce_regex', known are name"),
-        (ENTRY % "{enabled: 'no'}", f"{AT}[0].enabled: Input should be a valid boolean"),
-        (ENTRY % "{name: 5}", f"{AT}[0].name: Input should be a valid string"),
+        (ENTRY % "{enabled: 'no'}", f"{AT}[0].enabled: must be true or false, without quotes"),
+        (ENTRY % "{enabled: 5}", f"{AT}[0].enabled: must be true or false"),
+        (ENTRY % "{name: 5}", f"{AT}[0].name: must be text, not a number: write it in quotes"),
+        (ENTRY % "{name: on}", f"{AT}[0].name: must be text: YAML reads yes, no, on, off, true"),
+        (ENTRY % "{jitter: 1m}", f"{AT}[0].jitter: must be a number of seconds, such as 60, with"),
+        (ENTRY % "{catch-up-limit: x}", f"{AT}[0].catch-up-limit: must be a whole number"),
         (ENTRY % "{args: [1]}", f"{AT}[0].args: must be a mapping"),
-        (ENTRY % "{name: a}, {}", f"{AT}: entry 1 needs a name, because there are several"),
-        (ENTRY % "{name: a}, {name: a}", f"{AT}: several entries have the same name: a"),
+        (ENTRY % "{name: a}, {}", f"{AT}[1]: needs a name, because there are several"),
+        (ENTRY % "{name: a}, {name: a}", f"{AT}[1]: has the same name as entry [0]: a"),
         (
             SCHEDULE % "class: CronShedule, arg: '@daily'",
             f"{AT}[0].schedule.class: unknown schedule class 'CronShedule', known are"
@@ -77,6 +113,14 @@ def refusal(text: str) -> list[str]:
             SCHEDULE % "class: CronSchedule, arg: '@daily', timezone: Europe/Zurick",
             f"{AT}[0].schedule.timezone: unknown time zone 'Europe/Zurick'. Did you mean"
             " Europe/Zurich",
+        ),
+        *(
+            (
+                SCHEDULE % f"class: CronSchedule, arg: '@daily', timezone: '{short}'",
+                f"{AT}[0].schedule.timezone: unknown time zone '{short}'. Write a place, such as"
+                " Europe/Zurich: it knows when its clocks change",
+            )
+            for short in ("CEST", "UTC+2", "+02:00", "GMT +1")
         ),
         (
             SCHEDULE % "class: RRuleSchedule, arg: 'FREQ=DAILY;COUNT=2'",
@@ -110,6 +154,36 @@ def test_a_mistake_is_reported_with_file_path_and_reason(text: str, line: str) -
         ("{!!int [1]: 2}", ":1: expected a scalar node"),
         ("{!!int x: 2}", ": is no usable YAML: invalid literal"),
         ("{}\n---\n{}", ":2: but found another document"),
+        *(
+            (f"vos: [a]\n{text}", f":2: {said}")
+            for text, said in [
+                ("\tx: y", "found character '\\t' that cannot start any token: indent with spaces"),
+                *(
+                    (f"x: {begin}", f"{reason}: write text that begins with {begin[0]} in quotes")
+                    for begin, reason in [
+                        ("* 6 * * *", "expected alphabetic or numeric character, but found ' '"),
+                        ("*.cern.ch", "expected alphabetic or numeric character, but found '.'"),
+                        ("*every", "found undefined alias 'every'"),
+                        ("& co", "expected alphabetic or numeric character, but found ' '"),
+                        ("@daily", "found character '@' that cannot start any token"),
+                        ("%x", "found character '%' that cannot start any token"),
+                        ("`x`", "found character '`' that cannot start any token"),
+                        ("!x y", "could not determine a constructor for the tag '!x'"),
+                    ]
+                ),
+                ("x: | y", "expected a comment or a line break, but found 'y': write text that be"),
+                ('x: "\\.ch"', "found unknown escape character '.': in double quotes a backslash"),
+                ("x: a: b", "mapping values are not allowed here: write text with ': ' in it in"),
+                ("x: - a", "sequence entries are not allowed here: begin a list on the line aft"),
+                (" y: b", "expected <block end>, but found '<block mapping start>': keys of one"),
+                ("x: [a", "expected ',' or ']', but got '<stream end>': is a bracket before it"),
+                ("x: 'a", "found unexpected end of stream: is a quotation mark before it not"),
+            ]
+        ),
+        (
+            "x:\n    y: 1\n  z: 2",
+            ":3: expected <block end>, but found '<block mapping start>': key",
+        ),
         ("vos: [\x00]", ": is no usable YAML: "),
         ("[" * 5_000, ": is no usable YAML: maximum recursion"),
     ],
@@ -174,6 +248,14 @@ KNOWN = "known are ConcurrencyLimiter, RateLimiter."
         (
             NODE % "RateLimiter: ",
             ".Job[7].RateLimiter: must be a mapping of limit and window_seconds, not None",
+        ),
+        (
+            LIMITS % "RateLimiter: {Task: {T: {limit: 5}}}",
+            ".RateLimiter: is a limiter: an object type, such as Task, comes first, as in",
+        ),
+        (
+            LIMITS % "Task: {RateLimiter: {limit: 5}}",
+            ".Task.RateLimiter: is a limiter: a key of Task, or 'default', comes first, as in",
         ),
         (NODE % "ConcurrencyLimiter: {}", ".Job[7].ConcurrencyLimiter.limit: is missing"),
         (

@@ -126,18 +126,18 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
             )
         ),
         *(
-            (f"soft-timeout: {value}", ".soft-timeout: Input should be ")
+            (f"soft-timeout: {value}", ".soft-timeout: must be ")
             for value in ("0", "-1", "yes", "'60'", ".nan", ".inf", "[1]", "31622401", "1m")
         ),
         (
             "soft-timeout: 90, hard-timeout: 60.5",
             ".hard-timeout: must not be shorter than soft-timeout: 60.5 s < 90 s",
         ),
-        ("dlq-eligible: 'true'", ".dlq-eligible: Input should be a valid boolean"),
-        ("dlq-eligible: 1", ".dlq-eligible: Input should be a valid boolean"),
-        ("retry-policy: NoRetry", ".retry-policy: must be a mapping; write {} for an empty one"),
+        ("dlq-eligible: 'true'", ".dlq-eligible: must be true or false"),
+        ("dlq-eligible: 1", ".dlq-eligible: must be true or false"),
+        ("retry-policy: NoRetry", ".retry-policy: must be a mapping: write {class: NoRetry}"),
         (RETRY % "", ".retry-policy.class: is missing"),
-        (RETRY % "class: 5", ".retry-policy.class: Input should be a valid string"),
+        (RETRY % "class: 5", ".retry-policy.class: must be text, not a number"),
         (
             RETRY % "class: NoRetry, arg: 5",
             ".retry-policy.arg: unknown key 'arg', known are class, args. Did you mean args?",
@@ -163,7 +163,7 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
         *(
             (
                 RETRY % f"class: ExponentialBackoff, args: {{{argument}}}",
-                f".retry-policy.args.{argument.partition(':')[0]}: Input should be ",
+                f".retry-policy.args.{argument.partition(':')[0]}: must be ",
             )
             for argument in (
                 "max_retries: '3'",
@@ -175,10 +175,10 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
                 "jitter: yes",
             )
         ),
-        (RETRY % "class: PatientPolicy", ".retry-policy.args.pause: Field required"),
+        (RETRY % "class: PatientPolicy", ".retry-policy.args.pause: is missing"),
         (
             RETRY % "class: PatientPolicy, args: {pause: PT5M, kinds: [a, 1]}",
-            ".retry-policy.args.kinds[1]: Input should be a valid string",
+            ".retry-policy.args.kinds[1]: must be text, not a number",
         ),
         (
             RETRY % "class: ExplodingPolicy",
@@ -275,7 +275,7 @@ def test_an_entry_says_what_becomes_of_late_occurrences() -> None:
         ("catch-up: al", ".catch-up: is 'al', but must be one, skip or all. Did you mean all?"),
         ("catch_up: one", ".catch_up: unknown key 'catch_up', known are name, schedule, args,"),
         *(
-            (f"catch-up: all, catch-up-limit: {value}", ".catch-up-limit: Input should be ")
+            (f"catch-up: all, catch-up-limit: {value}", ".catch-up-limit: must be ")
             for value in ("0", "-1", "1001", "1.0", "yes", "'5'")
         ),
         ("catch-up: all, catch-up-limit: ", ".catch-up-limit: has no value: "),
@@ -284,7 +284,7 @@ def test_an_entry_says_what_becomes_of_late_occurrences() -> None:
             for text in ("catch-up-limit: 5", "catch-up: one, catch-up-limit: 5")
         ),
         *(
-            (f"jitter: {value}", ".jitter: Input should be ")
+            (f"jitter: {value}", ".jitter: must be ")
             for value in ("-0.1", "86401", ".nan", ".inf", "'5'", "yes", "{}")
         ),
     ],

@@ -158,6 +158,19 @@ ONE = "{ConcurrencyLimiter: {limit: 1}}"
             ],
         ),
         (
+            "Jobb: {}, Transformaton: {a: {}}, job: {}, Task: {RemovFile: {}, default: {}}",
+            [
+                "Jobb: unknown object type 'Jobb', known are KNOWN. Did you mean job?",
+                "Transformaton: unknown object type 'Transformaton', known are KNOWN."
+                " Did you mean transformation?",
+                "Task.RemovFile: unknown task class 'RemovFile'. Did you mean RemoveFile?",
+            ],
+        ),
+        (
+            f"Jobb: {{a: {{}}, b: {ONE}}}",
+            ["Jobb: unknown object type 'Jobb', known are KNOWN. Did you mean job?"],
+        ),
+        (
             f"Job: {{a: {ONE}}}, job: {{a: {ONE}}}",
             ["job.a.ConcurrencyLimiter: is written twice, for object type job"],
         ),

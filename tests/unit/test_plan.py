@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from nonet.config import TaskConfig, parse_config
+from nonet.config import TaskConfig, dotted, parse_config
 from nonet.errors import ConfigurationError
-from nonet.scheduler.plan import Entry, describe, entries
+from nonet.scheduler.plan import Entry, describe, dropped, entries
 from nonet.schedules import (
     CatchUp,
     CronSchedule,
@@ -185,6 +185,53 @@ vo-overrides: {a: {periodic-tasks: {Sleeping: [], Nothing: []}}}
         " write it under common",
         "c.yaml:9: vo-overrides.a.periodic-tasks.Nothing: unknown periodic task 'Nothing'.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("classes", "others", "reason"),
+    [
+        ({}, [], "unknown periodic task 'Sweep'. No task is registered: install a package with"),
+        ({}, ["files:Audit"], "unknown periodic task 'Sweep'."),
+        (CLASSES, ["files:Audit"], ""),
+        ({}, ["files:Sweep"], "is a task that is not periodic: only code and 'task-run submit'"),
+    ],
+)
+def test_a_class_that_cannot_be_periodic_is_told_from_an_unknown_one(
+    classes: dict[str, type[PeriodicBaseTask]], others: list[str], reason: str
+) -> None:
+    """Nothing registered, nothing of this name, and a task that is submitted by hand."""
+    config = parse_config("common: {periodic-tasks: {Sweep: []}}", "c.yaml")
+    if not reason:
+        assert entries(config, classes, (), others)
+        return
+    with pytest.raises(ConfigurationError) as refused:
+        entries(config, classes, (), others)
+    assert str(refused.value).startswith(f"c.yaml:1: common.periodic-tasks.Sweep: {reason}")
+
+
+def test_who_drops_a_class_is_known() -> None:
+    """An empty list under common drops it for every VO that has none of its own."""
+    config = parse_config(
+        """
+vos: [a, b]
+common: {periodic-tasks: {SubmitPilots: [], Sweep: [], Sleeping: [{}]}}
+vo-overrides:
+  b: {periodic-tasks: {SubmitPilots: [{}]}}
+  c: {periodic-tasks: {"wms:SubmitPilots": []}}
+""",
+        "c.yaml",
+    )
+
+    def who(name: str) -> list[tuple[str | None, str]]:
+        return [(vo, dotted(at)) for vo, at in dropped(config, name, CLASSES[name])]
+
+    assert who("wms:SubmitPilots") == [
+        ("a", "common.periodic-tasks.SubmitPilots"),
+        ("c", "vo-overrides.c.periodic-tasks.wms:SubmitPilots"),
+    ]
+    assert who("files:Sweep") == [(None, "common.periodic-tasks.Sweep")]
+    assert who("files:Sleeping") == []
+    assert who("files:Bare") == []
 
 
 def test_an_ambiguous_class_name_must_be_written_in_full() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nonet.config.models import (
     Config,
+    Leftovers,
     Location,
     RetryPolicyConfig,
     ScheduleConfig,
@@ -24,9 +25,11 @@ from nonet.config.reading import (
     problems_error,
 )
 from nonet.config.schema import json_schema
+from nonet.config.wording import unknown_argument, value_reason
 
 __all__ = [
     "Config",
+    "Leftovers",
     "Location",
     "Problem",
     "RetryPolicyConfig",
@@ -40,4 +43,6 @@ __all__ = [
     "parse_files",
     "parse_sound",
     "problems_error",
+    "unknown_argument",
+    "value_reason",
 ]

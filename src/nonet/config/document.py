@@ -36,7 +36,8 @@ class Document:
             self._read(_Loader(text, self.problems))
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
-            self.problems.append((line, str(error.problem or error.context)))
+            said = str(error.problem or error.context)
+            self.problems.append((line, said + _advice(said, str(error.context))))
         except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
             self.problems.append((0, f"is no usable YAML: {' '.join(str(error).split())}"))
 
@@ -53,6 +54,41 @@ class Document:
         """The line of the longest known beginning of `path`; 0: not known."""
         found = (self.lines.get(path[:length]) for length in range(len(path), 0, -1))
         return next((line for line in found if line), 0)
+
+
+_IN_QUOTES = ": write text that begins with {} in quotes"
+# What the parser says, or what it was about to read, and what to do about it.
+_ADVICE = (
+    (re.compile(r"character '\\t'"), ": indent with spaces, not with tabs"),
+    (re.compile(r"character '([@`%])' that cannot start"), _IN_QUOTES),
+    (re.compile(r"while scanning an (alias)|undefined (alias)"), _IN_QUOTES.format("*")),
+    (re.compile(r"while scanning an anchor"), _IN_QUOTES.format("&")),
+    (re.compile(r"constructor for the tag"), _IN_QUOTES.format("!")),
+    (re.compile(r"scanning a block scalar"), _IN_QUOTES.format("| or >")),
+    (
+        re.compile(r"unknown escape character"),
+        ": in double quotes a backslash is written twice, in single quotes once",
+    ),
+    (
+        re.compile(r"mapping values are not allowed"),
+        ": write text with ': ' in it in quotes, and keys of one mapping below each other",
+    ),
+    (
+        re.compile(r"sequence entries are not allowed"),
+        ": begin a list on the line after its key, or write text that begins with '- ' in quotes",
+    ),
+    (re.compile(r"expected <block end>"), ": keys of one mapping stand below each other"),
+    (re.compile(r"expected ',' or '([\]}])'"), ": is a bracket before it not closed?"),
+    (re.compile(r"while scanning a quoted scalar"), ": is a quotation mark before it not closed?"),
+)
+
+
+def _advice(said: str, context: str) -> str:
+    """What helps somebody who has never seen a parser; empty if we do not know."""
+    for pattern, advice in _ADVICE:
+        if found := pattern.search(said) or pattern.search(context):
+            return advice.format(*found.groups())
+    return ""
 
 
 def _lines(node: yaml.Node, at: Path, loader: _Loader) -> Iterator[tuple[Path, int]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
@@ -25,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 
+from nonet.config.wording import unknown_argument, value_reason
 from nonet.errors import ConfigurationError, suggestion
 from nonet.limits import LimitRule, read_limits, written_limits
 from nonet.outcomes import summarize
@@ -213,10 +215,14 @@ class TaskOverride(Section):
 
 def _distinct_names(entries: list[TaskConfig]) -> list[TaskConfig]:
     names = [entry.name for entry in entries]
-    if len(entries) > 1 and None in names:
-        raise ValueError(f"entry {names.index(None)} needs a name, because there are several")
-    if twice := _twice(names):
-        raise ValueError(f"several entries have the same name: {twice}")
+    problems: list[tuple[Location, str]] = []
+    for index, name in enumerate(names):
+        if name is None and len(names) > 1:
+            problems.append(((index,), "needs a name, because there are several entries"))
+        elif name in names[:index]:
+            before = names.index(name)
+            problems.append(((index,), f"has the same name as entry [{before}]: {name}"))
+    _raise_problems(problems)
     return entries
 
 
@@ -243,6 +249,20 @@ class SectionConfig(Section):
     tasks: dict[Name, TaskOverride] = Field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What stands in a file and is not among the values, so that mistakes in it are found too.
+
+    Attributes:
+        arguments: place and value of ``args`` of entries whose class was left out, because
+            something else is wrong with one of them.
+        limits: places of object types and keys below which no limiter is written.
+    """
+
+    arguments: tuple[tuple[Location, Mapping[str, Any]], ...] = ()
+    limits: tuple[Location, ...] = ()
+
+
 class Config(Section):
     """The whole document.
 
@@ -257,6 +277,7 @@ class Config(Section):
     vo_overrides: dict[Name, SectionConfig] = Field(default_factory=dict, alias="vo-overrides")
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)
+    _leftovers: Leftovers = PrivateAttr(Leftovers())
 
     @field_validator("vos")
     @classmethod
@@ -277,9 +298,20 @@ class Config(Section):
         """
         return self._where(location) if self._where else self._source
 
-    def read_from(self, source: str, where: Callable[[Location], str] | None = None) -> Config:
+    @property
+    def leftovers(self) -> Leftovers:
+        """What the file says besides; nothing if this is no file but what was published."""
+        return self._leftovers
+
+    def read_from(
+        self,
+        source: str,
+        where: Callable[[Location], str] | None = None,
+        leftovers: Leftovers | None = None,
+    ) -> Config:
         """This document, which came from `source`; `where` is asked by the method of that name."""
         self._source, self._where = source, where
+        self._leftovers = leftovers or Leftovers()
         return self
 
     @property
@@ -363,12 +395,10 @@ def _made(
 
 
 def _policy_problem(policy: type[RetryPolicyBase], details: Any) -> tuple[Location, str]:
-    reason = details["msg"].removeprefix("Value error, ")
+    reason = value_reason(details)
     if details["type"] == "extra_forbidden":
-        known = list(policy.model_fields)
         key = str(details["loc"][-1])
-        named = f"known are {', '.join(known)}." if known else f"{policy.__name__} has none"
-        reason = f"unknown argument {key!r}, {named}{suggestion(key, known)}"
+        reason = unknown_argument(key, list(policy.model_fields), policy.__name__)
     return details["loc"], reason
 
 
@@ -400,8 +430,8 @@ def _raise_problems(problems: Sequence[tuple[Location, str]]) -> None:
         )
 
 
-def _twice(names: Sequence[str | None]) -> str:
-    return ", ".join(sorted({name for name in names if name and names.count(name) > 1}))
+def _twice(names: Sequence[str]) -> str:
+    return ", ".join(sorted({name for name in names if names.count(name) > 1}))
 
 
 def _as_value_error(check: Callable[[], object]) -> None:

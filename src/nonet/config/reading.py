@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,6 +12,7 @@ from nonet.config.document import Document
 from nonet.config.models import (
     WRITTEN,
     Config,
+    Leftovers,
     Location,
     RetryPolicyConfig,
     ScheduleConfig,
@@ -21,6 +22,7 @@ from nonet.config.models import (
     TaskOverride,
     dotted,
 )
+from nonet.config.wording import place_reason, value_reason
 from nonet.errors import ConfigurationError, suggestion
 
 Problem = tuple[str, Location, str]
@@ -68,6 +70,7 @@ def parse_sound(texts: Iterable[tuple[str, str]], source: str) -> tuple[Config, 
     merged = _Merger(source)
     for name, text in texts:
         merged.add(name, text)
+    arguments: tuple[tuple[Location, Mapping[str, Any]], ...] = ()
     try:
         config = Config.model_validate(merged.document, context=WRITTEN)
     except ValidationError as error:
@@ -75,8 +78,11 @@ def parse_sound(texts: Iterable[tuple[str, str]], source: str) -> tuple[Config, 
         for details in wrong:
             location = _location(details)
             merged.problems.append((merged.where(location), location, _reason(details)))
-        config = _sound(merged.document, map(_location, wrong))
-    return config.read_from(source, merged.where), merged.problems
+        places = [_location(details) for details in wrong]
+        config = _sound(merged.document, places)
+        arguments = tuple(_lost_arguments(merged.document, places))
+    leftovers = Leftovers(arguments, tuple(_empty_limits(merged.document)))
+    return config.read_from(source, merged.where, leftovers), merged.problems
 
 
 def _location(details: Any) -> Location:
@@ -111,6 +117,39 @@ def _remove(node: Any, path: Location) -> None:
             node.pop(part, None)
             return
         node = inner
+
+
+def _lost_arguments(
+    document: Mapping[Any, Any], wrong: Collection[Location]
+) -> Iterator[tuple[Location, Mapping[str, Any]]]:
+    """The arguments that are sound themselves, of the classes that `_sound` leaves out."""
+    lost = dict.fromkeys(place[: _whole(place)] for place in wrong if "periodic-tasks" in place)
+    for at in lost:
+        entries = _value_at(document, at)
+        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+            here = (*at, index, "args")
+            args = entry.get("args") if isinstance(entry, dict) else None
+            if isinstance(args, dict) and not any(place[: len(here)] == here for place in wrong):
+                yield here, args
+
+
+def _empty_limits(document: Mapping[Any, Any]) -> Iterator[Location]:
+    vos = _value_at(document, ("vo-overrides",))
+    of_vos = [("vo-overrides", vo) for vo in vos] if isinstance(vos, dict) else []
+    for at in [("common",), *of_vos]:
+        here = (*at, "limits")
+        section = _value_at(document, here)
+        for name, keys in section.items() if isinstance(section, dict) else ():
+            if keys == {}:
+                yield (*here, name)
+            elif isinstance(keys, dict):
+                yield from ((*here, name, key) for key, item in keys.items() if item == {})
+
+
+def _value_at(node: Any, path: Location) -> Any:
+    for part in path:
+        node = node.get(part) if isinstance(node, dict) else None
+    return node
 
 
 def problems_error(problems: Iterable[Problem]) -> ConfigurationError:
@@ -181,21 +220,17 @@ def _place(file: str, line: int) -> str:
 
 def _reason(details: Any) -> str:
     """What is wrong, in our words where pydantic's do not help an administrator."""
-    kind, message, location = details["type"], details["msg"], details["loc"]
-    if location[-1:] == ("[key]",):
-        return f"as a key: {message}"
-    if kind in ("model_type", "dict_type"):
-        return "must be a mapping; write {} for an empty one"
-    if kind == "missing":
-        return "is missing"
+    kind = details["type"]
+    if details["loc"][-1:] == ("[key]",):
+        return f"as a key: {value_reason(details)}"
     if kind == "enum":
         known = details["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         written = details["input"]
         reason = f"is {written!r:.40}, but must be {', '.join(known[:-1])} or {known[-1]}."
         return (reason + suggestion(str(written), known)).removesuffix(".")
     if kind == "extra_forbidden":
-        return _unknown_key(location)
-    return str(message).removeprefix("Value error, ")
+        return _unknown_key(details["loc"])
+    return place_reason(_location(details), details)
 
 
 def _unknown_key(location: Location) -> str:

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from nonet.config import Config, problems_error
 from nonet.errors import ConfigurationError
 from nonet.limits import Limit, LimitAddress
-from nonet.outcomes import summarize
 from nonet.overrides import override_problems
 from nonet.registry import Registry
+from nonet.scheduler.entry_arguments import argument_problems, refusal
 from nonet.scheduler.limits import configured_limits
-from nonet.scheduler.plan import Entry, entries, is_vo_aware, periodic_classes
+from nonet.scheduler.plan import Entry, PeriodicClass, all_vos, entries, periodic_classes
 from nonet.service import who
 from nonet.sources import Source
 from nonet.stores.leadership import DeposedError
 from nonet.stores.limits import Limits, limits_version
 from nonet.stores.publication import Publication
-from nonet.task import declared_locks
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +39,13 @@ class Checked:
     Attributes:
         entries: all periodic entries, disabled ones too.
         limits: all limits, by their addresses.
+        warnings: what is fine and still may not be meant.
     """
 
     config: Config
     entries: list[Entry]
     limits: Mapping[LimitAddress, Limit]
+    warnings: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
@@ -61,48 +62,61 @@ def check(config: Config, registry: Registry, vos: Iterable[str] = ()) -> Checke
     Raises:
         ConfigurationError: all problems at once, each with its place.
     """
-    planned: list[Entry] = []
+    found: list[Entry] = []
     limits: dict[LimitAddress, Limit] = {}
     problems: list[str] = []
     vos = tuple(vos)
     classes = periodic_classes(registry)
+    names = {item.name for item in registry}
     with _noting(problems):
-        for entry in entries(config, classes, vos):
-            with _noting(problems):
-                if _can_be_made(entry, config, registry):
-                    planned.append(entry)
+        found = entries(config, classes, vos, names - classes.keys())
     with _noting(problems):
-        limits = configured_limits(config, {item.name.rpartition(":")[2] for item in registry})
+        if wrong := argument_problems(config, registry, vos):
+            raise problems_error(wrong)
+    with _noting(problems):
+        limits = configured_limits(config, {name.rpartition(":")[2] for name in names})
     with _noting(problems):
         if wrong := override_problems(config, registry):
             raise problems_error(wrong)
     if problems:
         raise ConfigurationError("\n".join(problems))
-    per_vo = [name for name, cls in classes.items() if is_vo_aware(cls)]
-    if per_vo and not (config.vos or config.vo_overrides or vos):
-        logger.warning("%s: nothing is planned, no VO is configured", ", ".join(per_vo))
-    return Checked(config, planned, limits)
+    planned, warnings = _that_can_be_made(found, registry)
+    if lacking := _lacking_a_vo(config, classes, vos):
+        warnings.append(
+            f"{', '.join(lacking)}: nothing is planned, because no VO is configured: list them"
+            " under vos"
+        )
+    return Checked(config, planned, limits, tuple(warnings))
 
 
-def _can_be_made(entry: Entry, config: Config, registry: Registry) -> bool:
-    """Whether the entry's task can be constructed.
+def _that_can_be_made(found: Iterable[Entry], registry: Registry) -> tuple[list[Entry], list[str]]:
+    """The entries without those of classes that need arguments, and what to say of these.
 
-    A configured one that cannot makes the configuration bad; a class that cannot be made
-    without configuration is left out, so that it does not stop all others.
+    What is configured can be made, see `argument_problems`. A class that nobody configures is left
+    out, so that it does not stop all others.
     """
-    task_class = registry.get(entry.task_name)
-    try:
-        task = task_class.arguments.build(entry.args)
-        task_class.arguments.pack(task)
-        declared_locks(task)
-    except BaseException as error:  # the author's constructor may raise anything
-        why = summarize(error)
-        message = f"periodic entry {entry.key}: {why.text or why.type}"
-        if entry.origin != "class":
-            raise ConfigurationError(f"{config.source}: {entry.origin}: {message}") from error
-        logger.error("%s; it is not planned until it is configured", message)
-        return False
-    return True
+    planned: list[Entry] = []
+    warnings: dict[str, None] = {}
+    for entry in found:
+        why = ""
+        if entry.origin == "class":
+            why = refusal(registry.get(entry.task_name), entry.args)
+        if not why:
+            planned.append(entry)
+        elif entry.enabled:
+            text = f"{entry.task_name}: is not planned until it is configured: {why}"
+            warnings[text] = None
+    return planned, list(warnings)
+
+
+def _lacking_a_vo(
+    config: Config, classes: Mapping[str, PeriodicClass], vos: Iterable[str]
+) -> list[str]:
+    """The classes that run per VO, and would run if there was one."""
+    if all_vos(config, vos):
+        return []
+    with_one = entries(config, classes, ["any"])
+    return sorted({entry.task_name for entry in with_one if entry.vo and entry.enabled})
 
 
 class ConfigurationLoop:
@@ -188,6 +202,8 @@ class ConfigurationLoop:
         """Let a configuration hold from now on."""
         self._adopt_them(checked.entries)
         self.current = checked
+        for warning in checked.warnings:
+            logger.warning("%s", warning)
         logger.info(
             "configuration %s applied: %d periodic entries, %d limits",
             checked.version,

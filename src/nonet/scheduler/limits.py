@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
-from nonet.config import Config, Location, SectionConfig, problems_error
-from nonet.limits import Limit, LimitAddress, resolve_limits
+from nonet.config import Config, Location, problems_error
+from nonet.limits import Limit, LimitAddress, find_problem, resolve_limits
 
 
 def configured_limits(config: Config, task_classes: Collection[str]) -> dict[LimitAddress, Limit]:
@@ -17,16 +17,27 @@ def configured_limits(config: Config, task_classes: Collection[str]) -> dict[Lim
     Raises:
         ConfigurationError: all problems at once, each with its path in the configuration.
     """
-    sections: list[tuple[Location, str, SectionConfig]] = [(("common",), "", config.common)]
-    sections += [(("vo-overrides", vo), vo, section) for vo, section in config.vo_overrides.items()]
     limits: dict[LimitAddress, Limit] = {}
-    problems: list[tuple[str, Location, str]] = []
-    for at, vo, section in sections:
+    problems: dict[Location, str] = {}
+    for at, vo, section in config.sections:
         found, wrong = resolve_limits(section.limits, vo, task_classes)
         limits |= found
-        for place, reason in wrong:
-            here = (*at, "limits", *place)
-            problems.append((config.where(here), here, reason))
+        problems |= {(*at, "limits", *place): reason for place, reason in wrong}
+    for place, reason in _of_empty(config, task_classes):
+        problems.setdefault(place, reason)
     if problems:
-        raise problems_error(problems)
+        raise problems_error((config.where(at), at, reason) for at, reason in problems.items())
     return limits
+
+
+def _of_empty(config: Config, task_classes: Collection[str]) -> Iterator[tuple[Location, str]]:
+    """Object types and keys that set no limit: they are misspelt like others."""
+    for at in config.leftovers.limits:
+        depth = 2 if at[0] == "common" else 3
+        section, (object_type, *key) = at[:depth], at[depth:]
+        found = find_problem(
+            at[depth:], str(object_type), str(key[0]) if key else None, task_classes
+        )
+        if not isinstance(found, str):
+            place, reason = found
+            yield (*section, *place), reason

@@ -5,17 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from nonet import keys
 from nonet.config import Config, Location, SectionConfig, TaskConfig, problems_error
-from nonet.errors import suggestion
+from nonet.errors import NEXT_STEP_NO_TASK, suggestion
 from nonet.outcomes import summarize
 from nonet.registry import Registry
 from nonet.schedules import CatchUp, Overlap, TaskScheduleBase
-from nonet.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
+from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 PeriodicClass = type[PeriodicBaseTask]
 
@@ -93,7 +93,10 @@ def _digest(text: str) -> str:
 
 
 def entries(
-    config: Config, classes: Mapping[str, PeriodicClass], vos: Iterable[str] = ()
+    config: Config,
+    classes: Mapping[str, PeriodicClass],
+    vos: Iterable[str] = (),
+    others: Collection[str] = (),
 ) -> list[Entry]:
     """All entries, of configured classes and of those with a schedule of their own.
 
@@ -103,41 +106,64 @@ def entries(
         config: the central configuration.
         classes: the registered periodic classes by full name.
         vos: further virtual organisations, from entry points.
+        others: full names of registered classes that are not periodic, for messages.
 
     Raises:
         ConfigurationError: all problems at once, each with its path in the configuration.
     """
-    return _Planner(config, classes, vos).plan()
+    return _Planner(config, classes, vos, others).plan()
+
+
+def dropped(
+    config: Config, name: str, cls: PeriodicClass, vos: Iterable[str] = ()
+) -> list[tuple[str | None, Location]]:
+    """For which VOs (None: for the installation) a list without entries drops a class, and where.
+
+    Args:
+        name: its full name.
+        vos: as for `entries`.
+    """
+    planner = _Planner(config, {name: cls}, vos)
+    return [(vo, here) for _, vo, (here, written) in planner.written() if here and not written]
 
 
 class _Planner:
     """Collects entries and problems in one pass over the configuration."""
 
     def __init__(
-        self, config: Config, classes: Mapping[str, PeriodicClass], vos: Iterable[str]
+        self,
+        config: Config,
+        classes: Mapping[str, PeriodicClass],
+        vos: Iterable[str],
+        others: Collection[str] = (),
     ) -> None:
         self._config = config
         self._classes = classes
-        self._vos = list(dict.fromkeys([*config.vos, *config.vo_overrides, *vos]))
+        self._vos = all_vos(config, vos)
+        self._others = others
         self._problems: list[tuple[str, Location, str]] = []
 
     def plan(self) -> list[Entry]:
+        found = [
+            entry
+            for task_name, vo, (here, task_configs) in self.written()
+            for entry in self._entries_of(task_name, vo, here, task_configs)
+        ]
+        if self._problems:
+            raise problems_error(self._problems)
+        return found
+
+    def written(self) -> Iterator[tuple[str, str | None, tuple[Location, Sequence[TaskConfig]]]]:
+        """Of each class and VO the entries that hold, and where they are written, if they are."""
         common = self._section(("common",), self._config.common)
         overrides = {
             vo: self._section(("vo-overrides", vo), section, vo=vo)
             for vo, section in self._config.vo_overrides.items()
         }
-        found = [
-            entry
-            for task_name, cls in self._classes.items()
-            for vo in (self._vos if is_vo_aware(cls) else [None])
-            for entry in self._entries_of(
-                task_name, vo, overrides.get(vo or "", {}).get(task_name) or common.get(task_name)
-            )
-        ]
-        if self._problems:
-            raise problems_error(self._problems)
-        return found
+        for task_name, cls in self._classes.items():
+            for vo in self._vos if is_vo_aware(cls) else [None]:
+                found = overrides.get(vo or "", {}).get(task_name) or common.get(task_name)
+                yield task_name, vo, found or ((), [TaskConfig()])
 
     def _section(
         self, at: Location, section: SectionConfig, vo: str | None = None
@@ -160,16 +186,18 @@ class _Planner:
         return configured
 
     def _resolve(self, written: str, here: Location) -> str | None:
-        if written in self._classes:
-            return written
-        matching = [name for name in self._classes if name.rpartition(":")[2] == written]
+        matching = matching_classes(written, self._classes)
         if len(matching) == 1:
             return matching[0]
-        reason = (
-            f"the class name is ambiguous: write {' or '.join(matching)}"
-            if matching
-            else f"unknown periodic task {written!r}.{suggestion(written, self._classes)}"
-        )
+        if matching:
+            reason = f"the class name is ambiguous: write {' or '.join(matching)}"
+        elif matching_classes(written, self._others):
+            reason = "is a task that is not periodic: only code and 'task-run submit' submit it"
+        else:
+            hint = suggestion(written, self._classes)
+            if not self._classes and not self._others:
+                hint = NEXT_STEP_NO_TASK
+            reason = f"unknown periodic task {written!r}.{hint}"
         self._problem(here, reason)
         return None
 
@@ -189,10 +217,10 @@ class _Planner:
         self,
         task_name: str,
         vo: str | None,
-        configured: tuple[Location, Sequence[TaskConfig]] | None,
+        here: Location,
+        task_configs: Sequence[TaskConfig],
     ) -> Iterator[Entry]:
         cls = self._classes[task_name]
-        here, task_configs = configured or ((), [TaskConfig()])
         for task_config in task_configs:
             schedule = (
                 task_config.schedule.build() if task_config.schedule else _default_schedule(cls)
@@ -221,7 +249,7 @@ class _Planner:
         self._problems.append((self._config.where(here), here, reason))
 
 
-def is_vo_aware(cls: PeriodicClass) -> bool:
+def is_vo_aware(cls: type[BaseTask]) -> bool:
     """Whether a class has one task per VO."""
     return issubclass(cls, PeriodicVoAwareBaseTask)
 
@@ -229,6 +257,26 @@ def is_vo_aware(cls: PeriodicClass) -> bool:
 def _default_schedule(cls: PeriodicClass) -> TaskScheduleBase | None:
     schedule: TaskScheduleBase | None = _declared(cls, "_schedule", "default_schedule")
     return schedule
+
+
+def all_vos(config: Config, vos: Iterable[str] = ()) -> list[str]:
+    """The virtual organisations of a configuration and further ones, each once."""
+    return list(dict.fromkeys([*config.vos, *config.vo_overrides, *vos]))
+
+
+def find_class(written: str, classes: Iterable[str]) -> str | None:
+    """The full name that a configuration means; None: none, or several."""
+    matching = matching_classes(written, classes)
+    return matching[0] if len(matching) == 1 else None
+
+
+def matching_classes(written: str, classes: Iterable[str]) -> list[str]:
+    """The full names that a configuration may mean.
+
+    >>> matching_classes("Sweep", ["a:Sweep", "b:Sweep"]), matching_classes("a:Sweep", ["a:Sweep"])
+    (['a:Sweep', 'b:Sweep'], ['a:Sweep'])
+    """
+    return [name for name in classes if written in (name, name.rpartition(":")[2])]
 
 
 def _chosen(configured: Any, declared: Any, otherwise: Any) -> Any:

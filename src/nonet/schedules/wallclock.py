@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from nonet.errors import ConfigurationError, suggestion
 from nonet.schedules.base import TaskScheduleBase, present_or
+
+# CEST, UTC+2, +02:00: what people write instead of a zone.
+_SHORT = re.compile(r"[A-Z]{2,5}|[A-Z]{0,5} ?[+-][0-9:.]+")
 
 
 class WallClockSchedule(TaskScheduleBase):
@@ -65,7 +69,10 @@ def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (LookupError, ValueError, OSError):
-        hint = suggestion(name, available_timezones())
+        if _SHORT.fullmatch(name):
+            hint = " Write a place, such as Europe/Zurich: it knows when its clocks change"
+        else:
+            hint = suggestion(name, available_timezones())
         raise ConfigurationError(f"unknown time zone {name!r}.{hint}") from None
 
 

@@ -1,0 +1,257 @@
+"""Arguments of periodic entries: what does not fit is told where it is written, and all at once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, field_validator
+
+from nonet.config import parse_config, parse_sound, problems_error
+from nonet.errors import ConfigurationError
+from nonet.registry import Registry
+from nonet.scheduler.configuration import Checked, check
+from nonet.scheduler.entry_arguments import argument_problems
+from nonet.schedules import IntervalSeconds
+from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
+
+HOURLY = IntervalSeconds(3600)
+
+
+class Spec(BaseModel):
+    """A nested argument."""
+
+    depth: int
+
+
+@dataclass
+class Clean(PeriodicBaseTask):
+    """Needs a path."""
+
+    path: str
+    spec: Spec | None = None
+    sizes: list[int | bool] | None = None
+    _schedule = HOURLY
+    _enabled = False
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Pilots(PeriodicVoAwareBaseTask):
+    """Runs per VO."""
+
+    vo: str
+    ce_regex: re.Pattern[str] = re.compile(".*")
+    _schedule = HOURLY
+
+    def __post_init__(self) -> None:
+        if self.vo == "closed" or "cern" in self.ce_regex.pattern:
+            raise ValueError(f"{self.vo} has no such element")
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Plain(PeriodicBaseTask):
+    """Takes nothing."""
+
+    async def execute(self) -> None: ...
+
+
+class Model(PeriodicBaseTask, BaseModel):
+    """Whose validator may do anything."""
+
+    depth: int = 1
+
+    @field_validator("depth")
+    @classmethod
+    def _checked(cls, value: int) -> int:
+        if value > 8:
+            raise SystemExit("no such depth")
+        if value > 4:
+            raise ValueError("too deep")
+        return value
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Locked(PeriodicBaseTask):
+    """Whose locks depend on its argument."""
+
+    of: str
+
+    @property
+    def execution_locks(self) -> Any:
+        return [self.of]
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Needy(PeriodicBaseTask):
+    """Enabled, and cannot be made of nothing."""
+
+    path: str
+    _schedule = HOURLY
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class NeedyPilots(PeriodicVoAwareBaseTask):
+    """As `Needy`, for each VO."""
+
+    vo: str
+    path: str
+    _schedule = HOURLY
+
+    async def execute(self) -> None: ...
+
+
+def registry(*classes: type[BaseTask]) -> Registry:
+    """These classes, of category ``x``."""
+    made = Registry()
+    for cls in classes or (Clean, Pilots, Plain, Model, Locked):
+        made.add(cls, "x")
+    return made
+
+
+def told(text: str, *vos: str) -> list[str]:
+    """What is wrong with the arguments, whatever else is wrong."""
+    config, _ = parse_sound([("c.yaml", text)], "c.yaml")
+    found = argument_problems(config, registry(), vos)
+    return str(problems_error(found)).splitlines()
+
+
+AT = "c.yaml:1: common.periodic-tasks"
+
+
+@pytest.mark.parametrize(
+    ("entries", "lines"),
+    [
+        ("Clean: [{args: {path: a, spec: {depth: 1}, sizes: [1]}}]", []),
+        (
+            "Clean: [{args: {pth: /a}}]",
+            [
+                "Clean[0].args: path: is missing",
+                "Clean[0].args.pth: unknown argument 'pth', known are path, spec, sizes."
+                " Did you mean path?",
+            ],
+        ),
+        ("Clean: [{}]", ["Clean[0].args: path: is missing"]),
+        (
+            "Clean: [{args: {path: 5}}]",
+            ["Clean[0].args.path: must be text, not a number: write it"],
+        ),
+        ("Clean: [{args: {path: no}}]", ["Clean[0].args.path: must be text: YAML reads yes, no,"]),
+        (
+            "x:Clean: [{name: a, args: {path: x}}, {name: b, args: {path: x, spec: {deep: 1}}}]",
+            ["x:Clean[1].args.spec: depth: is missing"],
+        ),
+        (
+            "Clean: [{args: {path: x, spec: {depth: x}}}]",
+            ["Clean[0].args.spec.depth: must be a whole number, without unit or quotes"],
+        ),
+        (
+            "Clean: [{args: {path: x, sizes: [1, x]}}]",
+            [
+                "Clean[0].args.sizes[1]: must be a whole number, without unit or quotes; must be"
+                " true or false, without quotes"
+            ],
+        ),
+        ("Plain: [{args: {x: 1}}]", ["Plain[0].args.x: unknown argument 'x', Plain has none"]),
+        ("Model: [{args: {depth: 5}}]", ["Model[0].args.depth: too deep"]),
+        ("Model: [{args: {depth: 9}}]", ["Model[0].args: refused by Model: no such depth"]),
+        ("Locked: [{args: {of: x}}]", ["Locked[0].args: refused by Locked: it must give a list"]),
+        (
+            "Pilots: [{args: {ce_regex: '(', x: 1}}]",
+            [
+                "Pilots[0].args.ce_regex: must be a valid regular expression",
+                "Pilots[0].args.x: unknown argument 'x', known are ce_regex.",
+            ],
+        ),
+        ("Pilots: [{args: {ce_regex: cern}}]", []),  # nobody runs it, and it may fit some VO
+        ("Nothing: [{args: {x: 1}}]", []),  # a problem of its own, as are these:
+        ("Pilots: [{args: {vo: 5}}]", []),
+        ("Clean: [{args: [1]}]", []),
+        ("Clean: {args: {pth: 1}}", []),
+        ("Clean: [{args: {1: x}}]", []),
+        ("Clean: [x]", []),
+        (
+            "Clean: [{enabled: 5, args: {pth: 1}}, {args: {path: x}}]",
+            ["Clean[0].args: path: is missing", "Clean[0].args.pth: unknown argument 'pth'"],
+        ),
+        (
+            "Clean: [{args: {path: 5}}, {nome: x}, {name: a, args: {path: 6}}]",
+            ["Clean[0].args.path: must be text", "Clean[2].args.path: must be text"],
+        ),
+    ],
+)
+def test_each_argument_that_does_not_fit_is_told_where_it_is(
+    entries: str, lines: list[str]
+) -> None:
+    """Place, reason and nearest name, also beside mistakes of other kinds."""
+    for extra in ("", "vos: [a, a]\n"):
+        found = told(f"common: {{periodic-tasks: {{{entries}}}}}\n{extra}")
+        assert len(found) == len(lines)
+        for line, wanted in zip(found, lines, strict=True):
+            assert line.startswith(f"{AT}.{wanted}")
+
+
+def test_an_entry_is_tried_with_every_vo_that_runs_it() -> None:
+    """A common one with those that do not replace it; the same mistake is told once."""
+    text = """
+vos: [a, closed]
+common: {periodic-tasks: {Pilots: [{args: {ce_regex: %s}}]}}
+vo-overrides:
+  %s: {periodic-tasks: {Pilots: [{args: {ce_regex: z}}]}}
+"""
+    at = "common.periodic-tasks.Pilots[0].args"
+    reason = "refused by Pilots: {} has no such element"
+    assert told(text % ("x", "b")) == [f"c.yaml:3: {at}: {reason.format('closed')}"]
+    assert told(text % ("x", "closed")) == [
+        f"c.yaml:5: vo-overrides.closed.periodic-tasks.Pilots[0].args: {reason.format('closed')}"
+    ]
+    assert len(told(text % ("'('", "b"), "c", "d")) == 1
+
+
+def checked(text: str, *classes: type[BaseTask], vos: tuple[str, ...] = ()) -> Checked:
+    return check(parse_config(text, "c.yaml"), registry(*classes), vos)
+
+
+def test_a_value_is_not_repeated() -> None:
+    """An argument may be secret, and this text goes into logs and health."""
+    with pytest.raises(ConfigurationError) as refused:
+        checked("common: {periodic-tasks: {Model: [{args: {depth: s3cret}}]}}", Model)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_good_configuration_warns_once_of_what_does_not_run() -> None:
+    """Enabled classes that need arguments, and those per VO where there is no VO."""
+    assert checked("{}", Clean, Pilots, Needy, NeedyPilots).warnings == (
+        "x:Needy: is not planned until it is configured: path: is missing",
+        "x:NeedyPilots, x:Pilots: nothing is planned, because no VO is configured: list them"
+        " under vos",
+    )
+    found = checked("vos: [a, b]", Clean, Pilots, Needy, NeedyPilots)
+    assert [text.partition(":Needy")[2] for text in found.warnings] == [
+        ": is not planned until it is configured: path: is missing",
+        "Pilots: is not planned until it is configured: path: is missing",
+    ]
+    assert {entry.task_name for entry in found.entries} == {"x:Pilots"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "common: {periodic-tasks: {Needy: [{args: {path: x}}], Pilots: [{enabled: false}]}}",
+        "common: {periodic-tasks: {Needy: [], Pilots: []}}",
+    ],
+)
+def test_nothing_is_said_of_what_is_configured_away(text: str) -> None:
+    """A class with entries of its own, a disabled and a dropped one."""
+    assert checked(text, Clean, Pilots, Needy).warnings == ()
