@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import threading
@@ -13,9 +14,9 @@ import pytest
 from nonet.config import Config
 from nonet.errors import ConfigurationError
 from nonet.settings import Settings
-from nonet.sources import Source, open_source
+from nonet.sources import Source, base, open_source
 from nonet.sources import files as module
-from nonet.sources.base import MAX_BYTES
+from nonet.sources.base import MAX_BYTES, MAX_FILES
 
 
 def source_of(path: Path, check: Callable[[Config], object] | None = None) -> Source:
@@ -127,6 +128,84 @@ async def test_what_has_not_changed_is_not_judged_again(tmp_path: Path) -> None:
     assert judged == [["good"], ["bad"]]
 
 
+DEEP = f"{'[' * 280}{']' * 280}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "common: {periodic-tasks: {T: [{args: {a: 0x%s}}]}}" % ("f" * 6000),
+            "cannot be published",
+        ),
+        (f"common: {{periodic-tasks: {{T: [{{args: {{a: {DEEP}}}}}]}}}}", "cannot be published"),
+        ("vos: [%s]" % ("[" * 5000), "c.yaml"),
+        ("vos: [0x%s]" % ("f" * 6000), "c.yaml"),
+        ("common: {periodic-tasks: {T: [{catch-up: 0x%s}]}}" % ("f" * 6000), "c.yaml"),
+        ('"\\ud800": 1', "c.yaml"),
+    ],
+)
+async def test_what_nobody_foresaw_is_a_mistake_too(tmp_path: Path, text: str, reason: str) -> None:
+    """What YAML can say and nobody can use is told as any other mistake, fit for every output."""
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=reason) as raised:
+        await source_of(file).read()
+    assert str(raised.value).startswith(str(file))
+    assert str(raised.value).encode()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("odd \ud800"),
+        SystemExit("odd"),
+        StopIteration("odd"),
+        asyncio.CancelledError("odd"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_check_may_raise_anything(tmp_path: Path, error: BaseException) -> None:
+    """It may run code of authors: whatever comes out of it is a mistake, with its kind."""
+    file = tmp_path / "c.yaml"
+    file.write_text("vos: [lhcb]")
+
+    def check(config: Config) -> None:
+        raise error
+
+    with pytest.raises(
+        ConfigurationError, match=rf"c\.yaml: .*{type(error).__name__}: .*odd"
+    ) as raised:
+        await source_of(file, check).read()
+    assert str(raised.value).encode()
+
+
+async def test_code_of_authors_that_runs_in_a_thread_may_raise_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what a future cannot hold: the read ends."""
+
+    def parse(*_: object) -> Config:
+        raise StopIteration("odd")
+
+    monkeypatch.setattr(base, "_parse", parse)
+    (tmp_path / "c.yaml").touch()
+    with pytest.raises(ConfigurationError, match="StopIteration: odd"):
+        await asyncio.wait_for(source_of(tmp_path / "c.yaml").read(), 30)
+
+
+async def test_links_that_lead_nowhere_are_said(tmp_path: Path) -> None:
+    """A link to itself, of a mount or of the whole directory; and what is no path at all."""
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "mount" / "..data").symlink_to("..data")
+    (tmp_path / "link").symlink_to("link")
+    for path in (tmp_path / "mount", tmp_path / "link"):
+        with pytest.raises(ConfigurationError, match="Too many levels of symbolic links"):
+            await source_of(path).read()
+    with pytest.raises(ConfigurationError, match="cannot be read: ValueError: embedded null byte"):
+        await source_of(tmp_path / "a\0b").read()
+
+
 async def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     """Nobody may ever write into it: it is refused at once, in a directory too."""
     os.mkfifo(tmp_path / "config.yaml")
@@ -145,6 +224,14 @@ async def test_no_more_than_four_mebibytes_are_read(tmp_path: Path) -> None:
     for path in (tmp_path / "a.yaml", Path("/dev/zero")):
         with pytest.raises(ConfigurationError, match=r"is empty|no regular file"):
             await source_of(path).read()
+
+
+async def test_no_more_than_a_thousand_files_are_read(tmp_path: Path) -> None:
+    """The message says how many there are."""
+    for number in range(MAX_FILES + 1):
+        (tmp_path / f"{number}.yaml").touch()
+    with pytest.raises(ConfigurationError, match=r"has 1001 .* files, 1000 at most"):
+        await source_of(tmp_path).read()
 
 
 # ---- a directory --------------------------------------------------------------------------------

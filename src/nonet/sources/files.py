@@ -14,12 +14,15 @@ from nonet.config import Config
 from nonet.errors import ConfigurationError
 from nonet.sources.base import (
     MAX_BYTES,
+    MAX_FILES,
     Check,
     Documents,
     Judged,
     is_document,
     judge,
+    told,
     too_large,
+    too_many,
 )
 
 # It shall be effective 2 s after a change, and workers look for what is published once a second.
@@ -100,6 +103,8 @@ def _look(path: Path) -> _Look:
             return _Look(problem=f"{error.filename or path}: cannot be read: {error.strerror}")
         except ConfigurationError as error:
             return _Look(problem=str(error))
+        except Exception as error:  # whatever it is: what holds stays, and this is told
+            return _Look(problem=f"{path}: cannot be read: {told(error)}")
     return _Look(problem=problem)
 
 
@@ -109,7 +114,10 @@ def _read_all(path: Path) -> Documents:
     documents: list[tuple[str, bytes]] = []
     left = MAX_BYTES
     version = _version(path)
-    for file in sorted(_files(*version), key=lambda file: file.name):
+    files = sorted(_files(*version), key=lambda file: file.name)
+    if len(files) > MAX_FILES:
+        raise too_many(str(path), len(files))
+    for file in files:
         content = _read(file, str(path), left)
         # Messages name what people see, not where a mount keeps it.
         documents.append((str(path / file.name), content))
@@ -126,9 +134,14 @@ def _version(path: Path) -> tuple[Path, Path | None]:
 
     They are followed once, for all files: a swap between two of them would mix versions.
     """
-    directory = path.resolve(strict=True)
+    directory = _resolved(path)
     mounted = directory / _MOUNTED
-    return directory, mounted.resolve(strict=True) if mounted.is_symlink() else None
+    return directory, _resolved(mounted) if mounted.is_symlink() else None
+
+
+def _resolved(path: Path) -> Path:
+    # Not `Path.resolve`, which makes a RuntimeError of links that lead to themselves.
+    return Path(os.path.realpath(path, strict=True))
 
 
 def _files(directory: Path, mounted: Path | None) -> Iterator[Path]:

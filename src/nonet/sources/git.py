@@ -7,12 +7,12 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from nonet.config import Config
 from nonet.errors import ConfigurationError, url_problem
-from nonet.sources.base import Check, Judged, judge
-from nonet.sources.repository import GitError, Repository
+from nonet.sources.base import Check, Judged, judge, told
+from nonet.sources.repository import Credentials, GitError, Repository
 
 _SCHEMES = ("https", "ssh", "file")
 _BRANCH = re.compile(r"[^\W_][\w./+@=-]{0,250}")
@@ -24,15 +24,17 @@ class Address:
     """A branch of a repository, and where the configuration is in it.
 
     Attributes:
-        url: for git; it may hold credentials.
+        url: for git, without what is secret.
         root: the root directory of the branch, without credentials.
         path: of a file or directory; empty: the root directory.
+        credentials: for a server of https.
     """
 
     url: str
     root: str
     branch: str
     path: str
+    credentials: Credentials | None = None
 
     @property
     def shown(self) -> str:
@@ -42,12 +44,11 @@ class Address:
     @property
     def secrets(self) -> list[str]:
         """What no message may show."""
-        parts = urlsplit(self.url)
-        hidden = [parts.password, parts.query]
-        if parts.scheme == "https":  # a token is often given as the user
-            hidden.append(parts.username)
-        found = [text for text in hidden if text]
-        return found + [unquote(text) for text in found]
+        if self.credentials is None:
+            return []
+        # A token is often given as the user.
+        hidden = [text for text in (self.credentials.user, self.credentials.password) if text]
+        return hidden + [quote(text, safe="") for text in hidden]
 
 
 def parse_address(text: str) -> Address:
@@ -70,7 +71,18 @@ def parse_address(text: str) -> Address:
     path = path.strip("/")
     if not path.isprintable() or any(part in (".", "..", "") for part in path.split("/") if path):
         raise ConfigurationError(f"NONET_CONFIG: {shown}: {path!r} is no path in a repository")
-    return Address(url, f"{shown}#{branch}", branch, path)
+    url, credentials = _taken_apart(url, parts)
+    return Address(url, f"{shown}#{branch}", branch, path, credentials)
+
+
+def _taken_apart(url: str, parts: SplitResult) -> tuple[str, Credentials | None]:
+    """A URL that may be shown to everybody on this host, and what git is told in secret."""
+    userinfo, _, host = parts.netloc.rpartition("@")
+    if parts.scheme != "https" or not userinfo:
+        return url, None
+    url = f"https://{host}{parts.path}"
+    user, has_password, password = userinfo.partition(":")
+    return url, Credentials(url, unquote(user), unquote(password) if has_password else None)
 
 
 def _split(url: str) -> SplitResult:
@@ -93,6 +105,12 @@ def _split(url: str) -> SplitResult:
     parts = urlsplit(url)
     if not parts.hostname or not parts.path.strip("/"):
         raise refused("write git+SCHEME://HOST/PATH/OF/REPOSITORY.git#BRANCH")
+    if parts.scheme == "https" and parts.query:
+        raise refused("no git server reads a query; write a token as git+https://TOKEN@HOST/…")
+    if parts.scheme == "ssh" and parts.password is not None:
+        raise refused("ssh takes no password from a URL: use a key")
+    if not unquote(parts.netloc).isprintable():
+        raise refused("control characters cannot be part of a user or password")
     # ssh would take them for options.
     if any(unquote(part or "").startswith("-") for part in (parts.hostname, parts.username)):
         raise refused("neither user nor host may begin with '-'")
@@ -141,7 +159,12 @@ class GitSource:
         # Without the credentials: a new token finds the old cache.
         place = hashlib.sha256(address.shown.encode()).hexdigest()[:16]
         self._repository = Repository(
-            cache / place, address.url, address.branch, address.path, address.secrets
+            cache / place,
+            address.url,
+            address.branch,
+            address.path,
+            address.secrets,
+            address.credentials,
         )
         self._judged: dict[str, Judged] = {}  # of the newest and the last good commit
 
@@ -168,6 +191,10 @@ class GitSource:
             raise ConfigurationError(
                 f"{self.name}: its cache under NONET_STATE_DIR cannot be used: {error}"
             ) from None
+        except ConfigurationError:
+            raise
+        except Exception as error:  # whatever it is: what holds stays, and this is told
+            raise ConfigurationError(f"{self.name}: cannot be read: {told(error)}") from error
 
     async def _choose(self, why_not_fetched: str) -> Config:
         """Take the newest commit, or the last good one.

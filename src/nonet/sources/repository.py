@@ -10,13 +10,20 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from nonet.errors import ConfigurationError
-from nonet.sources.base import MAX_BYTES, Documents, is_document, too_large
+from nonet.sources.base import (
+    MAX_BYTES,
+    MAX_FILES,
+    Documents,
+    is_document,
+    too_large,
+    too_many,
+)
 
 # The newest commit that was fetched, and the newest one whose configuration could be used.
 _NEWEST = "refs/nonet/newest"
@@ -43,6 +50,12 @@ _OPTIONS = {
     "http.lowSpeedTime": "15",
     "maintenance.autoDetach": "false",
 }
+# A credential helper. Arguments and the command line of git's own helper for https can be read by
+# everybody on this host, an environment by its own user alone.
+_ANSWER = (
+    '!answer() { test "$1" = get && '
+    'printf "username=%s\\npassword=%s\\n" "$NONET_GIT_USER" "$NONET_GIT_PASSWORD"; }; answer'
+)
 # They would lead git to another repository, or make it ask somebody.
 _NOT_INHERITED = {
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
@@ -69,6 +82,32 @@ class _Entry:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a server of https is told when it asks.
+
+    Attributes:
+        url: of the repository; no other is told.
+        password: None: the user's credential helpers are asked for one, then there is none.
+    """
+
+    url: str
+    user: str = field(repr=False)
+    password: str | None = field(repr=False)
+
+    def environment(self, number: int) -> dict[str, str]:
+        """Variables that let git know, after `number` settings that others made so."""
+        section = f"credential.{self.url.rstrip('/')}"
+        # With a password nobody else is asked, or told to keep it.
+        first = ("username", self.user) if self.password is None else ("helper", "")
+        found = {"NONET_GIT_USER": self.user, "NONET_GIT_PASSWORD": self.password or ""}
+        for name, value in (first, ("helper", _ANSWER)):
+            found[f"GIT_CONFIG_KEY_{number}"] = f"{section}.{name}"
+            found[f"GIT_CONFIG_VALUE_{number}"] = value
+            number += 1
+        return {**found, "GIT_CONFIG_COUNT": str(number)}
+
+
 class GitError(Exception):
     """A git command failed; the text is its reason, without credentials."""
 
@@ -82,12 +121,19 @@ class Repository:
         branch: its name there.
         path: of a file or directory in it; empty: the root directory.
         secrets: texts that no message may show.
+        credentials: for the server, if it is one of https.
     """
 
     in_use = "another process has been fetching it for a while"
 
     def __init__(
-        self, directory: Path, url: str, branch: str, path: str, secrets: Sequence[str]
+        self,
+        directory: Path,
+        url: str,
+        branch: str,
+        path: str,
+        secrets: Sequence[str] = (),
+        credentials: Credentials | None = None,
     ) -> None:
         self._directory = directory
         self._git_dir = directory / "repository"
@@ -95,6 +141,7 @@ class Repository:
         self._branch = branch
         self._path = path
         self._secrets = secrets
+        self._credentials = credentials
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[bool]:
@@ -159,14 +206,17 @@ class Repository:
         """The files of the configuration in a commit, in the order of their names.
 
         Raises:
-            ConfigurationError: there is none at that path, or it is too large.
+            ConfigurationError: there is none at that path, or it is too large, or too many.
             GitError: the cache is damaged.
         """
         files = await self._files(commit)
+        if len(files) > MAX_FILES:
+            raise too_many(f"commit {commit[:12]}", len(files))
         if sum(file.size for file in files) > MAX_BYTES:
             raise too_large(f"commit {commit[:12]}")
-        blobs = [await self._run("cat-file", "blob", file.id) for file in files]
-        return tuple((file.path, blob) for file, blob in zip(files, blobs, strict=True))
+        asked = "".join(f"{file.id}\n" for file in files)
+        output = await self._run("cat-file", "--batch", text=asked.encode())
+        return tuple(_contents(output, files))
 
     async def _files(self, commit: str) -> list[_Entry]:
         place = self._path or "the root directory"
@@ -220,9 +270,13 @@ class Repository:
                     file.unlink()
 
     async def _run(
-        self, *command: str, git_dir: Path | None = None, seconds: float = _COMMAND_SECONDS
+        self,
+        *command: str,
+        git_dir: Path | None = None,
+        seconds: float = _COMMAND_SECONDS,
+        text: bytes | None = None,
     ) -> bytes:
-        """The output of a git command.
+        """The output of a git command, which reads `text`.
 
         Raises:
             GitError: it failed, or did not end in time.
@@ -234,27 +288,27 @@ class Repository:
             try:
                 process = await asyncio.create_subprocess_exec(
                     *("git", *options, where, *command),
-                    stdin=asyncio.subprocess.DEVNULL,
+                    stdin=asyncio.subprocess.DEVNULL if text is None else asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=errors,
-                    env=_environment(),
+                    env=_environment(self._credentials),
                     cwd=self._directory,
                     start_new_session=True,
                 )
             except FileNotFoundError:
                 raise GitError("there is no 'git' on PATH: install the package git") from None
-            output = await self._output(process, command[0], seconds)
+            output = await self._output(process, command[0], seconds, text)
             if process.returncode:
                 errors.seek(0)
                 raise GitError(self._reason(command[0], errors.read().decode(errors="replace")))
         return output
 
     async def _output(
-        self, process: asyncio.subprocess.Process, verb: str, seconds: float
+        self, process: asyncio.subprocess.Process, verb: str, seconds: float, text: bytes | None
     ) -> bytes:
         try:
             async with asyncio.timeout(seconds):
-                output, _ = await process.communicate()
+                output, _ = await process.communicate(text)
                 return output
         except TimeoutError:
             raise GitError(f"git {verb} did not end within {seconds:g} s") from None
@@ -301,11 +355,27 @@ def _entry(line: str) -> _Entry:
     return _Entry(path, kinds.get(mode, "file"), id, int(size) if size.isdigit() else 0)
 
 
-def _environment() -> dict[str, str]:
+def _contents(output: bytes, files: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
+    """Paths and contents, of what ``cat-file --batch`` says of files."""
+    at = 0
+    for file in files:
+        head = f"{file.id} blob {file.size}\n".encode()
+        if not output.startswith(head, at):
+            raise GitError(f"it has lost {file.path}")
+        at += len(head)
+        yield file.path, output[at : at + file.size]
+        at += file.size + 1
+
+
+def _environment(credentials: Credentials | None) -> dict[str, str]:
     inherited = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
     ssh = os.environ.get("GIT_SSH_COMMAND", "ssh")
+    # Settings of whoever runs us come first.
+    count = os.environ.get("GIT_CONFIG_COUNT", "")
+    number = int(count) if count.isdecimal() else 0
     return {
         **inherited,
+        **(credentials.environment(number) if credentials else {}),
         "GIT_ALLOW_PROTOCOL": "file:https:ssh",
         "GIT_SSH_COMMAND": f"{ssh} -oBatchMode=yes -oConnectTimeout=15 -oServerAliveInterval=5",
         "GIT_TERMINAL_PROMPT": "0",
