@@ -6,7 +6,7 @@ import json
 import subprocess
 
 import pytest
-from cli.terminal import NAMESPACE, TaskRun
+from cli.terminal import NAMESPACE, Ended, TaskRun
 from example import EXAMPLE, TASKS
 from unit.json_schema import Validator
 
@@ -45,6 +45,7 @@ async def test_check_finds_the_shipped_example_good(task_run: TaskRun) -> None:
     assert found == {
         "good": True,
         "problems": [],
+        "warnings": [],
         "source": str(EXAMPLE),
         "revision": None,
         "entries": 4,
@@ -104,10 +105,40 @@ async def test_check_makes_every_task_once(task_run: TaskRun) -> None:
         "      - {name: a, args: {ce_regex: '('}}\n      - {name: b, args: {ce_rgex: x}}\n"
     )
     ended = await task_run("config", "check", file, NONET_TASKS=TASKS)
-    first, second = ended.err.splitlines()
+    at = "common.periodic-tasks.SubmitPilots"
     assert ended.code == 2
-    assert "|lhcb|a: " in first and "ce_regex" in first
-    assert "|lhcb|b: " in second and "ce_rgex" in second
+    assert ended.err.splitlines() == [
+        f"error: {file}:5: {at}[0].args.ce_regex: must be a valid regular expression",
+        f"error: {file}:6: {at}[1].args.ce_rgex: unknown argument 'ce_rgex', known are ce_regex."
+        " Did you mean ce_regex?",
+    ]
+
+
+async def test_check_warns_only_beside_a_good_configuration(task_run: TaskRun) -> None:
+    """What does not run is told once, on stderr or as JSON; of a bad file only its mistakes."""
+    file = task_run.home / "c.yaml"
+    warning = (
+        "example_tasks:SubmitPilots: nothing is planned, because no VO is configured: list them"
+        " under vos"
+    )
+    file.write_text("{}\n")
+    ended = await task_run("config", "check", file, NONET_TASKS=TASKS)
+    assert (ended.code, ended.err) == (0, f"warning: {warning}\n") and "good" in ended.out
+    ended = await task_run("config", "check", file, "--json", NONET_TASKS=TASKS)
+    assert (ended.err, ended.json["warnings"]) == ("", [warning])
+    file.write_text("vos: lhcb\n")
+    ended = await task_run("config", "check", file, NONET_TASKS=TASKS)
+    assert ended.err == f"error: {file}:1: vos: must be a list: write [lhcb]\n"
+
+
+async def test_check_without_tasks_says_what_is_missing(task_run: TaskRun) -> None:
+    """Who forgot the modules hears of them, at each class that is named."""
+    ended = await task_run("config", "check", EXAMPLE, NONET_TASKS="")
+    assert ended.code == 2
+    lines = [line for line in ended.err.splitlines() if "StorageElement" not in line]
+    assert len(lines) == 5
+    reason = "No task is registered: install a package with tasks or pass --tasks MODULE."
+    assert all(line.endswith(reason) for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +175,7 @@ async def test_check_looks_at_the_newest_commit(task_run: TaskRun) -> None:
     assert ended.code == 0 and len(ended.json["revision"]) == 40
     commit("vos: 5")
     ended = await task_run("config", "check", source)
-    assert ended.code == 2 and "c.yaml:1: vos: Input should be a valid list" in ended.err
+    assert ended.code == 2 and "c.yaml:1: vos: must be a list" in ended.err
     assert not (task_run.home / "state" / "config-git").exists()
 
 
@@ -181,7 +212,7 @@ async def test_show_tells_what_holds_and_where_it_comes_from(task_run: TaskRun) 
 
 
 async def test_show_tells_what_holds_for_a_vo(task_run: TaskRun) -> None:
-    """The entries and limits of that VO; arguments only when asked for; an unknown VO is told."""
+    """The entries and limits of that VO; arguments only when asked for; no unknown VO."""
 
     async def show(task: str, *options: str) -> dict[str, list[dict[str, object]]]:
         asked = ("config", "show", EXAMPLE, "--task", task, "--json", *options)
@@ -206,8 +237,30 @@ async def test_show_tells_what_holds_for_a_vo(task_run: TaskRun) -> None:
     ended = await task_run(
         "config", "show", EXAMPLE, "--task", "RemoveFile", "--vo", "lhbc", NONET_TASKS=TASKS
     )
-    assert ended.code == 0
-    assert ended.err == "warning: VO 'lhbc' is not configured. Did you mean lhcb?\n"
+    assert (ended.code, ended.out) == (4, "")
+    assert ended.err == "error: VO 'lhbc' is not configured. Did you mean lhcb?\n"
+
+
+async def test_show_tells_what_occurrences_do(task_run: TaskRun) -> None:
+    """What follows from the locks where nothing is said, and who drops a class."""
+    file = task_run.home / "c.yaml"
+
+    async def show(text: str, *options: str) -> Ended:
+        file.write_text(text)
+        asked = ("config", "show", file, "--task", "SubmitPilots", *options)
+        return await task_run(*asked, NONET_TASKS=TASKS)
+
+    text = "vos: [a, b]\ncommon: {periodic-tasks: {SubmitPilots: [%s]}}\n"
+    (entry, _) = (await show(text % "{}", "--json")).json["entries"]
+    assert entry["overlap"] == "skip"  # it locks itself out
+    (entry, _) = (await show(text % "{overlap: allow}", "--json")).json["entries"]
+    assert entry["overlap"] == "allow"
+    found = (await show(text % "", "--json")).json
+    by = "common.periodic-tasks.SubmitPilots"
+    assert found["entries"] == []
+    assert found["dropped"] == [{"vo": "a", "by": by}, {"vo": "b", "by": by}]
+    ended = await show(text % "", "--vo", "b")
+    assert f"no entries for VO b: dropped by {by}\n" in ended.out and "VO a" not in ended.out
 
 
 async def test_show_knows_classes_or_says_what_is_near(task_run: TaskRun) -> None:

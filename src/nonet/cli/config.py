@@ -74,8 +74,11 @@ def check(
                 typer.echo(f"error: {printable(problem)}", err=True)
             return ExitCode.USAGE
         if as_json:
-            print_json({"good": True, "problems": [], **installation.summary(checked, revision)})
+            found = installation.summary(checked, revision)
+            print_json({"good": True, "problems": [], "warnings": checked.warnings, **found})
         else:
+            for warning in checked.warnings:
+                typer.echo(f"warning: {printable(warning)}", err=True)
             typer.echo(printable(installation.in_words(checked, revision)))
         return ExitCode.OK
 
@@ -103,7 +106,7 @@ def show(
 
     Values come from the class, or from a path in the configuration: in FILE, or without it in what
     is published in Redis now. Limits are those that can apply; which of them do, the locks of each
-    task decide. Exit code 4: there is no such class.
+    task decide. Exit code 4: there is no such class, or no such VO.
     """
 
     async def command() -> int:
@@ -119,14 +122,16 @@ def show(
             if file
             else await _published(namespace, state_dir)
         )
-        installation.warn_of_vo(config, vo)
         chosen, vos = vo or "", installation.vos(config)
+        if vo is not None and vo not in vos:
+            raise NotFoundError(f"VO {vo!r} is not configured.{suggestion(vo, vos)}")
         found = {
             "task": task_class.name,
             "vo": vo,
             "source": config.source,
             "values": config_view.values(config, task_class, chosen),
             "entries": config_view.periodic(config, task_class, vos, chosen, show_args=show_args),
+            "dropped": config_view.dropped(config, task_class, vos, chosen),
             "limits": config_view.limits(
                 config, in_force, task_class, installation.registry, chosen
             ),
@@ -222,14 +227,9 @@ class _Installation:
 
     def vos(self, config: Config) -> list[str]:
         """All virtual organisations, of the configuration and of entry points."""
-        return list(dict.fromkeys([*config.vos, *config.vo_overrides, *self._vos]))
+        from nonet.scheduler.plan import all_vos
 
-    def warn_of_vo(self, config: Config, vo: str | None) -> None:
-        """Say that nothing is known of a VO; tasks may well have one that nobody configured."""
-        known = self.vos(config)
-        if vo is not None and vo not in known:
-            hint = suggestion(vo, known)
-            typer.echo(f"warning: VO {vo!r} is not configured.{hint}", err=True)
+        return all_vos(config, self._vos)
 
     def summary(self, checked: Checked, revision: str) -> dict[str, Any]:
         """What a good configuration contains, in numbers."""
@@ -304,6 +304,9 @@ def _print_view(found: dict[str, Any], as_json: bool) -> None:
     print_fields({name: found[name] for name in ("task", "vo", "source")})
     print_text("")
     _print_rows([{**row, "value": _in_words(row["value"])} for row in found["values"]])
+    for item in found["dropped"]:
+        of_vo = f" for VO {item['vo']}" if item["vo"] else ""
+        print_text(f"\nno entries{of_vo}: dropped by {item['by']}")
     for name in ("entries", "limits"):
         if found[name]:
             print_text(f"\n{name}")

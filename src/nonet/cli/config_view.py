@@ -17,12 +17,14 @@ from nonet.limits import DEFAULT, Limit, LimitAddress, find_object_type, snake_c
 from nonet.locks import TASK, LockedObjectType
 from nonet.overrides import Effective, Overrides
 from nonet.registry import Registry, TaskClass, locked_types
+from nonet.scheduler import plan
+from nonet.scheduler.periodic import overlap_of
 from nonet.scheduler.plan import Entry, describe, entries
-from nonet.schedules import CatchUp
+from nonet.schedules import CatchUp, Overlap
 from nonet.stores.leadership import Leader
 from nonet.stores.publication import Published
 from nonet.stores.results import WorkerStatus
-from nonet.task import PeriodicBaseTask
+from nonet.task import PeriodicBaseTask, task_locks
 
 # Workers apply what is published within 2 s.
 _LAG = timedelta(seconds=10)
@@ -69,6 +71,17 @@ def periodic(
         for entry in found
         if not vo or entry.vo in (vo, None)
     ]
+
+
+def dropped(
+    config: Config, task_class: TaskClass, vos: Iterable[str], vo: str
+) -> list[dict[str, Any]]:
+    """By what a periodic class has no entries, of one VO or, without one, of all."""
+    cls = task_class.cls
+    if not issubclass(cls, PeriodicBaseTask):
+        return []
+    found = plan.dropped(_of_class(config, task_class), task_class.name, cls, vos)
+    return [{"vo": of_vo, "by": dotted(at)} for of_vo, at in found if not vo or of_vo in (vo, None)]
 
 
 def limits(
@@ -154,7 +167,7 @@ def _entry(entry: Entry, task_class: TaskClass, *, show_args: bool) -> dict[str,
         "vo": entry.vo,
         "schedule": describe(entry.schedule),
         "enabled": entry.enabled,
-        "overlap": entry.overlap,
+        "overlap": entry.overlap or _natural_overlap(entry, task_class),
         "catch_up": entry.catch_up,
         "catch_up_limit": entry.catch_up_limit if entry.catch_up == CatchUp.ALL else None,
         "jitter": entry.jitter,
@@ -162,6 +175,15 @@ def _entry(entry: Entry, task_class: TaskClass, *, show_args: bool) -> dict[str,
     if show_args:
         row["args"] = masked_arguments(entry.args, task_class.cls)
     return row | {"from": entry.origin}
+
+
+def _natural_overlap(entry: Entry, task_class: TaskClass) -> Overlap | None:
+    """What the locks of its task lead to; None if it cannot be made."""
+    try:
+        task = task_class.arguments.build(entry.args)
+        return overlap_of(task_locks(task, task_class.name, {}))
+    except BaseException:  # the author's constructor may raise anything
+        return None
 
 
 def _limit_origins(config: Config) -> Mapping[LimitAddress, str]:
