@@ -246,8 +246,8 @@ def _none_of(
         no_vo = " and a VO for it" * issubclass(cls, PeriodicVoAwareBaseTask)
         otherwise = f"the leading scheduler has none: does it have its code (NONET_TASKS){no_vo}?"
         return f"no entry of {task} is planned: {reason or otherwise}"
-    names = {name for item in known for name in names_of(item.task)}
-    names |= {name for name, one in registered.items() if issubclass(one, PeriodicBaseTask)}
+    periodic = [item.name for item in registry if issubclass(item.cls, PeriodicBaseTask)]
+    names = sorted({item.task for item in known}.union(periodic))
     problem = f"no periodic entry of class {task!r}.{suggestion(task, names)}"
     if not known:
         problem += f" Nothing is planned yet: {reason or 'the leading scheduler has no entry'}"
