@@ -8,6 +8,7 @@ import time
 
 from nonet.config import Config
 from nonet.errors import ConfigurationError, NonetError
+from nonet.outcomes import summarize
 from nonet.overrides import NONE, Overrides
 from nonet.registry import Registry
 from nonet.stores.publication import Publication
@@ -83,14 +84,17 @@ class LiveConfig:
             overrides = Overrides.of(Config.from_document(document))
             overrides.check(self._registry)
         except ConfigurationError as error:
-            self.problem, self._refused = str(error), version
-            logger.error(
-                "configuration %s not applied, %s stays: %s",
-                version,
-                self.version or "that of the classes",
-                error,
-            )
+            self._refuse(version, str(error))
+            return
+        except BaseException as error:  # a retry policy is code of authors; nothing waits here
+            why = summarize(error)
+            self._refuse(version, f"{why.type}: {why.text}".removesuffix(": "))
             return
         self.overrides, self.version = overrides, version
         self.problem = self._refused = ""
         logger.info("configuration %s applied", version)
+
+    def _refuse(self, version: str, problem: str) -> None:
+        self.problem, self._refused = problem, version
+        applied = self.version or "that of the classes"
+        logger.error("configuration %s not applied, %s stays: %s", version, applied, problem)

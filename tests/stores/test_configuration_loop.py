@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from nonet import Nonet
+from nonet import Nonet, RetryPolicyBase
+from nonet.config import parse_config
 from nonet.errors import ConfigurationError
 from nonet.limits import Limit, LimitAddress
-from nonet.scheduler.configuration import ConfigurationLoop
+from nonet.registry import Registry, TaskClass
+from nonet.scheduler.configuration import ConfigurationLoop, check
 from nonet.stores.leadership import DeposedError, Leadership
 from nonet.stores.publication import Publication
 
 ADDRESS = LimitAddress("job", "a")
 HEAD = "common: {limits: {Job: {a: {ConcurrencyLimiter: {limit: "
+
+
+class EndingPolicy(RetryPolicyBase):
+    def model_post_init(self, context: object) -> None:
+        raise SystemExit(7)
+
+
+# Bad in ways that no model of pydantic tells.
+ODD = [
+    "common: {periodic-tasks: {T: [{schedule: {class: IntervalSeconds, arg: 0x%s}}]}}"
+    % ("f" * 6000),
+    "common: {tasks: {T: {retry-policy: {class: NoRetry, args: {a: %s}}}}}"
+    % ("[" * 280 + "]" * 280),
+    "common: {tasks: {T: {retry-policy: {class: EndingPolicy}}}}",
+]
 
 
 def text(limit: int) -> str:
@@ -90,7 +107,7 @@ async def test_a_configuration_that_turns_bad_changes_nothing(rig: Rig) -> None:
     loop = rig.loop()
     await loop.start()
     await rig.tick(loop)
-    for bad in ("", text(1).replace("Job", "Jobb"), text(0), "common: [", "\x00"):
+    for bad in ("", text(1).replace("Job", "Jobb"), text(0), "common: [", "\x00", *ODD):
         rig.file.write_text(bad)
         for _ in range(2):
             await rig.tick(loop)
@@ -103,23 +120,37 @@ async def test_a_configuration_that_turns_bad_changes_nothing(rig: Rig) -> None:
     published = await rig.publication.read()
     assert published and (published.problem, loop.problem) == ("", "")
     assert await rig.limit() == Limit(3)
-    assert (await rig.events()).count("config-refused") == 5
+    assert (await rig.events()).count("config-refused") == 5 + len(ODD)
 
 
-async def test_a_scheduler_starts_with_what_is_published_if_its_file_is_bad(rig: Rig) -> None:
+@pytest.mark.parametrize("bad", ["vos: 7", *ODD], ids=lambda text: text[:60])
+async def test_a_scheduler_starts_with_what_is_published_if_its_file_is_bad(
+    rig: Rig, bad: str
+) -> None:
     """A bad file is no outage for who starts; without anything published it is refused."""
     first = rig.loop()
     await first.start()
     await rig.tick(first)
-    rig.file.write_text("vos: 7")
+    rig.file.write_text(bad)
     second = rig.loop()
     await second.start()
     assert second.current and first.current and second.current.version == first.current.version
     await rig.tick(second)
     assert await rig.limit() == Limit(1)
     await rig.app.broker.client.flushall()
-    with pytest.raises(ConfigurationError, match="vos"):
+    with pytest.raises(ConfigurationError, match=r"config\.yaml"):
         await rig.loop().start()
+
+
+async def test_code_of_authors_may_raise_anything(rig: Rig) -> None:
+    """What the check of the classes raises is a mistake of the file, not the end of a process."""
+
+    class Ending(Registry):
+        def __iter__(self) -> Iterator[TaskClass]:
+            raise SystemExit("odd")
+
+    with pytest.raises(ConfigurationError, match=r"c\.yaml: cannot be used: SystemExit: odd"):
+        check(parse_config("{}", "c.yaml"), Ending())
 
 
 async def test_a_new_leader_goes_on_with_what_is_published_if_its_file_is_bad(rig: Rig) -> None:

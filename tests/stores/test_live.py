@@ -13,6 +13,7 @@ from nonet import BaseTask, Priority, RetryPolicyBase, Size
 from nonet.client import Client
 from nonet.config import parse_config
 from nonet.live import LiveConfig
+from nonet.overrides import Overrides
 from nonet.registry import Registry
 from nonet.stores.broker import Broker
 from nonet.stores.leadership import Leadership
@@ -113,6 +114,54 @@ async def test_what_cannot_be_read_changes_nothing(
     assert live.problem
     await live.follow(await publish(publication, term, LATER))
     assert live.problem == ""
+
+
+class EndingPolicy(RetryPolicyBase):
+    def model_post_init(self, context: object) -> None:
+        raise SystemExit(7)
+
+
+POLICY = '{"common": {"tasks": {"Remove": {"retry-policy": {"class": "EndingPolicy"}}}}}'
+
+
+@pytest.mark.parametrize("raw", ["[" * 100_000, "[" + "9" * 5000 + "]", "null", POLICY])
+async def test_a_document_may_be_anything(
+    live: LiveConfig,
+    publication: Publication,
+    registry: Registry,
+    term: str,
+    caplog: pytest.LogCaptureFixture,
+    raw: str,
+) -> None:
+    """What nobody can read, or whose policy ends the process, is told once and changes nothing."""
+    first = await publish(publication, term, URGENT)
+    await live.follow(first)
+    for _ in range(3):
+        await live.follow(await publish(publication, term, "{}", raw=raw))
+    assert (live.version, priority(live, registry)) == (first, Priority.REALTIME)
+    assert live.problem and len(caplog.records) == 1
+
+
+async def test_an_error_that_nobody_foresaw_changes_nothing(
+    live: LiveConfig,
+    publication: Publication,
+    registry: Registry,
+    term: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also of a check that raises: the process goes on, and does not try each second."""
+
+    def fail(*_: object) -> None:
+        raise SystemExit("odd")
+
+    first = await publish(publication, term, URGENT)
+    await live.follow(first)
+    monkeypatch.setattr(Overrides, "check", fail)
+    for _ in range(3):
+        await live.follow(await publish(publication, term, LATER))
+    assert (live.version, priority(live, registry)) == (first, Priority.REALTIME)
+    assert live.problem == "SystemExit: odd" and len(caplog.records) == 1
 
 
 async def test_only_known_classes_count(

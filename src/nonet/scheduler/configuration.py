@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from nonet.config import Config, problems_error
 from nonet.errors import ConfigurationError
 from nonet.limits import Limit, LimitAddress
+from nonet.outcomes import summarize
 from nonet.overrides import override_problems
 from nonet.registry import Registry
 from nonet.scheduler.entry_arguments import argument_problems, refusal
@@ -62,6 +63,17 @@ def check(config: Config, registry: Registry, vos: Iterable[str] = ()) -> Checke
     Raises:
         ConfigurationError: all problems at once, each with its place.
     """
+    try:
+        return _checked(config, registry, vos)
+    except ConfigurationError:
+        raise
+    except BaseException as error:  # it runs code of authors, and waits for nothing
+        why = summarize(error)
+        reason = f"{why.type}: {why.text}".removesuffix(": ")
+        raise ConfigurationError(f"{config.source}: cannot be used: {reason}") from error
+
+
+def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
     found: list[Entry] = []
     limits: dict[LimitAddress, Limit] = {}
     problems: list[str] = []
