@@ -162,6 +162,7 @@ async def test_a_loss_that_nobody_has_noticed_is_not_believed(rig: Rig, is_older
     """Between the loss and the lease that tells of it nothing is forgotten, here and in SQL."""
     await use_sql(rig)
     memory = rig.memory()
+    await memory.tick(rig.term)
     copy = await rig.save()
     await rig.lead()
     await rig.app.controls.pause(["all"], "me")
