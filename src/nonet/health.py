@@ -26,10 +26,14 @@ logger = logging.getLogger(__name__)
 
 # An event loop that has not come round for so long is blocked for good, says /livez.
 LIVE_SECONDS = 60.0
+# For so long it is at work, says /readyz: it beats each second.
+READY_SECONDS = 5.0
 _BEAT_SECONDS = 1.0
 # Whoever has not sent a request by then, or has not taken the answer, is cut off.
 _REQUEST_SECONDS = 5.0
 _MOST_CONNECTIONS = 32
+# A thread whose connection is cut off ends at once, unless it is stuck elsewhere.
+_GIVE_WAY_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 
 
@@ -55,6 +59,7 @@ class Health:
         port: 0 takes any that is free: see `port`.
         report: asked for each ``/readyz``, in a thread; it must not wait for anything.
         live_seconds: for how long the event loop may be blocked before ``/livez`` fails.
+        ready_seconds: and before ``/readyz`` does.
 
     Attributes:
         port: the port that is listened on.
@@ -70,11 +75,13 @@ class Health:
         report: Callable[[], Report],
         *,
         live_seconds: float = LIVE_SECONDS,
+        ready_seconds: float = READY_SECONDS,
     ) -> None:
         self.port = port
         self._host = host
         self._report = report
         self._live_seconds = live_seconds
+        self._ready_seconds = ready_seconds
         self._beat_at = time.monotonic()
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
@@ -121,17 +128,18 @@ class Health:
 
     def _answer(self, path: str) -> tuple[HTTPStatus, dict[str, Any]]:
         silent = time.monotonic() - self._beat_at
-        is_live = silent <= self._live_seconds
         if path == "/livez":
+            is_live = silent <= self._live_seconds
             body: dict[str, Any] = {"live": is_live, "blocked_seconds": round(silent, 1)}
             return _status(is_live), body
         if path != "/readyz":
             return HTTPStatus.NOT_FOUND, {"error": "there are /livez and /readyz"}
         found = self._asked()
         reasons = list(found.reasons)
-        if not is_live:
+        is_at_work = silent <= self._ready_seconds
+        if not is_at_work:
             reasons.append(f"the event loop has been blocked for {silent:.0f} s")
-        is_ready = found.ready and is_live
+        is_ready = found.ready and is_at_work
         return _status(is_ready), {"ready": is_ready, "reasons": reasons, **found.details}
 
     def _asked(self) -> Report:
@@ -162,15 +170,22 @@ _Answer = Callable[[str], tuple[HTTPStatus, dict[str, Any]]]
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each connection; neither many nor slow ones pile up."""
+    """A thread for each connection; neither many nor slow ones pile up.
+
+    Of too many the oldest gives way: whoever comes with a request is answered, and one that is
+    slow on purpose keeps nobody out.
+    """
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 2 * _MOST_CONNECTIONS
 
     def __init__(self, host: str, port: int, answer: _Answer) -> None:
         self.answer = answer
+        # Each connection that has a thread, the oldest first, and when it is cut off; infinite: it
+        # was, and its thread is about to end.
         self._open: dict[socket.socket, float] = {}
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
 
@@ -178,34 +193,49 @@ class _Server(ThreadingHTTPServer):
         TCPServer.server_bind(self)  # the other one asks name servers for the name of the host
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            is_full = len(self._open) >= _MOST_CONNECTIONS
-            if not is_full:
-                self._open[request] = time.monotonic() + _REQUEST_SECONDS
-        if is_full:
-            self.shutdown_request(request)
-        else:
+        if self._admit(request):
             super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def _admit(self, request: socket.socket) -> bool:
+        with self._changed:
+            if len(self._open) >= _MOST_CONNECTIONS:
+                oldest = (item for item, end in self._open.items() if end < math.inf)
+                self._cut_off(next(oldest, None))
+                self._changed.wait_for(
+                    lambda: len(self._open) < _MOST_CONNECTIONS, _GIVE_WAY_SECONDS
+                )
+            if len(self._open) >= _MOST_CONNECTIONS:
+                return False
+            self._open[request] = time.monotonic() + _REQUEST_SECONDS
+            return True
 
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._open.pop(request, None)
         super().shutdown_request(request)
+        with self._changed:
+            self._open.pop(request, None)
+            self._changed.notify()
 
     def service_actions(self) -> None:
         """Cut off those who are late; called between requests, and regularly."""
-        self._cut_off(time.monotonic())
+        self._cut_off_late(time.monotonic())
 
     def server_close(self) -> None:
         super().server_close()
-        self._cut_off(math.inf)
+        self._cut_off_late(math.inf)
 
-    def _cut_off(self, now: float) -> None:
-        with self._lock:
+    def _cut_off_late(self, now: float) -> None:
+        with self._changed:
             for connection in [item for item, end in self._open.items() if now >= end]:
-                del self._open[connection]
-                with suppress(OSError):  # it has ended by itself
-                    connection.shutdown(socket.SHUT_RDWR)  # whoever reads from it goes on
+                self._cut_off(connection)
+
+    def _cut_off(self, connection: socket.socket | None) -> None:
+        """Let whoever reads from a connection, or writes, go on; while `_changed` is held."""
+        if connection is not None:
+            self._open[connection] = math.inf
+            with suppress(OSError):  # it has ended by itself
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("a probe broke off", exc_info=True)

@@ -113,6 +113,26 @@ async def test_a_report_that_fails_is_an_answer(
     assert "Traceback" in caplog.text
 
 
+async def test_a_blocked_loop_is_not_ready_long_before_it_is_dead(daemon: Daemon) -> None:
+    """No work is to be expected of it for some seconds; only later it is to be restarted."""
+    found = {}
+
+    def look(health: Health) -> None:
+        deadline = time.monotonic() + 30
+        while ask(health, "/readyz")[0] == 200 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found.update({path: ask(health, path) for path in ("/livez", "/readyz")})
+
+    assert module.READY_SECONDS == 5
+    async with Health(HOST, 0, daemon.report, ready_seconds=2) as health:
+        looking = threading.Thread(target=look, args=[health])
+        looking.start()
+        looking.join()  # blocks the loop
+    assert [found[path][0] for path in ("/livez", "/readyz")] == [200, 503]
+    (reason,) = json.loads(found["/readyz"][1])["reasons"]
+    assert reason == "the event loop has been blocked for 2 s"
+
+
 async def test_a_blocked_loop_is_neither_live_nor_ready(daemon: Daemon) -> None:
     """It is told while it is blocked, and live again as soon as it goes on."""
     found = {}
@@ -123,7 +143,7 @@ async def test_a_blocked_loop_is_neither_live_nor_ready(daemon: Daemon) -> None:
             time.sleep(0.01)
         found.update({path: ask(health, path) for path in ("/livez", "/readyz")})
 
-    async with Health(HOST, 0, daemon.report, live_seconds=2) as health:
+    async with Health(HOST, 0, daemon.report, live_seconds=2, ready_seconds=2) as health:
         assert (await asked(health, "/livez"))[0] == 200
         looking = threading.Thread(target=look, args=[health])
         looking.start()
@@ -199,19 +219,50 @@ async def test_slow_clients_are_cut_off(health: Health, monkeypatch: pytest.Monk
     await until(lambda: threads() == 0, "no thread is left")
 
 
-async def test_many_clients_make_no_more_threads(
+async def test_slow_clients_keep_nobody_out(
     health: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever comes when too many wait is turned away; probes are answered when they are gone."""
+    """However many connect and say nothing: each probe is answered, and the oldest are cut off."""
     monkeypatch.setattr(module, "_REQUEST_SECONDS", 600)
+    most = 0
     held = [socket.create_connection((HOST, health.port), timeout=30) for _ in range(100)]
-    last = held[-1]
-    assert await asyncio.to_thread(last.recv, 1) == b""
-    assert threads() <= 32
+    for _ in range(70):
+        assert (await asked(health, "/livez"))[0] == 200
+        most = max(most, threads())
+        held.append(socket.create_connection((HOST, health.port), timeout=30))
+    assert await asyncio.to_thread(held[0].recv, 1) == b""
+    held[-1].setblocking(False)
+    with pytest.raises(BlockingIOError):
+        held[-1].recv(1)
+    assert most <= 32
     for connection in held:
         connection.close()
     await until(lambda: threads() == 0, "their threads have ended")
-    assert (await asked(health, "/livez"))[0] == 200
+
+
+async def test_reports_that_are_stuck_make_no_more_threads(
+    health: Health, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With nobody to give way whoever comes is turned away, and answered when one has ended."""
+    monkeypatch.setattr(module, "_GIVE_WAY_SECONDS", 0.01)
+    goes_on = threading.Event()
+
+    def wait() -> Report:
+        goes_on.wait(60)
+        return READY
+
+    daemon.says = wait
+    held = [socket.create_connection((HOST, health.port), timeout=30) for _ in range(32)]
+    for connection in held:
+        connection.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+    await until(lambda: threads() == 32, "all threads wait")
+    assert await asyncio.to_thread(say, health, b"GET /livez HTTP/1.0\r\n\r\n") == b""
+    assert threads() == 32
+    goes_on.set()
+    await until(lambda: threads() == 0, "they have ended")
+    assert (await asked(health, "/readyz"))[0] == 200
+    for connection in held:
+        connection.close()
 
 
 async def test_a_port_in_use_is_a_wrong_setting(health: Health, daemon: Daemon) -> None:
