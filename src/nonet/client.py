@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from nonet.envelopes import Envelopes
 from nonet.errors import (
     ConfigurationError,
     InvalidArgumentsError,
@@ -21,13 +22,12 @@ from nonet.errors import (
     ResultUnavailable,
     TaskCancelled,
     TaskFailed,
-    UnknownTaskError,
 )
 from nonet.execution import current_holders, running_context
 from nonet.explanation import Explanation, explain, explain_kept
 from nonet.live import LiveConfig
-from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
-from nonet.registry import Registry, TaskClass
+from nonet.message import is_id
+from nonet.registry import Registry
 from nonet.signing import Signer
 from nonet.stores.broker import Broker, Submission
 from nonet.stores.cancellation import CANCELLABLE, Cancellation, Selection
@@ -36,7 +36,7 @@ from nonet.stores.leadership import Leadership
 from nonet.stores.lock_board import LockBoard
 from nonet.stores.publication import Publication
 from nonet.stores.results import Ended, Results, TaskStatus
-from nonet.task import BaseTask, Priority, Size, current_submitter, task_locks, vo_of
+from nonet.task import BaseTask, current_submitter
 
 if TYPE_CHECKING:
     from nonet.stores.outbox import Kept, Outbox
@@ -117,6 +117,9 @@ class Client:
         outbox: opens the SQL store of durable tasks on first use; without it there are none.
         may_have_sql: whether there is a database in which a task may be that Redis does not know.
         who: says who acts in this process, ``user@host pid``, for the event stream.
+
+    Attributes:
+        envelopes: makes and reads messages.
     """
 
     def __init__(
@@ -132,13 +135,14 @@ class Client:
         who: Callable[[], str] = lambda: "",
     ) -> None:
         self.broker = broker
-        self._signer = signer or Signer()
         self.registry = registry
         self.live_config = LiveConfig(Publication(broker.client, namespace), registry)
+        self.envelopes = Envelopes(
+            registry, self.live_config, signer or Signer(), message_limit=message_limit
+        )
         self.groups = Groups(broker.client, namespace)
         self.locks = LockBoard(broker.client, namespace)
         self.results = Results(broker.client, broker.batched, broker.url, namespace)
-        self._message_limit = message_limit
         self._outbox = outbox
         self._may_have_sql = may_have_sql
         self._asking_sql = asyncio.Semaphore(_ASK_SQL_AT_A_TIME)
@@ -162,7 +166,7 @@ class Client:
         """Submit one task; see `BaseTask.schedule`."""
         durable = self._is_durable(task, transaction)
         await self.live_config.refresh()
-        submission = self.prepare(task, at_time=at_time, id=id, labels=labels)
+        submission = self.envelopes.prepare(task, at_time=at_time, id=id, labels=labels)
         if transaction is not None:
             await (await self._rows()).submit_within(transaction, [submission])
             return Handle(submission.id, self)
@@ -186,7 +190,7 @@ class Client:
         prepared: list[Submission] = []
         for task in tasks:
             chosen = durable if self._is_durable(task, transaction) else others
-            prepared.append(self.prepare(task, at_time=at_time, labels=labels))
+            prepared.append(self.envelopes.prepare(task, at_time=at_time, labels=labels))
             chosen.append(prepared[-1])
         if transaction is not None:
             await (await self._rows()).submit_within(transaction, durable)
@@ -400,7 +404,7 @@ class Client:
             group = hashlib.sha256(name.encode()).hexdigest()[:32]
         await self.live_config.refresh()
         prepared = [
-            self.prepare(child, id=child_id(group, index), child_of=group)
+            self.envelopes.prepare(child, id=child_id(group, index), child_of=group)
             for index, child in enumerate(children)
         ]
         state = await self.groups.open(
@@ -409,9 +413,9 @@ class Client:
             policy=policy,
             ttl_seconds=ttl_seconds,
             total=len(prepared),
-            callback=self.prepare(callback, id=callback_id(group), callback_of=group),
+            callback=self.envelopes.prepare(callback, id=callback_id(group), callback_of=group),
             on_failure=(
-                self.prepare(on_failure, id=failure_id(group), callback_of=group)
+                self.envelopes.prepare(on_failure, id=failure_id(group), callback_of=group)
                 if on_failure is not None
                 else None
             ),
@@ -436,123 +440,6 @@ class Client:
             else:
                 found.append(ChildResult(id, ended.state, error=_failure(ended)))
         return found
-
-    def prepare(
-        self,
-        task: BaseTask,
-        *,
-        at_time: datetime | None = None,
-        id: str | None = None,
-        labels: Mapping[str, Any] | None = None,
-        child_of: str = "",
-        callback_of: str = "",
-    ) -> Submission:
-        """Everything about a submission that can be checked before Redis is asked.
-
-        Raises:
-            RegistrationError: the class is not registered.
-            InvalidArgumentsError: arguments, labels, locks or id do not fit.
-        """
-        task_class = self.registry.of(task)
-        id = _checked_id(task_class, id) if id is not None else uuid.uuid4().hex
-        labels = labels or {}
-        running = running_context()
-        content = Envelope(
-            version=VERSION,
-            id=id,
-            name=task_class.name,
-            args=task_class.arguments.pack(task),
-            labels=_packed_labels(task_class, labels),
-            submitted=time.time(),
-            parent=running.id if running else "",
-            group=callback_of,
-        )
-        try:
-            envelope = self._signer.signed(encode(content))
-        except TypeError as error:
-            raise InvalidArgumentsError(task_class.name, [str(error)]) from None
-        if len(envelope) > self._message_limit:
-            problem = (
-                f"the message has {len(envelope)} bytes, the limit is {self._message_limit} "
-                "(NONET_MESSAGE_LIMIT); pass a reference to large data instead"
-            )
-            raise InvalidArgumentsError(task_class.name, [problem])
-        return Submission(
-            id=id,
-            name=task_class.name,
-            stream=self._stream(task_class, task, labels),
-            envelope=envelope,
-            locks=self._locks(task_class, task, labels),
-            due_us=_microseconds(at_time) if at_time else 0,
-            group=child_of,
-        )
-
-    def prepare_again(
-        self,
-        name: str,
-        args: Mapping[str, Any],
-        *,
-        id: str,
-        labels: Mapping[str, Any],
-        callback_of: str = "",
-    ) -> Submission:
-        """`prepare` for arguments that were submitted before, as a worker would read them.
-
-        Raises:
-            UnknownTaskError: the class is not registered.
-            InvalidArgumentsError: its class refuses them.
-        """
-        task_class = self.registry.find(name)
-        if task_class is None:
-            raise UnknownTaskError(name, [item.name for item in self.registry])
-        try:
-            task = task_class.arguments.build(args)
-        except NonetError:
-            raise
-        except Exception as error:  # the author's constructor refuses them
-            problem = f"{type(error).__name__}: {error}"
-            raise InvalidArgumentsError(task_class.name, [problem]) from error
-        return self.prepare(task, id=id, labels=labels, callback_of=callback_of)
-
-    def read(self, id: str, data: bytes) -> Envelope:
-        """The envelope of task `id`, as a worker with the settings of this process reads it.
-
-        Raises:
-            MalformedMessageError: a worker would put it into the quarantine.
-        """
-        return open_envelope(data, id, self._signer, limit_bytes=self._message_limit)
-
-    def read_again(self, id: str, data: bytes) -> Envelope:
-        """As `read`, for who makes the envelope anew (`prepare_again`).
-
-        Raises:
-            MalformedMessageError: as in `read`; or it is signed, and this process has no key to
-                verify it with.
-        """
-        self._signer.check_key(data)
-        return self.read(id, data)
-
-    def _stream(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
-        overrides = self.live_config.overrides
-        own_priority, own_size = overrides.stream(task_class, vo_of(task, labels))
-        try:
-            priority = Priority(labels.get("priority", own_priority))
-            size = Size(labels.get("size", own_size))
-        except ValueError as error:
-            raise InvalidArgumentsError(task_class.name, [f"label: {error}"]) from None
-        return f"{priority}:{size}"
-
-    def _locks(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
-        try:
-            lines = task_locks(task, task_class.name, labels)
-            if len(lines) > self._message_limit:
-                raise ValueError(
-                    f"they take {len(lines)} bytes, the limit is {self._message_limit} "
-                    "(NONET_MESSAGE_LIMIT)"
-                )
-        except ValueError as error:
-            raise InvalidArgumentsError(task_class.name, [f"execution_locks: {error}"]) from None
-        return lines
 
     def _value(self, id: str, ended: Ended) -> Any:
         document = ended.document
@@ -642,28 +529,6 @@ async def spawn_with_callback(
     return await client.spawn_with_callback(
         children, callback, on_failure=on_failure, policy=policy, ttl_seconds=ttl_seconds
     )
-
-
-def _checked_id(task_class: TaskClass, id: str) -> str:
-    if not is_id(id):
-        problem = f"id {id!r:.200} must be 1 to 128 printable ASCII characters without blanks"
-        raise InvalidArgumentsError(task_class.name, [problem])
-    return str(id)
-
-
-def _packed_labels(task_class: TaskClass, labels: Mapping[str, Any]) -> dict[str, Any]:
-    if not all(isinstance(name, str) and name.isprintable() for name in labels):
-        raise InvalidArgumentsError(task_class.name, ["labels: names must be printable text"])
-    try:
-        return {name: pack(value) for name, value in labels.items()}
-    except TypeError as error:
-        raise InvalidArgumentsError(task_class.name, [f"labels: {error}"]) from None
-
-
-def _microseconds(instant: datetime) -> int:
-    if instant.tzinfo is None:
-        instant = instant.replace(tzinfo=UTC)
-    return round(instant.timestamp() * 1_000_000)
 
 
 def _failure(ended: Ended) -> str:

@@ -77,7 +77,7 @@ def _repetition(letter: DeadLetter, client: Client) -> Submission:
             "it can only be discarded"
         )
     # One id for each row: the second of two operators submits what is there already.
-    return client.prepare_again(
+    return client.envelopes.prepare_again(
         letter.task_class,
         decode(letter.task_args),
         id=resubmission_id(letter.id),

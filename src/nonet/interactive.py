@@ -79,7 +79,7 @@ async def call(
         id=f"call-{secrets.token_hex(8)}", name=name, attempt=1, fence=0, labels={}
     )
     context.read_group_with(client.group_results)
-    context.submit_with(client.prepare)
+    context.submit_with(client.envelopes.prepare)
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(client)}
     lines = _structural_locks(name, task)
     locks = hold(

@@ -35,7 +35,7 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
         return Handle(id, client, created=False)
     envelope = readable(item, client)
     await client.live_config.refresh()
-    submission = client.prepare_again(
+    submission = client.envelopes.prepare_again(
         envelope.name, envelope.args, id=id, labels=envelope.labels, callback_of=envelope.group
     )
     durable = client.registry.get(envelope.name).cls.durable
@@ -73,7 +73,7 @@ def readable(item: Quarantined, client: Client) -> Envelope:
             "and it is no envelope; it can only be discarded"
         )
     try:
-        envelope = client.read_again(item.task_id, item.data)
+        envelope = client.envelopes.read_again(item.task_id, item.data)
     except MalformedMessageError as error:
         raise ConflictError(f"entry {item.entry} is no task here: {error}") from None
     if envelope.version > VERSION:

@@ -45,7 +45,7 @@ async def test_a_worker_with_keys_executes_only_what_they_sign(site: Site) -> No
         site.queue_raw("raw", encode(Envelope(VERSION, "raw", "probe_tasks:Quick", {}, {}, 0.0)))
         await refused(site, made, "raw", "not signed")
     async with app(site, "new") as made:
-        site.queue_raw("replayed", made.client.prepare(Quick(1), id="first").envelope)
+        site.queue_raw("replayed", made.client.envelopes.prepare(Quick(1), id="first").envelope)
         await refused(site, made, "replayed", "another task, first")
     assert worker.alive
     assert len(site.quarantined()) == 5

@@ -281,7 +281,7 @@ async def test_what_waits_is_planned_anew_when_its_entry_changes(rig: Rig) -> No
     (delivery,), _ = await rig.app.broker.fetch("small-a", "small", 10)
     at = START + timedelta(seconds=10)
     assert delivery.id == occurrence_id(entry().key, at)
-    envelope = rig.app.client.read(delivery.id, delivery.envelope)
+    envelope = rig.app.client.envelopes.read(delivery.id, delivery.envelope)
     assert envelope.args == {"depth": 2} or 2 in dict(envelope.args).values()
     await rig.app.broker.settle(delivery, "done", b"document")
     assert await rig.at(loop, 20) == [20]

@@ -53,7 +53,7 @@ async def tools(app: Nonet) -> AsyncIterator[Tools]:
 
 async def fetched(app: Nonet) -> Attempt:
     """An attempt that was submitted with the old lock."""
-    sent = replace(app.client.prepare(Deployed()), locks=encode_locks([OLD]))
+    sent = replace(app.client.envelopes.prepare(Deployed()), locks=encode_locks([OLD]))
     await app.broker.submit([sent])
     (delivery,), _ = await app.broker.fetch("medium-a", "medium", 1)
     return Attempt(delivery, time.monotonic())

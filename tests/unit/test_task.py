@@ -269,7 +269,7 @@ async def test_more_locks_than_a_message_may_have_are_refused() -> None:
     broker = Broker("redis://127.0.0.1:1", "test", **options)
     client = Client(broker, registry, "test", message_limit=1024)
     with pytest.raises(InvalidArgumentsError, match=r"execution_locks: they take \d+ bytes"):
-        client.prepare(Greedy())
+        client.envelopes.prepare(Greedy())
     await client.aclose()
     await broker.aclose()
 

@@ -256,7 +256,7 @@ class PeriodicLoop:
         """The task of one occurrence."""
         task_class = self._client.registry.get(entry.task_name)
         late = jitter(entry, occurrence)
-        return self._client.prepare(
+        return self._client.envelopes.prepare(
             task_class.arguments.build(entry.args),
             id=occurrence_id(entry.key, occurrence),
             labels={"entry": entry.key, "occurrence": occurrence.isoformat()},

@@ -63,7 +63,7 @@ class Tools:
 async def execute(attempt: Attempt, tools: Tools) -> tuple[TaskClass | None, Outcome]:
     """Run one attempt; the class is None if it is unknown here. Raises nothing of the task's."""
     try:
-        envelope = tools.client.read(attempt.delivery.id, attempt.delivery.envelope)
+        envelope = tools.client.envelopes.read(attempt.delivery.id, attempt.delivery.envelope)
     except MalformedMessageError as error:
         return None, Failed(error, Reason.QUARANTINED)
     attempt.describe(envelope)
@@ -143,7 +143,7 @@ async def _admit(attempt: Attempt, task: BaseTask, tools: Tools) -> str | None:
 async def _call(attempt: Attempt, task: BaseTask, tools: Tools, limits: TimeLimits) -> Any:
     context = attempt.context
     context.read_group_with(tools.client.group_results)
-    context.submit_with(tools.client.prepare)
+    context.submit_with(tools.client.envelopes.prepare)
     context.save_with(partial(_save, attempt, tools))
     context.saved = decode(attempt.delivery.saved) if attempt.delivery.saved else None
     enter_context(context)
