@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, field_validator
@@ -26,6 +26,12 @@ class Spec(BaseModel):
     depth: int
 
 
+class Other(BaseModel):
+    """What may stand instead."""
+
+    level: int
+
+
 @dataclass
 class Clean(PeriodicBaseTask):
     """Needs a path."""
@@ -33,6 +39,7 @@ class Clean(PeriodicBaseTask):
     path: str
     spec: Spec | None = None
     sizes: list[int | bool] | None = None
+    either: Spec | Other | None = None
     _schedule = HOURLY
     _enabled = False
 
@@ -50,6 +57,15 @@ class Pilots(PeriodicVoAwareBaseTask):
     def __post_init__(self) -> None:
         if self.vo == "closed" or "cern" in self.ce_regex.pattern:
             raise ValueError(f"{self.vo} has no such element")
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Picky(PeriodicVoAwareBaseTask):
+    """Runs for one VO only."""
+
+    vo: Literal["lhcb"]
 
     async def execute(self) -> None: ...
 
@@ -115,7 +131,7 @@ class NeedyPilots(PeriodicVoAwareBaseTask):
 def registry(*classes: type[BaseTask]) -> Registry:
     """These classes, of category ``x``."""
     made = Registry()
-    for cls in classes or (Clean, Pilots, Plain, Model, Locked):
+    for cls in classes or (Clean, Pilots, Picky, Plain, Model, Locked):
         made.add(cls, "x")
     return made
 
@@ -138,8 +154,8 @@ AT = "c.yaml:1: common.periodic-tasks"
             "Clean: [{args: {pth: /a}}]",
             [
                 "Clean[0].args: path: is missing",
-                "Clean[0].args.pth: unknown argument 'pth', known are path, spec, sizes."
-                " Did you mean path?",
+                "Clean[0].args.pth: unknown argument 'pth', known are path, spec, sizes,"
+                " either. Did you mean path?",
             ],
         ),
         ("Clean: [{}]", ["Clean[0].args: path: is missing"]),
@@ -163,6 +179,11 @@ AT = "c.yaml:1: common.periodic-tasks"
                 " true or false, without quotes"
             ],
         ),
+        (
+            "Clean: [{args: {path: x, either: y}}]",
+            ["Clean[0].args.either: must be a mapping, lines of 'key: value', not text"],
+        ),
+        ("Picky: [{args: {}}]", []),  # it may fit the VOs that come
         ("Plain: [{args: {x: 1}}]", ["Plain[0].args.x: unknown argument 'x', Plain has none"]),
         ("Model: [{args: {depth: 5}}]", ["Model[0].args.depth: too deep"]),
         ("Model: [{args: {depth: 9}}]", ["Model[0].args: refused by Model: no such depth"]),
@@ -200,6 +221,7 @@ def test_each_argument_that_does_not_fit_is_told_where_it_is(
         assert len(found) == len(lines)
         for line, wanted in zip(found, lines, strict=True):
             assert line.startswith(f"{AT}.{wanted}")
+            assert "; must be a mapping" not in line
 
 
 def test_an_entry_is_tried_with_every_vo_that_runs_it() -> None:

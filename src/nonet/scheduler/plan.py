@@ -124,7 +124,7 @@ def dropped(
         vos: as for `entries`.
     """
     planner = _Planner(config, {name: cls}, vos)
-    return [(vo, here) for _, vo, (here, written) in planner.written() if here and not written]
+    return [(vo, here) for _, vo, (here, written) in planner.written() if not written]
 
 
 class _Planner:
