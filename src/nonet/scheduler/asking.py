@@ -13,10 +13,11 @@ from nonet.schedules import IntervalSecondsSchedule, TaskScheduleBase
 Answer = TypeVar("Answer")
 
 _LONGEST_SECONDS = 5.0
+_AT_A_TIME = 16
 
 
 class Asker:
-    """Asks one schedule at a time; those that do not answer are not asked again until they do.
+    """Asks schedules; those that do not answer are not asked again until they do.
 
     Args:
         longest_seconds: how long a schedule may take to answer.
@@ -24,6 +25,7 @@ class Asker:
 
     def __init__(self, longest_seconds: float = _LONGEST_SECONDS) -> None:
         self._longest_seconds = longest_seconds
+        self._free = asyncio.Semaphore(_AT_A_TIME)
         self._silent: dict[str, asyncio.Future[Any]] = {}
 
     async def ask(
@@ -42,16 +44,23 @@ class Asker:
             return question()
         if (before := self._silent.get(key)) is not None and not before.done():
             raise self._silence()
+        async with self._free:
+            answer = self._in_thread(question)
+            await asyncio.wait({answer}, timeout=self._longest_seconds)
+        if answer.done():
+            self._silent.pop(key, None)
+            return answer.result()
+        self._silent[key] = answer
+        raise self._silence()
+
+    @staticmethod
+    def _in_thread(question: Callable[[], Answer]) -> asyncio.Future[Answer]:
         threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
         answer = asyncio.get_running_loop().run_in_executor(threads, question)
         threads.shutdown(wait=False)
-        done, _ = await asyncio.wait({answer}, timeout=self._longest_seconds)
-        if done:
-            self._silent.pop(key, None)
-            return answer.result()
+        # Nobody may be left to hear what it raises.
         answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        self._silent[key] = answer
-        raise self._silence()
+        return answer
 
     def _silence(self) -> ConfigurationError:
         return ConfigurationError(

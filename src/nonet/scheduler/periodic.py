@@ -102,27 +102,26 @@ class PeriodicLoop:
             ServerUnreachableError: Redis does not answer.
         """
         await self._client.live_config.refresh()  # priority and size of what is submitted
-        now = await self._client.broker.now()
+        now, asked = await self._client.broker.now(), time.monotonic()
         await self._plan(term, now)
         if not may_fire:
             return _LONGEST_PAUSE
         for planned in self._due_at(now):
             if not goes_on() or self._planned_for != self._plan_for(term):
                 return 0.0
-            await self._look_at(term, planned, goes_on)
+            await self._look_at(term, planned, _since(now, asked), goes_on)
         self._looked = now
-        return await self._pause(now)
+        return self._pause(_since(now, asked))
 
     def _due_at(self, now: datetime) -> list[Planned]:
         """The entries to look at, whoever has waited longest first."""
         found = [item for item in self._planned.values() if item.look and item.look <= now]
         return sorted(found, key=lambda item: item.look or now)
 
-    async def _pause(self, began: datetime) -> float:
+    def _pause(self, now: datetime) -> float:
         looks = [planned.look for planned in self._planned.values() if planned.look]
         if not looks:
             return _LONGEST_PAUSE
-        now = await self._client.broker.now() if self._due_at(began) else began
         return max(0.0, min(_LONGEST_PAUSE, (min(looks) - now).total_seconds()))
 
     def _plan_for(self, term: str) -> tuple[str, int, int]:
@@ -147,8 +146,9 @@ class PeriodicLoop:
         for key, why in plan.problems.items():
             self._note_problem(key, why)
 
-    async def _look_at(self, term: str, planned: Planned, goes_on: Callable[[], bool]) -> None:
-        now = await self._client.broker.now()
+    async def _look_at(
+        self, term: str, planned: Planned, now: datetime, goes_on: Callable[[], bool]
+    ) -> None:
         try:
             await self._fire(term, planned, now, goes_on)
             self.problems.pop(planned.entry.key, None)
@@ -262,6 +262,11 @@ class PeriodicLoop:
             labels={"entry": entry.key, "occurrence": occurrence.isoformat()},
             at_time=occurrence + late if late else None,
         )
+
+
+def _since(now: datetime, asked: float) -> datetime:
+    """The present, from what the server said it was when it was asked (monotonic)."""
+    return now + timedelta(seconds=time.monotonic() - asked)
 
 
 def _with_following(decision: Due) -> list[tuple[Step, datetime | None]]:

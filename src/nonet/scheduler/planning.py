@@ -5,6 +5,7 @@ A plan is made in a new term, in a new epoch of Redis and when the configuration
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,24 +106,18 @@ class Planner:
         """
         fired = await self._store.fired()
         remembered = await self._memory.recall()
-        changes: list[Change] = []
-        planned: dict[str, Planned] = {}
-        problems: dict[str, ErrorSummary] = {}
-        for entry in entries:
-            before = _later(fired.get(entry.key), remembered.get(entry.key))
-            remembers = remembered.get(entry.key)
-            try:
-                change, last = await self._change(entry, before, remembers, situation)
-            except ServerUnreachableError:
-                raise
-            except BaseException as error:  # an author's schedule may raise anything
-                if is_end(error):
-                    raise
-                problems[entry.key] = summarize(error)
-                continue
-            changes.append(change)
-            if entry.enabled:
-                planned[entry.key] = Planned(entry, last, situation.now, next=change.next)
+        found = await asyncio.gather(
+            *(
+                self._attempt(entry, fired.get(entry.key), remembered.get(entry.key), situation)
+                for entry in entries
+            )
+        )
+        changes = [item[0] for item in found if isinstance(item, tuple)]
+        planned = {
+            entry.key: Planned(entry, item[1], situation.now, next=item[0].next)
+            for entry, item in zip(entries, found, strict=True)
+            if entry.enabled and isinstance(item, tuple)
+        }
         known = await self._store.known() - {entry.key for entry in entries}
         gone = [Change("drop", key, key.partition("|")[0]) for key in sorted(known)]
         withdrawn = await self._store.plan(situation.term, [*changes, *gone])
@@ -132,7 +127,29 @@ class Planner:
             if change.entry in withdrawn and change.again and change.entry in planned:
                 planned[change.entry].last = change.again
         self._remember(planned, {entry.key for entry in entries if entry.enabled}, remembered)
+        problems = {
+            entry.key: item
+            for entry, item in zip(entries, found, strict=True)
+            if isinstance(item, ErrorSummary)
+        }
         return Plan(planned, problems)
+
+    async def _attempt(
+        self,
+        entry: Entry,
+        fired: Fired | None,
+        remembered: datetime | None,
+        situation: Situation,
+    ) -> tuple[Change, datetime] | ErrorSummary:
+        """What `_change` says, or what an author's schedule raised: it hurts no other entry."""
+        try:
+            return await self._change(entry, _later(fired, remembered), remembered, situation)
+        except ServerUnreachableError:
+            raise
+        except BaseException as error:
+            if is_end(error):
+                raise
+            return summarize(error)
 
     def _remember(
         self, planned: Mapping[str, Planned], enabled: set[str], remembered: Mapping[str, datetime]
