@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from nonet.errors import ConfigurationError
-from nonet.schedules import IntervalSecondsSchedule, TaskScheduleBase
+from nonet.schedules import SCHEDULES, IntervalSecondsSchedule, TaskScheduleBase
 
 Answer = TypeVar("Answer")
 
@@ -25,6 +25,7 @@ class Asker:
 
     def __init__(self, longest_seconds: float = _LONGEST_SECONDS) -> None:
         self._longest_seconds = longest_seconds
+        self._of_ours = ThreadPoolExecutor(1, thread_name_prefix="nonet-schedules")
         self._free = asyncio.Semaphore(_AT_A_TIME)
         self._silent: dict[str, asyncio.Future[Any]] = {}
 
@@ -42,6 +43,8 @@ class Asker:
         """
         if type(schedule) is IntervalSecondsSchedule:
             return question()
+        if type(schedule) in SCHEDULES.values():  # may take long, and never hangs
+            return await asyncio.get_running_loop().run_in_executor(self._of_ours, question)
         if (before := self._silent.get(key)) is not None and not before.done():
             raise self._silence()
         async with self._free:
