@@ -312,7 +312,7 @@ SWEEPING = (
 )
 
 LEADING = (
-    Fault("two lead", "if alive and leader[1] ~= ARGV[1] then", "if false then"),
+    Fault("two lead", "if yields or alive and leader[1] ~= ARGV[1] then", "if false then"),
     Fault(
         "a new leader has the old term",
         "math.max((tonumber(redis.call('GET', P .. 'term') or '') or 0) + 1, now)",
