@@ -396,6 +396,8 @@ class Client:
         if not 0 < ttl_seconds <= _LONGEST_TTL:
             raise ValueError(f"ttl_seconds={ttl_seconds} must be between 0 and {_LONGEST_TTL}")
         running = running_context()
+        if running:
+            running.ensure_lease()
         parent = running.id if running else ""
         group = uuid.uuid4().hex
         if running:
@@ -422,6 +424,8 @@ class Client:
         )
         if state == "building":
             await self.broker.submit(prepared)
+            if running:  # what a voided attempt has opened fails with it
+                running.ensure_lease()
             if not await self.groups.seal(group, parent):
                 raise NonetError(
                     f"group {group} is gone: Redis lost it, or submitting {len(prepared)} "

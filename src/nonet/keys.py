@@ -39,6 +39,7 @@ this table.
     limits:live             HASH    same field → ``value at (µs) who``: overrides by hand
     limits:version          STRING  of what the leader published
     paused                  HASH    all, stream:PRIORITY:SIZE, task:NAME → ``at (µs)|who|reason``
+    pausing                 STRING  there while `paused` is: what most scripts look at
     config                  HASH    what the leader published: version, document, source, revision,
                                     at (µs), who; and what is wrong with the source: problem,
                                     problem_at (µs)
@@ -51,7 +52,8 @@ this table.
     epoch                   HASH    which data set this is: since (µs), seq, calm, lost (µs), first,
                                     pauses: the last epoch in which pauses were put back
     idle:SIZE               ZSET    worker → since; the most recent is woken first
-    wake:WHO                LIST    wakes a worker, the promoter or a waiting client; with TTL
+    wake:WHO                LIST    wakes a worker, the promoter or a waiting client: those of
+                                    workers go with them, the others have a TTL
     workers                 ZSET    worker incarnation → end of its registration
     w:WORKER                HASH    what the worker says of itself
     leader                  HASH    owner, term, expiry of the scheduler's lease

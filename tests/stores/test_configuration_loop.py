@@ -20,7 +20,7 @@ ADDRESS = LimitAddress("job", "a")
 HEAD = "common: {limits: {Job: {a: {ConcurrencyLimiter: {limit: "
 
 
-class EndingPolicy(RetryPolicyBase):
+class EndingLoop(RetryPolicyBase):
     def model_post_init(self, context: object) -> None:
         raise SystemExit(7)
 
@@ -31,7 +31,7 @@ ODD = [
     % ("f" * 6000),
     "common: {tasks: {T: {retry-policy: {class: NoRetry, args: {a: %s}}}}}"
     % ("[" * 280 + "]" * 280),
-    "common: {tasks: {T: {retry-policy: {class: EndingPolicy}}}}",
+    "common: {tasks: {T: {retry-policy: {class: EndingLoop}}}}",
 ]
 
 

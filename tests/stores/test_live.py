@@ -116,12 +116,12 @@ async def test_what_cannot_be_read_changes_nothing(
     assert live.problem == ""
 
 
-class EndingPolicy(RetryPolicyBase):
+class EndingLive(RetryPolicyBase):
     def model_post_init(self, context: object) -> None:
         raise SystemExit(7)
 
 
-POLICY = '{"common": {"tasks": {"Remove": {"retry-policy": {"class": "EndingPolicy"}}}}}'
+POLICY = '{"common": {"tasks": {"Remove": {"retry-policy": {"class": "EndingLive"}}}}}'
 
 
 @pytest.mark.parametrize("raw", ["[" * 100_000, "[" + "9" * 5000 + "]", "null", POLICY])

@@ -12,7 +12,7 @@ from nonet.schedules import SCHEDULES, IntervalSecondsSchedule, TaskScheduleBase
 
 Answer = TypeVar("Answer")
 
-_LONGEST_SECONDS = 5.0
+_LONGEST_SECONDS = 2.0
 _AT_A_TIME = 16
 
 

@@ -6,6 +6,7 @@ known from then on, because nobody else may fire in our term.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import time
@@ -32,7 +33,9 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 1.0
 _LONGEST_WAIT = timedelta(seconds=1)
+# An entry that is broken is tried again after so long; a plan in which one is, ever more seldom.
 _BROKEN_WAIT = timedelta(seconds=10)
+_LONGEST_BROKEN = timedelta(seconds=320)
 # Who waits is asked so much more seldom than its schedule takes to answer.
 _SHARE = 20
 _MOST_PROBLEMS = 20
@@ -66,6 +69,7 @@ class PeriodicLoop:
         self._planned: Mapping[str, Planned] = {}
         self._planned_for: tuple[str, int, int] | None = None
         self._plan_again: datetime | None = None
+        self._plan_wait = _BROKEN_WAIT
         self._term = ""
         self._began: datetime | None = None
         self._looked: datetime | None = None
@@ -106,10 +110,14 @@ class PeriodicLoop:
         await self._plan(term, now)
         if not may_fire:
             return _LONGEST_PAUSE
-        for planned in self._due_at(now):
+        found = self._due_at(now)
+        decisions = await asyncio.gather(
+            *(self._decide(planned, now) for planned in found), return_exceptions=True
+        )
+        for planned, decision in zip(found, decisions, strict=True):
             if not goes_on() or self._planned_for != self._plan_for(term):
                 return 0.0
-            await self._look_at(term, planned, _since(now, asked), goes_on)
+            await self._look_at(term, planned, decision, _since(now, asked), goes_on)
         self._looked = now
         return self._pause(_since(now, asked))
 
@@ -133,6 +141,7 @@ class PeriodicLoop:
         is_due = self._plan_again is not None and now >= self._plan_again
         if self._planned_for == wanted and not is_due:
             return
+        self._plan_wait = min(2 * self._plan_wait, _LONGEST_BROKEN) if is_due else _BROKEN_WAIT
         if term != self._term:
             self._term, self._began, self._looked = term, now, None
         plan = await self._planner.plan(
@@ -140,17 +149,24 @@ class PeriodicLoop:
         )
         self._planned = plan.planned
         self._planned_for = wanted  # unless others were adopted meanwhile
-        self._plan_again = now + _BROKEN_WAIT if plan.problems else None
+        self._plan_again = now + self._plan_wait if plan.problems else None
         names = {entry.key for entry in self._entries if entry.enabled}
         self.problems = {key: text for key, text in self.problems.items() if key in names}
         for key, why in plan.problems.items():
             self._note_problem(key, why)
 
     async def _look_at(
-        self, term: str, planned: Planned, now: datetime, goes_on: Callable[[], bool]
+        self,
+        term: str,
+        planned: Planned,
+        decision: tuple[Due, timedelta] | BaseException,
+        now: datetime,
+        goes_on: Callable[[], bool],
     ) -> None:
         try:
-            await self._fire(term, planned, now, goes_on)
+            if isinstance(decision, BaseException):
+                raise decision
+            await self._fire(term, planned, decision, now, goes_on)
             self.problems.pop(planned.entry.key, None)
         except (ServerUnreachableError, DeposedError):
             raise
@@ -168,11 +184,14 @@ class PeriodicLoop:
                 self.problems[key] = text
 
     async def _fire(
-        self, term: str, planned: Planned, now: datetime, goes_on: Callable[[], bool]
+        self,
+        term: str,
+        planned: Planned,
+        decided: tuple[Due, timedelta],
+        now: datetime,
+        goes_on: Callable[[], bool],
     ) -> None:
-        asked = time.monotonic()
-        decision = await self._decide(planned, now)
-        took = timedelta(seconds=time.monotonic() - asked)
+        decision, took = decided
         for step, following in _with_following(decision):
             if not goes_on():
                 return
@@ -186,9 +205,12 @@ class PeriodicLoop:
             self.memory.note(planned.entry.key, planned.last)
         planned.next = planned.look = decision.next
 
-    async def _decide(self, planned: Planned, now: datetime) -> Due:
-        """What is due of an entry; what it has found while it waits it does not look for again."""
-        entry = planned.entry
+    async def _decide(self, planned: Planned, now: datetime) -> tuple[Due, timedelta]:
+        """What is due of an entry, and how long its schedule took to say so.
+
+        What it has found while it waits it does not look for again.
+        """
+        entry, asked = planned.entry, time.monotonic()
         question = partial(
             due,
             entry.schedule,
@@ -203,8 +225,8 @@ class PeriodicLoop:
         if planned.missed and decision.steps:
             first, *others = decision.steps
             steps = [replace(first, missed=first.missed + planned.missed), *others]
-            return replace(decision, steps=steps)
-        return decision
+            decision = replace(decision, steps=steps)
+        return decision, timedelta(seconds=time.monotonic() - asked)
 
     def _wait(self, planned: Planned, step: Step, now: datetime, took: timedelta) -> None:
         """Try again soon, then less often: the occurrence before has not begun, or not ended."""

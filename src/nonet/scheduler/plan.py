@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -56,8 +55,7 @@ class Entry:
     @property
     def prints(self) -> tuple[str, str]:
         """Fingerprints of schedule and arguments: what changes replans the entry."""
-        arguments = json.dumps(dict(self.args), sort_keys=True, default=_stable)
-        return _digest(describe(self.schedule)), _digest(arguments)
+        return _digest(describe(self.schedule)), _digest(_stable(self.args))
 
 
 def describe(schedule: TaskScheduleBase) -> str:
@@ -76,7 +74,12 @@ def describe(schedule: TaskScheduleBase) -> str:
 
 
 def _stable(value: object) -> str:
-    """A value in a text that is the same in every process: sets sorted, no addresses."""
+    """A value in a text that is the same in every process: sets and keys sorted, no addresses."""
+    if isinstance(value, Mapping):
+        items = sorted(f"{_stable(key)}: {_stable(item)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_stable, value))}]"
     if isinstance(value, set | frozenset):
         return f"{{{', '.join(sorted(map(_stable, value)))}}}"
     text = repr(value)

@@ -114,7 +114,8 @@ class Planner:
         )
         changes = [item[0] for item in found if isinstance(item, tuple)]
         planned = {
-            entry.key: Planned(entry, item[1], situation.now, next=item[0].next)
+            # Nothing is due of it before its next occurrence; who has none has no more.
+            entry.key: Planned(entry, item[1], item[0].next, next=item[0].next)
             for entry, item in zip(entries, found, strict=True)
             if entry.enabled and isinstance(item, tuple)
         }
@@ -126,6 +127,7 @@ class Planner:
         for change in changes:
             if change.entry in withdrawn and change.again and change.entry in planned:
                 planned[change.entry].last = change.again
+                planned[change.entry].look = situation.now
         self._remember(planned, {entry.key for entry in entries if entry.enabled}, remembered)
         problems = {
             entry.key: item

@@ -43,8 +43,10 @@ _RESIGN_SECONDS = 1.0
 _BATCH = 100  # takes 1 to 2 ms; of 500 parked tasks that are looked at, 19
 # Who has not heard of Redis for so long is not ready.
 _SILENT_SECONDS = 5.0
-# Longer than it takes a leader to look.
-_YIELD_SECONDS = 1.5
+# Longer than it takes a leader to look; who led before, and lost touch, goes before the others.
+_YIELD_SECONDS = {True: 1.5, False: 2.5}
+_BEAT_SECONDS = 0.25
+_STANDSTILL_SECONDS = 1.0
 
 
 Chore = Callable[[str], Awaitable[float]]
@@ -97,6 +99,7 @@ class Scheduler:
         self._term: str | None = None
         self._leads_until = 0.0
         self._has_led = False
+        self._beat_at, self._longest_gap = time.monotonic(), 0.0
         self._leads_since: datetime | None = None
         self._heard_at = -_SILENT_SECONDS
         self._pulses: dict[str, _Pulse] = {}
@@ -122,7 +125,9 @@ class Scheduler:
         logger.info(
             "scheduler %s ready: %d periodic entries", self.name, self._parts.periodic.number
         )
+        self._beat_at = time.monotonic()
         ticks = {
+            "heartbeat": self._beat,
             "leader lease": self._lead,
             "delayed promotion": self._while_leading(self._promote),
             "configuration": self._while_leading(self._parts.configuration.tick),
@@ -229,9 +234,12 @@ class Scheduler:
         ttl = self._settings.leader_ttl
         # Often, so that an emptied Redis has a leader again soon, and older data are known as such.
         pause = min(_LEAD_SECONDS, ttl / 3)
+        if self._stood_still() and time.monotonic() >= self._leads_until:
+            self._has_led = False  # somebody else may have led since, and we would not know
+            self._stand_by()
         asked, sent, epoch = time.monotonic(), steady(), self._leadership.epoch.since
-        told = json.dumps(self._told())
-        term = await self._leadership.lead(self._owner, ttl, told, has_led=self._has_led)
+        told, leads = json.dumps(self._told()), self._has_led and asked < self._leads_until
+        term = await self._leadership.lead(self._owner, ttl, told, has_led=leads)
         self._heard_at = time.monotonic()
         self._has_led = self._has_led if term is None and self._is_new(epoch) else term is not None
         if term != self._term:
@@ -243,11 +251,23 @@ class Scheduler:
         self._leads_until = asked + ttl
         await self._watch_clock(sent)
         if term is None and self._is_new(epoch):
-            return _YIELD_SECONDS  # to whoever led before Redis lost its data
+            return _YIELD_SECONDS[self._has_led]  # to whoever led until Redis lost its data
         if term is None:
             await self._woken("scheduler", pause)  # by a leader that stops
             return 0.0
         return pause
+
+    def _stood_still(self) -> bool:
+        """Whether this process was stopped for a while since it looked last (and resets that)."""
+        gap, self._longest_gap = max(self._longest_gap, time.monotonic() - self._beat_at), 0.0
+        return gap > _STANDSTILL_SECONDS
+
+    async def _beat(self) -> float:
+        """Notice a standstill, whatever the other loops wait for."""
+        now = time.monotonic()
+        self._longest_gap = max(self._longest_gap, now - self._beat_at)
+        self._beat_at = now
+        return _BEAT_SECONDS
 
     def _is_new(self, epoch: int) -> bool:
         """Whether Redis has lost its data since it was of an epoch that we knew."""

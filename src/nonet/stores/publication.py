@@ -49,7 +49,7 @@ class Publication:
         """The version that is published; empty if there is none."""
         async with server_errors(self._client):
             found = await self._client.hget(f"{self._prefix}config", "version")
-        return found.decode() if found else ""
+        return _text(found) if found else ""
 
     async def read(self) -> Published | None:
         """What is published, or known to be wrong; None if neither is."""
@@ -57,7 +57,7 @@ class Publication:
             found = await self._client.hgetall(f"{self._prefix}config")
         if not found:
             return None
-        text = {name.decode(): value.decode() for name, value in found.items()}
+        text = {_text(name): _text(value) for name, value in found.items()}
         return Published(
             version=text.get("version", ""),
             document=text.get("document", ""),
@@ -95,6 +95,11 @@ class Publication:
         """
         answer = await self._scripts.run("report_config", term, problem[:_LONGEST_PROBLEM], who)
         return bool(answer == 1)
+
+
+def _text(value: bytes) -> str:
+    """What a foreign hand may have written is refused where it is read as a document."""
+    return value.decode(errors="replace")
 
 
 def _instant(microseconds: str | None) -> datetime | None:

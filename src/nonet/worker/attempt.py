@@ -103,8 +103,14 @@ class Attempt:
             self._cancellable.cancel()
 
     def leave_thread(self) -> None:
-        """The thread in which ``execute`` was called has ended."""
+        """The thread in which ``execute`` was called has ended; what it returned may be awaited.
+
+        Raises:
+            TaskTimeoutError: the soft limit has passed meanwhile.
+        """
         self.in_thread = False
+        if self.timed_out is not None:
+            raise self.timed_out
 
     def lose(self, reason: str) -> None:
         """Void the attempt at once, cancel it soon; called by any thread."""

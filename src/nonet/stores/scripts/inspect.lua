@@ -257,7 +257,7 @@ local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'strin
   workers = {'zset', tell_workers}, groups = {'zset', nothing}, watch = {'zset', nothing},
   events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
   fence = {'string', tell_counter}, epoch = {'hash', tell_epoch}, leader = {'hash', tell_leader},
-  clock = {false, nothing}, term = {'string', tell_counter}, promoted = {'string', tell_counter},
+  clock = {false, nothing}, pausing = {'string', nothing}, term = {'string', tell_counter}, promoted = {'string', tell_counter},
   periodic = {'hash', nothing}, startup = {'hash', tell_hooks}, quarantine = {false, nothing},
   config = {'hash', nothing}, limits = {false, nothing}, paused = {'hash', tell_pauses},
   probe = {false, nothing}}

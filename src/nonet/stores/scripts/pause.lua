@@ -18,6 +18,7 @@ end
 if #new > 0 then
   log_event('pause', who, table.concat(new, ', ') .. (reason ~= '' and ': ' .. reason or ''))
 end
+mark_pausing(#new > 0)
 for _, what in ipairs(new) do
   redis.call('HSET', key, what, digits(now - offset) .. '|' .. who .. '|' .. reason)
 end

@@ -43,7 +43,9 @@ local function bring_in_line(name, wanted)
     end
   end
 end
+mark_pausing(next(remembered.paused) ~= nil)
 bring_in_line('paused', remembered.paused)
+mark_pausing(false)
 bring_in_line('periodic:paused', remembered['periodic:paused'])
 start_again(lifted)
 redis.call('HSET', P .. 'epoch', 'pauses', ARGV[2])  -- last: a script that was cut is repeated

@@ -17,5 +17,6 @@ end
 for _, what in ipairs(done) do
   redis.call('HDEL', key, what)
 end
+mark_pausing(false)
 start_again({unpack(ARGV, 2)})  -- also of what was not paused: a script that was cut is repeated
 return answer

@@ -6,6 +6,7 @@
 --       back what was paused, paused, periodic:paused}; the last two: what, 'at (µs)|who|reason', …
 -- @include base pausing
 local key, of_entries = pauses_in('paused'), pauses_in('periodic:paused')
+mark_pausing(false)  -- whoever looks puts right what foreign hands have done
 local epoch_now = redis.pcall('HMGET', P .. 'epoch', 'since', 'seq', 'pauses')
 return {digits(now - offset), epoch_now[1] or '', epoch_now[2] or '', epoch_now[3] or '',
   redis.call('HGETALL', key), redis.call('HGETALL', of_entries)}

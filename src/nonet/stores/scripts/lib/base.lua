@@ -2,8 +2,9 @@
 -- cluster, and every other key is made of it), now is the logical time in microseconds: the server's,
 -- and what the leader has added since, so that it goes on evenly when that clock is set.
 local P = KEYS[1]
-local clock, stepped = redis.call('TIME'), redis.pcall('GET', P .. 'clock')
-local offset = tonumber(stepped) or 0
+local clock, marks = redis.call('TIME'), redis.call('MGET', P .. 'clock', P .. 'pausing')
+local stepped, is_pausing = marks[1], marks[2]  -- whether anything is paused: see lib/pauses
+local offset = tonumber(stepped or '') or 0
 local now = clock[1] * 1000000 + clock[2] + offset
 
 -- HASH epoch, in scripts that read it: those that grant locks (see lib/epoch).

@@ -1,12 +1,13 @@
 -- lib/pauses: needs base. What operators have paused. HASH paused: what → 'at (µs)|who|reason'; what
--- is all, stream:PRIORITY:SIZE, or task:NAME with a full or a bare class name.
+-- is all, stream:PRIORITY:SIZE, or task:NAME with a full or a bare class name. STRING pausing is there
+-- while the hash is, so that nobody has to read it who has nothing to find.
 
 local paused = nil  -- asked once a script
 
 local function read_pauses()
   if not paused then
     paused = {}
-    for _, what in ipairs(redis.pcall('HKEYS', P .. 'paused')) do
+    for _, what in ipairs(is_pausing and redis.pcall('HKEYS', P .. 'paused') or {}) do
       paused[what] = true
     end
   end

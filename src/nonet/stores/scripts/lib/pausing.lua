@@ -11,3 +11,12 @@ local function pauses_in(name)
   end
   return key
 end
+
+-- To be called before the first pause is written, and after the last one is deleted.
+local function mark_pausing(will_be)
+  if will_be or redis.call('EXISTS', pauses_in('paused')) == 1 then
+    redis.call('SET', P .. 'pausing', 1)
+  else
+    redis.call('DEL', P .. 'pausing')
+  end
+end

@@ -16,9 +16,7 @@ local function wake(size, count)
     end
     local alive = redis.call('ZSCORE', P .. 'workers', worker)
     if alive and tonumber(alive) > now then
-      if redis.call('LPUSH', P .. 'wake:' .. worker, '1') == 1 then
-        redis.call('PEXPIRE', P .. 'wake:' .. worker, 10000)  -- it may be dead already
-      end
+      redis.call('LPUSH', P .. 'wake:' .. worker, '1')  -- deleted when the worker is forgotten
       count = count - 1
     end
   end
