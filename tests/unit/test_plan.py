@@ -304,6 +304,8 @@ def test_only_schedule_and_arguments_make_another_entry() -> None:
     one = Entry("k", "x:T", None, "n", Odd(), {"b": {2}, "a": 1}, overlap=Overlap.SKIP)
     two = Entry("k", "x:T", None, "n", Odd(), {"a": 1, "b": {2}}, origin="common")
     assert one.prints == two.prints
+    mixed = [{1: 2, "1": {"b": 1, None: [2, "x"]}}, {"1": {None: [2, "x"], "b": 1}, 1: 2}]
+    assert replace(one, args={"m": mixed[0]}).prints == replace(one, args={"m": mixed[1]}).prints
     assert replace(one, args={"a": 2}).prints[0] == one.prints[0]
     assert replace(one, args={"a": 2}).prints[1] != one.prints[1]
     assert replace(one, schedule=HOURLY).prints != one.prints

@@ -16,6 +16,8 @@ from daemons import until
 
 from nonet import BaseTask, Depends, StopRetrying, TaskTimeoutError, context
 from nonet.client import Client
+from nonet.errors import LeaseLostError
+from nonet.execution import enter_context
 from nonet.injection import Injector
 from nonet.outcomes import Failed, HandedBack, Lost, Succeeded
 from nonet.registry import Registry
@@ -163,6 +165,18 @@ class ThreadReturns(Softly):
 
 
 @dataclass
+class ThreadGivesAwaitable(Softly):
+    """Its thread ends after the limit, and gives a coroutine that would go on for long."""
+
+    def execute(self, opened: Opened) -> Any:
+        time.sleep(0.2)
+        return goes_on_for_long()
+
+
+async def goes_on_for_long() -> None:
+    await asyncio.sleep(3600)
+
+
 class ThreadHangs(BaseTask):
     hard_timeout = 0.05
 
@@ -198,7 +212,16 @@ class SlowOpening(Softly):
 
 CLASSES = [
     *(Obeys, InTime, ObeysHard, Swallows, FailsWhenCancelled, StopsWhenCancelled, Stubborn),
-    *(ThreadAsks, ThreadReturns, ThreadHangs, SlowCommit, SlowOpening, Decorated, Exits),
+    *(
+        ThreadAsks,
+        ThreadReturns,
+        ThreadGivesAwaitable,
+        ThreadHangs,
+        SlowCommit,
+        SlowOpening,
+        Decorated,
+        Exits,
+    ),
 ]
 
 
@@ -328,6 +351,21 @@ async def test_a_thread_that_returns_too_late_has_failed(tools: Tools) -> None:
         _, outcome = await ended
     assert isinstance(outcome, Failed) and isinstance(outcome.error, TaskTimeoutError)
     assert story == ["rolled back"]
+
+
+async def test_what_a_late_thread_gives_is_not_awaited(tools: Tools) -> None:
+    """The limit has passed: the attempt fails when the thread ends."""
+    error = await failure(ThreadGivesAwaitable(), tools)
+    assert "soft timeout of 0.05 s exceeded" in str(error)
+
+
+async def test_a_void_attempt_opens_no_group(tools: Tools) -> None:
+    """Whatever it swallowed, what it spawns would outlive its end. (No Redis is asked here.)"""
+    attempt = attempt_at(InTime(), tools)
+    attempt.context.lose_lease("the hard limit has passed")
+    enter_context(attempt.context)
+    with pytest.raises(LeaseLostError):
+        await tools.client.spawn_with_callback([InTime()], InTime())
 
 
 async def test_a_commit_is_not_cut_by_the_soft_limit(tools: Tools) -> None:
