@@ -25,7 +25,8 @@ async def invoke(
             variables. A decorator may hide a coroutine function; what it returns is awaited.
         before: called right before the function, where it will run.
         abandoned: told of a thread that goes on although its caller was cancelled.
-        returned: called when a thread has ended, before what it gave is awaited.
+        returned: called when a thread has ended, before what it gave is awaited; what it raises
+            is raised instead.
 
     Raises:
         BaseException: whatever the function raises.
@@ -42,8 +43,13 @@ async def invoke(
         if abandoned is not None and thread.running():
             abandoned(thread)
         raise
-    if returned is not None:
-        returned()
+    try:
+        if returned is not None:
+            returned()
+    except BaseException:
+        if inspect.iscoroutine(result):
+            result.close()
+        raise
     if error is not None:
         raise error
     return await result if inspect.isawaitable(result) else result
