@@ -26,7 +26,7 @@ demo: $(DEMO)     ## audit a directory tree for duplicate files, with real daemo
 	@$(BIN)/task-run demo $(ARGS)
 
 test: $(DEV) servers ## run the tests against real servers, three at a time
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: $(DEV)     ## ruff, mypy --strict and the direction of imports
 	@$(BIN)/ruff check .
