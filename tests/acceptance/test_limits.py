@@ -110,7 +110,7 @@ async def test_an_override_wakes_at_once_and_lowering_drains(site: Site) -> None
             " Task: {Limted: {ConcurrencyLimiter: {limit: 1}}}}}",
             "common.limits.Task.Limted: unknown task class 'Limted'. Did you mean Limited?",
         ),
-        ("common: {limits: {Job: [", "line 1"),
+        ("common: {limits: {Job: [", "limits.yaml:1: "),
         ("", "is empty: write {} if nothing is to be configured"),
     ],
 )

@@ -30,6 +30,7 @@ async def test_many_tasks_leave_nothing(rig: Rig, scale: Many) -> None:
     site.scheduler()
     async with site.app(result_ttl=1.0, dedup_ttl=DEDUP_TTL) as app:
         await rig.settles(await rig.submit(app, [FailsOnce(), Timed(0.0, "lock"), Tallied()]))
+        await until(lambda: site.redis.exists(site.key("config")), "the leader has published")
         keys, memory = await rest(rig, scale.waits)
         for start in range(0, scale.tasks, 5000):
             count = min(5000, scale.tasks - start)

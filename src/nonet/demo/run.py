@@ -100,10 +100,12 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
         NonetError: a daemon ended early, or a signal asked to stop.
     """
     root, home = _checked(tree), _home(state_dir)
+    letters = home / "nonet.db"
+    had_letters = letters.exists()
     with workspace(home) as directory:
         values = {
             "redis_url": "embedded://",
-            "db_url": f"sqlite+aiosqlite:///{home}/nonet.db",
+            "db_url": f"sqlite+aiosqlite:///{letters}",
             "namespace": "demo",
             "tasks": TASKS,
             "state_dir": str(directory),
@@ -117,7 +119,10 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
             running(_COMMANDS, environment, directory) as daemons,
         ):
             audit = _Audit(app, progress)
-            return await _unless_stopped(audit.run(AuditTree(root, directory)), daemons, stop)
+            summary = await _unless_stopped(audit.run(AuditTree(root, directory)), daemons, stop)
+    if not had_letters and not summary.dead_letters:
+        letters.unlink(missing_ok=True)  # the scheduler has kept there what it remembers
+    return summary
 
 
 @dataclass(frozen=True)
