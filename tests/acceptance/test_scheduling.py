@@ -56,6 +56,28 @@ async def test_frozen_leader_does_not_fire(site: Site) -> None:
     assert len(ids) == len(set(ids))
 
 
+async def test_frozen_leader_does_not_lead_on_after_a_loss_of_data(site: Site) -> None:
+    """Its memory is old: its successor, which fired since, goes first and repeats nothing."""
+    site.worker(NONET_TASKS=PERIODIC)
+    frozen = site.scheduler(NONET_TASKS=PERIODIC)
+    await until(lambda: len(_fired(frozen)) >= 2, "the first scheduler has fired twice")
+    frozen.freeze()
+    other = site.scheduler(NONET_TASKS=PERIODIC)
+    await until(lambda: len(_fired(other)) >= 4, "the standby has fired four times")
+    site.redis.flushall()
+    frozen.thaw()
+    count = len(_fired(other))
+    await until(lambda: len(_fired(other)) >= count + 3, "its successor goes on")
+    ran = [event.details["occurrence"] for event in site.journal("start", task="Tick")]
+    assert len(ran) == len(set(ran)), "an occurrence ran twice"
+    decided = re.findall(r":Tick\|\|default: occurrence (\S+) (?:FIRED|SKIPPED)", other.log)
+    instants = [datetime.fromisoformat(instant) for instant in decided]
+    steps = {later - one for one, later in pairwise(instants)}
+    assert steps == {timedelta(seconds=1)}, "an occurrence was neither fired nor skipped"
+    for scheduler in (frozen, other):
+        scheduler.kill()
+
+
 async def test_schedules_of_all_kinds_and_vos(site: Site) -> None:
     """Cron, recurrence rule, an exhausted one and one per VO are planned beside each other."""
     config = site.write("nonet.yaml", "vos: [lhcb, gridpp]\n")
