@@ -72,7 +72,7 @@ async def test_a_woken_task_that_nobody_takes_lets_others_run(contended: Site) -
             released = time.time()
         (start,) = await site.started(behind)
         assert site.journal("start", id=untaken) == []
-        async with app.hold(lock_of("M a")):
+        async with app.hold(lock_of("M a"), wait=5):  # the one behind may still run
             younger = await app.submit(Holding(["M a"]))
             await waits(site, younger)
             medium.thaw()
