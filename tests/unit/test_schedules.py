@@ -687,7 +687,7 @@ def test_no_rule_takes_long_to_load(rule: str) -> None:
     started = time.perf_counter()
     with suppress(ConfigurationError):
         RRuleSchedule(rule)
-    assert time.perf_counter() - started < 2  # walking to the year 9999 takes much longer
+    assert time.perf_counter() - started < 10  # walking to the year 9999 takes much longer
 
 
 @pytest.mark.parametrize(
