@@ -462,6 +462,20 @@ class TestBookkeeping:
         await controls.pause([ALL], WHO, "y")
         assert [item.kind for item in await history(broker)] == ["pause", "pause"]
 
+    async def test_scripts_look_for_pauses_only_while_there_are_some(
+        self, broker: Broker, controls: Controls
+    ) -> None:
+        """The mark is there with the first pause, gone with the last, and put right by a look."""
+        mark = "{test}:pausing"
+        await controls.pause([ALL, STREAM], WHO)
+        await controls.resume([ALL], WHO)
+        assert await broker.client.exists(mark)
+        await broker.client.delete(mark)  # by foreign hands
+        await controls.look()
+        assert await broker.client.exists(mark)
+        await controls.resume([STREAM], WHO)
+        assert not await broker.client.exists(mark)
+
     async def test_what_redis_lost_is_restored(self, broker: Broker, controls: Controls) -> None:
         """The leader puts back what it remembers, under its term; newer pauses stay."""
         leadership = Leadership(broker, "test")

@@ -41,6 +41,7 @@ async def test_resigning_needs_the_own_term(leadership: Leadership) -> None:
     await leadership.resign("a", str(int(term) - 1))
     assert await leadership.lead("b", 30, "{}") is None
     await leadership.resign("a", term)
+    assert await leadership._client.llen("{test}:wake:scheduler") == 1  # a standby looks at once
     assert await leadership.lead("b", 30, "{}") is not None
 
 

@@ -205,6 +205,17 @@ async def test_a_plan_is_remembered_and_never_moved(
     assert (status.missed, status.next, status.last) == (7, None, None)
 
 
+async def test_older_data_are_brought_up_to_what_is_remembered(
+    periodic: Periodic, term: str
+) -> None:
+    """The same entry goes on from the later of what Redis and the leader know."""
+    await periodic.plan(term, [change("new")])
+    await periodic.plan(term, [change("same", last=LATER)])
+    assert (await periodic.fired())["e"].last == LATER
+    await periodic.plan(term, [change("same", last=NOON)])
+    assert (await periodic.fired())["e"].last == LATER
+
+
 async def test_an_entry_that_changes_withdraws_what_has_not_begun(
     broker: Broker, periodic: Periodic, term: str
 ) -> None:

@@ -452,7 +452,10 @@ async def test_a_schedule_that_hangs_holds_up_nobody(rig: Rig) -> None:
     go_on = threading.Event()
 
     class Hanging(TaskScheduleBase):
+        asked = 0
+
         def next_occurrence(self, after: datetime | None = None) -> datetime | None:
+            Hanging.asked += 1
             go_on.wait(30)
             return TENS.next_occurrence(after)
 
@@ -463,8 +466,29 @@ async def test_a_schedule_that_hangs_holds_up_nobody(rig: Rig) -> None:
         await rig.at(loop, 5)
         assert await rig.at(loop, 10) == [10]
         assert "has not answered" in loop.problems[hanging.key]
+        await rig.at(loop, 60)  # it is planned again, and still hangs
+        assert Hanging.asked == 1
     finally:
         go_on.set()
+
+
+async def test_what_may_not_fire_yet_is_planned_and_late(rig: Rig) -> None:
+    """While the start-up hooks run nothing is submitted; what was due meanwhile is, after them."""
+    loop = rig.loop(entry("Shared"))
+    for seconds in (5, 12, 21):
+        rig.now = START + timedelta(seconds=seconds)
+        await loop.tick(rig.term, may_fire=False)
+        assert await rig.run_all() == []
+    assert await rig.at(loop, 25) == [10, 20]
+
+
+async def test_what_was_forgotten_is_not_recalled(rig: Rig) -> None:
+    """Also if SQL has not heard of it yet."""
+    mirror = await rig.app.mirror()
+    await mirror.save("periodic", {"x": "1", "y": "1"})
+    memory = rig.loop().memory
+    memory.forget("x")
+    assert set(await memory.recall()) == {"y"}
 
 
 async def test_who_is_disabled_amid_a_tick_is_not_fired_in_it(rig: Rig) -> None:

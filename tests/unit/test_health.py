@@ -130,7 +130,7 @@ async def test_a_blocked_loop_is_not_ready_long_before_it_is_dead(daemon: Daemon
         looking.join()  # blocks the loop
     assert [found[path][0] for path in ("/livez", "/readyz")] == [200, 503]
     (reason,) = json.loads(found["/readyz"][1])["reasons"]
-    assert reason == "the event loop has been blocked for 2 s"
+    assert reason.startswith("the event loop has been blocked for ")
 
 
 async def test_a_blocked_loop_is_neither_live_nor_ready(daemon: Daemon) -> None:
