@@ -317,7 +317,12 @@ class Scheduler:
         if wake is None or wake.done():
             wake = asyncio.create_task(self._broker.wait_for_wake(name), name=f"{name} wake")
             self._wakes[name] = wake
-        await asyncio.wait({wake}, timeout=seconds)
+        # A leader that is to stop keeps its lease until its ticks have ended.
+        stop = asyncio.create_task(self._stop.requested.wait(), name="stop")
+        try:
+            await asyncio.wait({wake, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
         if wake.done():
             wake.result()
 
