@@ -17,10 +17,10 @@ LOCKED := uv.lock pyproject.toml scripts/sync
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test check faults soak bench format clean servers
+.PHONY: help demo test check faults soak bench bench-quick budget format clean servers
 
 help:             ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
 
 demo: $(DEMO)     ## audit a directory tree for duplicate files, with real daemons
 	@$(BIN)/task-run demo $(ARGS)
@@ -40,8 +40,14 @@ faults: $(DEV) servers ## break everything that can break, and print what was lo
 soak: $(DEV) servers ## the long tests, which `make test` leaves out
 	@$(BIN)/python -m pytest -m soak -s $(ARGS)
 
-bench: $(DEV) servers ## throughput and latency, next to a bare redis-py loop
-	@$(BIN)/python benchmarks/throughput.py $(ARGS)
+bench: $(DEV) servers ## how fast it is, next to bare redis-py (and its peers, see docs/benchmarks.md)
+	@$(BIN)/python benchmarks/bench.py $(ARGS)
+
+bench-quick: $(DEV) servers ## the same with little load, in two minutes at most
+	@$(BIN)/python benchmarks/bench.py --load quick $(ARGS)
+
+budget: $(DEV) servers ## what a task costs, counted, next to what it may; ARGS=--write makes it so
+	@$(BIN)/python tests/budget/measure.py $(ARGS)
 
 format: $(DEV)    ## let ruff fix and format the sources
 	@$(BIN)/ruff check --fix .

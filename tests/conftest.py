@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 from servers import MariaServer, RedisServer
 
-# Keys without a TTL that a namespace keeps for good; everything else must expire or be removed.
-_STRUCTURE = (
-    *("tasks:*", "woken:*", "fence", "epoch", "mend", "term", "leader", "promoted", "periodic*"),
-    *(
-        "startup",
-        "quarantine*",
-        "workers",
-        "idle:*",
-        "groups",
-        "watch",
-        "config",
-        "limits*",
-        "paus*",
-        "counters",
-        "events",
-        "clock*",
-    ),
-)
+from nonet.keys import STRUCTURE
+from nonet.stores.stage import leaked_keys
 
 _databases = itertools.count(1)
 
@@ -61,24 +43,11 @@ def no_leaked_keys(redis_server: RedisServer, redis_url: str) -> Iterator[list[s
 
     Gives a list of patterns without ``{namespace}:``, to which a test may add.
     """
-    allowed = list(_STRUCTURE)
+    allowed = list(STRUCTURE)
     yield allowed
     with redis_server.client() as client:
-        leaked = [
-            key
-            for key in client.scan_iter(count=1000)
-            if client.ttl(key) == -1
-            and not any(fnmatch.fnmatchcase(key.partition(":")[2], name) for name in allowed)
-            and not _is_of_a_worker(client, key)
-        ]
-    assert not leaked, f"keys without TTL or owner are left: {sorted(leaked)}"
-
-
-def _is_of_a_worker(client: redis.Redis, key: str) -> bool:
-    """Whether a key wakes a worker that is registered, maybe dead: they are forgotten together."""
-    namespace, _, name = key.partition(":")
-    kind, _, worker = name.partition(":")
-    return kind == "wake" and client.zscore(f"{namespace}:workers", worker) is not None
+        leaked = leaked_keys(client, allowed=allowed)
+    assert not leaked, f"keys without TTL or owner are left: {leaked}"
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,47 +12,48 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from nonet.client import CallbackSpawner, Client, Handle
-from nonet.dlq import resubmit
-from nonet.doctor import Diagnosis, diagnose
 from nonet.errors import ConfigurationError, NonetError, NotBoundError
 from nonet.execution import TaskContext
 from nonet.explanation import HANDED_OVER_WITHIN, Explanation
-from nonet.hooks import startup_hooks
 from nonet.injection import Injector, load_entry_points
-from nonet.interactive import Debugger, call, hold
 from nonet.locks import BaseLock, encode_locks
 from nonet.registry import Registry, vos_from_entry_points
-from nonet.scheduler.configuration import ConfigurationLoop, check
-from nonet.scheduler.memory import Memory
-from nonet.scheduler.pauses import PauseMemory
-from nonet.scheduler.periodic import PeriodicLoop
-from nonet.scheduler.relay import Relay
-from nonet.scheduler.retention import Retention
-from nonet.scheduler.scheduler import Scheduler, SchedulerParts
-from nonet.scheduler.startup import StartUp
-from nonet.service import who
+from nonet.service import in_own_thread, who
 from nonet.settings import Settings, load_settings
-from nonet.sources import open_source
 from nonet.stores.broker import Broker, Waits
-from nonet.stores.controls import Controls
-from nonet.stores.events import Events
-from nonet.stores.inspection import Inspection
-from nonet.stores.leadership import Leader, Leadership
-from nonet.stores.limits import Limits
-from nonet.stores.periodic import EntryStatus, Periodic
-from nonet.stores.publication import Publication
-from nonet.stores.quarantine import Quarantine
 from nonet.stores.results import TaskStatus
-from nonet.task import BaseTask, Size, bind_submitter, unbind_submitter
+from nonet.task import (
+    FROM_CLASS,
+    BaseTask,
+    FromClass,
+    Isolation,
+    Size,
+    bind_submitter,
+    unbind_submitter,
+)
+from nonet.terms import StartBy
+from nonet.unique import Unique
 from nonet.worker.closing import RowCloser
-from nonet.worker.settle import Settler
-from nonet.worker.worker import Worker, WorkerParts
 
+# Imported by whoever asks for them: a submitter needs neither a worker nor a scheduler nor SQL.
 if TYPE_CHECKING:
+    from nonet.doctor import Diagnosis
+    from nonet.hooks import Hook
+    from nonet.interactive import Debugger
+    from nonet.scheduler.scheduler import Scheduler
+    from nonet.stores.admission import Admission
+    from nonet.stores.controls import Controls
     from nonet.stores.dead_letters import DeadLetters
+    from nonet.stores.demand import Demands
+    from nonet.stores.events import Events
+    from nonet.stores.leadership import Leader
+    from nonet.stores.limits import Limits
     from nonet.stores.mirror import Mirror
     from nonet.stores.outbox import Outbox
+    from nonet.stores.periodic import EntryStatus, Periodic
+    from nonet.stores.quarantine import Quarantine
     from nonet.stores.sql import Database
+    from nonet.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -178,10 +179,18 @@ class Nonet:
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
+        start_by: StartBy | FromClass | None = FROM_CLASS,
+        unique: Unique | FromClass | None = FROM_CLASS,
     ) -> Handle:
         """Submit one task; see `BaseTask.schedule`."""
         return await self.client.submit(
-            task, at_time=at_time, id=id, labels=labels, transaction=transaction
+            task,
+            at_time=at_time,
+            id=id,
+            labels=labels,
+            transaction=transaction,
+            start_by=start_by,
+            unique=unique,
         )
 
     async def submit_many(
@@ -191,10 +200,17 @@ class Nonet:
         at_time: datetime | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
+        start_by: StartBy | FromClass | None = FROM_CLASS,
+        unique: Unique | FromClass | None = FROM_CLASS,
     ) -> list[Handle]:
         """Submit many tasks; see `Client.submit_many`."""
         return await self.client.submit_many(
-            tasks, at_time=at_time, labels=labels, transaction=transaction
+            tasks,
+            at_time=at_time,
+            labels=labels,
+            transaction=transaction,
+            start_by=start_by,
+            unique=unique,
         )
 
     async def status(self, id: str) -> TaskStatus:
@@ -208,6 +224,10 @@ class Nonet:
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
         """The result of a task; see `Handle.result`."""
         return await self.client.result(id, timeout=timeout)
+
+    async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
+        """End tasks wherever they are; see `Client.cancel`."""
+        return await self.client.cancel(ids, reason=reason)
 
     def live(
         self, *, state: str | None = None, task: str | None = None
@@ -223,6 +243,8 @@ class Nonet:
         Example:
             assert await app.call(Add(1, 2)) == 3
         """
+        from nonet.interactive import call
+
         async with self.injector() as injector:
             return await call(
                 task,
@@ -248,6 +270,8 @@ class Nonet:
             async with app.hold(MutexLock(LockedObjectType.JOB, 7), wait=5):
                 ...
         """
+        from nonet.interactive import hold
+
         for lock in locks:
             if not isinstance(lock, BaseLock):
                 raise TypeError(
@@ -269,6 +293,9 @@ class Nonet:
         Raises:
             ServerUnreachableError: Redis does not answer.
         """
+        from nonet.doctor import diagnose
+        from nonet.stores.inspection import Inspection
+
         lease, sql = self.settings.lease, await self._sql_state()
         return await diagnose(
             Inspection(self.broker, self.settings.namespace),
@@ -309,8 +336,26 @@ class Nonet:
             for problem in injector.check(task_class.cls.execute, values)  # type: ignore[attr-defined]  # checked at registration
         ]
 
-    def worker(self, size: Size, injector: Injector, *, concurrency: int | None = None) -> Worker:
-        """A worker of this application; call its ``run``."""
+    def worker(
+        self,
+        size: Size,
+        injector: Injector,
+        *,
+        concurrency: int | None = None,
+        isolation: Isolation | None = None,
+    ) -> Worker:
+        """A worker of this application; call its ``run``.
+
+        Args:
+            concurrency: tasks at a time; None: as the settings or its size say.
+            isolation: where all tasks run, whatever their classes say: ``LOOP`` for classes that
+                only this process knows. None: as they say. Child processes load the task modules
+                of the settings, and know nothing of `dependency_overrides`.
+        """
+        from nonet.worker.runner import WorkerParts
+        from nonet.worker.settle import Settler
+        from nonet.worker.worker import Worker
+
         settler = Settler(
             self.broker,
             self.registry,
@@ -329,10 +374,33 @@ class Nonet:
             settler,
             version("nonet"),
         )
-        return Worker(parts, size, concurrency)
+        return Worker(parts, size, concurrency, isolation)
 
-    def scheduler(self, injector: Injector) -> Scheduler:
-        """A scheduler of this application; call its ``run``."""
+    def scheduler(
+        self, injector: Injector, *, hooks: Mapping[str, Hook] | None = None
+    ) -> Scheduler:
+        """A scheduler of this application; call its ``run``.
+
+        Args:
+            hooks: the start-up hooks by name; None: those that are installed or were imported.
+        """
+        from nonet.hooks import startup_hooks
+        from nonet.overflow import overflow_hooks
+        from nonet.scheduler.configuration import ConfigurationLoop, check
+        from nonet.scheduler.demand import DemandLoop
+        from nonet.scheduler.lost import LostWorkers
+        from nonet.scheduler.memory import Memory
+        from nonet.scheduler.pauses import PauseMemory
+        from nonet.scheduler.periodic import PeriodicLoop
+        from nonet.scheduler.relay import Relay
+        from nonet.scheduler.retention import Retention
+        from nonet.scheduler.scheduler import Scheduler, SchedulerParts
+        from nonet.scheduler.startup import StartUp
+        from nonet.sources import open_source
+        from nonet.stores.leadership import Leadership
+        from nonet.stores.publication import Publication
+        from nonet.worker.worker import slots_of
+
         settings, namespace = self.settings, self.settings.namespace
         leadership = Leadership(self.broker, namespace)
         prefixes = ("nonet", *settings.entry_points)
@@ -344,6 +412,7 @@ class Nonet:
             open_source(settings.config, settings, fits),
             fits,
             self.limits,
+            self.admission,
             Publication(self.broker.client, namespace),
             periodic.adopt,
         )
@@ -352,12 +421,22 @@ class Nonet:
             self.client,
             leadership,
             configuration,
-            StartUp(startup_hooks(prefixes), leadership, injector),
+            StartUp(
+                startup_hooks(prefixes) if hooks is None else dict(hooks), leadership, injector
+            ),
             periodic,
             memory,
             PauseMemory(self.controls, self.broker.epoch, self.mirror, settings.may_have_sql),
             chores={
                 "durable tasks": Relay(self.outbox, settings).tick,
+                "lost workers": LostWorkers(self.broker, settings.lease).tick,
+                "demand": DemandLoop(
+                    lambda: self.demands,
+                    lambda: self.events,
+                    overflow_hooks(settings.on_overflow, prefixes),
+                    {size: slots_of(size, settings) for size in Size},
+                    settings.overflow_cooldown,
+                ).tick,
                 "old dead letters": Retention(self.dead_letters, settings.dlq_retention).tick,
             },
         )
@@ -366,10 +445,14 @@ class Nonet:
     @property
     def periodic(self) -> Periodic:
         """The periodic entries. Raises `NotBoundError` if not open."""
+        from nonet.stores.periodic import Periodic
+
         return Periodic(self.broker, self.settings.namespace)
 
     async def leader(self) -> Leader | None:
         """Which scheduler leads now; None if none does."""
+        from nonet.stores.leadership import Leadership
+
         found = await Leadership(self.broker, self.settings.namespace).leader()
         is_over = found is None or found.expiry <= await self.broker.logical_now()
         return None if is_over else found
@@ -389,57 +472,82 @@ class Nonet:
     @property
     def limits(self) -> Limits:
         """The limits that hold, and how to override them. Raises `NotBoundError` if not open."""
+        from nonet.stores.limits import Limits
+
         return Limits(self.broker.client, self.settings.namespace)
 
     @property
     def controls(self) -> Controls:
         """What is paused, and how to change it. Raises `NotBoundError` if not open."""
+        from nonet.stores.controls import Controls
+
         return Controls(self.broker.client, self.settings.namespace)
+
+    @property
+    def admission(self) -> Admission:
+        """How many tasks there are, and may be. Raises `NotBoundError` if not open."""
+        from nonet.stores.admission import Admission
+
+        return Admission(self.broker.client, self.settings.namespace)
+
+    @property
+    def demands(self) -> Demands:
+        """How much work there is for how many workers. Raises `NotBoundError` if not open."""
+        from nonet.stores.demand import Demands
+
+        return Demands(self.broker.client, self.settings.namespace, self.broker.lock_ttl_ms)
 
     @property
     def events(self) -> Events:
         """Who changed what. Raises `NotBoundError` if not open."""
+        from nonet.stores.events import Events
+
         return Events(self.broker.client, self.settings.namespace)
 
     @property
     def quarantine(self) -> Quarantine:
         """Bytes that are no task. Raises `NotBoundError` if not open."""
-        return Quarantine(self.broker.client, self.settings.namespace)
+        from nonet.stores.quarantine import Quarantine
+
+        return Quarantine(self.broker, self.settings.namespace)
 
     async def dead_letters(self) -> DeadLetters:
         """The SQL store of dead letters, opened on first use and closed with the application."""
         if self._dead_letters is None:
-            from nonet.stores.dead_letters import DeadLetters  # SQL costs 170 ms to import
+            database = await self._open_database()
+            from nonet.stores.dead_letters import DeadLetters
 
-            self._dead_letters = DeadLetters(self._open_database())
+            self._dead_letters = DeadLetters(database)
         return self._dead_letters
 
     async def outbox(self) -> Outbox:
         """The SQL store of durable tasks, opened on first use and closed with the application."""
         if self._outbox is None:
+            database = await self._open_database()
             from nonet.stores.outbox import Outbox
 
-            database, namespace = self._open_database(), self.settings.namespace
-            self._outbox = Outbox(database, self.broker, namespace)
+            self._outbox = Outbox(database, self.broker, self.settings.namespace)
         return self._outbox
 
     async def mirror(self) -> Mirror:
         """What SQL keeps for the day on which Redis forgets; opened and closed as `outbox`."""
         if self._mirror is None:
+            database = await self._open_database()
             from nonet.stores.mirror import Mirror
 
-            self._mirror = Mirror(self._open_database(), self.settings.namespace)
+            self._mirror = Mirror(database, self.settings.namespace)
         return self._mirror
 
-    def _open_database(self) -> Database:
+    async def _open_database(self) -> Database:
         if self._database is None:
-            from nonet.stores.sql import Database
-
-            self._database = Database(self.settings.sql_url())
+            made = await in_own_thread(partial(_make_database, self.settings.sql_url()))
+            self._database = self._database or made  # somebody else may have been faster
         return self._database
 
     async def resubmit(self, row_id: int, *, again: bool = False) -> Handle:
         """Submit a dead letter again, once, whoever else tries to; see `nonet.dlq.resubmit`."""
+        from nonet.dlq import resubmit
+
         letters = await self.dead_letters()
         return await resubmit(row_id, self.client, letters, again=again)
 
@@ -454,6 +562,16 @@ class Nonet:
         server = open_embedded(self.settings.state_dir)
         self._closing.push_async_callback(asyncio.to_thread, server.close)
         return server.url
+
+
+def _make_database(url: str) -> Database:
+    """Called in a thread: what it imports would block the event loop for 400 ms."""
+    import nonet.stores.dead_letters
+    import nonet.stores.mirror
+    import nonet.stores.outbox  # noqa: F401  # so that who needs them finds them imported
+    from nonet.stores.sql import Database
+
+    return Database(url)
 
 
 def load_registry(settings: Settings) -> Registry:

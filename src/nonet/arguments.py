@@ -38,9 +38,9 @@ class Constructible:
                 prepare(base)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        prepare(cls)
+        form = cls.__dict__.get("_prepared") or prepare(cls)
         self = super().__new__(cls)
-        if not issubclass(cls, BaseModel):
+        if form is _Form.CALL:
             object.__setattr__(self, "_call", (args, kwargs))
         return self
 
@@ -88,6 +88,7 @@ class Arguments:
         self._by_position = any(p.kind is p.POSITIONAL_ONLY for p in self._parameters.values())
         self._adapter: TypeAdapter[Any] = _adapter(cls, self._signature)
         _refuse_untravelled(cls, self._adapter)
+        self._plain = () if self._by_position else _plain_fields(cls, self._parameters)
 
     def pack(self, task: Any) -> dict[str, Any]:
         """The task's arguments by name, validated and packed for the envelope.
@@ -95,6 +96,8 @@ class Arguments:
         Raises:
             InvalidArgumentsError: a value does not fit its annotation or cannot travel.
         """
+        if self._plain and (plain := self._plain_values(task)) is not None:
+            return plain
         packed: dict[str, Any] = {}
         problems: list[str] = []
         for name, value in dict(self._validate(self._serialized(task))).items():
@@ -114,6 +117,8 @@ class Arguments:
         """
         if self.is_model:
             return self._validate(values)
+        if self._are_plain(values):
+            return self.cls(**values)
         validated = self._validate(values)
         if not self._by_position:
             return self.cls(**validated)
@@ -156,6 +161,31 @@ class Arguments:
             raise InvalidArgumentsError(self.cls.__name__, [problem])
         return self.build({**values, **kwargs})
 
+    def _plain_values(self, task: Any) -> dict[str, Any] | None:
+        """The arguments of a task if validation and packing would give the same; else None."""
+        packed: dict[str, Any] = {}
+        for name, kind in self._plain:
+            value: Any = getattr(task, name)
+            packed[name] = value
+            # Lone surrogates are refused, and longer integers are packed otherwise.
+            if (
+                type(value) is not kind
+                or (kind is int and not _LEAST_INT <= value <= _LARGEST_INT)
+                or (kind is str and not value.isascii())
+            ):
+                return None
+        return packed
+
+    def _are_plain(self, values: Mapping[str, Any]) -> bool:
+        """Whether these are all arguments, and validation would give the same."""
+        if not self._plain or len(values) != len(self._plain):
+            return False
+        for name, kind in self._plain:
+            value: Any = values.get(name)
+            if type(value) is not kind or (kind is str and not value.isascii()):
+                return False
+        return True
+
     def _serialized(self, task: Any) -> dict[str, Any]:
         if type(task).serialize is Constructible.serialize:
             return _values(task)
@@ -181,6 +211,25 @@ class Arguments:
                 for item in error.errors(include_url=False, include_input=False)
             ]
             raise InvalidArgumentsError(self.cls.__name__, problems) from None
+
+
+_PLAIN = (bool, int, float, str, bytes)
+_LEAST_INT, _LARGEST_INT = -(2**63), 2**64 - 1
+
+
+def _plain_fields(cls: Any, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Name and type of the arguments of a dataclass of nothing but plain ones; else nothing.
+
+    Most classes are so: their arguments need no validator if their types are exactly these.
+    """
+    if prepare(cls) is not _Form.DATACLASS or cls.serialize is not Constructible.serialize:
+        return ()
+    hints = _hints(cls)
+    names = [field.name for field in dataclasses.fields(cls) if field.init]
+    are_plain = all(any(hints.get(name) is kind for kind in _PLAIN) for name in names)
+    if not are_plain or names != list(parameters):
+        return ()
+    return tuple((name, hints[name]) for name in names)
 
 
 def _values(task: Any) -> dict[str, Any]:

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nonet.envelopes import Envelopes
 from nonet.errors import (
+    AdmissionRejected,
     ConfigurationError,
+    ConflictError,
     InvalidArgumentsError,
     NonetError,
     NotBoundError,
     NotFoundError,
     ResultUnavailable,
     TaskCancelled,
+    TaskExpired,
     TaskFailed,
 )
 from nonet.execution import current_holders, running_context
@@ -29,14 +32,17 @@ from nonet.live import LiveConfig
 from nonet.message import is_id
 from nonet.registry import Registry
 from nonet.signing import Signer
-from nonet.stores.broker import Broker, Submission
-from nonet.stores.cancellation import CANCELLABLE, Cancellation, Selection
+from nonet.stores.broker import Broker
+from nonet.stores.cancellation import UNFINISHED, Cancellation, Selection
 from nonet.stores.groups import Groups, callback_id, child_id, failure_id
 from nonet.stores.leadership import Leadership
 from nonet.stores.lock_board import LockBoard
 from nonet.stores.publication import Publication
 from nonet.stores.results import Ended, Results, TaskStatus
-from nonet.task import BaseTask, current_submitter
+from nonet.stores.submissions import Accepted, Submission
+from nonet.task import FROM_CLASS, BaseTask, FromClass, current_submitter
+from nonet.terms import StartBy
+from nonet.unique import Unique
 
 if TYPE_CHECKING:
     from nonet.stores.outbox import Kept, Outbox
@@ -56,21 +62,42 @@ class Handle(str):
     """The id of a submitted task, able to ask for its status and result.
 
     Attributes:
-        created: False if the id was known: this submission is the same task.
+        created: False if the task was there before: the submission had its id, or its unique key.
     """
 
-    created: bool
+    created: bool = True
     _client: Client
 
     def __new__(cls, id: str, client: Client, created: bool = True) -> Handle:
-        self = super().__new__(cls, id)
+        self = str.__new__(cls, id)
         self._client = client
-        self.created = created
+        if not created:
+            self.created = False
         return self
 
     async def status(self) -> TaskStatus:
         """Where the task is. Raises `NotFoundError` when it is unknown."""
         return await self._client.status(self)
+
+    async def cancel(self, reason: str = "") -> str:
+        """End the task, wherever it is: it is not executed (further).
+
+        Args:
+            reason: why, for people.
+
+        Returns:
+            ``cancelled``; or ``cancelling``: it runs, and its worker ends it within seconds.
+
+        Raises:
+            ConflictError: it has ended otherwise, or has failed and waits for SQL.
+            NotFoundError: it is unknown.
+        """
+        state = (await self._client.cancel([self], reason=reason))[self]
+        if not state:
+            raise NotFoundError(_unknown(self))
+        if state not in ("cancelled", "cancelling"):
+            raise ConflictError(f"task {self} is {state}: it cannot be cancelled any more")
+        return state
 
     async def result(self, timeout: float | None = None) -> Any:
         """What ``execute`` returned; waits for the end.
@@ -81,6 +108,7 @@ class Handle(str):
         Raises:
             TaskFailed: the task ended dead.
             TaskCancelled: it was cancelled.
+            TaskExpired: it was not started by its ``start_by``.
             ResultUnavailable: unknown task, or no result is kept. A durable task whose
                 transaction was committed is known.
             TimeoutError: it has not ended in time.
@@ -142,7 +170,7 @@ class Client:
         )
         self.groups = Groups(broker.client, namespace)
         self.locks = LockBoard(broker.client, namespace)
-        self.results = Results(broker.client, broker.batched, broker.url, namespace)
+        self.results = Results(broker.client, broker.scripts, broker.url, namespace)
         self._outbox = outbox
         self._may_have_sql = may_have_sql
         self._asking_sql = asyncio.Semaphore(_ASK_SQL_AT_A_TIME)
@@ -162,11 +190,16 @@ class Client:
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
+        start_by: StartBy | FromClass | None = FROM_CLASS,
+        unique: Unique | FromClass | None = FROM_CLASS,
     ) -> Handle:
         """Submit one task; see `BaseTask.schedule`."""
         durable = self._is_durable(task, transaction)
-        await self.live_config.refresh()
-        submission = self.envelopes.prepare(task, at_time=at_time, id=id, labels=labels)
+        if self.live_config.is_due:
+            await self.live_config.refresh()
+        submission = self.envelopes.prepare(
+            task, at_time=at_time, id=id, labels=labels, start_by=start_by, unique=unique
+        )
         if transaction is not None:
             await (await self._rows()).submit_within(transaction, [submission])
             return Handle(submission.id, self)
@@ -179,25 +212,41 @@ class Client:
         at_time: datetime | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
+        start_by: StartBy | FromClass | None = FROM_CLASS,
+        unique: Unique | FromClass | None = FROM_CLASS,
     ) -> list[Handle]:
         """Submit many tasks in few round trips; handles in the same order.
 
-        All tasks are checked before the first one is submitted.
+        All tasks are checked before the first one is submitted. They are submitted in steps of at
+        most 500 tasks, and 1 MiB: each of them wholly or not at all.
+
+        Raises:
+            AdmissionRejected: a step was refused, and those after it were not tried; its
+                ``accepted`` says how many tasks were submitted before. Durable tasks come first.
         """
-        await self.live_config.refresh()
+        if self.live_config.is_due:
+            await self.live_config.refresh()
         durable: list[Submission] = []
         others: list[Submission] = []
         prepared: list[Submission] = []
+        prepare = self.envelopes.prepare
         for task in tasks:
-            chosen = durable if self._is_durable(task, transaction) else others
-            prepared.append(self.envelopes.prepare(task, at_time=at_time, labels=labels))
-            chosen.append(prepared[-1])
+            is_durable = self._is_durable(task, transaction)
+            made = prepare(task, at_time=at_time, labels=labels, start_by=start_by, unique=unique)
+            prepared.append(made)
+            (durable if is_durable else others).append(made)
         if transaction is not None:
             await (await self._rows()).submit_within(transaction, durable)
         elif durable:
             await (await self._rows()).submit(durable, ids_are_new=True)
-        await self.broker.submit(others)
-        return [Handle(item.id, self) for item in prepared]
+        try:
+            accepted = await self.broker.accept(others)
+        except AdmissionRejected as error:
+            raise error.after(len(durable)) from None
+        if not durable:
+            return [Handle(item.id, self, item.created) for item in accepted]
+        found = dict(zip((item.id for item in others), accepted, strict=True))
+        return [self._handle(found.get(item.id, Accepted(item.id, True))) for item in prepared]
 
     async def send(
         self, submission: Submission, *, durable: bool, id_is_new: bool = False
@@ -211,9 +260,12 @@ class Client:
         if durable:
             rows = await self._rows()
             (created,) = await rows.submit([submission], ids_are_new=id_is_new)
-        else:
-            (created,) = await self.broker.submit([submission])
-        return Handle(submission.id, self, created)
+            return Handle(submission.id, self, created)
+        (accepted,) = await self.broker.accept([submission])
+        return self._handle(accepted)
+
+    def _handle(self, accepted: Accepted) -> Handle:
+        return Handle(accepted.id, self, accepted.created)
 
     def _is_durable(self, task: BaseTask, transaction: Any) -> bool:
         durable = type(task).durable
@@ -315,6 +367,41 @@ class Client:
         """Live tasks, optionally of one state or one task name."""
         return self.results.live(state=state, task=task)
 
+    async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
+        """Cancel tasks, wherever they are; what runs is ended by its worker within seconds.
+
+        A coroutine gets ``asyncio.CancelledError``; a plain function is told by `ensure_lease()`;
+        what goes on nevertheless is killed, or left alone, after ``NONET_CANCEL_GRACE``. Nothing
+        of it is executed again, also if its worker dies meanwhile. Who awaits the result gets
+        `TaskCancelled`; a group counts the child as failed. One event tells of all. Safe to repeat.
+
+        Args:
+            reason: why, for people.
+
+        Returns:
+            The state of each task now: ``cancelled``, also if it was before; ``cancelling``: it
+            runs, and ends so unless it is done before its worker hears of it; that in which it
+            stays (``dying``, or how it has ended); empty if it is unknown.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does
+                not. Some may be cancelled.
+        """
+        named = [ids] if isinstance(ids, str) else ids  # a handle is a text, too
+        return await self.cancellation.cancel(named, self._who(), reason, running=True)
+
+    async def cancel_group(self, group: str, *, reason: str = "") -> dict[str, str]:
+        """Cancel all children of a group that have not ended; `cancel` says what it answers.
+
+        They count as failed, and the group ends by its policy. Children that its parent is still
+        submitting are left out while the group is ``building``.
+
+        Raises:
+            NotFoundError: there is no such group (any more).
+            ServerUnreachableError: Redis does not answer. Some may be cancelled.
+        """
+        return await self.cancel(await self.groups.pending(group), reason=reason)
+
     async def cancel_not_running(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks that are queued, delayed (for a retry, too) or waiting; others stay.
 
@@ -339,10 +426,10 @@ class Client:
         *,
         task: type[BaseTask] | str | None = None,
         labels: Mapping[str, Any] | None = None,
-        states: Sequence[str] = CANCELLABLE,
+        states: Sequence[str] = UNFINISHED,
         reason: str = "",
     ) -> int:
-        """Cancel all tasks of a class, or with some labels, that do not run; how many.
+        """Cancel all tasks of a class, or with some labels, as `cancel` does; how many.
 
         Durable ones count that are still in SQL only. What is submitted meanwhile may be left
         out. Idempotent, so that a start-up hook may do it.
@@ -350,7 +437,7 @@ class Client:
         Args:
             task: the class, or its name, full or bare.
             labels: all of these must be there, with these values.
-            states: some of ``queued``, ``delayed``, ``waiting``.
+            states: some of ``queued``, ``delayed``, ``waiting``, ``running``.
             reason: why, for people.
 
         Raises:
@@ -363,11 +450,11 @@ class Client:
         """
         if task is None and not labels:
             raise ValueError("cancel_many: give a task class or labels: it would cancel everything")
-        if wrong := set(states) - set(CANCELLABLE):
-            raise ValueError(f"cancel_many: states {sorted(wrong)} are none of {CANCELLABLE}")
+        if wrong := set(states) - set(UNFINISHED):
+            raise ValueError(f"cancel_many: states {sorted(wrong)} are none of {UNFINISHED}")
         name = task if isinstance(task, str) else self.registry.of_class(task).name if task else ""
         selection = Selection(name, labels or {}, states)
-        return await self.cancellation.cancel_all(selection, self._who(), reason)
+        return (await self.cancellation.cancel_all(selection, self._who(), reason)).number
 
     async def spawn_with_callback(
         self,
@@ -458,6 +545,9 @@ class Client:
         if ended.state == "cancelled":
             error = document.error if document else ""
             raise TaskCancelled(f"task {id} was {error or 'cancelled'}")
+        if ended.state == "expired":
+            error = document.error if document else ""
+            raise TaskExpired(f"task {id} was {error or 'not started in time'}")
         if document is None:
             raise ResultUnavailable(
                 f"task {id} is {ended.state}, but its result is not kept (NONET_RESULT_TTL=0)"
@@ -498,7 +588,7 @@ async def cancel_many(
     *,
     task: type[BaseTask] | str | None = None,
     labels: Mapping[str, Any] | None = None,
-    states: Sequence[str] = CANCELLABLE,
+    states: Sequence[str] = UNFINISHED,
     reason: str = "",
 ) -> int:
     """`Client.cancel_many` of the open application, in a start-up hook for example.

@@ -84,7 +84,8 @@ def examine(row: Row, *, lease: float) -> Finding | None:
     """What is wrong with what a row of the script ``inspect`` tells, or None.
 
     Args:
-        row: as the header of the script says; text decoded.
+        row: as the header of the script says, text decoded; or ``count``, a stream, how many
+            tasks of it are counted, and how many records there are.
         lease: seconds after which the longest lease of a dead holder has ended.
     """
     return _RULES[row[0]](row[1:], lease)
@@ -248,6 +249,12 @@ def _orphan(row: Row, _: float) -> Finding | None:
     return Finding("task", row[0], "is due, but has no record")
 
 
+def _count(row: Row, _: float) -> Finding | None:
+    stream, said, met = row
+    hint = "the walk of the workers puts it right; does one run?"
+    return Finding("count", stream, f"{said} tasks are counted, but there are {met}", hint)
+
+
 def _part(row: Row, _: float) -> Finding | None:
     return Finding("key", row[0], "belongs to a task that has no record")
 
@@ -284,6 +291,7 @@ _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "idle": _idle,
     "entry": _entry,
     "orphan": _orphan,
+    "count": _count,
 }
 
 

@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from nonet.client import Client, Handle
 from nonet.errors import (
@@ -27,7 +29,8 @@ from nonet.message import (
 )
 from nonet.registry import Registry, TaskClass
 from nonet.retry import NoRetry, RetryPolicyBase
-from nonet.stores.broker import Delivery, Submission
+from nonet.stores.deliveries import Delivery
+from nonet.stores.submissions import Submission
 from nonet.task import BaseTask
 
 if TYPE_CHECKING:
@@ -63,7 +66,12 @@ async def resubmit(
     await letters.claim(row_id, submission.id)
     try:
         task_class = client.registry.get(letter.task_class)
-        return await client.send(submission, durable=task_class.cls.durable)
+        handle = await client.send(submission, durable=task_class.cls.durable)
+        if handle != submission.id:
+            raise ConflictError(
+                f"dead letter {letter.id} was not submitted: task {handle} has its unique key"
+            )
+        return handle
     except BaseException:
         with suppress(NonetError):  # what failed first matters more
             await letters.unclaim(row_id, submission.id)
@@ -146,10 +154,7 @@ def dead_letter(
         error_type=document.error_type,
         error_message=document.error,
         traceback=document.traceback,
-        history=[
-            {"attempt": item.attempt, "at": item.at, "error": f"{item.error_type}: {item.error}"}
-            for item in [*_readable(history), document]
-        ],
+        history=[_attempt(item) for item in [*_readable(history), document]],
         labels=envelope.labels,
         parent_id=envelope.parent or None,
         resubmitted_from=int(repeated[1]) if repeated else None,
@@ -160,6 +165,17 @@ def dead_letter(
 def reduced(letter: NewDeadLetter) -> NewDeadLetter:
     """The letter without what an author made and a database may refuse."""
     return dataclasses.replace(letter, labels={}, history=(), vo=None, max_retries=None)
+
+
+def _attempt(document: ErrorDocument) -> dict[str, Any]:
+    """What is kept of one failed attempt; of what it took, as far as that is known."""
+    taken = asdict(document.usage) if document.usage else {}
+    return {
+        "attempt": document.attempt,
+        "at": document.at,
+        "error": f"{document.error_type}: {document.error}",
+        **{name: value for name, value in taken.items() if value is not None},
+    }
 
 
 def _readable(history: list[bytes]) -> Iterator[ErrorDocument]:

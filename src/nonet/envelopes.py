@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nonet.errors import InvalidArgumentsError, NonetError, UnknownTaskError
 from nonet.execution import running_context
+from nonet.ids import new_id
 from nonet.live import LiveConfig
 from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
 from nonet.registry import Registry, TaskClass
 from nonet.signing import Signer
-from nonet.stores.broker import Submission
-from nonet.task import BaseTask, Priority, Size, task_locks, vo_of
+from nonet.stores.submissions import Submission
+from nonet.task import FROM_CLASS, BaseTask, FromClass, Priority, Size, task_locks, vo_of
+from nonet.terms import StartBy, start_by_problem, start_by_term
+from nonet.unique import Unique, unique_lock, unique_term
 
 
 class Envelopes:
@@ -43,6 +45,8 @@ class Envelopes:
         at_time: datetime | None = None,
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
+        start_by: StartBy | FromClass | None = FROM_CLASS,
+        unique: Unique | FromClass | None = FROM_CLASS,
         child_of: str = "",
         callback_of: str = "",
     ) -> Submission:
@@ -53,37 +57,53 @@ class Envelopes:
             InvalidArgumentsError: arguments, labels, locks or id do not fit.
         """
         task_class = self._registry.of(task)
-        id = _checked_id(task_class, id) if id is not None else uuid.uuid4().hex
-        labels = labels or {}
+        cls, name = task_class.cls, task_class.name
+        id = _checked_id(task_class, id) if id is not None else new_id()
+        labels = labels or _NO_LABELS
         running = running_context()
         content = Envelope(
-            version=VERSION,
-            id=id,
-            name=task_class.name,
-            args=task_class.arguments.pack(task),
-            labels=_packed_labels(task_class, labels),
-            submitted=time.time(),
-            parent=running.id if running else "",
-            group=callback_of,
+            VERSION,
+            id,
+            name,
+            task_class.arguments.pack(task),
+            _packed_labels(task_class, labels) if labels else {},
+            time.time(),
+            running.id if running else "",
+            callback_of,
+            cls.min_version or "",
         )
         try:
             envelope = self._signer.signed(encode(content))
         except TypeError as error:
-            raise InvalidArgumentsError(task_class.name, [str(error)]) from None
+            raise InvalidArgumentsError(name, [str(error)]) from None
         if len(envelope) > self._message_limit:
             problem = (
                 f"the message has {len(envelope)} bytes, the limit is {self._message_limit} "
                 "(NONET_MESSAGE_LIMIT); pass a reference to large data instead"
             )
-            raise InvalidArgumentsError(task_class.name, [problem])
+            raise InvalidArgumentsError(name, [problem])
+        vo, locks, terms = vo_of(task, labels), "", ""
+        if vo or cls.execution_locks is not BaseTask.execution_locks:
+            locks = self._locks(task_class, task, labels)
+        deadline = cls.start_by if start_by is FROM_CLASS else start_by
+        if deadline is not None:
+            terms = self._start_by(task_class, task, labels, deadline, at_time)
+        wanted = cls.unique if unique is FROM_CLASS else unique
+        if wanted is not None:
+            key = _unique_key(task_class, task, wanted, content, in_group=child_of or callback_of)
+            locks = _lines(locks, unique_lock(wanted, key))
+            terms = _lines(terms, unique_term(wanted, key))
+        if running:  # ceilings leave room for what running tasks need, see lib/admission
+            terms = _lines(terms, f"by|{running.id}")
         return Submission(
-            id=id,
-            name=task_class.name,
-            stream=self._stream(task_class, task, labels),
-            envelope=envelope,
-            locks=self._locks(task_class, task, labels),
-            due_us=_microseconds(at_time) if at_time else 0,
-            group=child_of,
+            id,
+            name,
+            self._stream(task_class, vo, labels),
+            envelope,
+            locks,
+            _microseconds(at_time) if at_time else 0,
+            child_of,
+            terms,
         )
 
     def prepare_again(
@@ -131,15 +151,36 @@ class Envelopes:
         self._signer.check_key(data)
         return self.read(id, data)
 
-    def _stream(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
-        overrides = self._live_config.overrides
-        own_priority, own_size = overrides.stream(task_class, vo_of(task, labels))
+    def _stream(self, task_class: TaskClass, vo: str, labels: Mapping[str, Any]) -> str:
+        own = self._live_config.overrides.stream(task_class, vo)
+        if not labels and (stream := _STREAMS.get(own)):
+            return stream
         try:
-            priority = Priority(labels.get("priority", own_priority))
-            size = Size(labels.get("size", own_size))
+            priority = Priority(labels.get("priority", own[0]))
+            size = Size(labels.get("size", own[1]))
         except ValueError as error:
             raise InvalidArgumentsError(task_class.name, [f"label: {error}"]) from None
-        return f"{priority}:{size}"
+        return _STREAMS[priority, size]
+
+    def _start_by(
+        self,
+        task_class: TaskClass,
+        task: BaseTask,
+        labels: Mapping[str, Any],
+        wanted: StartBy,
+        at_time: datetime | None,
+    ) -> str:
+        """The term of the deadline."""
+        problem = start_by_problem(wanted)
+        if not problem and at_time is not None and _instant_of(wanted) <= _aware(at_time):
+            problem = (
+                f"{wanted!r} ends before at_time ({at_time:%Y-%m-%d %H:%M:%S}), so that it would "
+                "never run: it counts from the submission; pass a later one, or None"
+            )
+        if problem:
+            raise InvalidArgumentsError(task_class.name, [f"start_by: {problem}"])
+        effective = self._live_config.overrides.effective(task_class, vo_of(task, labels))
+        return start_by_term(wanted, keep=effective.dlq_eligible)
 
     def _locks(self, task_class: TaskClass, task: BaseTask, labels: Mapping[str, Any]) -> str:
         try:
@@ -154,11 +195,42 @@ class Envelopes:
         return lines
 
 
+_NO_LABELS: Mapping[str, Any] = {}
+_STREAMS = {(priority, size): f"{priority}:{size}" for priority in Priority for size in Size}
+
+
+def _lines(first: str, second: str) -> str:
+    return f"{first}\n{second}" if first and second else first or second
+
+
 def _checked_id(task_class: TaskClass, id: str) -> str:
     if not is_id(id):
         problem = f"id {id!r:.200} must be 1 to 128 printable ASCII characters without blanks"
         raise InvalidArgumentsError(task_class.name, [problem])
     return str(id)
+
+
+def _unique_key(
+    task_class: TaskClass, task: BaseTask, unique: Unique, content: Envelope, in_group: str
+) -> str:
+    problem = ""
+    if not isinstance(unique, Unique):
+        problem = f"is {unique!r:.100}, but must be a nonet.Unique, as Unique.until_done(), or None"
+    elif task_class.cls.durable:
+        problem = "a durable task is kept in SQL before Redis can tell who has its key"
+    elif in_group:
+        problem = (
+            "a group waits for tasks of its own: as its child or callback this one must not be the "
+            "same as another; let a task of another class do it in the group"
+        )
+    try:
+        if not problem:
+            return unique.key_of(task, task_class.name, content.args)
+    except Exception as error:  # the author's code makes the key
+        problem = (
+            str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        )
+    raise InvalidArgumentsError(task_class.name, [f"unique: {problem}"])
 
 
 def _packed_labels(task_class: TaskClass, labels: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +242,17 @@ def _packed_labels(task_class: TaskClass, labels: Mapping[str, Any]) -> dict[str
         raise InvalidArgumentsError(task_class.name, [f"labels: {error}"]) from None
 
 
+def _aware(instant: datetime) -> datetime:
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def _instant_of(start_by: StartBy) -> datetime:
+    """When it ends if the task is submitted now."""
+    if isinstance(start_by, datetime):
+        return _aware(start_by)
+    span = start_by if isinstance(start_by, timedelta) else timedelta(seconds=start_by)
+    return datetime.now(UTC) + span
+
+
 def _microseconds(instant: datetime) -> int:
-    if instant.tzinfo is None:
-        instant = instant.replace(tzinfo=UTC)
-    return round(instant.timestamp() * 1_000_000)
+    return round(_aware(instant).timestamp() * 1_000_000)

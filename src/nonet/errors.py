@@ -9,6 +9,7 @@
     ├── DependencyError               a parameter of ``execute`` cannot be provided
     ├── ServerUnreachableError        Redis or SQL does not answer (exit 3)
     ├── BrokerFullError               Redis has no memory for another task
+    ├── AdmissionRejected             there are as many tasks as a ceiling allows (exit 1)
     ├── NotFoundError                 no such task, group or dead letter (exit 4)
     ├── ConflictError                 the thing is in a state that forbids the request (exit 1)
     ├── NotBoundError                 ``.schedule()`` outside ``async with Nonet…``
@@ -16,12 +17,16 @@
     ├── DeadlockError                 a task awaits one that needs its own locks
     ├── LimitImpossible               a limiter allows less than one execution counts
     ├── TaskTimeoutError              this attempt took longer than its class may
+    ├── TaskCrashed                   the process of this attempt ended under it
+    │   ├── MemoryLimitExceeded       it had more memory than it may
+    │   └── CpuLimitExceeded          it had more CPU time than it may
     ├── LeaseLostError                this attempt no longer owns its delivery or locks
     ├── StopRetrying                  raised by authors: fail now, ask no policy
     ├── TaskRetryRequested            raised by authors: fail this attempt, ask the policy
     └── ResultError                   raised by ``handle.result()``
         ├── TaskFailed                the task ended ``dead``
         ├── TaskCancelled             the task ended ``cancelled``: it was not wanted any more
+        ├── TaskExpired               the task ended ``expired``: nobody started it in time
         └── ResultUnavailable         the task is unknown, or its result is gone or unreadable
 
 A message names the thing, the reason and, where there is one, the next step.
@@ -31,7 +36,12 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
+from signal import Signals
+from typing import Any
+
+from nonet.amounts import format_bytes
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -122,6 +132,9 @@ class RegistrationError(NonetError, ValueError):
 NEXT_STEP_NO_TASK = " No task is registered: install a package with tasks or pass --tasks MODULE."
 
 
+_MOST_LISTED = 8
+
+
 class UnknownTaskError(NonetError):
     """No registered task class has this name, or several have.
 
@@ -133,14 +146,25 @@ class UnknownTaskError(NonetError):
     def __init__(
         self, name: str, known: Iterable[str] = (), *, matching: Iterable[str] = ()
     ) -> None:
-        known, matching = list(known), sorted(matching)
-        problem = f"unknown task {name!r}.{suggestion(name, known)}"
+        known, matching = sorted(known), sorted(matching)
+        problem = f"unknown task {name!r}.{suggestion(name, known) or _listed(known)}"
         if matching:
             problem = f"task name {name!r} is ambiguous: write {' or '.join(matching)}"
         elif not known:
             problem += NEXT_STEP_NO_TASK
         super().__init__(problem)
         self.name = name
+
+
+def _listed(known: Sequence[str]) -> str:
+    if not known:
+        return ""
+    more = len(known) - _MOST_LISTED
+    rest = f" and {more} more" if more > 0 else ""
+    names = ", ".join(known[:_MOST_LISTED]) + rest
+    return (
+        f" Known are {names}: those of installed packages and of modules in NONET_TASKS or --tasks."
+    )
 
 
 class InvalidArgumentsError(NonetError):
@@ -166,6 +190,71 @@ class ServerUnreachableError(NonetError):
 
 class BrokerFullError(NonetError):
     """Redis has no memory for another task: nothing was submitted; what runs goes on."""
+
+
+_SCOPES = {"namespace": "the namespace", "stream": "stream", "task": "class"}
+
+
+class AdmissionRejected(NonetError):
+    """There are as many tasks as a ceiling of the configuration (``admission``) allows.
+
+    Raised inside ``execute`` it hands the task back for `retry_after`, without using an attempt.
+
+    Attributes:
+        scope: ``namespace``, ``stream:PRIORITY:SIZE`` or ``task:CATEGORY:CLASS``.
+        active: tasks of the scope that have not ended.
+        ceiling: how many it may have.
+        retry_after: seconds after which it is worth while to submit again, at least 1: by the pace
+            at which tasks of the scope have ended during the last minutes.
+        wanted: tasks of the scope that were to be submitted together.
+        accepted: tasks of the same call that were submitted before those (``submit_many``).
+    """
+
+    def __init__(
+        self,
+        active: int,
+        ceiling: int,
+        retry_after: float,
+        *,
+        scope: str = "namespace",
+        wanted: int = 1,
+        accepted: int = 0,
+    ) -> None:
+        kind, _, of = scope.partition(":")
+        subject = f"{_SCOPES.get(kind, kind)} {of}".strip()
+        what = "the task was" if wanted == 1 else f"{wanted} tasks were"
+        why = f"{what} not submitted: {subject} has {active} of at most {ceiling} tasks"
+        after = (
+            f"; try again in {retry_after:g} s, or raise the ceiling (admission in NONET_CONFIG)"
+        )
+        if wanted > ceiling:
+            after = "; submit fewer at a time, or raise the ceiling (admission in NONET_CONFIG)"
+        before = f"; {accepted} tasks of the same call were submitted before" if accepted else ""
+        super().__init__(why + before + after)
+        self.brief = f"{subject} has {active} of at most {ceiling} tasks"
+        self.scope = scope
+        self.active = active
+        self.ceiling = ceiling
+        self.retry_after = retry_after
+        self.wanted = wanted
+        self.accepted = accepted
+
+    def after(self, others: int) -> AdmissionRejected:
+        """This, of a call in which so many other tasks were submitted before."""
+        rest: dict[str, Any] = {"scope": self.scope, "wanted": self.wanted}
+        accepted = self.accepted + others
+        return AdmissionRejected(
+            self.active, self.ceiling, self.retry_after, accepted=accepted, **rest
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rest: dict[str, Any] = {
+            "scope": self.scope,
+            "wanted": self.wanted,
+            "accepted": self.accepted,
+        }
+        make = partial(AdmissionRejected, self.active, self.ceiling, self.retry_after, **rest)
+        return make, ()
 
 
 class NotFoundError(NonetError):
@@ -205,6 +294,83 @@ class TaskTimeoutError(NonetError, TimeoutError):
     """
 
 
+class TaskCrashed(NonetError):
+    """The process of an attempt ended before the attempt did.
+
+    It is a failed attempt: the retry policy gets this exception. After a few crashes of one task
+    (whatever its policy says) it is dead, reason ``crash``.
+
+    Args:
+        message: replaces the text that is made of the rest.
+
+    Attributes:
+        signal: number of the signal that killed the process; None: none did.
+        exit_code: with which it exited; None: it was killed, or nobody knows.
+        limit: which limit it exceeded: ``memory``, ``cpu``, or empty: none.
+        allowed: that limit, in bytes or seconds; None: none.
+    """
+
+    _limit = ""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        signal: int | None = None,
+        exit_code: int | None = None,
+        limit: str = "",
+        allowed: float | None = None,
+    ) -> None:
+        limit = limit or self._limit
+        super().__init__(message or _crash_text(signal, exit_code, limit, allowed))
+        self.signal = signal
+        self.exit_code = exit_code
+        self.limit = limit
+        self.allowed = allowed
+
+
+class MemoryLimitExceeded(TaskCrashed):
+    """The attempt had more memory than ``memory_limit`` of its class, and was killed for it."""
+
+    _limit = "memory"
+
+
+class CpuLimitExceeded(TaskCrashed):
+    """The attempt had more CPU time than ``cpu_limit`` of its class, and was killed for it."""
+
+    _limit = "cpu"
+
+
+def _crash_text(
+    signal: int | None, exit_code: int | None, limit: str, allowed: float | None
+) -> str:
+    if limit == "memory":
+        size = "" if allowed is None else f" of {format_bytes(int(allowed))}"
+        return f"its process had more memory than its limit{size}"
+    if limit == "cpu":
+        seconds = "" if allowed is None else f" of {allowed:g} s"
+        return f"its process had more CPU time than its limit{seconds}"
+    if signal is not None:
+        return f"its process was killed by signal {signal_name(signal)}"
+    if exit_code is not None:
+        return f"its process exited with code {exit_code}"
+    return "its process ended, nobody knows how"
+
+
+def signal_name(signal: int) -> str:
+    """Number and name of a signal, and who sends it where that helps.
+
+    >>> signal_name(11), signal_name(63)
+    ('11 (SIGSEGV)', '63')
+    """
+    if signal == Signals.SIGKILL:
+        return "9 (SIGKILL): by the kernel if memory was short, or by somebody"
+    try:
+        return f"{signal} ({Signals(signal).name})"
+    except ValueError:
+        return str(signal)
+
+
 class LeaseLostError(NonetError):
     """This attempt no longer owns its delivery or one of its locks."""
 
@@ -237,6 +403,10 @@ class TaskFailed(ResultError):
 
 class TaskCancelled(ResultError):
     """The task ended ``cancelled``: it was not wanted any more."""
+
+
+class TaskExpired(ResultError):
+    """The task ended ``expired``: it was not started by its `start_by`, and never ran."""
 
 
 class ResultUnavailable(ResultError):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from nonet.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
@@ -44,7 +45,6 @@ _MOST_AFTER_COMMIT = 500
 _MOST_BYTES_AFTER_COMMIT = 1024 * 1024
 
 
-@dataclass(slots=True, eq=False)
 class TaskContext:
     """What one execution knows of itself; `context()` returns it inside ``execute``.
 
@@ -58,23 +58,67 @@ class TaskContext:
         saved: what the last `checkpoint` of an earlier attempt saved; None if there was none.
     """
 
-    id: str
-    name: str
-    attempt: int
-    fence: int
-    labels: Mapping[str, Any]
-    group: str = ""
-    saved: Any = None
-    _lost: str | None = field(default=None, init=False, repr=False)
-    _timed_out: TaskTimeoutError | None = field(default=None, init=False, repr=False)
-    _check_lease: Callable[[], None] | None = field(default=None, init=False, repr=False)
-    _spawned: int = field(default=0, init=False, repr=False)
-    _read_group: GroupReader | None = field(default=None, init=False, repr=False)
-    _save: Saver | None = field(default=None, init=False, repr=False)
-    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False, repr=False)
-    _thread: int = field(default=0, init=False, repr=False)
-    _prepare: Preparer | None = field(default=None, init=False, repr=False)
-    _after_commit: list[Prepared] = field(default_factory=list, init=False, repr=False)
+    # Most attempts change none of these: one is made for each task.
+    _lost: str | None = None
+    _timed_out: TaskTimeoutError | None = None
+    _check_lease: Callable[[], None] | None = None
+    _spawned = 0
+    _read_group: GroupReader | None = None
+    _save: Saver | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _prepare: Preparer | None = None
+    _after_commit: Sequence[Prepared] = ()
+    _workdir: Path | None = None
+    _parent_dir: str | None = None
+
+    def __init__(
+        self,
+        id: str,
+        name: str,
+        attempt: int,
+        fence: int,
+        labels: Mapping[str, Any],
+        group: str = "",
+        saved: Any = None,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.attempt = attempt
+        self.fence = fence
+        self.labels = labels
+        self.group = group
+        self.saved = saved
+
+    def __repr__(self) -> str:
+        return f"TaskContext({self.name} {self.id}, attempt {self.attempt})"
+
+    @property
+    def workdir(self) -> Path:
+        """A directory of this attempt alone, made on first use and deleted when it has ended.
+
+        Raises:
+            OSError: it cannot be made.
+
+        Example:
+            (context().workdir / "part-1").write_bytes(data)
+        """
+        if self._workdir is None:
+            self._workdir = Path(tempfile.mkdtemp(prefix="nonet-", dir=self._parent_dir))
+        return self._workdir
+
+    def make_workdir_in(self, directory: str) -> None:
+        """Called by the framework: where `workdir` is made."""
+        self._parent_dir = directory
+
+    def remove_workdir(self) -> None:
+        """Called by the framework when the attempt has ended; does not raise."""
+        if self._workdir is not None:
+            shutil.rmtree(self._workdir, ignore_errors=True)
+
+    @property
+    def has_workdir(self) -> bool:
+        """Whether there is a directory to remove, for the framework."""
+        return self._workdir is not None
 
     def ensure_lease(self) -> None:
         """Return if this attempt still owns its delivery and locks, and has time left.
@@ -137,7 +181,7 @@ class TaskContext:
         """
         if self._loop is None:
             return
-        if self._thread == threading.get_ident():
+        if asyncio._get_running_loop() is self._loop:
             raise RuntimeError("checkpoint_from_thread() in an event loop: await checkpoint()")
         asyncio.run_coroutine_threadsafe(self.checkpoint(data), self._loop).result()
 
@@ -159,7 +203,7 @@ class TaskContext:
             task, at_time, id, labels: as in `BaseTask.schedule`.
 
         Returns:
-            The id that the task will have.
+            The id that the task will have; unless another one has its unique key then: it is that.
 
         Raises:
             InvalidArgumentsError: an argument does not fit, the class is durable (submit it with
@@ -182,7 +226,7 @@ class TaskContext:
                 "bytes; submit one task that submits the others, or use spawn_with_callback()"
             )
             raise InvalidArgumentsError(name, [problem])
-        self._after_commit.append(prepared)
+        self._after_commit = [*self._after_commit, prepared]
         return prepared.id
 
     async def group_results(self) -> Sequence[Any]:
@@ -198,7 +242,6 @@ class TaskContext:
     def save_with(self, saver: Saver) -> None:
         """Called by the framework in the loop of the attempt: how `checkpoint` saves."""
         self._save, self._loop = saver, asyncio.get_running_loop()
-        self._thread = threading.get_ident()
 
     def submit_with(self, preparer: Preparer) -> None:
         """Called by the framework: what checks the submissions of `after_commit`."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from nonet.pauses import Pause, in_full
+from nonet.versions import is_older
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Whoever promotes looks once a second; what is due for longer is not looked at.
 _PROMOTED_WITHIN = 3.0
 # The leading scheduler looks once a second for durable tasks; what waits longer is held up.
 HANDED_OVER_WITHIN = 10.0
+_LONGEST_ERROR = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,46 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """What a task asks of its worker.
+
+    Attributes:
+        layout: version of its envelope.
+        min_version: of the distribution that provides its class, at least; empty: any.
+    """
+
+    layout: int = 1
+    min_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A live worker of a task's size.
+
+    Attributes:
+        name: ``pid@host``.
+        off: why it takes nothing, or empty.
+        layout: of the envelopes that it reads; None: it does not say what it knows.
+        version: of the class there; None: it does not know the class.
+        build: version of Nonet there.
+    """
+
+    name: str
+    off: str = ""
+    layout: int | None = None
+    version: str | None = None
+    build: str = ""
+
+    def fits(self, needs: Needs) -> bool:
+        """Whether it can run a task; who does not say what it knows might."""
+        if self.layout is None:
+            return True
+        if self.version is None or self.layout < needs.layout:
+            return False
+        return not needs.min_version or not is_older(self.version, needs.min_version)
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What one look at Redis tells of a task.
 
@@ -72,7 +114,8 @@ class Facts:
         now: Redis time, Unix seconds; so is `due`.
         state: of a live task, or its terminal state.
         is_ended: whether that is terminal; `error` then tells why it failed.
-        used: attempts used.
+        used: attempts used; `error`: of the last one.
+        crashes: how many child processes died with it, of `crash_limit` that may.
         due: when it is looked at next, of a task in the delayed set.
         worker: ``pid@host`` of who has it; `is_worker_alive`: whether that one is registered.
         running_seconds: since its delivery.
@@ -80,7 +123,12 @@ class Facts:
         place: of a queued task: ``tasks`` or ``woken``: its stream, with `ahead` tasks before it;
             ``beyond``: there are more than `ahead`; ``none``: it is in no stream.
         workers, idle: live workers of its size, and those of them that are asking for work.
+        peers: those workers, or the first of very many.
+        name, needs: its class, and what it asks of a worker.
+        handed_on: how often it was handed on by workers that cannot run it.
         promoters: live processes that move what is due.
+        cancel: who wants a running task to end, and why.
+        start_by: when it expires unless it is started, Unix seconds.
         paused: what keeps a queued or waiting task from starting.
     """
 
@@ -91,6 +139,8 @@ class Facts:
     stream: str = ""
     used: int = 0
     error: str = ""
+    crashes: int = 0
+    crash_limit: int = 0
     blocker: str = ""
     due: float | None = None
     worker: str = ""
@@ -104,6 +154,12 @@ class Facts:
     idle: int = 0
     promoters: int = 0
     paused: Pause | None = None
+    name: str = ""
+    needs: Needs = Needs()
+    handed_on: int = 0
+    peers: tuple[Peer, ...] = ()
+    cancel: str = ""
+    start_by: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +168,13 @@ class Explanation:
 
     Attributes:
         state: as `TaskStatus.state`.
-        cause: one word for programs: ``running``, ``paused``, ``lock``, ``calm`` (no lock is
-            granted right after a loss of data), ``turn`` (others came first),
+        cause: one word for programs: ``cancelling``, ``running``, ``paused``, ``lock``,
+            ``calm`` (no lock is granted right after a loss of data), ``turn`` (others came first),
             ``limiter``, ``rate``, ``impossible``, ``look`` (nothing refuses it, it will be looked
             at), ``hand-back``, ``hand-over`` (durable, in SQL only),
             ``time``, ``retry``, ``promoter`` (due, but nobody moves it),
-            ``worker`` (none of its size is live), ``queue``, ``woken``, ``sql``, ``ended``.
+            ``worker`` (none of its size is live), ``unknown`` (those that are cannot run it),
+            ``veto`` (they take nothing), ``queue``, ``woken``, ``sql``, ``ended``.
         text: the sentence for people; it begins with the state.
         lock: name of the lock or limiter, as ``task-run locks`` shows it.
         holders: some of those who hold it.
@@ -138,13 +195,24 @@ class Explanation:
 
 
 def explain(facts: Facts) -> Explanation:
-    """The first blocking cause.
+    """The first blocking cause; of a task with a deadline, that too.
 
     >>> explain(Facts("a", "running", 0.0, worker="7@host", running_seconds=61)).text
     'running on 7@host for 1 min 1 s'
     """
+    found = _first_cause(facts)
+    if facts.start_by is None:
+        return found
+    left = facts.start_by - facts.now
+    deadline = f"expires in {span(left)} unless it is started" if left > 0 else "is about to expire"
+    return replace(found, text=f"{found.text}; it {deadline} (start_by)")
+
+
+def _first_cause(facts: Facts) -> Explanation:
     if facts.is_ended:
         return _made(facts, "ended", facts.state + (f": {facts.error}" if facts.error else ""))
+    if facts.cancel and facts.state != "dying":
+        return _cancelling(facts)
     if facts.state in ("running", "dying") and facts.worker:
         return _in_hands(facts)
     if facts.paused is not None:
@@ -237,6 +305,16 @@ def _in_hands(facts: Facts) -> Explanation:
     return _made(facts, cause, text, worker=facts.worker)
 
 
+def _cancelling(facts: Facts) -> Explanation:
+    if facts.state != "running":
+        text = f"{facts.state}: cancelled {facts.cancel}; it ends as soon as a worker reads it"
+        return _made(facts, "cancelling", text)
+    text = f"running on {facts.worker} for {span(facts.running_seconds)}, cancelled {facts.cancel}"
+    if not facts.is_worker_alive:
+        text += "; that worker no longer answers: the task ends when its lease has ended"
+    return _made(facts, "cancelling", text, worker=facts.worker)
+
+
 def _paused(facts: Facts, pause: Pause) -> Explanation:
     return _made(facts, "paused", f"{facts.state}: {in_full(pause)}")
 
@@ -313,11 +391,15 @@ def _later(facts: Facts, due: float) -> Explanation:
         text = f"delayed {text}"
         if facts.error:
             cause = "retry"
-            text += f": attempt {facts.used + 1} follows after {facts.error}"
+            text += f": attempt {facts.used + 1} follows after {_failure(facts)}"
     else:
         cause = "sql" if facts.state == "dying" else "hand-back"
         what = "waits for SQL" if facts.state == "dying" else "handed back"
         why = facts.blocker.removeprefix("SQL: ") or "no reason kept"
+        if facts.handed_on and facts.state == "waiting":
+            unfit = _unfit(facts)
+            cause = "unknown" if unfit else cause
+            why = unfit or f"{why}{_who_knows_it(facts)}"
         text = f"{facts.state}: {what}: {why}; looked at again in {span(due - facts.now)}"
     if facts.now - due > _PROMOTED_WITHIN and not facts.promoters:
         text = (
@@ -328,12 +410,23 @@ def _later(facts: Facts, due: float) -> Explanation:
     return _made(facts, cause, text, until=_instant(due))
 
 
+def _failure(facts: Facts) -> str:
+    """How the last attempt failed."""
+    kind, _, text = facts.error.partition(": ")
+    text = text.partition("\n")[0][:_LONGEST_ERROR]
+    if not facts.crashes or "its process " not in text:
+        return f"{kind}: {text}".removesuffix(": ")
+    return f"{kind}: {text} in attempt {facts.used} (crash {facts.crashes} of {facts.crash_limit})"
+
+
 def _queued(facts: Facts) -> Explanation:
     size = _size(facts)
     what = f"{facts.state}: " + ("its dead letter must be written, " * (facts.state == "dying"))
     if not facts.workers:
         text = f"{what}no live worker of size {size}: start a task-worker --size {size}"
         return _made(facts, "worker", text)
+    if facts.state == "queued" and (unfit := _unfit(facts)):
+        return _made(facts, "unknown", f"{what}{unfit}")
     if facts.place == "none":
         text = (
             f"{what}in no stream: a fetch was cut short, and it is queued again when that lease "
@@ -350,12 +443,61 @@ def _queued(facts: Facts) -> Explanation:
         return _made(facts, "woken", text)
     else:
         text = f"{what}next in line"
+    if declined := _declined(facts):
+        takers = any(not peer.off for peer in facts.peers)
+        return _made(facts, "queue" if takers else "veto", text + declined, ahead=facts.ahead)
     if facts.idle:
         text += "; an idle worker is about to read them"
     else:
         workers = f"{facts.workers} live worker{'s' if facts.workers > 1 else ''}"
         text += f"; {workers} of size {size}, none is asking for work now"
     return _made(facts, "queue", text, ahead=facts.ahead)
+
+
+def _unfit(facts: Facts) -> str:
+    """Why no live worker can run the task; empty if one may."""
+    peers, size = facts.peers, _size(facts)
+    if len(peers) != facts.workers or any(peer.fits(facts.needs) for peer in peers) or not peers:
+        return ""
+    of_class = [peer for peer in peers if peer.version is not None]
+    if not of_class:
+        builds = ", ".join(sorted({peer.build for peer in peers if peer.build}))
+        workers = _count(len(peers), "worker") + (f" with Nonet {builds}" if builds else "")
+        return f"no live worker of size {size} knows {facts.name} ({workers})"
+    readers = [peer for peer in of_class if (peer.layout or 0) >= facts.needs.layout]
+    if not readers:
+        layouts = ", ".join(sorted({str(peer.layout) for peer in of_class}))
+        return (
+            f"no live worker of size {size} reads its message, of layout {facts.needs.layout} "
+            f"({_count(len(of_class), 'worker')} up to {layouts})"
+        )
+    versions = ", ".join(sorted({peer.version or "no version" for peer in readers}))
+    return (
+        f"{facts.name} needs version {facts.needs.min_version}, and no live worker of size {size} "
+        f"has it ({_count(len(readers), 'worker')}: {versions})"
+    )
+
+
+def _who_knows_it(facts: Facts) -> str:
+    fit = [peer for peer in facts.peers if peer.layout is not None and peer.fits(facts.needs)]
+    if not fit:
+        return ""
+    others = f" and {len(fit) - 1} more" if len(fit) > 1 else ""
+    return f"; {fit[0].name}{others} can run it and {'are' if others else 'is'} alive"
+
+
+def _declined(facts: Facts) -> str:
+    """Which of the live workers take nothing, and why the first of them does not; or empty."""
+    off = [peer for peer in facts.peers if peer.off]
+    if not off:
+        return ""
+    verb = "takes" if len(off) == 1 else "take"
+    of = f"{len(off)} of {_count(facts.workers, 'worker')} of size {_size(facts)}"
+    return f"; {of} {verb} nothing: {off[0].off} ({off[0].name})"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _size(facts: Facts) -> str:

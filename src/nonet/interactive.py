@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import pdb
 import secrets
 import socket
 import time
@@ -32,6 +31,7 @@ from nonet.execution import TaskContext, current_holders, enter_context, holding
 from nonet.injection import Injector
 from nonet.invoke import invoke
 from nonet.locks import encode_locks, leased_ttl_ms
+from nonet.service import in_own_thread
 from nonet.settings import Settings
 from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
@@ -335,17 +335,25 @@ async def _execute(
         raise
     except (Exception, SystemExit) as error:
         if debugger == "exception":
+            import pdb  # here, as no worker needs it and it brings much
+
             pdb.post_mortem(error.__traceback__)
         kind = type(error).__name__
         raise TaskFailed(f"{context.name} failed: {kind}: {error}", error_type=kind) from error
     finally:
         leave_context(outer)
+        if context.has_workdir:
+            await in_own_thread(context.remove_workdir)
 
 
 async def _invoke(function: Any, arguments: Mapping[str, object], debugger: Debugger) -> Any:
-    before = partial(pdb.set_trace, header="'step' enters execute()")
+    before = None
+    if debugger == "before":
+        import pdb
+
+        before = partial(pdb.set_trace, header="'step' enters execute()")
     threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
     try:
-        return await invoke(function, arguments, threads, before if debugger == "before" else None)
+        return await invoke(function, arguments, threads, before)
     finally:
         threads.shutdown(wait=False)

@@ -7,7 +7,11 @@ import contextvars
 import inspect
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from functools import lru_cache
 from typing import Any
+
+# Classes are few, and each has one function.
+_FUNCTIONS = 4096
 
 
 async def invoke(
@@ -31,7 +35,7 @@ async def invoke(
     Raises:
         BaseException: whatever the function raises.
     """
-    if inspect.iscoroutinefunction(function):
+    if is_coroutine_function(function):
         if before is not None:
             before()
         return await function(**arguments)
@@ -53,6 +57,17 @@ async def invoke(
     if error is not None:
         raise error
     return await result if inspect.isawaitable(result) else result
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """`inspect.iscoroutinefunction`, remembered of methods: each attempt asks."""
+    plain = getattr(function, "__func__", None)
+    return inspect.iscoroutinefunction(function) if plain is None else _is_coroutine(plain)
+
+
+@lru_cache(_FUNCTIONS)
+def _is_coroutine(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function)
 
 
 def _outcome(

@@ -8,12 +8,16 @@ this table.
     woken:PRIORITY:SIZE     STREAM  same, read before the main stream of its priority
     tasks:delayed           ZSET    id → due (µs): delayed and dying tasks; waiting ones: when
                                     to look at them; woken ones: end of their reservation
-    t:ID                    HASH    the record: small mutable fields; a hold has one, too
-    b:ID                    STRING  the envelope: immutable bytes
+    deadlines               ZSET    id → when it may be started at the latest (µs)
+    t:ID                    HASH    the record: small fields; a hold has one, too. What it does not
+                                    say: no attempt used, in no group, its ticket is its gen, and
+                                    its entry that which it got when it was made (lib/record)
+    b:ID                    STRING  the envelope: immutable bytes; a short one is in the record
     l:ID                    STRING  the locks, one line each (see locks.encode_locks)
     h:ID                    LIST    error documents of the last 20 failed attempts
     e:ID                    STRING  error document of a dying task
     c:ID                    STRING  checkpoint: what an attempt saved for the next one
+    u:KEY                   STRING  who has a unique key: ``until when (µs) or empty|id``
     r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone
     waiters:ID              ZSET    client → when it last asked for the result (µs)
     awaits:ID               ZSET    tasks whose end is awaited in this one → when it last asked (µs)
@@ -34,6 +38,12 @@ this table.
                                     paused:PRIORITY:SIZE:NAME for those that are paused
     writers:LOCK            ZSET    the waiting writers among them
     watch                   ZSET    contended lock → when to look at its queue (µs)
+    active                  HASH    PRIORITY:SIZE|NAME → tasks that have not ended
+    active:walk             HASH    same, as the walk of `mend` has met them; with a TTL
+    active:missed           HASH    same → ``what the last walk has missed|what was counted``; TTL
+    ceilings                HASH    namespace, stream:PRIORITY:SIZE or task:NAME → how many tasks
+    capped                  STRING  there while `ceilings` is: its version
+    ends:PERIOD             HASH    PRIORITY:SIZE|NAME → ends in that time, while `capped`; TTL
     limits                  HASH    KIND|vo|type|key|action → limit, limit|window ms, off
     limits:config           HASH    same, as the leader published them from the file
     limits:live             HASH    same field → ``value at (µs) who``: overrides by hand
@@ -46,6 +56,7 @@ this table.
     events                  STREAM  fields kind, at (µs), who, text: changes by people; capped
     counters                HASH    what operators should know of → how often
     clock                   STRING  µs to add to the server's clock, so that time goes on evenly
+    clock:moved             STRING  µs by which a test has moved the clock of schedules
     clock:stepped           HASH    last correction: at, by, wrong (µs); stream → what was renewed
     mend                    HASH    walk over all records: cursor, and when it looked last (µs)
     fence                   STRING  last fence handed out
@@ -54,8 +65,12 @@ this table.
     idle:SIZE               ZSET    worker → since; the most recent is woken first
     wake:WHO                LIST    wakes a worker, the promoter or a waiting client: those of
                                     workers go with them, the others have a TTL
+    orders:WORKER           SET     running tasks that the worker is to cancel; with a TTL
+    desired                 HASH    size → how many workers it wants, by the leader; with a TTL
     workers                 ZSET    worker incarnation → end of its registration
-    w:WORKER                HASH    what the worker says of itself
+    w:WORKER                HASH    what the worker says of itself: info (JSON), beat (µs), off (why
+                                    it takes nothing), knows: which names:… it has
+    names:…                 HASH    class that some workers know → version of its distribution; TTL
     leader                  HASH    owner, term, expiry of the scheduler's lease
     term                    STRING  last term handed out
     promoted                STRING  last promotion by a leader (µs)
@@ -79,8 +94,17 @@ from urllib.parse import quote, unquote
 
 GROUP = "workers"
 
+# Patterns of the keys without a TTL that a namespace keeps for good; every other key expires, or is
+# removed when what it belongs to ends.
+STRUCTURE = (
+    *("tasks:*", "woken:*", "fence", "epoch", "mend", "term", "leader", "promoted", "periodic*"),
+    *("startup", "quarantine*", "workers", "idle:*", "groups", "watch", "config", "limits*"),
+    *("paus*", "counters", "events", "clock*", "active", "ceilings", "capped"),
+)
+
 # Every kind of the event stream, and what it tells of.
 EVENT_KINDS = {
+    "ceilings-published": "the configuration has changed how many tasks there may be",
     "clock": "the clock of Redis was set",
     "config-published": "another configuration holds",
     "config-refused": "the configuration as it is now is not applied",
@@ -92,6 +116,7 @@ EVENT_KINDS = {
     "limit-unset": "a limit set by hand was taken back",
     "limits-published": "the configuration has changed limits",
     "lock-released": "a lock was taken from its holder",
+    "overflow-hook": "workers were missing: a hook was called, or failed",
     "pause": "work was paused",
     "quarantine-discard": "entries of the quarantine were deleted",
     "quarantine-retry": "an entry of the quarantine was submitted as a task",
@@ -100,7 +125,7 @@ EVENT_KINDS = {
     "schedule-resume": "a periodic entry was resumed",
     "schedule-run": "a periodic entry was run by hand",
     "startup-hook": "a start-up hook succeeded or failed",
-    "tasks-cancelled": "tasks that did not run were cancelled",
+    "tasks-cancelled": "tasks were cancelled",
     "tasks-hastened": "delayed tasks were made due by hand",
 }
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 
-from nonet.config import Config
 from nonet.errors import ConfigurationError, NonetError
 from nonet.outcomes import summarize
 from nonet.overrides import NONE, Overrides
@@ -31,24 +30,31 @@ class LiveConfig:
         overrides: what is said of task classes.
         version: of the document that is applied; empty: none yet.
         problem: why the published one is not applied; empty if it is.
+        log_level: of the line that tells of another version.
     """
 
     def __init__(self, publication: Publication, registry: Registry) -> None:
         self.overrides: Overrides = NONE
         self.version = ""
         self.problem = ""
+        self.log_level = logging.INFO
         self._publication = publication
         self._registry = registry
         self._refused = ""
         self._next_look = 0.0
         self._looking = asyncio.Lock()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `refresh` would look."""
+        return time.monotonic() >= self._next_look
+
     async def refresh(self) -> None:
         """Look for a newer document, at most once a second; raises nothing if that fails."""
-        if time.monotonic() < self._next_look:
+        if not self.is_due:
             return
         async with self._looking:
-            if time.monotonic() < self._next_look:
+            if not self.is_due:
                 return
             pause = _LOOK_AGAIN_SECONDS
             try:
@@ -80,6 +86,8 @@ class LiveConfig:
             self._apply(published.version, published.document)
 
     def _apply(self, version: str, document: str) -> None:
+        from nonet.config import Config
+
         try:
             overrides = Overrides.of(Config.from_document(document))
             overrides.check(self._registry)
@@ -92,7 +100,7 @@ class LiveConfig:
             return
         self.overrides, self.version = overrides, version
         self.problem = self._refused = ""
-        logger.info("configuration %s applied", version)
+        logger.log(self.log_level, "configuration %s applied", version)
 
     def _refuse(self, version: str, problem: str) -> None:
         self.problem, self._refused = problem, version

@@ -300,11 +300,13 @@ def encode_locks(
         if interactive and isinstance(lock, BaseLimiter):
             continue
         line = lock.line()
-        name = line.split("|", 2)[1]
-        lines[name] = _merged(lines[name], line) if lines.get(name, line) != line else line
+        name = line[2 : line.index("|", 2)]  # the kind has one letter
+        if name in lines and lines[name] != line:
+            line = _merged(lines[name], line)
+        lines[name] = line
     head = [f"V|{escape(vo)}||||"] if vo and not interactive else []
-    implied = _class_lines(task) if task else frozenset()
-    return "\n".join([*head, *(line for line in lines.values() if line not in implied)])
+    implied = _class_lines(task) if task else ()
+    return "\n".join(head + [line for line in lines.values() if line not in implied])
 
 
 def _merged(one: str, other: str) -> str:
@@ -352,6 +354,8 @@ def leased_ttl_ms(lines: str, held: str, default_ttl_ms: int) -> int | None:
         >>> leased_ttl_ms("M|lock:mutex:job:7|500|||", "", 30_000)
         500
     """
+    if not lines:
+        return default_ttl_ms if held.strip("-") else None
     rows = [line.split("|") for line in lines.split("\n") if line and not line.startswith("V|")]
     marks = held.ljust(len(rows), "-")
     ttls = [
@@ -371,6 +375,8 @@ def rate_limited(lines: str, held: str) -> bool:
         >>> rate_limited("L|limiter:rate:job:7||3|500|1", "x")
         True
     """
+    if not lines:
+        return bool(held.strip("-"))
     kinds = [line[0] for line in lines.split("\n") if line and not line.startswith("V|")]
     marks = held.ljust(len(kinds), "-")
     own = any(kind == "L" and mark != "-" for kind, mark in zip(kinds, marks, strict=False))

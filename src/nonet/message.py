@@ -24,6 +24,7 @@ from pydantic import BaseModel, RootModel, SecretBytes, SecretStr
 
 from nonet.errors import MalformedMessageError
 from nonet.signing import Signer, unsigned
+from nonet.versions import is_version
 
 VERSION = 1
 HARD_LIMIT_BYTES = 4 * 1024 * 1024
@@ -51,6 +52,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
         submitted: first submission by the client's clock, Unix seconds (for people only).
         parent: id of the task that submitted this one, or empty.
         group: id of the callback group whose callback this is, or empty.
+        min_version: which version of the distribution that provides the class a worker must have
+            at least (PEP 440), or empty: any.
     """
 
     version: int
@@ -61,6 +64,21 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     submitted: float
     parent: str = ""
     group: str = ""
+    min_version: str = ""
+
+
+class Usage(msgspec.Struct, array_like=True, frozen=True):
+    """What an attempt took; None: nobody knows. Append only.
+
+    Attributes:
+        wall: seconds from its beginning to its end.
+        cpu: seconds of CPU time, of a process that it had for itself.
+        rss: most memory that this process had, in bytes.
+    """
+
+    wall: float | None = None
+    cpu: float | None = None
+    rss: int | None = None
 
 
 class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
@@ -74,6 +92,9 @@ class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
         error_type, error: exception class and text of the last failure.
         reason: why the task is dead, see `nonet.outcomes.Reason`.
         note: why there is no value although the task is done, or empty.
+        usage: what the last attempt took, if it is known.
+        crashes: how often its child process died with it.
+        deaths: how often its worker did.
     """
 
     name: str
@@ -84,6 +105,9 @@ class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
     error: str = ""
     reason: str = ""
     note: str = ""
+    usage: Usage | None = None
+    crashes: int = 0
+    deaths: int = 0
 
 
 class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
@@ -94,6 +118,7 @@ class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
         error_type, error, traceback: of the last failure; the traceback holds no values.
         attempt: number of attempts that were used.
         at: when it failed, Unix seconds by the worker's clock.
+        usage: what this attempt took, if it is known.
     """
 
     reason: str
@@ -102,6 +127,7 @@ class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
     traceback: str
     attempt: int
     at: float
+    usage: Usage | None = None
 
 
 class _Codes:
@@ -133,6 +159,8 @@ def pack(value: Any) -> Any:
         >>> pack({"at": Decimal("1.10"), "n": 3})["n"]
         3
     """
+    if value is None:  # what most tasks return
+        return None
     return _pack(value, "value", 0)
 
 
@@ -143,7 +171,7 @@ def encode(value: Any) -> bytes:
         TypeError: there is more in it than anybody would decode.
     """
     data = _ENCODER.encode(value)
-    if _has_too_many_elements(data):
+    if len(data) > MAX_ELEMENTS and _has_too_many_elements(data):
         raise TypeError(f"the value has more than {MAX_ELEMENTS:,} elements, which cannot travel")
     return data
 
@@ -173,11 +201,7 @@ def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Enve
         MalformedMessageError: too long, not an envelope, or of another shape.
     """
     _check_length(data, limit_bytes)
-    envelope: Envelope = _decode(_ENVELOPE_DECODER, unsigned(data), limit_bytes)
-    problem = _problem_of(envelope)
-    if problem:
-        raise MalformedMessageError(f"message of {len(data)} bytes: {problem}")
-    return envelope
+    return _envelope(unsigned(data), limit_bytes)
 
 
 def open_envelope(data: bytes, id: str, signer: Signer, *, limit_bytes: int) -> Envelope:
@@ -188,7 +212,7 @@ def open_envelope(data: bytes, id: str, signer: Signer, *, limit_bytes: int) -> 
             another task.
     """
     _check_length(data, limit_bytes)
-    envelope = decode_envelope(signer.opened(data), limit_bytes=limit_bytes)
+    envelope = _envelope(signer.opened(data), limit_bytes)
     if envelope.id != id:
         raise MalformedMessageError(f"the message is that of another task, {envelope.id}")
     return envelope
@@ -219,6 +243,14 @@ def _check_length(data: bytes, limit_bytes: int) -> None:
         raise MalformedMessageError(f"message of {len(data)} bytes exceeds {limit_bytes}")
 
 
+def _envelope(data: bytes, limit_bytes: int) -> Envelope:
+    envelope: Envelope = _decode(_ENVELOPE_DECODER, data, limit_bytes)
+    problem = _problem_of(envelope)
+    if problem:
+        raise MalformedMessageError(f"message of {len(data)} bytes: {problem}")
+    return envelope
+
+
 def _problem_of(envelope: Envelope) -> str:
     """What is wrong with an envelope whose fields have the right types, without quoting it."""
     if envelope.version < 1:
@@ -227,16 +259,19 @@ def _problem_of(envelope: Envelope) -> str:
         return "its id is none"
     if not 1 <= len(envelope.name) <= _LONGEST_NAME or not envelope.name.isprintable():
         return "its name is none"
-    if not all(is_id(id) for id in (envelope.parent, envelope.group) if id):
+    parent, group = envelope.parent, envelope.group
+    if (parent and not is_id(parent)) or (group and not is_id(group)):
         return "the id of its parent or group is none"
     if not 0 <= envelope.submitted < _END_OF_TIME:  # nor nan
         return "the time of its submission is none"
+    if envelope.min_version and not is_version(envelope.min_version):
+        return "the version that it needs is none"
     return ""
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int) -> Any:
     _check_length(data, limit_bytes)
-    if _has_too_many_elements(data):
+    if len(data) > MAX_ELEMENTS and _has_too_many_elements(data):
         raise MalformedMessageError(
             f"message of {len(data)} bytes has more than {MAX_ELEMENTS} elements"
         )
@@ -251,7 +286,10 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int
         raise MalformedMessageError(
             f"message of {len(data)} bytes: a value in it cannot be read ({kind})"
         ) from None
-    if _is_deep(document):
+    # Each level is one byte at least that begins a list or a mapping. Few messages have so many
+    # bytes that may be one.
+    may_begin = len(data.translate(None, _BEGIN_NOTHING))
+    if may_begin > _MAX_DECODED_DEPTH and _is_deep(document):
         raise MalformedMessageError(f"message of {len(data)} bytes is nested too deeply")
     return document
 
@@ -260,10 +298,8 @@ def _has_too_many_elements(data: bytes) -> bool:
     """Whether msgpack has more elements than may travel, found without making any of them.
 
     In well-formed bytes one element follows the other, whatever their nesting; others may count
-    as anything, the decoder refuses them.
+    as anything, the decoder refuses them. (No message has more elements than bytes.)
     """
-    if len(data) <= MAX_ELEMENTS:
-        return False
     at, end, room, lengths, widths = 0, len(data), MAX_ELEMENTS, _LENGTHS, _WIDTHS
     while at < end:
         if not room:
@@ -330,6 +366,11 @@ def _pack_dataclass(value: Any, where: str, depth: int) -> Any:
 
 def _pack_items(value: Any, where: str, depth: int) -> Any:
     return [_pack(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+
+
+def _pack_set(value: Any, where: str, depth: int) -> Any:
+    """In an order of its own: Python's differs from process to process."""
+    return sorted(_pack_items(value, where, depth), key=encode)
 
 
 def _pack_mapping(value: Any, where: str, depth: int) -> Any:
@@ -423,8 +464,8 @@ _PACKERS: dict[type, Callable[[Any, str, int], Any]] = {
     str: _pack_text,
     list: _pack_items,
     tuple: _pack_items,
-    set: _pack_items,
-    frozenset: _pack_items,
+    set: _pack_set,
+    frozenset: _pack_set,
     dict: _pack_mapping,
     datetime: _as(_Codes.DATETIME, datetime.isoformat),
     date: _as(_Codes.DATE, date.isoformat),
@@ -481,6 +522,7 @@ def _lengths() -> tuple[list[int], list[int]]:
 
 _LENGTHS, _WIDTHS = _lengths()
 _EXTENSIONS = frozenset((0xC7, 0xC8, 0xC9))  # one more byte: their type
+_BEGIN_NOTHING = bytes(set(range(256)) - set(range(0x80, 0xA0)) - set(range(0xDC, 0xE0)))
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_ext_of)
 _VALUE_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_unpack)

@@ -9,27 +9,35 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-from nonet.errors import BrokerFullError, StopRetrying, UnableToAcquireLockError
+from nonet.errors import AdmissionRejected, BrokerFullError, StopRetrying, UnableToAcquireLockError
 from nonet.retry import RetryPolicyBase
 
 # settle.lua keeps no more of a text in the record, which is then still a packed hash.
 _RECORD_BYTES = 60
 _LOCK_DELAY = timedelta(seconds=1)
 _FULL_DELAY = timedelta(seconds=5)
+_LONGEST_REFUSAL = timedelta(minutes=5)
+# So many child processes may die with a task before it is not executed again.
+CRASH_LIMIT = 3
+# And so many workers.
+WORKER_DEATH_LIMIT = 10
 
 
 class Reason(StrEnum):
-    """Why a task is dead."""
+    """Why a task is dead, or ended without having run to its end."""
 
     RETRIES = "retries"  # the retry policy gave up
     STOPPED = "stopped"  # the author raised StopRetrying
     ARGUMENTS = "arguments"  # the constructor refuses the stored arguments
     QUARANTINED = "quarantined"  # the envelope cannot be decoded
     WORKER_LOST = "worker-lost"  # its workers died, again and again
+    CRASH = "crash"  # the child processes died in which it ran, again and again
     LIMIT_IMPOSSIBLE = "limit-impossible"  # a limiter allows less than one execution counts
+    CANCELLED = "cancelled"  # somebody asked for its end
+    CAPACITY = "capacity"  # nobody started it in time, see start_by
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Succeeded:
     """``execute`` returned and all dependencies closed without an error."""
 
@@ -38,10 +46,16 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt raised `error`; `reason` is preset where no policy is to be asked."""
+    """The attempt raised `error`.
+
+    Attributes:
+        reason: preset where no policy is to be asked.
+        crashed: it took the child process with it in which it ran.
+    """
 
     error: BaseException
     reason: Reason | None = None
+    crashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +66,15 @@ class HandedBack:
         reason: shown as the task's blocker.
         delay: before the next delivery.
         started: False if ``execute`` was never called, so that rate tokens come back.
+        is_suspect: the process died that ran it: it counts as a death of its worker.
+        is_foreign: this worker cannot run it, as it does not know it or is too old.
     """
 
     reason: str
     delay: timedelta = timedelta(0)
     started: bool = False
+    is_suspect: bool = False
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +84,14 @@ class Lost:
     reason: str
 
 
-Outcome = Succeeded | Failed | HandedBack | Lost
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody asked for its end; `reason` says who and why."""
+
+    reason: str
+
+
+Outcome = Succeeded | Failed | HandedBack | Lost | Cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +114,38 @@ class Settlement:
     """What the settle script is told.
 
     Attributes:
-        outcome: ``done``, ``retry``, ``back`` or ``dead``.
-        value: the result of a task that is done.
+        outcome: ``done``, ``retry``, ``crash`` (a retry after a crash), ``back``, ``suspect`` (back
+            after the death of its worker), ``on`` (back from who cannot run it), ``dead``,
+            ``cancelled`` or ``expired``.
         delay: before the next delivery of ``retry`` and ``back``.
         reason: why it is dead, or what it waits for.
         error: of ``retry`` and ``dead``.
         keep: the dead task gets a row in SQL.
         started: whether ``execute`` was called.
+        crashed: of ``dead``: the process in which it ran died with it.
     """
 
     outcome: str
-    value: Any = None
     delay: timedelta = timedelta(0)
     reason: str = ""
     error: ErrorSummary = ErrorSummary()
     keep: bool = False
     started: bool = True
+    crashed: bool = False
+
+
+DONE = Settlement("done")
 
 
 def decide(
-    outcome: Succeeded | Failed | HandedBack,
+    outcome: Succeeded | Failed | HandedBack | Cancelled,
     policy: RetryPolicyBase,
     attempt: int,
     now: datetime,
     *,
     dlq_eligible: bool,
+    crashes: int = 0,
+    deaths: int = 0,
 ) -> Settlement:
     """What follows from an outcome.
 
@@ -123,6 +155,8 @@ def decide(
         attempt: number of the attempt that ended, from 1.
         now: aware.
         dlq_eligible: whether a dead task of this class is kept in SQL.
+        crashes: of child processes in earlier attempts.
+        deaths: of workers in earlier deliveries.
 
     Example:
         >>> from nonet.retry import NoRetry
@@ -131,11 +165,18 @@ def decide(
         'dead'
     """
     if isinstance(outcome, Succeeded):
-        return Settlement("done", value=outcome.value)
+        return DONE
+    if isinstance(outcome, Cancelled):
+        error = ErrorSummary(text=f"cancelled {outcome.reason}")
+        return Settlement("cancelled", reason=Reason.CANCELLED, error=error)
     if isinstance(outcome, HandedBack):
-        return Settlement(
-            "back", delay=outcome.delay, reason=outcome.reason, started=outcome.started
-        )
+        if outcome.is_suspect and deaths + 1 >= WORKER_DEATH_LIMIT:
+            lost = ErrorSummary("WorkerLost", outcome.reason)
+            return Settlement(
+                "dead", reason=Reason.WORKER_LOST, error=lost, keep=dlq_eligible, crashed=True
+            )
+        how = "suspect" if outcome.is_suspect else "on" if outcome.is_foreign else "back"
+        return Settlement(how, delay=outcome.delay, reason=outcome.reason, started=outcome.started)
     error = summarize(outcome.error)
     kind = type(outcome.error)  # isinstance() would ask the error itself
     if issubclass(kind, UnableToAcquireLockError):
@@ -143,15 +184,31 @@ def decide(
     if issubclass(kind, BrokerFullError):
         # Nothing is wrong with the task, and Redis has room again when others have ended.
         return Settlement("back", delay=_FULL_DELAY, reason="Redis is full: it cannot submit")
+    if issubclass(kind, AdmissionRejected):
+        pause, why = _until_room(outcome.error)
+        return Settlement("back", delay=pause, reason=why or error.text)
     reason = outcome.reason
     if reason is None and issubclass(kind, StopRetrying):
         reason = Reason.STOPPED
+    if reason is None and outcome.crashed and crashes + 1 >= CRASH_LIMIT:
+        reason = Reason.CRASH
     if reason is None:
         delay, error = _ask(policy, attempt, outcome.error, now, error)
         if delay is not None:
-            return Settlement("retry", delay=delay, error=error)
+            how = "crash" if outcome.crashed else "retry"
+            return Settlement(how, delay=delay, error=error)
         reason = Reason.RETRIES
-    return Settlement("dead", reason=reason, error=error, keep=dlq_eligible)
+    crashed = outcome.crashed
+    return Settlement("dead", reason=reason, error=error, keep=dlq_eligible, crashed=crashed)
+
+
+def _until_room(error: Any) -> tuple[timedelta, str]:
+    """When a task may be executed again that was refused a submission, and why it was."""
+    try:
+        delay = timedelta(seconds=error.retry_after)
+        return min(max(delay, _LOCK_DELAY), _LONGEST_REFUSAL), str(error.brief)
+    except Exception:  # an author has made it of something else
+        return _FULL_DELAY, ""
 
 
 def summarize(error: BaseException) -> ErrorSummary:
@@ -209,7 +266,8 @@ def _ask(
             return None, error
         if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
-        delay = at - now
+        # Of what an author makes of a datetime only the length counts.
+        delay = timedelta(seconds=timedelta.total_seconds(at - now))
         # A policy that says "now" read the clock a little later than we did.
         return (delay if delay > timedelta(milliseconds=1) else timedelta(0)), error
     except BaseException as broken:  # the policy's own code: no attempt may end by it

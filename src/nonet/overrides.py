@@ -2,45 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nonet.config import Config, Location, TaskOverride, dotted
+from nonet.amounts import parse_bytes
 from nonet.errors import ConfigurationError, UnknownTaskError
 from nonet.registry import Registry, TaskClass
 from nonet.retry import RetryPolicyBase
-from nonet.task import Priority, Size
+from nonet.task import BaseTask, Isolation, Priority, Size
+
+if TYPE_CHECKING:  # without a published configuration nobody needs its models, which cost 30 ms
+    from nonet.config import (
+        Config,
+        Location,
+        RetryPolicyConfig,
+        Section,
+        SizesConfig,
+        TaskOverride,
+    )
 
 CLASS = "class"
-_FIELDS = ("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible")
+SIZE = "size"
+_TIMES = ("soft_timeout", "hard_timeout")
+_LIMITS = (*_TIMES, "memory_limit", "cpu_limit")
+_FIELDS = ("priority", "size", "retry_policy", "dlq_eligible", "isolation", *_LIMITS)
+_BY_SIZE = {
+    Size.SMALL: Isolation.LOOP,
+    Size.MEDIUM: Isolation.CHILD,
+    Size.LARGE: Isolation.FRESH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """The limits of one attempt.
+
+    Attributes:
+        soft, hard: seconds, or None.
+        soft_origin, hard_origin: who says so, for messages.
+    """
+
+    soft: float | None
+    hard: float | None
+    soft_origin: str
+    hard_origin: str
+
+    @property
+    def hard_text(self) -> str:
+        """What an attempt is told that has used up all of its time."""
+        return f"hard timeout of {self.hard:g} s exceeded ({self.hard_origin})"
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What holds for the tasks of one class and one VO.
+    """What holds for the tasks of one class, one VO and one size.
 
     Attributes:
-        soft_timeout, hard_timeout: seconds, or None. The soft one is never the longer one.
-        origins: where each value comes from: ``class``, or its path in the configuration.
+        time: how long an attempt may take. The soft limit is never the longer one.
+        isolation: where an attempt runs; never LOOP if it has a limit of memory or CPU time.
+        memory_limit: bytes, or None.
+        cpu_limit: seconds of CPU time of an attempt, or None.
+        origins: where each value comes from: ``class``, ``size`` (what follows from the size), or
+            its path in the configuration.
     """
 
     priority: Priority
     size: Size
     retry_policy: RetryPolicyBase
-    soft_timeout: float | None
-    hard_timeout: float | None
+    time: TimeLimits
     dlq_eligible: bool
+    isolation: Isolation
+    memory_limit: int | None
+    cpu_limit: float | None
     origins: Mapping[str, str] = field(hash=False)
+
+    @property
+    def soft_timeout(self) -> float | None:
+        """Seconds, or None."""
+        return self.time.soft
+
+    @property
+    def hard_timeout(self) -> float | None:
+        """Seconds, or None."""
+        return self.time.hard
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    value: Any
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Override:
     at: Location
     values: TaskOverride
-
-    def origin(self, name: str) -> str:
-        return dotted((*self.at, TaskOverride.model_fields[name].alias or name))
 
 
 class Overrides:
@@ -51,35 +108,43 @@ class Overrides:
         overrides.effective(registry.get("RemoveFile"), "lhcb").retry_policy
     """
 
-    def __init__(self, sections: Mapping[str, Mapping[str, _Override]]) -> None:
+    def __init__(
+        self,
+        sections: Mapping[str, Mapping[str, _Override]],
+        sizes: Mapping[str, Mapping[Size, Mapping[str, _Said]]],
+    ) -> None:
         self._sections = sections
-        self._found: dict[tuple[type, Location], Effective] = {}
+        self._sizes = sizes
+        self._found: dict[tuple[type, str, Size | None], Effective] = {}
+        self._policies: dict[Location, RetryPolicyBase] = {}
 
     @classmethod
     def of(cls, config: Config) -> Overrides:
         """The overrides of a configuration; a VO's section replaces the common one of a class."""
-        return cls({vo: dict(_overrides(at, found.tasks)) for at, vo, found in config.sections})
+        return cls(
+            {vo: dict(_overrides(at, found.tasks)) for at, vo, found in config.sections},
+            {vo: dict(_sizes(at, found.sizes)) for at, vo, found in config.sections},
+        )
 
     @property
     def vos(self) -> list[str]:
         """The VOs that have a section, and the empty one."""
         return ["", *(vo for vo in self._sections if vo)]
 
-    def effective(self, task_class: TaskClass, vo: str) -> Effective:
+    def effective(self, task_class: TaskClass, vo: str, size: Size | None = None) -> Effective:
         """What holds for the tasks of a class.
 
         Args:
             vo: theirs (`nonet.task.vo_of`); empty: none.
+            size: theirs, if a label of the submission says another one.
 
         Raises:
             ConfigurationError: a retry policy that is named cannot be built in this process.
         """
-        override = self._override(task_class, vo)
-        if override is None:
-            return _effective(task_class, {}, dict.fromkeys(_FIELDS, CLASS))
-        key = task_class.cls, override.at
+        vo = vo if vo in self._sections else ""
+        key = task_class.cls, vo, size
         if (found := self._found.get(key)) is None:
-            found = self._found[key] = _overridden(task_class, override)
+            found = self._found[key] = self._effective(task_class, vo, size)
         return found
 
     def stream(self, task_class: TaskClass, vo: str) -> tuple[Priority, Size]:
@@ -96,6 +161,32 @@ class Overrides:
             for vo in self.vos:
                 self.effective(task_class, vo)
 
+    def _effective(self, task_class: TaskClass, vo: str, size: Size | None) -> Effective:
+        said = _said_by_class(task_class.cls)
+        if (override := self._override(task_class, vo)) is not None:
+            said |= _said(override.at, override.values, _FIELDS)
+            if override.values.retry_policy is not None:
+                policy = self._policy(override, override.values.retry_policy)
+                said["retry_policy"] = _Said(policy, said["retry_policy"].origin)
+        if size is not None:
+            said["size"] = _Said(size, SIZE)
+        return _effective(said, self._of_size(said["size"].value, vo), task_class.cls.__name__)
+
+    def _policy(self, override: _Override, written: RetryPolicyConfig) -> RetryPolicyBase:
+        if (found := self._policies.get(override.at)) is None:
+            try:
+                found = self._policies[override.at] = written.build()
+            except ConfigurationError as error:
+                from nonet.config import dotted
+
+                at = dotted((*override.at, "retry-policy"))
+                raise ConfigurationError(f"{at}: {error}") from None
+        return found
+
+    def _of_size(self, size: Size, vo: str) -> Mapping[str, _Said]:
+        of_vo = self._sizes.get(vo, {})  # an empty one replaces the common one, too
+        return of_vo[size] if size in of_vo else self._sizes.get("", {}).get(size, {})
+
     def _override(self, task_class: TaskClass, vo: str) -> _Override | None:
         if not self._sections:
             return None
@@ -108,7 +199,7 @@ class Overrides:
         return section.get(task_class.name) or section.get(task_class.name.rpartition(":")[2])
 
 
-NONE = Overrides({})
+NONE = Overrides({}, {})
 
 
 def override_problems(config: Config, registry: Registry) -> list[tuple[str, Location, str]]:
@@ -140,10 +231,28 @@ def _section_problems(
         if task_class.name in written:
             yield at, f"is the same class as {written[task_class.name]!r}: write it once"
         written[task_class.name] = name
-        soft, hard = override.soft_timeout, task_class.cls.hard_timeout
-        if soft is not None and override.hard_timeout is None and hard is not None and soft > hard:
-            reason = f"is longer than the hard timeout of the class, {hard:g} s: set hard-timeout"
-            yield (*at, "soft-timeout"), reason
+        for key, reason in _clashes(override, task_class.cls):
+            yield (*at, key), reason
+
+
+def _clashes(override: TaskOverride, cls: type[BaseTask]) -> Iterator[tuple[str, str]]:
+    """What an override says that does not go with what the class says: key, reason."""
+    from nonet.config import SHARED
+
+    soft, hard = override.soft_timeout, cls.hard_timeout
+    if soft is not None and override.hard_timeout is None and hard is not None and soft > hard:
+        reason = f"is longer than the hard timeout of the class, {hard:g} s: set hard-timeout"
+        yield "soft-timeout", reason
+    said = {"memory-limit": override.memory_limit, "cpu-limit": override.cpu_limit}
+    if override.isolation is None and cls.isolation == Isolation.LOOP:
+        for key in (key for key, limit in said.items() if limit is not None):
+            reason = "write 'isolation: child' beside it"
+            yield key, f"cannot hold with isolation loop of the class, {SHARED}: {reason}"
+    limits = {"memory_limit": cls.memory_limit, "cpu_limit": cls.cpu_limit}
+    if override.isolation == Isolation.LOOP:
+        for name in (name for name, limit in limits.items() if limit is not None):
+            reason = f"must be child or fresh: {name} of the class cannot hold in the loop"
+            yield "isolation", f"{reason}, {SHARED}"
 
 
 def _overrides(
@@ -153,27 +262,55 @@ def _overrides(
         yield name, _Override((*section_at, "tasks", name), values)
 
 
-def _overridden(task_class: TaskClass, override: _Override) -> Effective:
-    said: dict[str, Any] = {
-        name: value for name in _FIELDS if (value := getattr(override.values, name)) is not None
+def _sizes(section_at: Location, sizes: SizesConfig) -> Iterator[tuple[Size, Mapping[str, _Said]]]:
+    for size in Size:
+        if size in sizes.model_fields_set:
+            yield size, _said((*section_at, "sizes", size.value), sizes.get(size), _LIMITS)
+
+
+def _said(at: Location, values: Section, names: Iterable[str]) -> dict[str, _Said]:
+    """What a mapping of the configuration says, of these."""
+    from nonet.config import dotted
+
+    fields = type(values).model_fields
+    return {
+        name: _Said(value, dotted((*at, fields[name].alias or name)))
+        for name in names
+        if (value := getattr(values, name, None)) is not None
     }
-    if override.values.retry_policy is not None:
-        try:
-            said["retry_policy"] = override.values.retry_policy.build()
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{override.origin('retry_policy')}: {error}") from None
-    origins = {name: override.origin(name) if name in said else CLASS for name in _FIELDS}
-    return _effective(task_class, said, origins)
 
 
-def _effective(
-    task_class: TaskClass, said: Mapping[str, Any], origins: Mapping[str, str]
-) -> Effective:
-    cls = task_class.cls
-    values = {name: said[name] if name in said else getattr(cls, name) for name in _FIELDS}
-    soft, hard = values["soft_timeout"], values["hard_timeout"]
-    if soft is not None and hard is not None and soft > hard:
+def _said_by_class(cls: type[BaseTask]) -> dict[str, _Said]:
+    found = {name: getattr(cls, name) for name in _FIELDS}
+    if cls.memory_limit is not None:
+        found["memory_limit"] = parse_bytes(cls.memory_limit)
+    found["size"] = Size(cls.size)
+    return {name: _Said(value, CLASS) for name, value in found.items() if value is not None}
+
+
+def _effective(said: dict[str, _Said], of_size: Mapping[str, _Said], name: str) -> Effective:
+    """What holds; `said`: of the class and of its section, `of_size`: of all of its size."""
+    nothing = _Said(None, CLASS)
+    isolation = _isolation(said)
+    is_shared = isolation.value == Isolation.LOOP  # no limit of a process holds for one task of it
+    defaults = {name: item for name, item in of_size.items() if name in _TIMES or not is_shared}
+    found = dict.fromkeys(_LIMITS, nothing) | defaults | said | {"isolation": isolation}
+    soft, hard = found["soft_timeout"], found["hard_timeout"]
+    if soft.value is not None and hard.value is not None and soft.value > hard.value:
         # Said apart, of the class and in the configuration: nothing lasts beyond the hard one.
-        values["soft_timeout"] = hard
-        origins = {**origins, "soft_timeout": origins["hard_timeout"]}
-    return Effective(**values, origins=origins)
+        found["soft_timeout"] = hard
+    values = {field: item.value for field, item in found.items()}
+    origins = {field: found[field].origin for field in _FIELDS}
+    time = TimeLimits(
+        *(values.pop(limit) for limit in _TIMES),
+        *(f"{limit} of {name}" if origins[limit] == CLASS else origins[limit] for limit in _TIMES),
+    )
+    return Effective(**values, time=time, origins=origins)
+
+
+def _isolation(said: Mapping[str, _Said]) -> _Said:
+    found = said.get("isolation") or _Said(_BY_SIZE[said["size"].value], SIZE)
+    limit = said.get("memory_limit") or said.get("cpu_limit")
+    if found.value == Isolation.LOOP and limit is not None:
+        return _Said(Isolation.CHILD, limit.origin)
+    return _Said(Isolation(found.value), found.origin)

@@ -12,22 +12,29 @@ import re
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from types import CodeType
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
+from nonet.amounts import format_bytes, parse_bytes
 from nonet.arguments import Arguments
 from nonet.errors import NonetError, RegistrationError, UnknownTaskError
 from nonet.locks import LockedObjectType
 from nonet.task import (
+    LEAST_MEMORY_LIMIT,
     BaseTask,
+    Isolation,
     PeriodicBaseTask,
     PeriodicVoAwareBaseTask,
     Priority,
     Size,
 )
+from nonet.terms import start_by_problem
+from nonet.unique import Unique
+from nonet.versions import Distribution, distribution_named, distribution_of, is_older, is_version
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +64,26 @@ class TaskClass:
     def place(self) -> str:
         """Where the class is defined."""
         return f"{self.cls.__module__}.{self.cls.__qualname__}"
+
+    @cached_property
+    def distribution(self) -> Distribution | None:
+        """What was installed that brought the class; None of a module that came with none."""
+        return distribution_named(self.package) or distribution_of(self.cls.__module__)
+
+    def too_old_for(self, min_version: str) -> str:
+        """Why this code must not run a task that needs a version of it; empty: it may.
+
+        Args:
+            min_version: of the class where the task was submitted; empty: any.
+        """
+        if not min_version:
+            return ""
+        here = self.distribution
+        if here and not is_older(here.version, min_version):
+            return ""
+        if here is None:
+            return f"needs version {min_version}, here it has none"
+        return f"needs {here.name} {min_version}, here is {here.version}"
 
     @cached_property
     def _result(self) -> TypeAdapter[Any] | None:
@@ -104,6 +131,7 @@ class Registry:
             return known
         _check(cls)
         added = TaskClass(name, cls, package or cls.__module__, Arguments(cls))
+        _check_min_version(added)
         self._names[cls] = name
         if known is None or self._prefers(added, known):
             self._classes[name] = added
@@ -164,6 +192,10 @@ class Registry:
                         raise RegistrationError(f"entry point {entry.value!r} is no task class")
                     self.add(cls, category, entry.dist.name if entry.dist else "")
 
+    def versions(self) -> dict[str, str]:
+        """The names that this process knows, and which version each class is of; or empty."""
+        return {item.name: item.distribution.version if item.distribution else "" for item in self}
+
     def get(self, name: str) -> TaskClass:
         """The class of a full name, or of a bare class name that is unique.
 
@@ -188,7 +220,8 @@ class Registry:
         Raises:
             RegistrationError: the class is not registered in this process.
         """
-        return self.of_class(type(task))
+        name = self._names.get(type(task))
+        return self.of_class(type(task)) if name is None else self._classes[name]
 
     def of_class(self, cls: type[BaseTask]) -> TaskClass:
         """The registration of a class.
@@ -290,8 +323,24 @@ def _check_attributes(cls: type[BaseTask], place: str) -> None:
         ),
         **{
             name: (limit := getattr(cls, name), _is_duration(limit), "seconds above 0, or None")
-            for name in ("soft_timeout", "hard_timeout")
+            for name in ("soft_timeout", "hard_timeout", "cpu_limit")
         },
+        "unique": (
+            cls.unique,
+            cls.unique is None or isinstance(cls.unique, Unique),
+            "a nonet.Unique, as Unique.until_done(), or None",
+        ),
+        "start_by": (
+            cls.start_by,
+            cls.start_by is None
+            or (not isinstance(cls.start_by, datetime) and not start_by_problem(cls.start_by)),
+            "seconds or a timedelta above 0, at most ten years, or None",
+        ),
+        "isolation": (
+            cls.isolation,
+            cls.isolation is None or cls.isolation in list(Isolation),
+            "a nonet.Isolation, or None",
+        ),
     }
     for name, (value, fits, kind) in wanted.items():
         if not fits:
@@ -302,6 +351,57 @@ def _check_attributes(cls: type[BaseTask], place: str) -> None:
             f"{place}: hard_timeout is {hard:g} s, but must not be shorter than soft_timeout, "
             f"{soft:g} s"
         )
+    _check_limits(cls, place)
+    _check_unique(cls, place)
+
+
+def _check_unique(cls: type[BaseTask], place: str) -> None:
+    problem = ""
+    if cls.unique is not None and cls.durable:
+        problem = "a durable task is kept in SQL before Redis can tell who has its key; drop one"
+    elif cls.unique is not None and issubclass(cls, PeriodicBaseTask):
+        problem = "of a periodic class _overlap says what its occurrences do to each other"
+    if problem:
+        raise RegistrationError(f"{place}: unique: {problem}")
+
+
+def _check_limits(cls: type[BaseTask], place: str) -> None:
+    if cls.memory_limit is not None:
+        try:
+            allowed = parse_bytes(cls.memory_limit)
+        except ValueError as error:
+            raise RegistrationError(f"{place}: memory_limit: {error}") from None
+        if allowed < LEAST_MEMORY_LIMIT:
+            raise RegistrationError(
+                f"{place}: memory_limit is {cls.memory_limit!r}, but a process alone needs "
+                f"{format_bytes(LEAST_MEMORY_LIMIT)}"
+            )
+    limited = cls.memory_limit is not None or cls.cpu_limit is not None
+    if cls.isolation == Isolation.LOOP and limited:
+        name = "cpu_limit" if cls.memory_limit is None else "memory_limit"
+        raise RegistrationError(
+            f"{place}: {name} cannot hold with isolation LOOP, where many tasks share a process: "
+            "use CHILD or FRESH"
+        )
+
+
+def _check_min_version(added: TaskClass) -> None:
+    """Refuse what would be handed on for ever, or would mean nothing."""
+    place, least = added.place, added.cls.min_version
+    if least is None:
+        return
+    if not isinstance(least, str) or not is_version(least):
+        raise RegistrationError(
+            f"{place}: min_version is {least!r:.100}, but must be a version as in '1.4' or "
+            "'2.0.dev0' (PEP 440), or None"
+        )
+    if added.distribution is None:
+        raise RegistrationError(
+            f"{place}: min_version is {least!r}, but module {added.cls.__module__} came with no "
+            "installed distribution, so that workers have no versions to compare: install it as one"
+        )
+    if problem := added.too_old_for(least):
+        raise RegistrationError(f"{place}: min_version: this class itself {problem}")
 
 
 def _is_duration(value: object) -> bool:

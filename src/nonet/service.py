@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import getpass
 import logging
 import math
@@ -14,11 +15,12 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import IntEnum
+from typing import Any, TypeVar
 
 from nonet.errors import NonetError
-from nonet.outcomes import summarize
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,11 @@ _LAST_TICK_SECONDS = 2.0
 # Longer than the way to the end takes if the loop works, with a frozen Redis, too.
 _BLOCKED_SECONDS = 15.0
 _FORCED_BLOCKED_SECONDS = 10.0
+# New objects before the garbage collector looks at them; Python's own number is a few tasks.
+_USUAL_THRESHOLD, _THRESHOLD = 700, 10_000
+
+
+_Answer = TypeVar("_Answer")
 
 
 class ExitCode(IntEnum):
@@ -133,19 +140,24 @@ class Stop:
 
 
 @asynccontextmanager
-async def stop_on_signals(grace_seconds: float = 0.0) -> AsyncIterator[Stop]:
+async def stop_on_signals(
+    grace_seconds: float = 0.0, *, on_hangup: Callable[[], None] | None = None
+) -> AsyncIterator[Stop]:
     """SIGTERM, SIGINT and `DRAIN_SIGNAL` request a stop inside this block.
 
     Args:
         grace_seconds: how long the drain may take after the first signal. If the event loop has
             not ended some seconds after that, or after a second signal, because a task blocks
             it, the process ends without it.
+        on_hangup: what SIGHUP does, called in the event loop; None: it ends the process.
     """
     stop, loop = Stop(), asyncio.get_running_loop()
     asked = False
 
     def heard(number: int) -> tuple[float, ExitCode] | None:
         nonlocal asked
+        if number == signal.SIGHUP and on_hangup is not None:
+            loop.call_soon_threadsafe(on_hangup)
         if number not in signals:
             return None
         is_second = asked and number != DRAIN_SIGNAL
@@ -156,7 +168,8 @@ async def stop_on_signals(grace_seconds: float = 0.0) -> AsyncIterator[Stop]:
         return grace_seconds + _BLOCKED_SECONDS, ExitCode.FAILED
 
     signals = (signal.SIGTERM, signal.SIGINT, DRAIN_SIGNAL)
-    before = {number: signal.signal(number, lambda *_: None) for number in signals}
+    heeded = (*signals, *([signal.SIGHUP] if on_hangup is not None else []))
+    before = {number: signal.signal(number, lambda *_: None) for number in heeded}
     ears = _Ears(heard)
     try:
         yield stop
@@ -166,6 +179,17 @@ async def stop_on_signals(grace_seconds: float = 0.0) -> AsyncIterator[Stop]:
             signal.signal(number, handler or signal.SIG_DFL)
         # Nobody who asks for the end once more shall break off the last steps to it.
         signal.signal(DRAIN_SIGNAL, signal.SIG_IGN)
+
+
+def spare_collector() -> None:
+    """Called by a daemon that is set up: the garbage collector looks at what comes from now on.
+
+    Modules and classes live as long as the process; each look at them would cost as much as
+    hundreds of tasks.
+    """
+    gc.freeze()
+    if gc.get_threshold()[0] == _USUAL_THRESHOLD:
+        gc.set_threshold(_THRESHOLD, *gc.get_threshold()[1:])
 
 
 async def every(stop: Stop, name: str, tick: Callable[[], Awaitable[float]]) -> None:
@@ -216,6 +240,8 @@ async def wind_up(stop: Stop, loops: Set[asyncio.Task[None]]) -> None:
 
 def log_tick_failure(name: str, error: BaseException, pause: float) -> None:
     """One line for what is expected to happen (a server is away), a traceback for the rest."""
+    from nonet.outcomes import summarize  # brings pydantic, which no command needs for its help
+
     expected = issubclass(type(error), NonetError)
     why = summarize(error)
     logger.log(
@@ -226,3 +252,18 @@ def log_tick_failure(name: str, error: BaseException, pause: float) -> None:
         why.text if expected else f"{why.type}: {why.text}",
         exc_info=None if expected else error,
     )
+
+
+async def in_own_thread(function: Callable[[], _Answer]) -> _Answer:
+    """What `function` returns; not in the loop's executor, whose threads user code may occupy."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="nonet-own")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, function)
+    finally:
+        thread.shutdown(wait=False)
+
+
+def retrieve(done: asyncio.Task[Any]) -> None:
+    """Called back by a task whose failure concerns nobody: asyncio would tell of it at length."""
+    if not done.cancelled():
+        done.exception()

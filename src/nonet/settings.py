@@ -11,13 +11,27 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
+from nonet.amounts import parse_bytes
 from nonet.errors import ConfigurationError, suggestion, url_problem
 from nonet.signing import Signer, parse_keys
 
 _PREFIX = "NONET_"
+# What a text must be, where its pattern says it badly.
+_TEXTS = {
+    "namespace": "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'",
+    "on_overflow": "MODULE:FUNCTION, such as mypackage.scaling:start, or empty",
+}
 # Secrets, which may come in files: NONET_REDIS_URL_FILE …
 _FROM_FILES = ("redis_url", "db_url", "signing_keys")
 Names = Annotated[tuple[str, ...], NoDecode]
@@ -47,6 +61,9 @@ class Settings(BaseSettings):
         extensions: distributions, first wins, where two define the same task.
         state_dir: where embedded servers, SQLite and the run files of workers are.
         concurrency: tasks at a time in one worker; unset: 100 for small, 1 for the others.
+        child_max_tasks: a reusable child process is replaced after so many attempts; 0: never.
+        child_max_rss: one that has more memory than this after an attempt is replaced, in bytes
+            or as ``1GiB``; 0: never.
         lease: after this time without renewal another worker takes a delivery.
         lock_ttl: how long locks outlive a dead holder.
         lock_aging: a task that has waited so long for its locks counts as realtime.
@@ -56,13 +73,21 @@ class Settings(BaseSettings):
         leader_ttl: how long the scheduler's lease outlives a dead leader.
         worker_ttl: how long a dead worker stays registered.
         grace: how long running tasks may go on after SIGTERM.
+        cancel_grace: how long a task may take to end when it is cancelled; then it is killed, or
+            left alone where nothing can kill it.
         result_ttl: how long results are kept; 0: not at all.
         dedup_ttl: how long the id of an ended task is remembered.
         dlq_retention: how long dead letters are kept; 0: for ever.
         misfire_grace: missed occurrences younger than this are all made up for.
+        memory_floor: a worker takes nothing while less memory is free, in bytes or as ``512MiB``;
+            0: it does not look.
+        load_ceiling: a worker takes nothing while more processes per core want to run, on average
+            of the last minute; 0: it does not look.
         message_limit: longest envelope or result, in bytes.
         accept_unsigned: execute tasks without a signature although there are keys.
         allow_eviction: start although Redis may drop keys when its memory is full.
+        on_overflow: ``module:function`` that the leading scheduler calls when workers are missing.
+        overflow_cooldown: after so long it is called again, if they still are.
         metrics_host: address on which a daemon answers probes.
         metrics_port: port for that; 0: it does not.
         signing_keys: ``id:base64,…``: the first key signs envelopes, all of them verify; empty:
@@ -76,6 +101,7 @@ class Settings(BaseSettings):
         env_ignore_empty=True,
         extra="ignore",
         frozen=True,
+        allow_inf_nan=False,
     )
 
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
@@ -88,6 +114,8 @@ class Settings(BaseSettings):
     extensions: Names = ()
     state_dir: Path = Field(default_factory=_state_dir)
     concurrency: int | None = Field(default=None, ge=1, le=10_000)
+    child_max_tasks: int = Field(default=1000, ge=0, le=10**9)
+    child_max_rss: Annotated[int, BeforeValidator(parse_bytes)] = 0
     lease: float = Field(default=45, gt=0)
     lock_ttl: float = Field(default=30, ge=0.1)
     lock_aging: float = Field(default=60, gt=0)
@@ -96,14 +124,19 @@ class Settings(BaseSettings):
     leader_ttl: float = Field(default=30, ge=0.1)
     worker_ttl: float = Field(default=30, ge=0.1)
     grace: float = Field(default=25, ge=0)
+    cancel_grace: float = Field(default=10, ge=0, le=1e6)
     result_ttl: float = Field(default=3600, ge=0)
     dedup_ttl: float = Field(default=60, gt=20)
     # Half a century at most: the date that far back must exist.
     dlq_retention: float = Field(default=0, ge=0, le=1.6e9)
     misfire_grace: float = Field(default=60, ge=0)
+    memory_floor: Annotated[int, BeforeValidator(parse_bytes)] = 0
+    load_ceiling: float = Field(default=0, ge=0, le=1e6)
     message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
     accept_unsigned: bool = False
     allow_eviction: bool = False
+    on_overflow: str = Field(default="", pattern=r"^([\w.]+:[\w.]+)?$")
+    overflow_cooldown: float = Field(default=60, ge=1)
     metrics_host: str = Field(default="0.0.0.0", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65535)
     signing_keys: SecretStr = SecretStr("")
@@ -189,17 +222,70 @@ def load_settings(**options: Any) -> Settings:
     """
     _refuse_unknown_options(options)
     _refuse_unknown_variables()
+    return _made({name: value for name, value in options.items() if value is not None})
+
+
+def plain_settings(**options: Any) -> Settings:
+    """Settings made of these and the defaults: the environment and ``.env`` have no say.
+
+    Raises:
+        ConfigurationError: as `load_settings`.
+    """
+    _refuse_unknown_options(options)
+    defaults = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in Settings.model_fields.items()
+    }
+    return _made({**defaults, **options})
+
+
+def _made(values: dict[str, Any]) -> Settings:
     try:
-        return Settings(**{name: value for name, value in options.items() if value is not None})
+        return Settings(**values)
     except OSError as error:
         raise ConfigurationError(f"settings: {error}") from None
     except ValidationError as error:
         problems = [
-            "".join(f"{_PREFIX}{str(name).upper()}: " for name in item["loc"][:1])
-            + item["msg"].removeprefix("Value error, ")
+            "".join(f"{_PREFIX}{str(name).upper()}: " for name in item["loc"][:1]) + _wanted(item)
             for item in error.errors(include_url=False, include_input=False)
         ]
         raise ConfigurationError("settings: " + "; ".join(problems)) from None
+
+
+def _wanted(details: ErrorDetails) -> str:
+    """What to write instead of what was refused."""
+    name, kind = str(details["loc"][0]) if details["loc"] else "", details["type"]
+    if kind == "string_pattern_mismatch" and name in _TEXTS:
+        return f"must be {_TEXTS[name]}"
+    if kind == "string_too_short":
+        return "must not be empty"
+    if kind.startswith("bool_"):
+        return "must be true or false"
+    if kind.startswith(("int_", "float_", "finite_", "greater_", "less_")):
+        return f"must be {_numbers(name)}"
+    return details["msg"].removeprefix("Value error, ")
+
+
+def _numbers(name: str) -> str:
+    """Which numbers fit a setting.
+
+    >>> _numbers("metrics_port"), _numbers("lease")
+    ('a whole number from 0 to 65535', 'a number above 0')
+    """
+    field = Settings.model_fields[name]
+    said = {
+        bound: getattr(item, bound)
+        for item in field.metadata
+        for bound in ("ge", "gt", "le")
+        if getattr(item, bound, None) is not None
+    }
+    kind = "a number" if field.annotation is float else "a whole number"
+    if "ge" in said and "le" in said:
+        return f"{kind} from {said['ge']} to {said['le']:.0f}"
+    least = f" of at least {said['ge']}" if "ge" in said else ""
+    above = f" above {said['gt']}" if "gt" in said else ""
+    most = f", at most {said['le']:.0f}" if "le" in said else ""
+    return kind + least + above + most
 
 
 def _refuse_unknown_options(options: Iterable[str]) -> None:

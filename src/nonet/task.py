@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
+from datetime import datetime, timedelta
+from enum import Enum, StrEnum
 from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel
@@ -23,6 +23,8 @@ from nonet.locks import (
 )
 from nonet.retry import NoRetry, RetryPolicyBase
 from nonet.schedules import CatchUp, Overlap, TaskScheduleBase
+from nonet.terms import StartBy
+from nonet.unique import Unique
 
 
 class Priority(StrEnum):
@@ -41,6 +43,30 @@ class Size(StrEnum):
     LARGE = "large"
 
 
+# A lower limit of memory would be that of an interpreter that has loaded nothing yet.
+LEAST_MEMORY_LIMIT = 32 * 2**20
+
+
+class Isolation(StrEnum):
+    """Where an attempt runs."""
+
+    LOOP = "loop"  # in the worker's own process
+    CHILD = "child"  # in a child process, which runs others after it
+    FRESH = "fresh"  # in a child process of its own
+
+
+class FromClass(Enum):
+    """That an option of a submission is not given: what the class says holds."""
+
+    FROM_CLASS = "as the class says"
+
+    def __repr__(self) -> str:
+        return str(self.value)
+
+
+FROM_CLASS = FromClass.FROM_CLASS
+
+
 class Submitter(Protocol):
     """What ``.schedule()`` needs of an open application."""
 
@@ -52,6 +78,8 @@ class Submitter(Protocol):
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
+        start_by: StartBy | FromClass | None = FROM_CLASS,
+        unique: Unique | FromClass | None = FROM_CLASS,
     ) -> str:
         """Submit one task and return its handle."""
         ...
@@ -67,8 +95,18 @@ class BaseTask(Constructible):
         dlq_eligible: keep the task in SQL when it has failed for good.
         soft_timeout: seconds after which an attempt is cancelled; None: never.
         hard_timeout: seconds after which one is given up that did not end when cancelled.
+        isolation: `Isolation`; None: by the size: LOOP if small (CHILD if it has a limit of memory
+            or CPU time), CHILD if medium, FRESH if large.
+        memory_limit: memory that the process of an attempt may have, in bytes or as ``"512MiB"``;
+            None: any.
+        cpu_limit: seconds of CPU time that an attempt may use; None: any.
+        start_by: seconds, or a timedelta, after its submission by which a task must have been
+            started: else it never runs and ends ``expired``; None: as late as it may be.
+        unique: which submissions are the same task, see `nonet.Unique`; None: only those of one id.
         durable: keep what was submitted in SQL until it has ended, so that a loss of Redis
             does not lose it.
+        min_version: which version of the distribution that provides the class a worker must have
+            at least to run what is submitted from now on (PEP 440); None: any.
 
     ``execute`` may be ``async def`` or ``def`` (then it runs in a thread); its parameters are
     injected, see `nonet.Depends`. What it returns is the task's result.
@@ -93,7 +131,13 @@ class BaseTask(Constructible):
     dlq_eligible: ClassVar[bool] = False
     soft_timeout: ClassVar[float | None] = None
     hard_timeout: ClassVar[float | None] = None
+    isolation: ClassVar[Isolation | None] = None
+    memory_limit: ClassVar[int | str | None] = None
+    cpu_limit: ClassVar[float | None] = None
+    start_by: ClassVar[float | timedelta | None] = None
+    unique: ClassVar[Unique | None] = None
     durable: ClassVar[bool] = False
+    min_version: ClassVar[str | None] = None
 
     @property
     def execution_locks(self) -> list[BaseLock]:
@@ -111,6 +155,8 @@ class BaseTask(Constructible):
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
+        start_by: StartBy | FromClass | None = FROM_CLASS,
+        unique: Unique | FromClass | None = FROM_CLASS,
     ) -> Any:
         """Submit this task through the open application.
 
@@ -122,16 +168,29 @@ class BaseTask(Constructible):
             transaction: of a durable class only: an SQLAlchemy ``AsyncConnection`` or
                 ``AsyncSession`` on the database of ``NONET_DB_URL``. The task exists once your
                 transaction is committed, and never if it is rolled back.
+            start_by: when it must have been started, else it never runs and ends ``expired``:
+                seconds or a timedelta from now, or an instant as `at_time`; None: as late as it
+                may be. By default as the class says.
+            unique: which submissions are the same task, see `nonet.Unique`; None: none. By default
+                as the class says.
 
         Returns:
-            `nonet.Handle`, a ``str`` (the id) with ``status()`` and ``result()``.
+            `nonet.Handle`, a ``str`` (the id) with ``status()`` and ``result()``; its ``created``
+            is False if the task was there before, by its id or its unique key.
 
         Raises:
             NotBoundError: no application is open in this process.
             InvalidArgumentsError: an argument does not fit; nothing was submitted.
+            AdmissionRejected: there are as many tasks as the configuration allows.
         """
         return await current_submitter().submit(
-            self, at_time=at_time, id=id, labels=labels, transaction=transaction
+            self,
+            at_time=at_time,
+            id=id,
+            labels=labels,
+            transaction=transaction,
+            start_by=start_by,
+            unique=unique,
         )
 
 
@@ -206,9 +265,11 @@ def declared_locks(task: BaseTask) -> list[BaseLock]:
     declared: Any = task.execution_locks
     if inspect.ismethod(declared):
         declared = declared()
-    if not isinstance(declared, Iterable) or not all(isinstance(x, BaseLock) for x in declared):
-        raise ValueError(f"it must give a list of locks, not {declared!r:.200}")
-    return list(declared)
+    if isinstance(declared, Iterable):
+        locks = list(declared)  # a generator gives them once
+        if all([isinstance(lock, BaseLock) for lock in locks]):  # noqa: C419  # three times as fast
+            return locks
+    raise ValueError(f"it must give a list of locks, not {declared!r:.200}")
 
 
 def task_locks(task: BaseTask, name: str, labels: Mapping[str, Any]) -> str:
@@ -223,7 +284,8 @@ def task_locks(task: BaseTask, name: str, labels: Mapping[str, Any]) -> str:
     """
     vo = vo_of(task, labels)
     is_default = type(task).execution_locks is BaseTask.execution_locks
-    # These need no line, and most tasks have no others: both sides compute them for every task.
+    if is_default and not vo:  # these need no line, and most tasks have no others
+        return ""
     locks = [] if is_default else declared_locks(task)
     return encode_locks(locks, task=name.rpartition(":")[2], vo=vo)
 

@@ -29,6 +29,11 @@ class _Held:
     lease: Lease
     deadline: float
     on_lost: Callable[[str], None]
+    on_renewed: Callable[[float], None]
+
+    def renew(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.on_renewed(deadline)
 
 
 class _Sleep:
@@ -62,14 +67,28 @@ class Watchdog:
     Args:
         leases: the store; used by the watchdog's thread only.
         interval: seconds between two beats; shorter while a short lease is held.
+        registered_for: seconds that a registration lasts; None: there is none to watch.
+        on_unregistered: called with the reason, in a thread of the watchdog's, when no beat has
+            succeeded for that time (less a margin); again only after a later beat did.
 
     Attributes:
         renewed_at: monotonic time before the last beat that Redis answered.
     """
 
-    def __init__(self, leases: Leases, interval: float) -> None:
+    def __init__(
+        self,
+        leases: Leases,
+        interval: float,
+        *,
+        registered_for: float | None = None,
+        on_unregistered: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         self._leases = leases
         self._interval = interval
+        self._trusted_for = _NEVER if registered_for is None else _safe(registered_for)
+        self._on_unregistered = on_unregistered
+        # Until somebody was told: infinite before the first beat, and after it was told.
+        self._registered_until = _NEVER
         self._held: dict[str, _Held] = {}
         self._stopping = False
         self.renewed_at = -_NEVER
@@ -103,19 +122,28 @@ class Watchdog:
         if not self._thread.is_alive():  # else Redis is silent, and the thread ends with its beat
             self._leases.close()
 
-    def hold(self, lease: Lease, since: float, on_lost: Callable[[str], None]) -> None:
+    def hold(
+        self,
+        lease: Lease,
+        since: float,
+        on_lost: Callable[[str], None],
+        on_renewed: Callable[[float], None] = lambda _: None,
+    ) -> None:
         """Keep a lease alive; one whose deadline has passed already is lost at once.
 
         Args:
             since: monotonic time before the lease was asked for.
             on_lost: called once, with the reason, in the thread that notices: one of the
                 watchdog's, or that of a `hold` or `check`.
+            on_renewed: called with each deadline (monotonic) from the first on, likewise.
         """
-        item = _Held(lease, since + _safe(lease.ttl), on_lost)
-        self._held[lease.key] = item
-        self.check(lease)
+        deadline = since + _safe(lease.ttl)
+        item = self._held[lease.key] = _Held(lease, deadline, on_lost, on_renewed)
+        on_renewed(deadline)
+        if time.monotonic() >= deadline:
+            self._lose(item, _OVERDUE)
         self._beats.wake_by(self._last_beat + lease.ttl / 3)
-        self._deadlines.wake_by(item.deadline)
+        self._deadlines.wake_by(deadline)
 
     def check(self, lease: Lease) -> None:
         """Declare a held lease lost if its deadline has passed; from any thread."""
@@ -126,6 +154,11 @@ class Watchdog:
     def drop(self, lease: Lease) -> None:
         """Forget a lease that was settled or released."""
         self._held.pop(lease.key, None)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether others have to believe that this process is alive."""
+        return time.monotonic() < self.renewed_at + self._trusted_for
 
     def beat_soon(self) -> None:
         """Renew now: something may have happened to the leases. From any thread."""
@@ -158,21 +191,33 @@ class Watchdog:
         self.renewed_at = sent
         for item in held:
             if item.lease.key not in lost:
-                item.deadline = sent + _safe(item.lease.ttl)
+                item.renew(sent + _safe(item.lease.ttl))
         if lost:
             # One that was settled while the beat was under way is about to be dropped.
             threading.Event().wait(_SETTLE_SECONDS)
         for item in held:
             if item.lease.key in lost and self._held.get(item.lease.key) is item:
                 self._lose(item, "the lease or a lock was taken away")
+        self._registered_until = sent + self._trusted_for
+        self._deadlines.wake_by(self._registered_until)
+        self._leases.advertise()
 
     def _enforce_deadlines(self) -> None:
         while not self._stopping:
             held = list(self._held.values())
-            self._deadlines.until_time(min((h.deadline for h in held), default=_NEVER))
+            self._deadlines.until_time(min([h.deadline for h in held] + [self._registered_until]))
             for item in list(self._held.values()):
                 if not self._stopping:
                     self.check(item.lease)
+            self._check_registration()
+
+    def _check_registration(self) -> None:
+        if time.monotonic() < self._registered_until or self._stopping:
+            return
+        self._registered_until = _NEVER  # said once
+        reason = "this worker could not renew its registration"
+        logger.warning("%s for %.1f s", reason, time.monotonic() - self.renewed_at)
+        self._on_unregistered(reason)
 
     def _lose(self, item: _Held, reason: str) -> None:
         # A settle may have dropped it meanwhile; then nothing was lost.

@@ -93,13 +93,13 @@ class HoggingAtGrant(BaseTask):
     async def execute(self, spawn: CallbackSpawner) -> None:
         note("start")
         broker = spawn._client.broker
-        fetch = broker.fetch
+        fetch = broker._fetch
 
         async def blocked_fetch(*args: Any) -> Any:
             answer = await fetch(*args)
             if any(delivery.locks for delivery in answer[0]):
-                broker.fetch = fetch  # type: ignore[method-assign]  # once
+                broker._fetch = fetch  # type: ignore[method-assign]  # once
                 passed_blocking(self.gate)
             return answer
 
-        broker.fetch = blocked_fetch  # type: ignore[method-assign]  # there the reply waits
+        broker._fetch = blocked_fetch  # type: ignore[method-assign]  # there the reply waits

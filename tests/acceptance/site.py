@@ -64,7 +64,7 @@ class Site:
             "NONET_TASKS": PROBES,
             "NONET_LEASE": str(LEASE),
             "NONET_LOCK_TTL": str(LOCK_TTL),
-            "NONET_WORKER_TTL": "1",
+            "NONET_WORKER_TTL": str(LEASE),
             "NONET_LEADER_TTL": "1",
             "PROBE_JOURNAL": str(self._journal),
             "PROBE_REDIS": server.url,

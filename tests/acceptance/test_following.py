@@ -108,9 +108,9 @@ async def test_a_commit_is_followed(site: Site) -> None:
     before = version(site)
     commit(repository, ticks(0))
     await until(lambda: "an interval of 0" in scheduler.log, "the bad commit is told of")
+    problem = await until(lambda: site.redis.hget(site.key("config"), "problem"), "Redis tells it")
+    assert "periodic-tasks.Tick" in problem
     assert version(site) == before
-    problem = site.redis.hget(site.key("config"), "problem")
-    assert problem and "periodic-tasks.Tick" in problem
     commit(repository, ticks(1))
     await until(lambda: len(fired(site)) >= 2, "it fires every second")
     assert not site.redis.hget(site.key("config"), "problem")

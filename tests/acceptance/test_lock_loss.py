@@ -53,6 +53,12 @@ async def test_locks_of_a_killed_worker_end_with_their_ttl(contended: Site, scal
     assert max(starts.values()) <= scale.lock_ttl + 2
 
 
+def asked_ms_ago(site: Site, size: str) -> int:
+    """How long ago a worker of a size asked for tasks, or a fetch of it that waited was made."""
+    consumers = site.redis.xinfo_consumers(site.key(f"tasks:normal:{size}"), "workers")
+    return min(int(consumer["idle"]) for consumer in consumers)
+
+
 async def test_a_woken_task_that_nobody_takes_lets_others_run(contended: Site) -> None:
     """While the only worker of its size is frozen its reservation lapses after 5 s.
 
@@ -67,6 +73,7 @@ async def test_a_woken_task_that_nobody_takes_lets_others_run(contended: Site) -
             untaken = await app.submit(Holding(["M a"]), labels={"size": "medium"})
             await waits(site, untaken)
             medium.freeze()
+            await until(lambda: asked_ms_ago(site, "medium") > 2100, "it waits in Redis no more")
             behind = await app.submit(Holding(["M a"]))
             await waits(site, behind)
             released = time.time()

@@ -161,6 +161,18 @@ async def test_a_process_starts_with_what_is_published(site: Site) -> None:
         assert (await handle.status()).attempt == 3
 
 
+async def test_children_apply_what_their_worker_does_without_saying_so(site: Site) -> None:
+    """Each of them begins with what is published; the log of the worker tells of it once."""
+    fresh = f"isolation: fresh, {RETRIES % 2}"
+    place = Installation(site, OVERRIDE % ("Failing", fresh))
+    await place.published("")
+    async with site.app(tasks=(TASKS,)) as app:
+        await place.applied(app)
+        assert await attempts(app, Failing()) == 3
+    assert len({event.pid for event in site.journal("start")} - {place.worker.pid}) == 3
+    assert place.worker.log.count(f"configuration {place.version()} applied") == 1
+
+
 async def test_it_is_kept_through_a_wipe(site: Site) -> None:
     """With Redis emptied and no leader, workers go on with what they have."""
     place = Installation(site, OVERRIDE % ("Failing", RETRIES % 2))

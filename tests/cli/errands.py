@@ -48,6 +48,14 @@ class Add(BaseTask):
         return self.a + self.b
 
 
+class Works(BaseTask):
+    """Leaves a file in its directory."""
+
+    async def execute(self) -> str:
+        (context().workdir / "part").write_text("of the work")
+        return str(context().workdir)
+
+
 @dataclass
 class Describe(BaseTask):
     """Returns what JSON does not have."""
@@ -185,3 +193,33 @@ class NotANumber(BaseTask):
 
     async def execute(self) -> list[float]:
         return [float("nan"), float("inf")]
+
+
+@dataclass
+class Sleeper(BaseTask):
+    """Runs until somebody cancels it."""
+
+    report: Path
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        self.report.write_text("started")
+        await asyncio.Event().wait()
+
+
+@dataclass
+class Obstinate(BaseTask):
+    """Runs until `gate` exists, also if somebody cancels it."""
+
+    report: Path
+    gate: Path
+    size = Size.SMALL
+
+    async def execute(self) -> str:
+        self.report.write_text("started")
+        while not self.gate.exists():
+            try:
+                await asyncio.sleep(_POLL)
+            except asyncio.CancelledError:
+                self.report.write_text("told")
+        return "fine"

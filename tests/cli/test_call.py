@@ -15,6 +15,10 @@ from nonet import MutexLock, SharedRWLock
 NOWHERE = "redis://:s3cret@127.0.0.1:1/0"
 
 
+def exists(path: str) -> bool:
+    return Path(path).exists()
+
+
 def kwargs(**values: object) -> str:
     return json.dumps(values, default=str)
 
@@ -35,6 +39,13 @@ async def test_a_task_without_locks_needs_no_redis(task_run: TaskRun) -> None:
     """Without structural locks nothing is asked of Redis; a plain function has its dependencies."""
     ended = await task_run("call", "Inject", NONET_REDIS_URL=NOWHERE)
     assert (ended.code, ended.out) == (0, "errands:Inject with session\n")
+
+
+async def test_the_directory_of_a_called_task_is_deleted(task_run: TaskRun) -> None:
+    """As that of any attempt, when it has ended."""
+    ended = await task_run("call", "errands:Works", "--json")
+    assert ended.code == 0 and Path(ended.json).is_absolute()
+    assert not exists(ended.json)
 
 
 async def test_locks_without_redis_are_refused(task_run: TaskRun, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -38,7 +39,8 @@ async def test_check_finds_the_shipped_example_good(task_run: TaskRun) -> None:
     ended = await task_run("config", "check", EXAMPLE, **given)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == (
-        f"{EXAMPLE}: good: 4 periodic entries, 9 limits, 1 task override, VOs lhcb, gridpp\n"
+        f"{EXAMPLE}: good: 4 periodic entries, 9 limits, 1 task override, 3 ceilings,"
+        " VOs lhcb, gridpp\n"
     )
     found = (await task_run("config", "check", "--json", NONET_CONFIG=str(EXAMPLE), **given)).json
     assert len(found.pop("version")) == 12
@@ -52,6 +54,7 @@ async def test_check_finds_the_shipped_example_good(task_run: TaskRun) -> None:
         "enabled": 4,
         "limits": 9,
         "overrides": 1,
+        "ceilings": 3,
         "vos": ["lhcb", "gridpp"],
     }
 
@@ -136,7 +139,7 @@ async def test_check_without_tasks_says_what_is_missing(task_run: TaskRun) -> No
     ended = await task_run("config", "check", EXAMPLE, NONET_TASKS="")
     assert ended.code == 2
     lines = [line for line in ended.err.splitlines() if "StorageElement" not in line]
-    assert len(lines) == 5
+    assert len(lines) == 6
     reason = "No task is registered: install a package with tasks or pass --tasks MODULE."
     assert all(line.endswith(reason) for line in lines)
 
@@ -200,6 +203,9 @@ async def test_show_tells_what_holds_and_where_it_comes_from(task_run: TaskRun) 
         "soft_timeout": (60, f"{at}.soft-timeout"),
         "hard_timeout": (90, f"{at}.hard-timeout"),
         "dlq_eligible": (True, f"{at}.dlq-eligible"),
+        "isolation": ("loop", "size"),
+        "memory_limit": (None, "class"),
+        "cpu_limit": (None, "class"),
     }
     at = "common.limits.StorageElement"
     assert [(row["key"], row["action"], row["limit"], row["from"]) for row in found["limits"]] == [
@@ -208,7 +214,24 @@ async def test_show_tells_what_holds_and_where_it_comes_from(task_run: TaskRun) 
         ("default", "RemoveFile", 5, f"{at}.default.RemoveFile.ConcurrencyLimiter"),
     ]
     table = await task_run("config", "show", "--task", "RemoveFile", EXAMPLE, NONET_TASKS=TASKS)
+    assert "memory_limit  - " in table.out
     assert "ExponentialBackoff(base_delay_seconds=10.0, max_retries=3" in table.out
+
+
+async def test_show_tells_where_it_runs_and_what_it_may_take(task_run: TaskRun) -> None:
+    """With a limit that people can read, of its size where its class has none."""
+    (task_run.home / "c.yaml").write_text(
+        "common: {tasks: {Add: {size: large, cpu-limit: 5}},"
+        " sizes: {large: {memory-limit: 1.5GiB}}}"
+    )
+    asked = ("config", "show", "--task", "Add", "c.yaml")
+    found = (await task_run(*asked, "--json")).json["values"]
+    assert [(row["value"], row["from"]) for row in found[-3:]] == [
+        ("fresh", "size"),
+        (1536 * 2**20, "common.sizes.large.memory-limit"),
+        (5, "common.tasks.Add.cpu-limit"),
+    ]
+    assert re.search(r"memory_limit +1\.5 GiB +common\.sizes", (await task_run(*asked)).out)
 
 
 async def test_show_tells_what_holds_for_a_vo(task_run: TaskRun) -> None:

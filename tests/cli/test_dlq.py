@@ -71,7 +71,7 @@ async def test_show_has_everything_but_the_arguments(task_run: TaskRun, row: int
     assert letter["traceback"].startswith("Traceback (most recent call last):\n  File ")
     assert letter["traceback"].endswith(f"\nFileNotFoundError: {letter['error_message']}")
     (attempt,) = letter["history"]
-    assert attempt["attempt"] == 1
+    assert attempt["attempt"] == 1 and attempt["wall"] > 0
     at = datetime.fromisoformat(attempt["at"])
     assert attempt["at"].endswith("Z") and at == datetime.fromisoformat(letter["last_attempted_at"])
     assert letter["labels"] == {"run": 7, "api_token": "**********"}
@@ -79,8 +79,18 @@ async def test_show_has_everything_but_the_arguments(task_run: TaskRun, row: int
     text = await task_run("dlq", "show", row)
     assert "in execute" in text.out and "errands:Fail" in text.out and "\x1b" not in text.out
     assert "\nTraceback (most recent call last):\n" in text.out
-    assert f"1  {at:%Y-%m-%d %H:%M:%SZ}  FileNotFoundError" in text.out
+    assert re.search(rf"1  {at:%Y-%m-%d %H:%M:%SZ}  FileNotFoundError.*  \d+\.\d\d\d s", text.out)
     assert not any(secret in ended.out + text.out for secret in SECRETS)
+
+
+async def test_status_shows_what_an_attempt_took(task_run: TaskRun, row: int) -> None:
+    """`status` has wall time, and CPU time and memory where the task had a process for itself."""
+    found = (await task_run("status", "first", "--json")).json
+    assert found["usage"]["wall"] > 0 and found["usage"].keys() == {"wall", "cpu", "rss"}
+    assert (found["crashes"], found["worker_deaths"]) == (0, 0)
+    text = (await task_run("status", "first")).out
+    assert re.search(r"^usage +\d+\.\d\d\d s", text, re.MULTILINE)
+    assert "crashes" not in text and "deaths" not in text
 
 
 async def test_shown_arguments_have_their_secrets_masked(task_run: TaskRun, row: int) -> None:

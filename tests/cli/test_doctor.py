@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from cli.terminal import NAMESPACE, TaskRun
 
 from nonet import Nonet
-from nonet.stores.broker import Submission
 from nonet.stores.leadership import Leadership
 from nonet.stores.outbox import outbox_tasks
 from nonet.stores.publication import Publication
 from nonet.stores.sql import upgrade
+from nonet.stores.submissions import Submission
 
 
 @pytest.fixture

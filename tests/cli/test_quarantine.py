@@ -270,4 +270,6 @@ async def listed(task_run: TaskRun) -> list[dict[str, str]]:
 
 
 def newer(id: str) -> bytes:
-    return msgspec.msgpack.encode([VERSION + 1, id, "errands:Add", {"a": 1}, {}, 0.0, "", "", 5])
+    return msgspec.msgpack.encode(
+        [VERSION + 1, id, "errands:Add", {"a": 1}, {}, 0.0, "", "", "", 5]
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli.errands import Add, Fail
-from cli.terminal import TaskRun
+from cli.terminal import NAMESPACE, TaskRun
 from daemons import until
 
 
@@ -178,12 +178,46 @@ async def test_queues_and_workers(task_run: TaskRun) -> None:
     assert len(rows) == 10
     assert depths.pop("realtime:small") == 1 and depths.pop("delayed") == 1
     assert set(depths.values()) == {0}
-    names = {"queue", "priority", "size", "depth", "running", "oldest_seconds", "paused"}
-    assert rows[0].keys() == names
+    names = {"queue", "priority", "size", "depth", "running", "oldest_seconds", "paused", "desired"}
+    assert rows[0].keys() == names | {"active", "ceiling"}
+    assert {row["queue"]: row["active"] for row in rows if row["active"]} == {
+        "realtime:small": 1,
+        "normal:small": 1,
+    }
     assert (await task_run("workers", "--json")).json == []
+    assert (await task_run("workers")).err == "no worker is registered\n"
     async with task_run.worker():
         (worker,) = (await task_run("workers", "--json")).json
+        names, row = (await task_run("workers")).out.splitlines()
+        ids = (worker["worker"], worker["name"])
+        by_id, by_name = [(await task_run("workers", id, "--json")).json for id in ids]
+        full = (await task_run("workers", worker["worker"])).out
+        unknown = await task_run("workers", "small-x")
     assert (worker["size"], worker["concurrency"], worker["alive"]) == ("small", 100, True)
+    assert worker["rss"] > 0 and worker["lag_ms"] >= 0 and worker["off"] == ""
+    assert names.split()[:4] == ["name", "size", "state", "slots"]
+    assert row.split()[0] == worker["name"] and row.split()[3].endswith("/100")
+    assert by_id["worker"] == by_name["worker"] == worker["worker"] in full
+    assert unknown.code == 4 and "no worker small-x is registered" in unknown.err
+
+
+async def test_a_ceiling_refuses(task_run: TaskRun) -> None:
+    """`submit` exits with 1 and tells which ceiling; `queues` shows those that there are."""
+    ceilings = {"namespace": 9, "stream:normal:small": 1, "task:errands:Add": 5}
+    task_run.redis.hset(f"{{{NAMESPACE}}}:ceilings", mapping=ceilings)
+    task_run.redis.set(f"{{{NAMESPACE}}}:capped", "1")
+    await task_run("submit", "Add", "--args", "[1]", "--id", "first")
+    ended = await task_run("submit", "Add", "--args", "[1]")
+    assert (ended.code, ended.out) == (1, "")
+    assert "stream normal:small has 1 of at most 1 tasks; try again in 10 s" in ended.err
+    ended = await task_run("submit", "Add", "--args", "[1]", "--json")
+    told = {"scope": "stream:normal:small", "active": 1, "ceiling": 1, "retry_after": 10}
+    assert (ended.code, ended.json) == (1, told) and "try again in 10 s" in ended.err
+    assert (await task_run("submit", "Add", "--args", "[1]", "--id", "first")).code == 0
+    rows = {row["queue"]: row for row in (await task_run("queues", "--json")).json}
+    assert (rows["normal:small"]["active"], rows["normal:small"]["ceiling"]) == (1, 1)
+    assert rows["namespace"]["ceiling"] == 9 and rows["task:errands:Add"]["active"] == 1
+    assert "task:errands:Add" in (await task_run("queues")).out
 
 
 async def test_classes(task_run: TaskRun) -> None:

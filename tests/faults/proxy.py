@@ -185,6 +185,7 @@ class _Line:
         self._requests, self._replies = Values(), Values()
         self._sent = self._answered = 0  # commands and replies
         self._mute_from: int | None = None
+        self._half_closed = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def forward(self) -> None:
@@ -206,6 +207,7 @@ class _Line:
 
     def half_close(self) -> None:
         """End the stream towards the client."""
+        self._half_closed = True
         with contextlib.suppress(OSError):
             self._client[1].write_eof()
 
@@ -247,6 +249,8 @@ class _Line:
             await self._proxy.hold_up(arrived)
             if not data:
                 break
+            if self._half_closed:
+                continue
             if (passed := self._audible(data)) is None:
                 writer.write(data)
                 continue

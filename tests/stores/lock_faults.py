@@ -107,11 +107,13 @@ FAULTS = (
     ),
     Fault(
         "a settle ignores the generation",
-        "if record.gen ~= gen or record.fence ~= fence then\n  local ended",
-        "if record.fence ~= fence then\n  local ended",
+        "if record.gen ~= gen or record.fence ~= fence then\n    return answer_again",
+        "if record.fence ~= fence then\n    return answer_again",
     ),
     Fault(
-        "a settle ignores lost locks", "if outcome == 'done' and not is_held then", "if false then"
+        "a settle ignores lost locks",
+        "if is_held and lost_lock(locks, owner) then",
+        "if false then",
     ),
     Fault(
         "fences do not grow",

@@ -159,25 +159,25 @@ class LockMachine:
         id, stream = f"t{self._made}", f"{priority}:small"
         lines = encode_locks(locks, task=task, vo=vo)
         due = self.now + delay if delay else 0
-        args = (id, f"m:{task}", stream, due, "", "e", lines)
+        args = (1, f"m:{task}", stream, due, "", lines, "", id, "e")
+        ttls = (60_000, 60_000)
         parsed = parse(lines, f"m:{task}", LOCK_TTL_MS)
-        answer = self._run("submit", *args)
+        answer = self._run("submit", *ttls, *args)
         if self.model.is_impossible(parsed):
             must(answer[:2] == ["IMPOSSIBLE", id], id, "was not refused:", answer)
             self._judge()
             return
-        must(answer == [1], id, "was not made:", answer)
+        must(answer == 1, id, "was not made:", answer)
         self.jobs[id] = Job(id, lines, parsed, self.now, stream)
         self._judge()
         if self._made % 5 == 0:
-            self._unchanged("submit", [0], *args)
+            self._unchanged("submit", [0], *ttls, *args)
 
     def fetch(self, worker: int, free: int, looks: int) -> list[Delivery]:
         """Fetch, and compare with what the rules say for each entry in its order."""
         name = self._workers[worker]
-        rows = self._run("fetch", name, "small", free, looks, LOCK_TTL_MS, *self._waits(), 0, 4096)[
-            3:
-        ]
+        args = (name, "small", free, looks, LOCK_TTL_MS, *self._waits(), 0, 4096)
+        _, _, _, _, *rows = self._run("fetch", *args)
         got = self._replay(name, rows, free, looks)
         self.live += got
         self._judge()
@@ -189,7 +189,7 @@ class LockMachine:
         name = self._workers[worker]
         mine = [d for d in self.live if d.worker == name and self._is_current(d, self.state)]
         known = [f"{PREFIX}{d.stream_key} {d.entry}" for d in mine if d not in lost]
-        given = self._run("disown", name, "small", LOCK_TTL_MS, *known)
+        given = self._run("disown", name, "small", LOCK_TTL_MS, 60_000, 60_000, *known)
         must(given == len(lost), "disowned", given, "of", len(lost))
         for delivery in lost:
             self.model.release(delivery.fence, started=False)
@@ -205,12 +205,13 @@ class LockMachine:
             outcome = {"done": "dead", "retry": "back"}.get(outcome, outcome)
         is_current = self._is_current(delivery, self.state)
         lost = is_current and outcome == "done" and self.model.is_lost(fence, self.now + STEP)
-        args = (job.id, delivery.gen, fence, delivery.stream_key, delivery.entry, outcome, "", "")
-        tail = (delay, int(started), 60_000, 60_000, LOCK_TTL_MS)
+        args = (60_000, 60_000, LOCK_TTL_MS, job.id, delivery.gen, fence)
+        tail = (delivery.stream_key, delivery.entry, outcome, "", "", delay, int(started), 0)
         if not is_current or lost:
             again = self.jobs.get(job.id) is job and job.settled == fence
             expected = "LOST" if lost else "OK" if again else "STALE"
-            self._unchanged("settle", expected, *args, *tail)
+            answer = expected if expected == "OK" else [expected]
+            self._unchanged("settle", answer, *args, *tail)
             return expected
         answer = self._run("settle", *args, *tail)
         must(answer == "OK", "settle", outcome, "of", job.id, "answered", answer)
@@ -264,7 +265,8 @@ class LockMachine:
         ]
         for d in idle:
             self.site.let_idle(PREFIX + d.stream_key, d.worker, d.entry)
-        args = (self._workers[worker], "small", 1_800_000, 100, 1000, *["0-0"] * 6)
+        # Who sweeps has beaten: a worker that has not must be heard before it takes anything.
+        args = ("small-beats", "small", 1_800_000, 100, 1000, *["0-0"] * 6)
         count = self._run("reclaim", *args)[0]
         must(count == len(idle), "reclaimed", count, "of", [d.job.id for d in idle])
         for d in idle:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stores.lock_site import Fault
 
-FINISHED = "P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,\n"
+FINISHED = "P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,"
 KNOWN = "if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then\n    return 0"
 
 SUBMITTING = (
@@ -47,8 +47,8 @@ FETCHING = (
     ),
     Fault(
         "a void pointer is handed over",
-        "if record.gen ~= pointer.gen or (record.state ~= 'queued' and",
-        "if not record.gen or (record.state ~= 'queued' and",
+        "if record.gen ~= pointer.gen or is_in_hands",
+        "if not record.gen or is_in_hands",
     ),
     Fault(
         "what runs is handed over again",
@@ -95,13 +95,13 @@ FETCHING = (
 SETTLING = (
     Fault(
         "a settle does not check the fence",
-        "if record.gen ~= gen or record.fence ~= fence then\n  local ended",
-        "if record.gen ~= gen then\n  local ended",
+        "if record.gen ~= gen or record.fence ~= fence then\n    return answer_again",
+        "if record.gen ~= gen then\n    return answer_again",
     ),
     Fault(
         "a settle does not check the generation",
-        "if record.gen ~= gen or record.fence ~= fence then\n  local ended",
-        "if record.fence ~= fence then\n  local ended",
+        "if record.gen ~= gen or record.fence ~= fence then\n    return answer_again",
+        "if record.fence ~= fence then\n    return answer_again",
     ),
     Fault("a repeated settle is refused", "if record.settled == fence or", "if"),
     Fault(
@@ -109,27 +109,29 @@ SETTLING = (
         "or string.match(ended, '^%a+|(%d+)|') == fence then",
         "then",
     ),
-    Fault("a retry counts twice", "tonumber(record.attempt or '0') + 1", "2 + record.attempt"),
+    Fault(
+        "a retry counts twice", "tonumber(record.attempt or '0') + 1", "2 + (record.attempt or 0)"
+    ),
     Fault(
         "handing back uses an attempt",
         "redis.call('HSET', key, 'settled', fence, 'blocker', text)",
-        "redis.call('HSET', key, 'settled', fence, 'attempt', record.attempt + 1)",
+        "redis.call('HSET', key, 'settled', fence, 'attempt', (record.attempt or 0) + 1)",
     ),
     Fault(
         "a retry does not wait",
-        "local due, started = now + tonumber(ARGV[9])",
-        "local due, started = now",
+        "requeue(id, state, stream, tonumber(gen), now + delay)",
+        "requeue(id, state, stream, tonumber(gen), now)",
     ),
-    Fault("errors are not kept", "redis.call('RPUSH', P .. 'h:' .. id, document)", ""),
+    Fault("errors are not kept", "redis.call('RPUSH', P .. 'h:' .. id, ARGV[i + 6])", ""),
     Fault(
         "a lost lock does not count",
-        "if outcome == 'done' and not is_held then",
+        "if is_held and lost_lock(locks, owner) then",
         "if false then",
     ),
     Fault(
         "what is dying keeps its locks",
-        "'state', 'dying', 'died', gen)\n  release()",
-        "'state', 'dying', 'died', gen)",
+        "if locks then\n    releases",
+        "if locks and outcome ~= 'dying' then\n    releases",
     ),
     Fault(
         "a dying task is executed after it was handed back",
@@ -138,18 +140,18 @@ SETTLING = (
     ),
     Fault(
         "a settled entry stays",
-        "redis.call('XDEL', stream_key, entry)",
+        "try(redis.call, 'XDEL', key, unpack(those))",
         "",
     ),
     Fault(
         "children of a commit are lost",
-        "for i = 14, outcome == 'done' and #ARGV or 0, 7 do",
-        "for i = 14, 0, 7 do",
+        "submit_next(i + 11, count)",
+        "",
     ),
     Fault(
         "what failed submits the children of its commit",
-        "for i = 14, outcome == 'done' and #ARGV or 0, 7 do",
-        "for i = 14, #ARGV, 7 do",
+        "if outcome == 'done' then\n      submit_next",
+        "if true then\n      submit_next",
     ),
     Fault(
         "who lost the delivery saves over what others saved",
@@ -159,7 +161,29 @@ SETTLING = (
 )
 
 ENDING = (
-    Fault("the error of what died stays", FINISHED, FINISHED.replace(", P .. 'e:' .. id", "")),
+    Fault(
+        "an end does not count",
+        "count_active(kept.stream, kept.name or '', -1)",
+        "",
+    ),
+    Fault("a plain end does not count", "count_active(stream, name, -number)", ""),
+    Fault(
+        "what ended plainly stays",
+        "redis.call('DEL', unpack(keys))\n  for stream, names",
+        "for stream, names",
+    ),
+    Fault(
+        "the locks of what ended plainly stay",
+        "gone[#gone + 1] = P .. 'l:' .. id",
+        "",
+    ),
+    Fault(
+        "what was retried ends plainly",
+        "return not record.settled and record.state == 'running'",
+        "return record.state == 'running'",
+    ),
+    Fault("a repeated submission counts", KNOWN, f"count_active(stream, name, 1)\n  {KNOWN}"),
+    Fault("the error of what died stays", FINISHED, FINISHED.replace(" P .. 'e:' .. id,", "")),
     Fault(
         "the history of what ended stays",
         "P .. 'h:' .. id, P .. 'c:' .. id)",
@@ -172,13 +196,13 @@ ENDING = (
     ),
     Fault(
         "without a result the id is forgotten",
-        "redis.call('SET', P .. 'r:' .. id, value, 'PX', dedup)",
-        "",
+        "redis.call('SET', P .. 'r:' .. id, ttl > 0",
+        "local _ = ttl > 0 and redis.call('SET', P .. 'r:' .. id, ttl > 0",
     ),
     Fault(
         "a result stays for ever",
-        "value .. doc, 'PX', math.max(ttl, dedup))",
-        "value .. doc)",
+        "value .. doc or value, 'PX', kept_ms)",
+        "value .. doc or value)",
     ),
     Fault("a result is forgotten too early", "math.max(ttl, dedup)", "math.min(ttl, dedup)"),
     Fault(
@@ -248,7 +272,7 @@ SWEEPING = (
         "redis.call('HSET', key, 'deaths', deaths)",
         "redis.call('HSET', key, 'deaths', deaths, 'attempt', 9)",
     ),
-    Fault("dead workers are not forgotten", "forgotten < 10 and forget(gone)", "false"),
+    Fault("dead workers are not forgotten", "forgotten < MOST and forget(gone)", "false"),
     Fault(
         "a beat does not extend the lease",
         "redis.pcall('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')",
@@ -261,13 +285,13 @@ SWEEPING = (
     ),
     Fault(
         "a walk does not see what is dying",
-        "return state == 'dying' and (is_due or is_pointed_at(record)) or is_held(id, record)",
+        "return state == 'dying' and (is_due or is_pointed_at(id, record)) or is_held(id, record)",
         "return state == 'dying' or is_held(id, record)",
     ),
     Fault(
         "a walk does not see what ran on the dead",
-        "return state == 'dying' and (is_due or is_pointed_at(record)) or is_held(id, record)",
-        "return state == 'running' or is_due or is_pointed_at(record)",
+        "return state == 'dying' and (is_due or is_pointed_at(id, record)) or is_held(id, record)",
+        "return state == 'running' or is_due or is_pointed_at(id, record)",
     ),
     Fault(
         "a walk takes from the living",
@@ -276,7 +300,7 @@ SWEEPING = (
     ),
     Fault(
         "a walk does not see what is queued",
-        "return is_pointed_at(record)\n  end\n  return state",
+        "return is_pointed_at(id, record)\n  end\n  return state",
         "return true\n  end\n  return state",
     ),
     Fault(
@@ -291,8 +315,8 @@ SWEEPING = (
     ),
     Fault(
         "what was moved stays due",
-        "woken[size] = (woken[size] or 0) + 1\n  redis.call('ZREM', due_key, me.id)",
-        "woken[size] = (woken[size] or 0) + 1",
+        "redis.call('ZREM', due_key, unpack(gone))",
+        "",
     ),
     Fault(
         "a deposed leader promotes",
@@ -377,13 +401,33 @@ CANCELLING = (
     ),
     Fault(
         "a cancelled task stays due",
-        "  redis.call('ZREM', P .. 'tasks:delayed', id)\nend\n\nlocal CANCELLABLE",
-        "end\n\nlocal CANCELLABLE",
+        "ZREM', P .. 'tasks:delayed', id)\n  redis.call('ZREM', P .. 'deadlines', id)",
+        "ZREM', P .. 'deadlines', id)",
     ),
     Fault(
         "a group does not hear of a cancelled child",
-        "'pointer', 'group',\n    'opens', 'waited'})\n  if is_cancellable",
-        "'pointer',\n    'opens', 'waited'})\n  if is_cancellable",
+        "'pointer', 'group',\n    'opens', 'waited', 'owner'})\n  if is_cancellable",
+        "'pointer',\n    'opens', 'waited', 'owner'})\n  if is_cancellable",
+    ),
+    Fault(
+        "a worker is not told",
+        "redis.call('SADD', orders, id)",
+        "",
+    ),
+    Fault(
+        "what was cancelled is retried",
+        "if record.cancel and record.state == 'running' then\n      end_cancelled",
+        "if false then\n      end_cancelled",
+    ),
+    Fault(
+        "what was cancelled is executed again after a death",
+        "  if record.cancel and state == 'running' then",
+        "  if false then",
+    ),
+    Fault(
+        "what was cancelled is handed over again",
+        "return record.cancel or deadline",
+        "return deadline",
     ),
 )
 

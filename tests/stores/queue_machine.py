@@ -13,6 +13,7 @@ Redis then contains with what must hold; a difference is a `Violation`:
 - a group fires once, when its last child has ended, and an occurrence is fired once;
 - a new epoch begins when, and only when, data were lost; then no lock is granted too early;
 - what a foreign hand or a death left is mended by a sweep, and then the doctor finds nothing;
+- the count of tasks that have not ended is that of the records;
 - in the end every task ends, and no key is left.
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,7 @@ LEADER_TTL = 30 * SECOND
 RESULT_TTL = 90 * SECOND
 DEDUP_TTL = 60 * SECOND
 GROUP_TTL = 200 * SECOND
+TTLS = (RESULT_TTL // 1000, DEDUP_TTL // 1000)
 DEATH_LIMIT = 3
 HELP_AFTER = 5 * SECOND  # workers promote when no leader did for so long
 SLACK = 3 * SECOND  # by which the server's clock, which ends TTLs, may be off the virtual one
@@ -72,6 +74,7 @@ STRUCTURE = {
 # Fields of a delivered row, see the script fetch.
 ID, GEN, FENCE, STATE, ATTEMPT, DEATHS, STREAM, ENTRY, ENVELOPE, LOCKS = range(10)
 DOCUMENT, REASON, DIED, SAVED = 11, 12, 13, 15
+NOTHING_MORE = [""] * 16 + ["0"]  # what a row leaves out of which it says nothing
 
 
 @dataclass(slots=True)
@@ -153,8 +156,9 @@ class QueueMachine:
     def submit(self, priority: str, lock: int, delay: int = 0, *, twice: bool = False) -> None:
         """Submit a task; `twice`: the same id two times in one call. lock: which, 0 for none."""
         task, due = self._new(priority, lock), self._in(delay)
-        args = self._arguments(task, due) * (2 if twice else 1)
-        must(self._run("submit", *args) == ([1, 0] if twice else [1]), task.id, "was not made")
+        args = self._run_of(task, due, times=2 if twice else 1)
+        answer = self._run("submit", *TTLS, *args)
+        must(answer == ([1, 0] if twice else 1), task.id, "was not made")
         self.model.submit(task, due, self.now)
         self._judge()
 
@@ -167,21 +171,30 @@ class QueueMachine:
         if task.group and task.group not in self.model.groups:
             task.group = ""
         is_new = not self.model.is_known(id, task.group)
-        answer = self._run("submit", *self._arguments(task, 0))
-        must(answer == [int(is_new)], id, "answered", answer, "not", is_new)
+        answer = self._run("submit", *TTLS, *self._run_of(task, 0))
+        must(answer == (1 if is_new else [0]), id, "answered", answer, "not", is_new)
         if is_new:
             self.model.submit(task, 0, self.now)
         else:
             must(before == self.facts, "submitting", id, "again changed something")
         self._judge()
 
-    def cancel(self, id: str) -> None:
-        """Somebody cancels a task: it ends where no worker has it, and nothing else changes."""
+    def cancel(self, id: str, *, order: str = "") -> None:
+        """Somebody cancels a task: it ends where no worker has it, and nothing else changes.
+
+        Args:
+            order: who and why, for the worker of one that runs; empty: that one is left alone.
+        """
         end, task = self.model.ended.get(id), self.model.tasks.get(id)
         if end and abs(end.until - self.now) < 2 * SLACK:
             return  # it is just being forgotten
         ttls, document = (RESULT_TTL, DEDUP_TTL), f"cancelled {id}"
-        answer = self._run("cancel", *(ttl // 1000 for ttl in ttls), 0, id, document)
+        answer = self._run("cancel", *(ttl // 1000 for ttl in ttls), 0, order, id, document)
+        if task is not None and task.state == "running" and order:
+            must(answer == ["cancelling"], "cancelling", id, "answered", answer)
+            task.is_cancelled = True
+            self._judge()
+            return self.ask_orders(task.worker, at_least=id)
         if task is not None and task.state in ("ready", "delayed"):
             must(answer == ["cancelled"], "cancelling", id, "answered", answer)
             self.model.end(
@@ -193,6 +206,42 @@ class QueueMachine:
             must(answer == [expected], "cancelling", id, "answered", answer, "not", expected)
             must(self.before == self.facts, "cancelling", id, "in vain changed something")
         self._judge()
+        return None
+
+    def ask_orders(self, worker: str, *, at_least: str = "") -> None:
+        """A worker asks what it is to cancel: tasks that it has, and that somebody cancelled."""
+        args = (self.client.known, LOCK_TTL // 1000, worker)
+        since, sequence, _, orders = self._run("presence", *args)
+        self._saw(self.client, since, sequence)
+        told = dict(zip(orders[::3], orders[1::3], strict=True))
+        tasks = self.model.tasks
+        mine = {
+            id: tasks[id].gen
+            for id in tasks
+            if (tasks[id].worker, tasks[id].state) == (worker, "running") and tasks[id].is_cancelled
+        }
+        must(told.items() <= mine.items(), worker, "is to cancel", told, "but has", mine)
+        must(not at_least or at_least in told, worker, "is not told to cancel", at_least)
+        self._judge()
+
+    def _ended_cancelled(self, task: Task, fence: str) -> None:
+        """A script ended a task that was cancelled while it ran; what it wrote is its end."""
+        value = self.facts.results.get(task.id, "")
+        head = f"cancelled|{fence}|"
+        must(value.startswith(head), task.id, "was cancelled, but ended", value)
+        document = value.removeprefix(head)
+        must("cancelled by somebody" in document, task.id, "ended with", document)
+        ttls = (self.now + RESULT_TTL, self.now + DEDUP_TTL, self.now)
+        self.model.end(task, "cancelled", fence, document, ttls)
+        self.hurt.discard(task.id)
+
+    def _freed(self, task: Task) -> None:
+        """A worker has it no more, which was no fault of it."""
+        self._release(task)
+        if task.is_cancelled and task.state == "running":
+            self._ended_cancelled(task, "0")
+        else:
+            task.free(0, self.now)
 
     def _new(self, priority: str, lock: int, id: str = "") -> Task:
         if not id:
@@ -206,7 +255,11 @@ class QueueMachine:
 
     def _arguments(self, task: Task, due: int) -> tuple[Any, ...]:
         head = (task.id, task.name, task.stream, due, task.group)
-        return (*head, task.envelope, task.lines)
+        return (*head, task.envelope, task.lines, "")
+
+    def _run_of(self, task: Task, due: int, times: int = 1) -> tuple[Any, ...]:
+        head = (times, task.name, task.stream, due, task.group, task.lines, "")
+        return (*head, *((task.id, task.envelope) * times))
 
     def foreign_entry(self, priority: str, id: str) -> None:
         """Somebody writes into a stream: garbage, or (id) a pointer to nothing, or a void one."""
@@ -219,10 +272,11 @@ class QueueMachine:
     def fetch(self, worker: Process, free: int, looks: int = 200) -> list[Delivery]:
         """Fetch, and compare with what the order of the streams demands."""
         waits = (LOCK_TTL // 1000, *WAITS)
-        args = (worker.name, "small", free, looks, *waits, worker.known, LONGEST)
-        _, since, sequence, *rows = self._run("fetch", *args)
+        args = (worker.name, "small", free, looks, *waits, worker.known, LONGEST, *TTLS, "")
+        _, since, sequence, _, *rows = self._run("fetch", *args)
         self._saw(worker, since, sequence)
-        got = list(self._replay(worker, deque(rows), free, looks))
+        whole = deque(row + NOTHING_MORE[len(row) :] for row in rows)
+        got = list(self._replay(worker, whole, free, looks))
         self.hands += got
         self._judge()
         return got
@@ -232,18 +286,16 @@ class QueueMachine:
         lost = self.fetch(worker, free)
         mine = [d for d in self.hands if d.worker == worker.name and d not in lost]
         known = [f"{PREFIX}{d.stream} {d.entry}" for d in mine]
-        self._run("disown", worker.name, "small", LOCK_TTL // 1000, *known)
+        self._run("disown", worker.name, "small", LOCK_TTL // 1000, *TTLS, *known)
         for delivery in lost:
             task = self._current(delivery)
             if task is not None:
-                self._release(task)
-                task.free(0, self.now)
+                self._freed(task)
         # A worker that was handed what it has, since its group was destroyed, gives that back too.
-        for task in self.model.tasks.values():
+        for task in list(self.model.tasks.values()):
             pending = self._pending(task, self.before) if task.worker == worker.name else None
             if pending and pending not in known:
-                self._release(task)
-                task.free(0, self.now)
+                self._freed(task)
         self.hands = [d for d in self.hands if d not in lost]
         self._judge()
 
@@ -257,9 +309,9 @@ class QueueMachine:
         children = [self._new("normal", 0) for _ in range(after)]
         result_ttl = RESULT_TTL if ttl else 0
         args = (
-            *(delivery.id, delivery.gen, delivery.fence, delivery.stream, delivery.entry, outcome),
-            *(f"{outcome} of {delivery.id}", "text", delay, 1),
             *(result_ttl // 1000, DEDUP_TTL // 1000, LOCK_TTL // 1000),
+            *(delivery.id, delivery.gen, delivery.fence, delivery.stream, delivery.entry, outcome),
+            *(f"{outcome} of {delivery.id}", "text", delay, 1, len(children)),
             *(part for child in children for part in self._arguments(child, 0)),
         )
         if task is None:
@@ -290,9 +342,10 @@ class QueueMachine:
 
     def _refused(self, expected: str, args: tuple[Any, ...]) -> None:
         answer, before = self._run("settle", *args), self.before
-        must(answer == expected, "settle of", args[0], "answered", answer, "not", expected)
+        whole = expected if expected == "OK" else [expected]
+        must(answer == whole, "settle of", args[3], "answered", answer, "not", expected)
         before.counters = self.facts.counters  # the only thing that may have changed
-        must(before == self.facts, "a", expected, "settle of", args[0], "changed something")
+        must(before == self.facts, "a", expected, "settle of", args[3], "changed something")
         self._judge()
 
     def _settled(
@@ -303,8 +356,10 @@ class QueueMachine:
         result_ttl: int,
         children: Sequence[Task],
     ) -> None:
-        outcome, document, delay = args[5], args[6], args[8]
+        outcome, document, delay = args[8], args[9], args[11]
         self._release(task)
+        if task.is_cancelled and task.state == "running" and outcome in ("retry", "back"):
+            return self._ended_cancelled(task, delivery.fence)
         if outcome == "dying":
             task.state, task.document, task.died = "dying", document, task.gen
             delivery.dying, delivery.died = True, task.gen
@@ -404,7 +459,7 @@ class QueueMachine:
 
     def reclaim(self, worker: Process) -> None:
         """A sweep: what nobody renewed for a lease is queued again, and counts as a death."""
-        expected = 0
+        lost: list[Task] = []
         is_heard = self.facts.workers.get(worker.name, self.now + 2 * STEP) > self.now + STEP
         for key, rows in self.facts.streams.items() if is_heard else ():
             for entry, id, gen, consumer in rows:
@@ -413,14 +468,17 @@ class QueueMachine:
                 self.site.let_idle(PREFIX + key, consumer, entry)
                 task = self.model.tasks.get(id)
                 if task is not None and self.facts.records[id]["gen"] == gen:
-                    expected += 1
-                    self._lost_its_worker(task)
-        args = (worker.name, "small", LEASE // 1000, 1000, DEATH_LIMIT, *["0-0"] * 6)
+                    lost.append(task)
+        args = (worker.name, "small", LEASE // 1000, 1000, DEATH_LIMIT, *["0-0"] * 6, "", *TTLS)
         answer = self._run("reclaim", *args)
-        must(answer[0] == expected, "reclaimed", answer[0], "of", expected)
+        must(answer[0] == len(lost), "reclaimed", answer[0], "of", len(lost))
+        for task in lost:
+            self._lost_its_worker(task)
         self._judge()
 
     def _lost_its_worker(self, task: Task) -> None:
+        if task.state == "running" and task.is_cancelled:
+            return self._ended_cancelled(task, "0")
         if task.state == "running":
             task.deaths += 1
             if task.deaths >= DEATH_LIMIT:
@@ -432,7 +490,7 @@ class QueueMachine:
         begun = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
         for _ in range(100):
             before = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
-            mended, more = self._run("mend", 1000, DEATH_LIMIT, 0, LEASE)
+            mended, more = self._run("mend", 1000, DEATH_LIMIT, 0, LEASE, *TTLS)
             moved = {id for id in self.model.tasks if self._has_moved(id)}
             must(moved <= before, "mended", moved - before, "which had their place")
             must(mended == len(moved), "mended", mended, "of", moved)
@@ -441,7 +499,8 @@ class QueueMachine:
             self._judge()
             if not more:
                 break
-        left = {id for id in begun if self._is_adrift(self.model.tasks[id])}
+        tasks = self.model.tasks
+        left = {id for id in begun if id in tasks and self._is_adrift(tasks[id])}
         must(not left, left, "are in no place after a walk")
 
     def _mended(self, task: Task) -> None:
@@ -479,7 +538,7 @@ class QueueMachine:
     def promote(self, term: str = "") -> None:
         """A tick, by who leads in a term or by a worker that helps out."""
         for _ in range(20):
-            _, next_in, allowed = self._run("promote", term, 500, HELP_AFTER, *WAITS)
+            _, next_in, allowed = self._run("promote", term, 500, HELP_AFTER, *WAITS, "", *TTLS)
             expected = self._may_promote(term)
             must(allowed == int(expected), "promotion was allowed:", allowed, "not", expected)
             if not expected:
@@ -529,7 +588,7 @@ class QueueMachine:
         specs = [
             part
             for kind, id in (("callback", f"{gid}.callback"), failure)
-            for part in (id, f"m:{kind}", "normal:small", f"{kind} of {gid}", "")
+            for part in (id, f"m:{kind}", "normal:small", f"{kind} of {gid}", "", "")
         ]
         state = self._run("group_open", gid, parent, policy, GROUP_TTL // 1000, count, *specs)
         group = Group(parent, policy, GROUP_TTL, on_failure)
@@ -541,9 +600,9 @@ class QueueMachine:
         """Submit a child of a group, for the first time or again."""
         child = Task(f"{gid}.{step}", "m:Child", "normal:small", "a child", group=gid)
         end = self.model.ended.get(child.id)
-        answer = self._run("submit", *self._arguments(child, 0))
+        answer = self._run("submit", *TTLS, *self._run_of(child, 0))
         is_new = self.model.submit(child, 0, self.now)
-        must(answer == [int(is_new)], child.id, "was made:", answer, "known as", end)
+        must(answer == (1 if is_new else [0]), child.id, "was made:", answer, "known as", end)
         self._judge()
 
     # Schedulers ------------------------------------------------------------------------------
@@ -574,7 +633,7 @@ class QueueMachine:
             return
         instant = (self.now // GRID - back) * GRID
         task = occurrence(f"{entry}@{instant}")
-        spec = (task.id, task.name, task.stream, task.envelope, "")
+        spec = (task.id, task.name, task.stream, task.envelope, "", "")
         how = "allow", 0, instant + GRID, 0
         answer = self._run("fire", scheduler.term, entry, instant, *how, *spec)
         expected = self.model.fire(scheduler.term, entry, instant, task.id, self.now)
@@ -599,7 +658,7 @@ class QueueMachine:
     def ask_presence(self, ids: Sequence[str]) -> None:
         """A client asks what Redis knows of some tasks."""
         seen = self.client.known
-        since, sequence, _, *known = self._run("presence", seen, LOCK_TTL // 1000, *ids)
+        since, sequence, _, _, *known = self._run("presence", seen, LOCK_TTL // 1000, "", *ids)
         self._saw(self.client, since, sequence)
         for id, answer in zip(ids, known, strict=True):
             expected = 2 if id in self.model.tasks else int(id in self.facts.results)
@@ -682,7 +741,7 @@ class QueueMachine:
 
     def examine(self) -> None:
         """The doctor finds nothing."""
-        for what in ("keys", "due", *STREAMS):
+        for what in ("keys", "due", "deadlines", *STREAMS):
             cursor = "0"
             while True:
                 cursor, *rows = self.site.run("inspect", self.now, what, cursor, 1000)
@@ -798,7 +857,11 @@ class QueueMachine:
                 self.model.quarantined += not id
                 record, task = self.before.records.get(id, {}), self.model.tasks.get(id)
                 is_void = record.get("gen") != gen or record["state"] not in ("queued", "dying")
+                is_void = is_void or (record["state"] == "dying" and record.get("owner", "") != "")
                 if task is None or is_void:
+                    continue
+                if task.is_cancelled and task.state == "ready":
+                    self._ended_cancelled(task, "0")
                     continue
                 if task.mutex and task.state != "dying" and not (rows and rows[0][ID] == id):
                     self._judge_refusal(task)  # that it is parked is judged with its place
@@ -863,9 +926,9 @@ class QueueMachine:
         must(meant == found, "records", found - meant, "too many", meant - found, "missing")
         for id, task in self.model.tasks.items():
             record = facts.records[id]
-            counts = (record["attempt"], record.get("deaths", "0"))
+            counts = (record.get("attempt", "0"), record.get("deaths", "0"))
             must(counts == (str(task.attempt), str(task.deaths)), id, "has counts", counts)
-            said = (record["stream"], record["group"], record["name"])
+            said = (record["stream"], record.get("group", ""), record["name"])
             must(said == (task.stream, task.group, task.name), id, "is now", said)
             current = [place for place in entries.get(id, ()) if place[1] == record["gen"]]
             if id in self.hurt:
@@ -956,6 +1019,8 @@ class QueueMachine:
         counted = [int(self.facts.counters.get(f"settle:{w}", "0")) for w in ("stale", "lost")]
         meant = [self.model.stale, self.model.lost]
         must(counted == meant, "stale and lost settles are", counted, "not", meant)
+        active = Counter(f"{task.stream}|{task.name}" for task in self.model.tasks.values())
+        must(active == self.facts.active, "counted are", self.facts.active, "not", dict(active))
         must(self.facts.quarantined == self.model.quarantined, "the quarantine is not as it was")
 
     def _keep_up(self) -> None:

@@ -22,6 +22,7 @@ class Task:
         state: ``ready`` (in a stream, or parked at a lock), ``delayed`` until `due`, ``running``,
             or ``dying``: until `due`, in a stream, or with a worker.
         is_back: it waits until `due` because it was handed back: no attempt was used.
+        is_cancelled: somebody wants it to end, which its worker is told.
         worker, gen, fence: of the delivery, where a worker has it; `gen` stays that of the last.
     """
 
@@ -34,6 +35,7 @@ class Task:
     state: str = "ready"
     due: int = 0
     is_back: bool = False
+    is_cancelled: bool = False
     attempt: int = 0
     deaths: int = 0
     errors: int = 0

@@ -16,10 +16,22 @@ SCRIPTS = (
     *("break_lock", "inspect", "cancel", "pause", "resume", "hasten"),
 )
 
-SNAPSHOT = """
+SNAPSHOT = r"""
 local P = KEYS[1]
 local out = {records = {}, streams = {}, results = {}, groups = {}, parts = {}, opens = {},
   grouped = {}}
+-- Documents that scripts make are bytes.
+local function text_of(value)
+  return (string.gsub(value, '[%z\1-\31\127-\255]', function(byte)
+    return string.format('\\x%02x', string.byte(byte))
+  end))
+end
+local function texts_of(flat)
+  for i, value in ipairs(flat) do
+    flat[i] = text_of(value)
+  end
+  return flat
+end
 local function entries_of(key, name)
   local pending, found = {}, redis.pcall('XPENDING', key, 'workers', '-', '+', 10000)
   if not found.err then
@@ -42,13 +54,20 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
   local head, rest = string.match(name, '^(%a+):(.*)$')
   if head == 't' then
     out.records[rest] = redis.call('HGETALL', key)
+    if redis.call('HEXISTS', key, 'b') == 1 then  -- the envelope: of any bytes
+      out.parts['b:' .. rest] = 1
+      local fields = out.records[rest]
+      for i = 1, #fields, 2 do
+        fields[i + 1] = fields[i] == 'b' and '' or fields[i + 1]
+      end
+    end
   elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' then
     out.streams[name] = entries_of(key, name)
   elseif head == 'r' then
-    out.results[rest] = redis.call('GET', key)
+    out.results[rest] = text_of(redis.call('GET', key))
   elseif head == 'g' and not string.find(rest, ':') then
     out.groups[rest] = {redis.call('HGETALL', key), redis.call('SMEMBERS', key .. ':pending'),
-      redis.call('HGETALL', key .. ':results')}
+      texts_of(redis.call('HGETALL', key .. ':results'))}
   elseif head == 'b' or head == 'l' or head == 'e' or head == 'c' then
     out.parts[name] = 1
   elseif head == 'h' then
@@ -62,6 +81,7 @@ out.workers = redis.call('ZRANGE', P .. 'workers', 0, -1, 'WITHSCORES')
 out.epoch = redis.call('HGETALL', P .. 'epoch')
 out.periodic = redis.call('HGETALL', P .. 'periodic')
 out.counters = redis.call('HGETALL', P .. 'counters')
+out.active = redis.call('HGETALL', P .. 'active')
 out.quarantined = redis.call('XLEN', P .. 'quarantine')
 return cjson.encode(out)
 """
@@ -122,6 +142,7 @@ class Facts:
     epoch: dict[str, str]
     periodic: dict[str, str]
     counters: dict[str, str]
+    active: dict[str, int]
     quarantined: int
 
     @classmethod
@@ -147,6 +168,7 @@ class Facts:
             epoch=_pairs(raw["epoch"]),
             periodic=_pairs(raw["periodic"]),
             counters=_pairs(raw["counters"]),
+            active={field: int(number) for field, number in _pairs(raw["active"]).items()},
             quarantined=int(raw["quarantined"]),
         )
 

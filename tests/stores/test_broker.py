@@ -14,10 +14,12 @@ import pytest
 from servers import RedisServer
 
 from nonet.errors import BrokerFullError
-from nonet.stores.broker import Broker, Delivery, Submission, new_cursors
+from nonet.stores.broker import Broker, new_cursors
+from nonet.stores.deliveries import Delivery
 from nonet.stores.leadership import Leadership
 from nonet.stores.leases import Lease, Leases
 from nonet.stores.results import Results
+from nonet.stores.submissions import Submission
 
 LEASE = 0.3
 LOCK_TTL = 0.2
@@ -148,7 +150,7 @@ class TestFetch:
     async def test_depth_counts_queued_and_running(self, broker: Broker, redis_url: str) -> None:
         """A settled task leaves its stream; queued and running ones are its length."""
         await broker.submit([task("a"), task("b"), task("c")])
-        results = Results(broker.client, broker.batched, redis_url, "test")
+        results = Results(broker.client, broker.scripts, redis_url, "test")
         delivery = await fetch_one(broker)
         queue = next(
             q for q in await results.queues() if (q.priority, q.size) == ("normal", "small")
@@ -191,7 +193,10 @@ class TestFetch:
         self, broker: Broker, locks: str, spoil: str, problem: str
     ) -> None:
         """Its task waits for a minute with the reason, holds no lock, and then runs."""
-        await broker.submit([task("a", locks=f"C|limiter:conc:x||1||\n{locks}"), task("b")])
+        long = Submission(
+            "a", "probe:Task", "normal:small", b"long" * 50, f"C|limiter:conc:x||1||\n{locks}"
+        )
+        await broker.submit([long, task("b")])
         if spoil:
             await broker.client.delete(f"{{test}}:{spoil}")
             await broker.client.sadd(f"{{test}}:{spoil}", "not a string")
@@ -398,7 +403,7 @@ class TestWait:
             await broker.scripts.run("wait", "a", client)
         age = round((await broker.now()).timestamp() * 1e6) - 21_000_000
         await broker.client.zadd("{test}:waiters:a", dict.fromkeys(gone, age))
-        results = Results(broker.client, broker.batched, redis_url, "test")
+        results = Results(broker.client, broker.scripts, redis_url, "test")
         waiting = asyncio.create_task(results.wait("a", 10))
         delivery = await fetch_one(broker)
         while await broker.client.zcard("{test}:waiters:a") != 1:
@@ -414,7 +419,7 @@ class TestWait:
         with RedisServer() as server:
             broker = make_broker(server.url)
             await broker.submit([task("a")])
-            results = Results(broker.client, broker.batched, server.url, "test")
+            results = Results(broker.client, broker.scripts, server.url, "test")
             os.kill(server.pid, signal.SIGSTOP)
             try:
                 started = time.monotonic()
@@ -453,10 +458,10 @@ class TestDelayed:
     async def test_a_broken_stream_loses_nothing_and_holds_up_nobody(self, broker: Broker) -> None:
         """A task whose stream is of the wrong type stays delayed; the others are promoted."""
         await broker.client.set("{test}:tasks:normal:large", "not a stream")
-        due = round((await broker.now()).timestamp() * 1e6) + 10_000
+        due = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
         await broker.submit([task("bad", "normal:large", due_us=due), task("ok", due_us=due)])
-        while not (await broker.promote()).moved:
-            pass
+        await broker.client.zadd("{test}:tasks:delayed", {"bad": 0, "ok": 0})
+        assert (await broker.promote()).moved == 1
         assert (await fetch_one(broker)).id == "ok"
         assert await broker.client.zscore("{test}:tasks:delayed", "bad") is not None
         await broker.client.delete("{test}:tasks:normal:large")
@@ -612,7 +617,8 @@ class TestOversized:
     async def test_no_worker_gets_what_is_too_long(self, redis_url: str, part: str) -> None:
         """An envelope or locks beyond the limit end dead in Redis; the reason tells their size."""
         broker = make_broker(redis_url, message_limit=1000)
-        await broker.submit([task("long"), task("fine")])
+        long = Submission("long", "probe:Task", "normal:small", b"long" * 50)
+        await broker.submit([long, task("fine")])
         await broker.client.set(f"{{test}}:{part}:long", bytes(5000))
         assert [delivery.id for delivery in await fetch(broker)] == ["fine"]
         assert (await broker.client.get("{test}:r:long")).startswith(b"dead|")

@@ -13,12 +13,15 @@ from servers import RedisServer
 from stores.test_broker import fetch, fetch_one, make_broker, record, task, until_due
 
 from nonet.locks import ConcurrencyLimiter, MutexLock, encode_locks
-from nonet.message import VERSION, Envelope, encode
-from nonet.stores.broker import Broker, Submission
-from nonet.stores.cancellation import Cancellation, Selection
+from nonet.message import VERSION, Envelope, ResultDocument, encode
+from nonet.stores.broker import Broker, Order, new_cursors
+from nonet.stores.cancellation import UNFINISHED, Cancellation, Selection, Tally
+from nonet.stores.deliveries import Delivery
 from nonet.stores.events import Events
 from nonet.stores.groups import Groups
+from nonet.stores.lock_board import LockBoard
 from nonet.stores.results import Results
+from nonet.stores.submissions import Submission
 
 MUTEX = encode_locks([MutexLock("job", 1)])
 WHO = "ann@host 7"
@@ -33,7 +36,7 @@ async def broker(redis_url: str) -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def results(broker: Broker) -> AsyncIterator[Results]:
-    opened = Results(broker.client, broker.batched, broker.url, "test")
+    opened = Results(broker.client, broker.scripts, broker.url, "test")
     yield opened
     await opened.aclose()
 
@@ -54,7 +57,9 @@ async def left_of(broker: Broker, *ids: str) -> list[str]:
         name = key.decode()
         kind = (await broker.client.type(key)).decode()
         text = name
-        if kind == "zset":
+        if kind == "set":
+            text = str([each.decode() for each in await broker.client.smembers(key)])
+        elif kind == "zset":
             text = str(await broker.client.zrange(key, 0, -1))
         elif kind == "stream" and not name.endswith("events"):
             text = str(await broker.client.xrange(key))
@@ -126,7 +131,7 @@ class TestStates:
         assert await left_of(broker, "a") == []
 
     async def test_running_and_dying(self, broker: Broker, cancellation: Cancellation) -> None:
-        """What a worker has stays as it is, and the answer says so."""
+        """Unless it is asked for, what a worker has stays as it is, and the answer says so."""
         await broker.submit([task("a"), task("b")])
         first, second = await fetch(broker)
         await broker.settle(second, "dying", b"error")
@@ -172,6 +177,171 @@ class TestStates:
         assert await cancellation.cancel(["a"], WHO) == {"a": "cancelled"}
         assert (await broker.client.xpending(stream, "workers"))["pending"] == 0
         assert await broker.client.xlen(stream) == 0
+
+
+class TestRunning:
+    """What a worker has: it is told, and whatever it does then, it is never executed again."""
+
+    async def order(self, broker: Broker, cancellation: Cancellation, locks: str = "") -> Delivery:
+        await broker.submit([task("a", locks=locks)])
+        delivery = await fetch_one(broker)
+        for reason in ("not needed", "again"):
+            answer = await cancellation.cancel(["a"], WHO, reason, running=True)
+            assert answer == {"a": "cancelling"}
+        return delivery
+
+    async def test_the_worker_is_told(self, broker: Broker, cancellation: Cancellation) -> None:
+        """Each look of its own worker tells who and why, the first one, until it has ended."""
+        delivery = await self.order(broker, cancellation)
+        for _ in range(2):
+            assert await broker.orders("small-a") == [
+                Order("a", delivery.gen, "by ann@host 7: not needed")
+            ]
+        assert await broker.orders("small-b") == []
+        await broker.settle(delivery, "cancelled", encode(ResultDocument("probe:Task", 1, 0.0)))
+        assert await broker.orders("small-a") == []
+        assert await left_of(broker, "a") == []
+
+    @pytest.mark.parametrize("outcome", ["cancelled", "back", "retry"])
+    async def test_it_ends(
+        self, broker: Broker, cancellation: Cancellation, results: Results, outcome: str
+    ) -> None:
+        """However its worker settles what did not succeed: cancelled, and its lock is free."""
+        delivery = await self.order(broker, cancellation, MUTEX)
+        await broker.submit([task("b", locks=MUTEX)])
+        assert await fetch(broker) == []
+        document = encode(
+            ResultDocument("probe:Task", 1, 0.0, error="cancelled by x", reason="cancelled")
+        )
+        for _ in range(2):
+            answer = await broker.settle(
+                delivery, outcome, document, delay=timedelta(hours=outcome != "cancelled")
+            )
+            assert answer == "OK"
+        found = await results.status("a")
+        assert found is not None
+        assert (found.state, found.attempt, found.reason) == ("cancelled", 1, "cancelled")
+        assert found.error.startswith("cancelled by ")
+        assert [item.id for item in await fetch(broker)] == ["b"]
+        assert await broker.orders("small-a") == []
+        assert await left_of(broker, "a") == []
+        assert len(await kinds(broker)) == 2
+
+    @pytest.mark.parametrize("outcome", ["done", "dead"])
+    async def test_it_came_too_late(
+        self, broker: Broker, cancellation: Cancellation, results: Results, outcome: str
+    ) -> None:
+        """What has succeeded, or failed for good, before its worker could obey has ended so."""
+        delivery = await self.order(broker, cancellation)
+        assert await broker.settle(delivery, outcome, b"") == "OK"
+        found = await results.status("a")
+        assert found is not None and found.state == outcome
+        assert await cancellation.cancel(["a"], WHO, running=True) == {"a": outcome}
+
+    async def test_one_that_dies_is_buried(
+        self, broker: Broker, cancellation: Cancellation
+    ) -> None:
+        """On its way to SQL nothing is cancelled any more, also when that takes several tries."""
+        delivery = await self.order(broker, cancellation)
+        await broker.settle(delivery, "dying", b"error")
+        await broker.settle(delivery, "back")
+        (again,) = await fetch(broker)
+        assert (again.state, again.error) == ("dying", b"error")
+        answer = await cancellation.cancel(["a"], WHO, running=True)
+        assert answer == {"a": "dying"}
+
+    async def test_its_worker_died(
+        self, broker: Broker, cancellation: Cancellation, results: Results
+    ) -> None:
+        """The sweep that would queue it again ends it; a late settle is stale."""
+        delivery = await self.order(broker, cancellation)
+        cursors = new_cursors()
+
+        taken = 0
+        async with asyncio.timeout(20):
+            while not taken:
+                taken, cursors = await broker.reclaim("small-b", "small", 10, cursors)
+                await asyncio.sleep(0.02)
+        found = await results.status("a")
+        assert found is not None and (found.state, found.error) == (
+            "cancelled",
+            "cancelled by ann@host 7: not needed",
+        )
+        assert await fetch(broker) == []
+        assert await broker.settle(delivery, "done", b"late") == "STALE"
+        assert (await results.status("a")) == found
+
+    async def test_a_lost_reply(self, broker: Broker, cancellation: Cancellation) -> None:
+        """A worker that gives back what it does not know ends it."""
+        await self.order(broker, cancellation, MUTEX)
+        await broker.submit([task("b", locks=MUTEX)])
+        assert await broker.disown("small-a", "small", []) == 1
+        assert await record(broker, "a") == {}
+        assert [item.id for item in await fetch(broker)] == ["b"]
+        assert await left_of(broker, "a") == ["{test}:orders:small-a"]
+        assert await broker.orders("small-a") == []
+        assert await left_of(broker, "a") == []
+
+    async def test_its_stream_is_gone(self, broker: Broker, cancellation: Cancellation) -> None:
+        """The walk that would queue it again ends it."""
+        await self.order(broker, cancellation)
+        await broker.client.delete("{test}:tasks:normal:small")
+        mended, _ = await broker.mend(10, timedelta(0))
+        assert mended == 1
+        assert await record(broker, "a") == {}
+        assert await fetch(broker) == []
+
+    async def test_what_is_queued_again_otherwise(
+        self, broker: Broker, cancellation: Cancellation, results: Results
+    ) -> None:
+        """A task that lost its lock by hand is not executed again: who fetches it ends it."""
+        delivery = await self.order(broker, cancellation, MUTEX)
+        await LockBoard(broker.client, "test").release("lock:mutex:job:1", WHO)
+        assert (await record(broker, "a"))["state"] == "queued"
+        assert await fetch(broker) == []
+        found = await results.status("a")
+        assert found is not None and found.state == "cancelled"
+        assert await broker.settle(delivery, "back") == "STALE"
+        assert await left_of(broker, "a") == ["{test}:orders:small-a"]
+
+    async def test_it_names_states(self, broker: Broker, cancellation: Cancellation) -> None:
+        """A mass action ends what runs only if that is asked for, and says which they are."""
+        await broker.submit([task("r")])
+        await fetch_one(broker)
+        await broker.submit([task("q")])
+        selection = Selection("Task", states=UNFINISHED)
+        assert await cancellation.cancel_all(selection, WHO) == Tally(2, ("r",))
+        assert [text[:8] for _, text in await kinds(broker)] == ["2 tasks "]
+
+    async def test_orders_go_with_their_worker(
+        self, broker: Broker, cancellation: Cancellation
+    ) -> None:
+        """A worker that leaves takes them along; one that nobody hears of has a TTL."""
+        await self.order(broker, cancellation)
+        assert 0 < await broker.client.pttl("{test}:orders:small-a") <= 3_600_000
+        await broker.leave("small-a", "small")
+        assert not await broker.client.exists("{test}:orders:small-a")
+
+    async def test_its_group(self, broker: Broker, cancellation: Cancellation) -> None:
+        """A running child that is cancelled counts as failed, once."""
+        groups = Groups(broker.client, "test")
+        await groups.open(
+            "g",
+            "",
+            policy="all_done",
+            ttl_seconds=60,
+            total=1,
+            callback=Submission("g.ok", "probe:Ok", "normal:small", b"e"),
+            on_failure=None,
+        )
+        await broker.submit([task("a", group="g")])
+        await groups.seal("g", "")
+        delivery = await fetch_one(broker)
+        assert await groups.pending("g") == ["a"]
+        await cancellation.cancel(["a"], WHO, running=True)
+        await broker.settle(delivery, "back")
+        assert (await groups.status("g")).failed == 1
+        assert [item.id for item in await fetch(broker)] == ["g.ok"]
 
 
 class TestWhoIsTold:
@@ -253,8 +423,8 @@ class TestMany:
         """A class is meant by its full name, or in any category by its bare one."""
         names = ["m:One", "n:One", "m:Two", "m:OneMore"]
         await broker.submit([labelled(name.replace(":", "-"), name) for name in names])
-        assert await cancellation.cancel_all(Selection("m:One"), WHO) == 1
-        assert await cancellation.cancel_all(Selection("One"), WHO) == 1
+        assert (await cancellation.cancel_all(Selection("m:One"), WHO)).number == 1
+        assert (await cancellation.cancel_all(Selection("One"), WHO)).number == 1
         assert {item.id for item in await fetch(broker)} == {"m-Two", "m-OneMore"}
         assert await kinds(broker) == [
             ("tasks-cancelled", "1 task (m-One): of class m:One"),
@@ -272,8 +442,10 @@ class TestMany:
                 task("garbage"),
             ]
         )
-        assert await cancellation.cancel_all(Selection(labels={"vo": "lhcb", "run": "7"}), WHO) == 1
-        assert await cancellation.cancel_all(Selection(labels={"run": 7}), WHO) == 1
+        assert (
+            await cancellation.cancel_all(Selection(labels={"vo": "lhcb", "run": "7"}), WHO)
+        ).number == 1
+        assert (await cancellation.cancel_all(Selection(labels={"run": 7}), WHO)).number == 1
         assert {item.id for item in await fetch(broker)} == {"b", "d", "garbage"}
 
     async def test_by_state(self, broker: Broker, cancellation: Cancellation) -> None:
@@ -282,10 +454,10 @@ class TestMany:
         await broker.submit([task("r")])
         running = await fetch_one(broker)
         await broker.submit([task("q"), task("d", due_us=due)])
-        assert await cancellation.cancel_all(Selection(states=["delayed"]), WHO) == 1
-        assert await cancellation.cancel_all(Selection(), WHO) == 1
+        assert (await cancellation.cancel_all(Selection(states=["delayed"]), WHO)).number == 1
+        assert (await cancellation.cancel_all(Selection(), WHO)).number == 1
         assert await broker.settle(running, "done") == "OK"
-        assert await cancellation.cancel_all(Selection(), WHO) == 0
+        assert (await cancellation.cancel_all(Selection(), WHO)).number == 0
         assert len(await kinds(broker)) == 2
 
     async def test_of_thousands_each_once(self, broker: Broker, cancellation: Cancellation) -> None:
@@ -296,8 +468,8 @@ class TestMany:
             for n in range(20):
                 await broker.submit([Submission(f"b{n}", "probe:Other", "normal:small", b"e")])
 
-        _, number = await asyncio.gather(others(), cancellation.cancel_all(Selection("Task"), WHO))
-        assert number == 10_000
+        _, tally = await asyncio.gather(others(), cancellation.cancel_all(Selection("Task"), WHO))
+        assert tally.number == 10_000
         assert len(await fetch(broker, 100)) == 20
 
 

@@ -14,13 +14,15 @@ import pytest
 
 from nonet.clock import Reading, steady
 from nonet.locks import BaseLock, ConcurrencyLimiter, MutexLock, RateLimiter, encode_locks
-from nonet.stores.broker import Broker, Delivery, Submission, new_cursors
+from nonet.stores.broker import Broker, new_cursors
 from nonet.stores.clock import microseconds
+from nonet.stores.deliveries import Delivery
 from nonet.stores.events import Events
 from nonet.stores.leadership import Leadership
 from nonet.stores.leases import Lease, Leases
 from nonet.stores.lock_board import LockBoard
 from nonet.stores.results import Results
+from nonet.stores.submissions import Submission
 
 HOUR = timedelta(hours=1)
 LEASE = 0.5
@@ -144,7 +146,7 @@ async def test_a_time_of_a_client_is_by_the_wall(site: Site) -> None:
     due = await site.broker.now() + timedelta(seconds=50)
     await site.submit("later", due=due)
     assert 20 < await site.due_in("later") < 51
-    results = Results(site.broker.client, site.broker.batched, site.broker.url, "test")
+    results = Results(site.broker.client, site.broker.scripts, site.broker.url, "test")
     status = await results.status("later")
     assert status and status.due == due
     facts = await LockBoard(site.broker.client, "test").facts("later")
@@ -165,6 +167,21 @@ async def test_what_was_delayed_by_the_wrong_time_is_not_late(site: Site) -> Non
     assert 20 < await site.due_in("retried") < 51
     assert 20 < await site.due_in("submitted") < 51
     assert 3 * 3600 - 40 < await site.due_in("far") < 3 * 3600 + 1
+
+
+async def test_a_deadline_that_counts_from_the_wrong_time_is_not_late(site: Site) -> None:
+    """A start_by of a task submitted between step and correction; that of others stays."""
+    before = await site.broker.logical_now()
+    for id in ("early", "wrong"):
+        item = Submission(id, "p:T", "normal:small", b"e", terms="start_by|+7200000000|")
+        await site.broker.submit([item])
+        await site.step(HOUR)
+    await site.correct(HOUR)
+    client = site.broker.client
+    for id in ("early", "wrong"):
+        deadline = int(await client.zscore("{test}:deadlines", id))
+        assert await client.hget(f"{{test}}:t:{id}", "start_by") == f"{deadline}|".encode()
+        assert abs(deadline - microseconds(before + 2 * HOUR)) < 60e6
 
 
 async def test_a_worker_that_died_by_the_wrong_time_is_not_registered_for_longer(

@@ -13,13 +13,14 @@ from stores.test_broker import fetch, make_broker, record, task, until_due
 from nonet import pauses
 from nonet.diagnosis import examine
 from nonet.locks import ConcurrencyLimiter, MutexLock, encode_locks
-from nonet.stores.broker import Broker, Submission
+from nonet.stores.broker import Broker
 from nonet.stores.cancellation import Cancellation
 from nonet.stores.controls import Controls
 from nonet.stores.events import Event, Events
 from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import Leadership
 from nonet.stores.lock_board import LockBoard
+from nonet.stores.submissions import Submission
 
 MUTEX = encode_locks([MutexLock("job", 1)])
 WHO = "ann@host 7"

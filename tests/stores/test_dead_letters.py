@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -766,3 +767,32 @@ def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
 def test_masked_hides_passwords_only(url: str, shown: str) -> None:
     """Whatever the password contains, nothing of it is shown."""
     assert sql.masked(url) == shown
+
+
+IMPORTS_OF_SQL = """
+import asyncio, importlib.abc, sys, threading
+from nonet import Nonet
+
+seen = set()
+
+class Notes(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("sqlalchemy", "aiosqlite"):
+            seen.add(threading.current_thread() is threading.main_thread())
+
+async def main():
+    async with Nonet.from_settings(state_dir=sys.argv[1]) as app:
+        for opened in (app.dead_letters, app.outbox, app.mirror):
+            await opened()
+
+sys.meta_path.insert(0, Notes())
+asyncio.run(main())
+print(seen)
+"""
+
+
+def test_opening_a_database_does_not_hold_the_event_loop_up(tmp_path: Path) -> None:
+    """What must be imported first, which takes long, is imported in another thread."""
+    command = [sys.executable, "-c", IMPORTS_OF_SQL, str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "{False}\n"

@@ -15,8 +15,10 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
 from nonet.stores.results import Results
+from nonet.stores.submissions import Submission
 
 A, B = MutexLock("job", "a"), MutexLock("job", "b")
 READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)
@@ -25,7 +27,7 @@ SLOT, SLOTS = ConcurrencyLimiter("job", 1, limit=1), ConcurrencyLimiter("job", 1
 
 @pytest.fixture
 async def results(broker: Broker) -> AsyncIterator[Results]:
-    opened = Results(broker.client, broker.batched, broker.url, "test")
+    opened = Results(broker.client, broker.scripts, broker.url, "test")
     yield opened
     await opened.aclose()
 

@@ -9,11 +9,12 @@ import pytest
 
 from nonet.explanation import explain
 from nonet.locks import ConcurrencyLimiter, MutexLock, encode_locks
-from nonet.stores.broker import Broker, Presence, Submission
+from nonet.stores.broker import Broker, Presence
 from nonet.stores.events import Events
 from nonet.stores.leadership import Leadership
 from nonet.stores.leases import Leases
 from nonet.stores.lock_board import LockBoard
+from nonet.stores.submissions import Submission
 
 LOCKED = Submission("locked", "p:T", "normal:small", b"e", encode_locks([MutexLock("job", 7)]))
 FREE = Submission("free", "p:T", "normal:small", b"e")

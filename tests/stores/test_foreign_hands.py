@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from nonet.locks import MutexLock, encode_locks
-from nonet.stores.broker import Broker, Submission, new_cursors
+from nonet.stores.broker import Broker, new_cursors
 from nonet.stores.controls import Controls
 from nonet.stores.groups import Groups
 from nonet.stores.leadership import Leadership
 from nonet.stores.periodic import Periodic
+from nonet.stores.submissions import Submission
 
 
 def task(id: str, **fields: object) -> Submission:

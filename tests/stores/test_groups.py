@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nonet.errors import NotFoundError
-from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
 from nonet.stores.groups import Groups, child_id
+from nonet.stores.submissions import Submission
 
 
 def make_broker(url: str) -> Broker:

@@ -15,13 +15,14 @@ from nonet.diagnosis import Finding, examine
 from nonet.doctor import diagnose
 from nonet.errors import ConfigurationError
 from nonet.locks import ConcurrencyLimiter, MutexLock, RateLimiter, SharedRWLock, encode_locks
-from nonet.stores.broker import Broker, Submission
+from nonet.stores.broker import Broker
 from nonet.stores.groups import Groups
 from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import Leadership
 from nonet.stores.leases import Leases
 from nonet.stores.publication import Publication
 from nonet.stores.redis import script
+from nonet.stores.submissions import Submission
 
 LOCKS = encode_locks(
     [
@@ -263,7 +264,7 @@ async def test_long_streams_are_walked_to_the_end(broker: Broker) -> None:
     await broker.submit([task(f"d{i:04}", due_us=2**52) for i in range(2500)])
     await drop(broker, "t:t2499", "b:t2499", "t:d2499", "b:d2499")
     found = await findings(broker)
-    assert sorted(finding.kind for finding in found) == ["stream", "task"]
+    assert sorted(finding.kind for finding in found) == ["count", "stream", "task"]
 
 
 def test_every_key_of_the_table_is_known_to_the_doctor() -> None:
@@ -344,3 +345,15 @@ async def test_what_the_leader_says_of_itself_is_told(broker: Broker) -> None:
     await broker.client.hset("{test}:leader", mapping={"info": json.dumps(info), "expiry": 1})
     server = await inspection.server()
     assert (server.leader, server.broken, server.remembers) == ("", {}, "")
+
+
+async def test_a_wrong_count_is_told(broker: Broker) -> None:
+    """Of a stream whose count stands still: more, or fewer, than it has records."""
+    await broker.submit([task("a"), task("b")])
+    rows = [row async for row in Inspection(broker, "test").rows() if row[0] == "count"]
+    assert rows == []
+    await broker.client.hset("{test}:active", mapping={"normal:small|p:T": 5, "x:y|gone": 1})
+    rows = [row async for row in Inspection(broker, "test").rows() if row[0] == "count"]
+    assert rows == [["count", "normal:small", 5, 2], ["count", "x:y", 1, 0]]
+    finding = examine(rows[0], lease=45)
+    assert finding is not None and "5 tasks are counted, but there are 2" in finding.problem

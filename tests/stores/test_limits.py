@@ -6,11 +6,13 @@ import pytest
 
 from nonet.limits import Limit, LimitAddress
 from nonet.locks import BaseLock, ConcurrencyLimiter, RateLimiter, encode_locks
-from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
 from nonet.stores.events import Events
 from nonet.stores.leadership import Leadership
 from nonet.stores.leases import Lease, Leases
 from nonet.stores.limits import EffectiveLimit, Limits, limits_version
+from nonet.stores.submissions import Submission
 
 KEY = LimitAddress("job", "7")
 WHO = "alice@host 1"

@@ -21,9 +21,11 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
 from nonet.stores.leases import Lease, Leases
 from nonet.stores.lock_board import LockBoard, LockStatus
+from nonet.stores.submissions import Submission
 
 MUTEX = MutexLock("job", 7)
 NAME = "lock:mutex:job:7"

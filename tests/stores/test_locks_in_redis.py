@@ -18,8 +18,10 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
 from nonet.stores.leases import Lease, Leases
+from nonet.stores.submissions import Submission
 
 MUTEX = MutexLock("job", 1)
 WRITER = ExclusiveRWLock("job", 1)

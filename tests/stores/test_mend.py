@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 
 from nonet.locks import MutexLock, encode_locks
-from nonet.stores.broker import Broker, Submission
+from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
+from nonet.stores.submissions import Submission
 
 NOW = timedelta(0)
 MUTEX = encode_locks([MutexLock("job", 7)])
@@ -157,9 +158,21 @@ async def test_workers_share_one_walk(broker: Broker) -> None:
     assert await broker.mend(10, timedelta(hours=1)) == (0, False)
 
 
+async def test_the_walk_keeps_its_pace_whoever_walks(broker: Broker) -> None:
+    """Who comes too early for the next page leaves it to the one that walks."""
+    await broker.submit([task(f"t{i}") for i in range(1000)])
+    slow, cursor = timedelta(hours=1), ("{test}:mend", "cursor")
+    assert (await broker.mend(10, slow, slow))[1] is True
+    before = await broker.client.hget(*cursor)
+    assert await broker.mend(10, slow, slow) == (0, False)
+    assert await broker.client.hget(*cursor) == before
+    assert (await broker.mend(10, slow, NOW))[1] is True
+    assert await broker.client.hget(*cursor) != before
+
+
 async def test_parts_without_a_record_end(broker: Broker) -> None:
     """An envelope whose record somebody deleted is kept for a day, not for ever."""
-    await broker.submit([task("a", MUTEX)])
+    await broker.submit([Submission("a", "p:T", "normal:small", b"long" * 50, MUTEX)])
     await broker.client.delete("{test}:t:a")
     await broker.mend(10, NOW)
     for name in ("b:a", "l:a"):

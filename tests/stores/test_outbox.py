@@ -22,8 +22,9 @@ from sqlalchemy.orm import Session
 from nonet.errors import ConfigurationError, LimitImpossible, ServerUnreachableError
 from nonet.locks import RateLimiter, encode_locks
 from nonet.stores import sql
-from nonet.stores.broker import Broker, Presence, Submission
+from nonet.stores.broker import Broker, Presence
 from nonet.stores.outbox import PAGE_ROWS, Outbox, _insertion, outbox_tasks
+from nonet.stores.submissions import Submission
 
 STREAM = "normal:small"
 UNREACHABLE = "redis://127.0.0.1:1"
@@ -291,7 +292,8 @@ def test_statement_compiles_for_postgresql() -> None:
     """No server of this kind is here: the statement is at least what its manual says."""
     dialect = postgresql.dialect()
     text = str(_insertion(dialect).compile(dialect=dialect))
-    assert text.endswith("ON CONFLICT (namespace, task_id) DO UPDATE SET epoch = NULL")
+    epoch = "CASE WHEN (outbox_tasks.epoch > 0) THEN NULL ELSE outbox_tasks.epoch END"
+    assert text.endswith(f"ON CONFLICT (namespace, task_id) DO UPDATE SET epoch = {epoch}")
 
 
 # ---- the relay's side ---------------------------------------------------------------------------

@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nonet.stores.broker import Broker, Submission
+from nonet.stores.broker import Broker
 from nonet.stores.controls import Controls
 from nonet.stores.events import Events
 from nonet.stores.leadership import Leadership
 from nonet.stores.periodic import Change, Periodic
+from nonet.stores.submissions import Submission
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)

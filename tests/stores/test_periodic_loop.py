@@ -101,17 +101,21 @@ class Rig:
     async def _now(self) -> datetime:
         return self.now
 
-    async def at(self, loop: PeriodicLoop, seconds: float) -> list[int]:
-        """Tick at a time; the seconds of the occurrences that ran then, one after the other."""
+    async def at(self, loop: PeriodicLoop, seconds: float, *, looks: int = 1) -> list[int]:
+        """Tick at a time; the seconds of the occurrences that ran then, one after the other.
+
+        It ends after so many `looks` at which nothing ran.
+        """
         self.now = START + timedelta(seconds=seconds)
         ran: list[int] = []
-        while True:
+        nothing = 0
+        while nothing < looks:
             await loop.tick(self.term)
             done = await self.run_all()
-            if not done:
-                return ran
+            nothing = 0 if done else nothing + 1
             ran += done
             self.now += timedelta(milliseconds=20)  # what waited for the one before is tried again
+        return ran
 
     async def run_all(self) -> list[int]:
         """Run what is queued."""
@@ -131,7 +135,9 @@ class Rig:
 async def rig(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(periodic, "_SHARE", 0)  # how long an answer took is no matter of ours
+    # How long this machine takes to answer is no matter of ours.
+    monkeypatch.setattr(periodic, "_SHARE", 0)
+    monkeypatch.setattr(periodic, "_since", lambda now, asked: now)
     async with Nonet.from_settings(
         redis_url=redis_url, namespace="test", tasks=(__name__,), state_dir=tmp_path
     ) as app:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from nonet.errors import BrokerFullError, NotFoundError
-from nonet.stores.broker import Broker, Delivery, Submission
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
 from nonet.stores.quarantine import Quarantine, Quarantined
+from nonet.stores.submissions import Submission
 
 NORMAL = "{test}:tasks:normal:small"
 KIB = 1024
@@ -14,7 +16,7 @@ KIB = 1024
 
 @pytest.fixture
 def quarantine(broker: Broker) -> Quarantine:
-    return Quarantine(broker.client, "test")
+    return Quarantine(broker, "test")
 
 
 async def entries(quarantine: Quarantine) -> list[Quarantined]:

@@ -6,15 +6,17 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
+from msgspec import structs
 
 from nonet import BaseTask, MutexLock, Nonet
 from nonet.injection import Injector
 from nonet.locks import BaseLock, encode_locks
 from nonet.outcomes import HandedBack, Lost, Succeeded
 from nonet.worker.attempt import Attempt
-from nonet.worker.execute import Tools, execute
+from nonet.worker.execute import Tools, execute, readmit
 
 OLD, NEW = MutexLock("job", "old"), MutexLock("job", "new")
 ran: list[str] = []
@@ -45,7 +47,7 @@ async def tools(app: Nonet) -> AsyncIterator[Tools]:
         async with Injector() as injector:
             yield Tools(
                 *(app.client, app.registry, injector, threads, 1024),
-                relock=lambda *_: None,
+                admit=partial(readmit, app.broker),
                 abandon=lambda _: None,
                 give_up=lambda _: None,
             )
@@ -53,7 +55,8 @@ async def tools(app: Nonet) -> AsyncIterator[Tools]:
 
 async def fetched(app: Nonet) -> Attempt:
     """An attempt that was submitted with the old lock."""
-    sent = replace(app.client.envelopes.prepare(Deployed()), locks=encode_locks([OLD]))
+    prepared = app.client.envelopes.prepare(Deployed())
+    sent = structs.replace(prepared, locks=encode_locks([OLD]))
     await app.broker.submit([sent])
     (delivery,), _ = await app.broker.fetch("medium-a", "medium", 1)
     return Attempt(delivery, time.monotonic())
@@ -77,6 +80,11 @@ async def test_nothing_of_it_runs_when_the_new_lock_is_refused(app: Nonet, tools
 
 async def test_nothing_of_it_runs_when_the_new_lock_came_too_late(app: Nonet, tools: Tools) -> None:
     """The watchdog is told of it, and finds that its deadline has passed."""
-    late = replace(tools, relock=lambda attempt, _: attempt.lose("overdue"))
-    _, outcome = await execute(await fetched(app), late)
+
+    async def admit_late(attempt: Attempt, lines: str) -> str | None:
+        refused = await readmit(app.broker, attempt, lines)
+        attempt.lose("overdue")
+        return refused
+
+    _, outcome = await execute(await fetched(app), replace(tools, admit=admit_late))
     assert (outcome, ran) == (Lost("overdue"), [])

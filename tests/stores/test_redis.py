@@ -9,7 +9,6 @@ import pytest
 
 from nonet.errors import ConfigurationError, ServerUnreachableError
 from nonet.stores.redis import (
-    BatchedScripts,
     Scripts,
     connect,
     connect_blocking,
@@ -29,7 +28,7 @@ async def scripts(redis_url: str) -> AsyncIterator[Scripts]:
     await client.aclose()
 
 
-async def lead(runner: Scripts | BatchedScripts, owner: str) -> str:
+async def lead(runner: Scripts, owner: str) -> str:
     return str((await runner.run("lead", owner, 10_000, "{}", 0, 1000))[0].decode())
 
 
@@ -52,10 +51,9 @@ async def test_a_cancellation_is_never_swallowed(redis_url: str, steps: int) -> 
 
 async def test_scripts_are_loaded_when_the_server_forgot_them(scripts: Scripts) -> None:
     """A restart or SCRIPT FLUSH costs one more round trip, not the call."""
-    batched = BatchedScripts(scripts)
     for flush in (scripts.client.flushall, scripts.client.script_flush):
         await flush()
-        answers = await asyncio.gather(*(lead(batched, "me") for _ in range(5)))
+        answers = await asyncio.gather(*(lead(scripts, "me") for _ in range(5)))
         assert len(set(answers)) == 1 and answers[0]
     with connect_sync_to(scripts) as client:
         client.script_flush()
@@ -66,10 +64,9 @@ async def test_scripts_are_loaded_when_the_server_forgot_them(scripts: Scripts) 
 
 async def test_concurrent_calls_share_round_trips(scripts: Scripts) -> None:
     """A hundred calls at once need far fewer replies from the network than calls."""
-    batched = BatchedScripts(scripts)
-    await lead(batched, "me")
+    await lead(scripts, "me")
     before = int((await scripts.client.info("clients"))["connected_clients"])
-    answers = await asyncio.gather(*(lead(batched, "me") for _ in range(100)))
+    answers = await asyncio.gather(*(lead(scripts, "me") for _ in range(100)))
     after = int((await scripts.client.info("clients"))["connected_clients"])
     assert len(set(answers)) == 1
     assert after == before
@@ -77,9 +74,8 @@ async def test_concurrent_calls_share_round_trips(scripts: Scripts) -> None:
 
 async def test_one_wrong_call_of_a_batch_fails_alone(scripts: Scripts) -> None:
     """An error of one call reaches its own caller only."""
-    batched = BatchedScripts(scripts)
     await scripts.client.set(f"{PREFIX}w:bad", "not a hash")
-    renew = [batched.run("renew", worker, 1000, 1000, "{}", 0) for worker in ("a", "bad", "b")]
+    renew = [scripts.run("renew", worker, 1000, 1000, "{}", 0) for worker in ("a", "bad", "b")]
     good, wrong, fine = await asyncio.gather(*renew, return_exceptions=True)
     assert (len(good), len(fine)) == (2, 2)
     assert isinstance(wrong, Exception) and "WRONGTYPE" in str(wrong)
@@ -87,8 +83,7 @@ async def test_one_wrong_call_of_a_batch_fails_alone(scripts: Scripts) -> None:
 
 async def test_a_cancelled_caller_does_not_harm_the_others(scripts: Scripts) -> None:
     """Cancelling one caller of a batch leaves the others their answers."""
-    batched = BatchedScripts(scripts)
-    calls = [asyncio.create_task(lead(batched, "me")) for _ in range(3)]
+    calls = [asyncio.create_task(lead(scripts, "me")) for _ in range(3)]
     await asyncio.sleep(0)
     calls[1].cancel()
     first, cancelled, third = await asyncio.gather(*calls, return_exceptions=True)

@@ -18,9 +18,10 @@ from nonet.errors import (
     NonetError,
     ServerUnreachableError,
 )
-from nonet.stores.broker import Broker, Submission
+from nonet.stores.broker import Broker
 from nonet.stores.leases import Leases
 from nonet.stores.replies import translated
+from nonet.stores.submissions import Submission
 
 NAMESPACE = "refused"
 SECRET = "s3cret"

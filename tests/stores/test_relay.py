@@ -14,9 +14,10 @@ from nonet.locks import RateLimiter, encode_locks
 from nonet.scheduler.relay import Relay
 from nonet.settings import Settings
 from nonet.stores import outbox as outbox_module
-from nonet.stores.broker import Broker, Presence, Submission
+from nonet.stores.broker import Broker, Presence
 from nonet.stores.outbox import Outbox
 from nonet.stores.sql import Database
+from nonet.stores.submissions import Submission
 
 IMPOSSIBLE = encode_locks([RateLimiter("job", "a", limit=1, window_seconds=60, n_items=2)])
 

@@ -18,8 +18,10 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.broker import Broker, Delivery, Submission, Waits
+from nonet.stores.broker import Broker, Waits
+from nonet.stores.deliveries import Delivery
 from nonet.stores.leases import Lease, Leases
+from nonet.stores.submissions import Submission
 
 A, B, C = (MutexLock("job", name) for name in "abc")
 READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
-from daemons import wait_until
+from daemons import until, wait_until
 from servers import RedisServer
 
+from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
+from nonet.stores.submissions import Submission
 from nonet.watchdog import Watchdog
 
 LONG = Lease("t", "1", "1", ttl=300.0)
@@ -62,6 +65,22 @@ def test_a_deadline_is_seen_before_the_next_beat(watchdog: Watchdog) -> None:
     assert lost.wait(20), "the watchdog slept on"
 
 
+async def test_who_relies_on_a_lease_hears_of_each_renewal(redis_url: str, broker: Broker) -> None:
+    """The guardian of a child process knows no other deadline."""
+    await broker.submit([Submission("a", "p:T", "normal:small", b"e")])
+    ((given,), *_) = await broker.fetch("small-a", "small", 1)
+    lease = Lease(given.id, given.gen, given.fence, 45.0, given.stream_key, given.entry)
+    leases = Leases(redis_url, "test", "small-a", "", worker_ttl=30, lock_ttl=30, timeout_seconds=5)
+    watchdog, heard = Watchdog(leases, interval=0.05), list[float]()
+    await asyncio.to_thread(watchdog.start)
+    try:
+        watchdog.hold(lease, time.monotonic(), lambda reason: None, heard.append)
+        await until(lambda: len(heard) >= 3, "two beats have renewed it")
+        assert heard == sorted(heard) and heard[0] < heard[-1]
+    finally:
+        await asyncio.to_thread(watchdog.stop)
+
+
 def test_a_deadline_is_seen_while_redis_is_silent(
     redis_server: RedisServer, redis_url: str
 ) -> None:
@@ -78,4 +97,30 @@ def test_a_deadline_is_seen_while_redis_is_silent(
             assert lost.wait(20), "the watchdog waited for Redis"
         finally:
             client.client_unpause()
+            watchdog.stop()
+
+
+def test_a_registration_that_cannot_be_renewed_is_told_once(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    """Without any lease; and again when it was renewed meanwhile."""
+    told: list[str] = []
+    leases = Leases(redis_url, "test", "small-a", "{}", worker_ttl=1, lock_ttl=1, timeout_seconds=5)
+    watchdog = Watchdog(leases, 0.1, registered_for=1, on_unregistered=told.append)
+    assert not watchdog.is_registered
+    watchdog.start()
+    assert watchdog.is_registered
+    reason = "this worker could not renew its registration"
+    with redis_server.client() as client:
+        try:
+            for times in (1, 2):
+                client.set("{test}:w:small-a", "of another type")
+                wait_until(lambda: len(told) == times, "it was told")  # noqa: B023
+                assert not watchdog.is_registered
+                before = watchdog._last_beat
+                wait_until(lambda: watchdog._last_beat > before + 0.5, "it beats on")  # noqa: B023
+                assert told == [reason] * times
+                client.delete("{test}:w:small-a")
+                wait_until(lambda: watchdog.is_registered, "a beat succeeded")
+        finally:
             watchdog.stop()

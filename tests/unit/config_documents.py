@@ -6,6 +6,8 @@ from datetime import timedelta
 
 from hypothesis import strategies as st
 
+from nonet.amounts import parse_bytes
+from nonet.config.models import STREAMS
 from nonet.retry import RetryPolicyBase
 from nonet.schedules import CatchUp, Overlap
 from nonet.task import Priority, Size
@@ -19,6 +21,11 @@ class PatientPolicy(RetryPolicyBase):
 
 
 SECONDS = st.one_of(st.integers(1, 31_622_400), st.floats(0.001, 1e6))
+MEMORY = st.one_of(
+    st.integers(2**25, 2**40),
+    st.builds("{}{}".format, st.integers(33, 9999), st.sampled_from(["MiB", " MB", "GiB"])),
+).filter(lambda amount: parse_bytes(amount) >= 2**25)
+PROCESS_LIMITS = {"memory-limit": MEMORY, "cpu-limit": SECONDS}
 OVERRIDES = st.fixed_dictionaries(
     {},
     optional={
@@ -26,6 +33,8 @@ OVERRIDES = st.fixed_dictionaries(
         "size": st.sampled_from(list(map(str, Size))),
         "dlq-eligible": st.booleans(),
         "soft-timeout": SECONDS,
+        "isolation": st.sampled_from(["child", "fresh"]),
+        **PROCESS_LIMITS,
         "retry-policy": st.sampled_from(
             [{"class": "NoRetry"}, {"class": "PatientPolicy", "args": {"pause": "PT1S"}}]
         ),
@@ -55,19 +64,44 @@ LIMITERS = st.fixed_dictionaries(
         ),
     },
 )
+# A limiter where a name belongs is a mistake, and hypothesis knows the texts of our modules.
+NAMES = TEXT.filter(lambda text: not text.endswith("Limiter"))
+SIZES = st.fixed_dictionaries(
+    {},
+    optional={
+        "small": st.fixed_dictionaries({}, optional={"hard-timeout": SECONDS}),
+        "large": st.fixed_dictionaries({}, optional={"soft-timeout": SECONDS, **PROCESS_LIMITS}),
+    },
+)
+CEILINGS = st.integers(1, 2**31 - 1)
+ADMISSION = st.fixed_dictionaries(
+    {},
+    optional={
+        "namespace": CEILINGS,
+        "streams": st.dictionaries(st.sampled_from(STREAMS), CEILINGS, max_size=3),
+        "tasks": st.dictionaries(TEXT, CEILINGS, max_size=3),
+    },
+)
 SECTIONS = st.fixed_dictionaries(
     {},
     optional={
         "tasks": st.dictionaries(TEXT, OVERRIDES, max_size=3),
+        "sizes": SIZES,
         "periodic-tasks": st.dictionaries(TEXT, ENTRIES, max_size=3),
         "limits": st.dictionaries(
-            TEXT,
-            st.dictionaries(st.one_of(TEXT, st.integers(-9, 9)).filter(bool), LIMITERS, max_size=3),
+            NAMES,
+            st.dictionaries(
+                st.one_of(NAMES, st.integers(-9, 9).filter(bool)), LIMITERS, max_size=3
+            ),
             max_size=3,
         ),
     },
 )
 DOCUMENTS = st.fixed_dictionaries(
     {},
-    optional={"common": SECTIONS, "vo-overrides": st.dictionaries(TEXT, SECTIONS, max_size=2)},
+    optional={
+        "common": SECTIONS,
+        "vo-overrides": st.dictionaries(TEXT, SECTIONS, max_size=2),
+        "admission": ADMISSION,
+    },
 )

@@ -5,6 +5,7 @@ An unknown keyword is an error: it would be ignored, and a test would prove noth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,6 +67,8 @@ class Validator:
                 yield from self._check(schema.get(branch, True), value, at)
             case "minimum" | "maximum" | "exclusiveMinimum":
                 fits = not _TYPES["number"](value) or _BOUNDS[keyword](value, said)
+            case "pattern":
+                fits = not isinstance(value, str) or re.search(said, value) is not None
             case "minLength":
                 fits = not isinstance(value, str) or len(value) >= said
             case "maxProperties":

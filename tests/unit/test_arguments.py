@@ -745,3 +745,59 @@ def test_bind_names_what_is_wrong_with_a_call(
     """Too many, doubled, missing and unknown arguments are told apart."""
     with pytest.raises(InvalidArgumentsError, match=problem):
         Arguments(cls).bind(args, kwargs)
+
+
+@dataclass
+class OnlyPlain(BaseTask):
+    number: int
+    text: str
+    share: float = 0.5
+    flag: bool = False
+    data: bytes = b""
+
+    async def execute(self) -> None: ...
+
+
+ANYTHING = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.text(),
+    st.text(st.characters(categories=["Cs"]), max_size=3),
+    st.floats(allow_nan=False),
+    st.booleans(),
+    st.binary(),
+    st.none(),
+    st.sampled_from([Decimal(3), "7", 2.0, Priority.NORMAL, [1]]),
+)
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except InvalidArgumentsError as error:
+        return str(error)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.tuples(ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING))
+def test_plain_arguments_travel_as_validated_ones(values: tuple[Any, ...]) -> None:
+    """Values of plain types travel and are built as if they had been validated; others are."""
+    quick, slow = Arguments(OnlyPlain), Arguments(OnlyPlain)
+    assert len(quick._plain) == 5
+    slow._plain = ()
+    task = OnlyPlain(*values)
+    packed, again = outcome(lambda: quick.pack(task)), outcome(lambda: slow.pack(task))
+    assert encode(packed) == encode(again)
+    named = dict(zip(quick.names, values, strict=True))
+    built, built_again = outcome(lambda: quick.build(named)), outcome(lambda: slow.build(named))
+    assert repr(built) == repr(built_again)
+    assert outcome(lambda: quick.build({"number": 1})) == outcome(lambda: slow.build({"number": 1}))
+
+
+class Shouting(OnlyPlain):
+    def serialize(self) -> tuple[Any, ...]:
+        return (self.number, self.text.upper())
+
+
+def test_an_own_serialize_is_asked_for_plain_arguments_too() -> None:
+    """A class of plain arguments that overrides `serialize` travels as that says."""
+    assert Arguments(Shouting).pack(Shouting(1, "a"))["text"] == "A"

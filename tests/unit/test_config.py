@@ -24,7 +24,10 @@ def refusal(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("vo: []", "vo: unknown key 'vo', known are vos, common, vo-overrides. Did you mean vos?"),
+        (
+            "vo: []",
+            "vo: unknown key 'vo', known are vos, common, vo-overrides, admission. Did you mean",
+        ),
         ("vos: lhcb", "vos: must be a list: write [lhcb]"),
         ("vos: 5", "vos: must be a list, such as [lhcb, gridpp]; write [] for an empty one"),
         ("vos: [1]", "vos[0]: must be text, not a number: write it in quotes"),
@@ -58,23 +61,43 @@ def refusal(text: str) -> list[str]:
         (ENTRY % "x", f"{AT}[0]: must be a mapping, lines of 'key: value', not text"),
         (
             "limits: {}",
-            "limits: unknown key 'limits', known are vos, common, vo-overrides. Write it under"
-            " common, or under a VO of vo-overrides",
+            "limits: unknown key 'limits', known are vos, common, vo-overrides, admission."
+            " Write it under common, or under a VO of vo-overrides",
         ),
-        ("admission: {}", "admission: this version does not know the section 'admission' yet"),
+        ("admission: ", "admission: must be a mapping; write {} for an empty one"),
+        (
+            "admission: {streams: {background: 5}}",
+            "admission.streams.background: as a key: unknown stream, known are realtime:small,",
+        ),
+        (
+            "admission: {stream: {}}",
+            "admission.stream: unknown key 'stream', known are namespace, streams, tasks. Did you",
+        ),
+        *(
+            (f"admission: {{namespace: {value}}}", "admission.namespace: must be ")
+            for value in ("0", "-1", "'5'", "5.0", "yes", "2147483648")
+        ),
+        ("admission: {namespace: }", "admission.namespace: has no value: write one, or remove"),
+        (
+            "admission: {streams: {'normal:small': 0}}",
+            "admission.streams.normal:small: must be at least 1; leave it out to have no ceiling",
+        ),
+        ("admission: {tasks: {Sweep: x}}", "admission.tasks.Sweep: must be a whole number"),
+        ("admission: {tasks: {'': 5}}", "admission.tasks.: as a key: must not be empty"),
         (
             "tasks: {}",
-            "tasks: unknown key 'tasks', known are vos, common, vo-overrides. Write it under"
-            " common, or under a VO of vo-overrides",
+            "tasks: unknown key 'tasks', known are vos, common, vo-overrides, admission."
+            " Write it under common, or under a VO of vo-overrides",
         ),
         (
             "vo-overrides: {lhcb: {admission: {}}}",
-            "vo-overrides.lhcb.admission: this version does not know the section 'admission' yet",
+            "vo-overrides.lhcb.admission: unknown key 'admission', known are periodic-tasks,"
+            " limits, tasks, sizes. Write it at the top, beside common",
         ),
         (
             "vo-overrides: {lhcb: {periodic_tasks: {}}}",
             "vo-overrides.lhcb.periodic_tasks: unknown key 'periodic_tasks', known are"
-            " periodic-tasks, limits, tasks. Did you mean periodic-tasks?",
+            " periodic-tasks, limits, tasks, sizes. Did you mean periodic-tasks?",
         ),
         (
             "common: {periodic-tasks: {Sweep: {}}}",

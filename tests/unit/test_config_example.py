@@ -15,10 +15,10 @@ from nonet.limits import Limit, LimitAddress
 from nonet.overrides import Overrides, override_problems
 from nonet.registry import Registry
 from nonet.retry import ExponentialBackoff
-from nonet.scheduler.limits import configured_limits
+from nonet.scheduler.limits import configured_admission, configured_limits
 from nonet.scheduler.plan import Entry, entries
 from nonet.schedules import CronSchedule, RRuleSchedule
-from nonet.task import Priority, Size
+from nonet.task import Isolation, Priority, Size
 
 
 @pytest.fixture
@@ -123,3 +123,15 @@ def test_its_overrides_hold_for_every_vo(config: Config, registry: Registry) -> 
         assert (found.soft_timeout, found.hard_timeout, found.dlq_eligible) == (60, 90, True)
         assert found.origins["priority"] == "common.tasks.RemoveFile.priority"
         assert found.origins["size"] == "class"
+
+
+def test_its_sizes_and_ceilings(config: Config, registry: Registry) -> None:
+    """A limit of memory for those with a process of their own; a class has a ceiling."""
+    overrides, pilots = Overrides.of(config), registry.get("SubmitPilots")
+    found = overrides.effective(pilots, "lhcb", Size.MEDIUM)
+    assert (found.isolation, found.memory_limit) == (Isolation.CHILD, 512 * 2**20)
+    assert found.origins["memory_limit"] == "common.sizes.medium.memory-limit"
+    assert overrides.effective(pilots, "lhcb").memory_limit is None
+    admission = configured_admission(config, registry)
+    assert (admission.namespace, admission.streams) == (500_000, {"background:small": 200_000})
+    assert admission.tasks == {"example_tasks:RemoveFile": 100_000}

@@ -109,7 +109,8 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
         (
             "retry_policy: {class: NoRetry}",
             ".retry_policy: unknown key 'retry_policy', known are priority, size, retry-policy,"
-            " soft-timeout, hard-timeout, dlq-eligible. Did you mean retry-policy?",
+            " soft-timeout, hard-timeout, dlq-eligible, isolation, memory-limit, cpu-limit."
+            " Did you mean retry-policy?",
         ),
         *(
             (
@@ -123,8 +124,23 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
                 "soft-timeout",
                 "hard-timeout",
                 "dlq-eligible",
+                "isolation",
+                "memory-limit",
+                "cpu-limit",
             )
         ),
+        ("isolation: thread", ".isolation: is 'thread', but must be loop, child or fresh"),
+        ("memory-limit: 512M", ".memory-limit: '512M' has an unknown unit: write MB or MiB"),
+        ("memory-limit: 1.5", ".memory-limit: 1.5 is no amount of memory: write bytes, or a numb"),
+        ("memory-limit: yes", ".memory-limit: True is no amount of memory"),
+        ("memory-limit: 31MiB", ".memory-limit: must be 32 MiB at least: a process needs so"),
+        ("cpu-limit: 1m", ".cpu-limit: must be a number of seconds, such as 60, without unit"),
+        (
+            "isolation: loop, memory-limit: 1GiB",
+            ".memory-limit: cannot hold with isolation loop, where many tasks share a process: "
+            "write child or fresh",
+        ),
+        ("isolation: loop, cpu-limit: 5", ".cpu-limit: cannot hold with isolation loop"),
         *(
             (f"soft-timeout: {value}", ".soft-timeout: must be ")
             for value in ("0", "-1", "yes", "'60'", ".nan", ".inf", "[1]", "31622401", "1m")
@@ -199,6 +215,60 @@ def test_a_mistake_in_an_override_is_reported(text: str, line: str) -> None:
     for start, end, at in [("common:", "", "common"), ("vo-overrides: {x:", "}", "vo-overrides.x")]:
         (problem,) = refusal(f"{start}\n {{tasks: {{T: {{\n {text}}}}}}}{end}")
         assert problem.startswith(f"c.yaml:3: {at}.tasks.T{line}"), problem
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("tiny: {}", ".tiny: unknown key 'tiny', known are small, medium, large"),
+        (
+            "larg: {}",
+            ".larg: unknown key 'larg', known are small, medium, large. Did you mean larg",
+        ),
+        ("large: ", ".large: must be a mapping; write {} for an empty one"),
+        (
+            "large: {priority: normal}",
+            ".large.priority: unknown key 'priority', known are soft-timeout, hard-timeout,"
+            " memory-limit, cpu-limit",
+        ),
+        ("large: {memory-limit: }", ".large.memory-limit: has no value: write one, or remove the"),
+        ("large: {memory-limit: 1GB 5}", ".large.memory-limit: '1GB 5' is no amount of memory"),
+        (
+            "large: {soft-timeout: 9, hard-timeout: 5}",
+            ".large.hard-timeout: must not be shorter than soft-timeout: 5 s < 9 s",
+        ),
+        *(
+            (
+                f"small: {{{key}: {value}}}",
+                f".small.{key}: cannot hold for small tasks, where many tasks share a process:"
+                " write it for the class under tasks",
+            )
+            for key, value in {"memory-limit": "1GiB", "cpu-limit": 5}.items()
+        ),
+    ],
+)
+def test_a_mistake_in_the_limits_of_a_size_is_reported(text: str, line: str) -> None:
+    """Where, what and why; under common and under a VO."""
+    for start, end, at in [("common:", "", "common"), ("vo-overrides: {x:", "}", "vo-overrides.x")]:
+        (problem,) = refusal(f"{start}\n {{sizes: {{\n {text}}}}}{end}")
+        assert problem.startswith(f"c.yaml:3: {at}.sizes{line}"), problem
+
+
+def test_mistakes_in_the_limits_of_small_tasks_are_reported_at_once() -> None:
+    """What cannot hold for them is no known key, so that one kind of mistake hides no other."""
+    text = """common:
+  sizes:
+    small: {memory-limit: 4Gb, cpu-limit: 3, soft_timeout: 5, hard-timeout: x}
+"""
+    why = "cannot hold for small tasks, where many tasks share a process: write it for the class"
+    assert sorted(refusal(text)) == [
+        f"c.yaml:3: common.sizes.small.cpu-limit: {why} under tasks",
+        "c.yaml:3: common.sizes.small.hard-timeout: must be a number of seconds, such as 60,"
+        " without unit or quotes",
+        f"c.yaml:3: common.sizes.small.memory-limit: {why} under tasks",
+        "c.yaml:3: common.sizes.small.soft_timeout: unknown key 'soft_timeout', known are"
+        " soft-timeout, hard-timeout. Did you mean soft-timeout?",
+    ]
 
 
 def test_an_override_is_a_mapping_of_a_named_class() -> None:

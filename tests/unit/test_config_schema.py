@@ -50,7 +50,12 @@ LIMIT = "common: {limits: {Job: {7: {%s}}}}"
         ("vos: [a, a]", ".vos: uniqueItems"),
         ("vos: [1]", ".vos[0]: type"),
         ("vos: ['']", ".vos[0]: minLength"),
-        ("admission: {}", ".admission: not allowed"),
+        ("admission: {namespace: 0}", ".admission.namespace: minimum"),
+        ("admission: {namespace: '5'}", ".admission.namespace: type"),
+        ("admission: {streams: {background: 5}}", ".admission.streams.background: enum"),
+        ("admission: {streams: {'normal:small': 0}}", ".streams.normal:small: minimum"),
+        ("admission: {tasks: {'': 5}}", ".admission.tasks.: minLength"),
+        ("common: {admission: {}}", ".common.admission: not allowed"),
         ("limits: {}", ".limits: not allowed"),
         ("common: ", ".common: type"),
         ("vo-overrides: {lhcb: {task: {}}}", ".vo-overrides.lhcb.task: not allowed"),
@@ -76,6 +81,15 @@ LIMIT = "common: {limits: {Job: {7: {%s}}}}"
         (TASK % "size: ", ".common.tasks.T.size: type"),
         (TASK % "retry_policy: {}", ".common.tasks.T.retry_policy: not allowed"),
         (TASK % "soft-timeout: 0", ".common.tasks.T.soft-timeout: exclusiveMinimum"),
+        (TASK % "isolation: thread", ".common.tasks.T.isolation: enum"),
+        (TASK % "memory-limit: 512M", ".common.tasks.T.memory-limit: pattern"),
+        (TASK % "memory-limit: 1.5", ".common.tasks.T.memory-limit: type"),
+        (TASK % "memory-limit: 1000", ".common.tasks.T.memory-limit: minimum"),
+        (TASK % "cpu-limit: 0", ".common.tasks.T.cpu-limit: exclusiveMinimum"),
+        ("common: {sizes: {tiny: {}}}", ".common.sizes.tiny: not allowed"),
+        ("common: {sizes: {large: }}", ".common.sizes.large: type"),
+        ("common: {sizes: {large: {priority: normal}}}", ".sizes.large.priority: not allowed"),
+        ("common: {sizes: {small: {cpu-limit: 5}}}", ".sizes.small.cpu-limit: not allowed"),
         (TASK % "dlq-eligible: 1", ".common.tasks.T.dlq-eligible: type"),
         (RETRY % "args: {}", "retry-policy: required"),
         (RETRY % "class: NoRetry, args: {max_retries: 3}", "retry-policy.args: maxProperties"),
@@ -138,7 +152,7 @@ def test_every_key_is_explained_to_whoever_writes_it() -> None:
     """An editor shows a sentence for each key that the file may have."""
     schema = json_schema()
     models = [schema, *(found for found in schema["definitions"].values() if "properties" in found)]
-    assert len(models) == 6
+    assert len(models) == 10
     for model in models:
         for key, found in model["properties"].items():
             assert found["description"].endswith("."), key

@@ -1,16 +1,21 @@
 """The tree of errors, and the names that an error suggests."""
 
 import inspect
+import pickle
 import re
+from typing import Any
 
 import pytest
 
 import nonet
 from nonet import errors
 from nonet.errors import (
+    CpuLimitExceeded,
     InvalidArgumentsError,
+    MemoryLimitExceeded,
     NonetError,
     RegistrationError,
+    TaskCrashed,
     TaskFailed,
     UnknownTaskError,
     masked,
@@ -108,6 +113,52 @@ def test_errors_carry_their_parts() -> None:
     failed = TaskFailed("dead", error_type="ValueError", reason="retries")
     assert (failed.error_type, failed.reason) == ("ValueError", "retries")
     assert issubclass(RegistrationError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind", "text"),
+    [
+        ({"signal": 11}, TaskCrashed, "its process was killed by signal 11 (SIGSEGV)"),
+        (
+            {"signal": 9},
+            TaskCrashed,
+            "its process was killed by signal 9 (SIGKILL): by the kernel if memory was short, or by"
+            " somebody",
+        ),
+        ({"signal": 99}, TaskCrashed, "its process was killed by signal 99"),
+        ({"exit_code": 1}, TaskCrashed, "its process exited with code 1"),
+        ({"exit_code": 0}, TaskCrashed, "its process exited with code 0"),
+        ({}, TaskCrashed, "its process ended, nobody knows how"),
+        (
+            {"signal": 9, "allowed": 512 * 2**20},
+            MemoryLimitExceeded,
+            "its process had more memory than its limit of 512 MiB",
+        ),
+        (
+            {"signal": 24, "allowed": 1.5},
+            CpuLimitExceeded,
+            "its process had more CPU time than its limit of 1.5 s",
+        ),
+    ],
+)
+def test_a_crash_says_how_the_process_ended(
+    ending: dict[str, Any], kind: type[TaskCrashed], text: str
+) -> None:
+    """Made of plain data, it has the parts that a retry policy looks at."""
+    error = kind(**ending)
+    assert str(error) == text
+    limit = {MemoryLimitExceeded: "memory", CpuLimitExceeded: "cpu"}.get(kind, "")
+    parts = {"signal": None, "exit_code": None, "limit": limit, "allowed": None} | ending
+    assert {name: getattr(error, name) for name in parts} == parts
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.__dict__) == (kind, text, error.__dict__)
+
+
+def test_a_crash_may_have_a_text_of_its_own() -> None:
+    """A subclass knows its limit, also where an author raises it."""
+    error = MemoryLimitExceeded("too much", allowed=5)
+    assert (str(error), error.limit, error.allowed) == ("too much", "memory", 5)
+    assert str(CpuLimitExceeded()) == "its process had more CPU time than its limit"
 
 
 @pytest.mark.parametrize(

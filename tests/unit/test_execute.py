@@ -16,7 +16,8 @@ from nonet.client import Client
 from nonet.injection import Injector
 from nonet.outcomes import Lost, Outcome, Succeeded
 from nonet.registry import Registry
-from nonet.stores.broker import Broker, Delivery
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
 from nonet.worker.attempt import Attempt
 from nonet.worker.execute import Tools, execute
 

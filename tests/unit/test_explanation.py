@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nonet.explanation import Explanation, Facts, LockHolder, Refusal, explain
+from nonet.explanation import Explanation, Facts, LockHolder, Needs, Peer, Refusal, explain
 from nonet.pauses import Pause
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
@@ -182,6 +182,27 @@ def queued(**known: Any) -> Facts:
             "delayed until 2026-07-01 12:00:20Z (in 20 s): attempt 2 follows after ValueError: no",
         ),
         (
+            facts(
+                "delayed",
+                due=NOW + 20,
+                used=2,
+                crashes=2,
+                crash_limit=3,
+                error="TaskCrashed: its process was killed by signal 11 (SIGSEGV)\nand so on",
+            ),
+            "retry",
+            "delayed until 2026-07-01 12:00:20Z (in 20 s): attempt 3 follows after TaskCrashed: "
+            "its process was killed by signal 11 (SIGSEGV) in attempt 2 (crash 2 of 3)",
+        ),
+        (
+            # It crashed before, and failed in another way last.
+            facts(
+                "delayed", due=NOW + 20, used=2, crashes=1, crash_limit=3, error="ValueError: no"
+            ),
+            "retry",
+            "delayed until 2026-07-01 12:00:20Z (in 20 s): attempt 3 follows after ValueError: no",
+        ),
+        (
             facts("delayed", due=NOW - 60),
             "promoter",
             "delayed: due for 1 min, but nobody moves it: no task-scheduler leads and no "
@@ -236,6 +257,44 @@ def test_the_first_cause_in_words(known: Facts, cause: str, text: str) -> None:
     assert found.text.startswith(found.state) and found.state == known.state
 
 
+@pytest.mark.parametrize(
+    ("known", "cause", "text"),
+    [
+        (
+            facts("running", worker="7@host", running_seconds=3, cancel="by ann@host 7: enough"),
+            "cancelling",
+            "running on 7@host for 3 s, cancelled by ann@host 7: enough",
+        ),
+        (
+            facts("running", worker="7@host", cancel="by ann", is_worker_alive=False),
+            "cancelling",
+            "running on 7@host for 0 s, cancelled by ann; that worker no longer answers: the task "
+            "ends when its lease has ended",
+        ),
+        (
+            queued(cancel="by ann"),
+            "cancelling",
+            "queued: cancelled by ann; it ends as soon as a worker reads it",
+        ),
+        (
+            queued(start_by=NOW + 61),
+            "queue",
+            "queued: next in line; 2 live workers of size small, none is asking for work now; it "
+            "expires in 1 min 1 s unless it is started (start_by)",
+        ),
+        (
+            queued(place="woken", start_by=NOW - 1),
+            "woken",
+            "queued: woken, a worker of size small will take it; it is about to expire (start_by)",
+        ),
+    ],
+)
+def test_what_ends_a_task_early(known: Facts, cause: str, text: str) -> None:
+    """Who cancelled it comes first; a deadline is told beside any cause."""
+    found = explain(known)
+    assert (found.cause, found.text) == (cause, text)
+
+
 def test_what_programs_need_is_not_only_in_the_text() -> None:
     """Lock, holders, number ahead, worker and time of a change are fields."""
     found = explain(parked(replace(RATE, ahead=2)))
@@ -244,3 +303,81 @@ def test_what_programs_need_is_not_only_in_the_text() -> None:
     assert explain(parked(MUTEX)).holders == (HOLDER,)
     assert explain(facts("running", worker="7@host")).worker == "7@host"
     assert explain(facts("done", is_ended=True)) == Explanation("t", "done", "ended", "done")
+
+
+OLD = Peer("1@old", layout=1, version="1.4")
+NEW = Peer("2@new", layout=1, version="2.0")
+IGNORANT = Peer("3@other", layout=1, build="0.9")
+SILENT = Peer("4@before", layout=None)
+FULL = replace(NEW, off="memory: 1 MiB free")
+
+
+@pytest.mark.parametrize(
+    ("peers", "needs", "cause", "text"),
+    [
+        (
+            (IGNORANT,) * 2,
+            Needs(),
+            "unknown",
+            "no live worker of size small knows x:T (2 workers with Nonet 0.9)",
+        ),
+        ((IGNORANT, OLD), Needs(), "queue", "next in line; 2 live workers"),
+        ((IGNORANT, SILENT), Needs(), "queue", "next in line; 2 live workers"),
+        (
+            (IGNORANT, OLD, OLD),
+            Needs(min_version="2.0"),
+            "unknown",
+            "x:T needs version 2.0, and no live worker of size small has it (2 workers: 1.4)",
+        ),
+        (
+            (replace(OLD, version=""),),
+            Needs(min_version="2.0"),
+            "unknown",
+            "x:T needs version 2.0, and no live worker of size small has it (1 worker: no version)",
+        ),
+        ((OLD, NEW), Needs(min_version="2.0"), "queue", "next in line"),
+        (
+            (NEW,),
+            Needs(layout=2),
+            "unknown",
+            "no live worker of size small reads its message, of layout 2 (1 worker up to 1)",
+        ),
+        (
+            (OLD, FULL),
+            Needs(),
+            "queue",
+            "next in line; 1 of 2 workers of size small takes nothing: memory: 1 MiB free (2@new)",
+        ),
+        (
+            (FULL, FULL),
+            Needs(),
+            "veto",
+            "next in line; 2 of 2 workers of size small take nothing: memory: 1 MiB free (2@new)",
+        ),
+    ],
+)
+def test_what_live_workers_know_is_told(
+    peers: tuple[Peer, ...], needs: Needs, cause: str, text: str
+) -> None:
+    """Whoever does not say what it knows might run anything."""
+    known = {"name": "x:T", "stream": "normal:small", "needs": needs, "workers": len(peers)}
+    found = explain(queued(**known, peers=peers))
+    assert (found.cause, found.text.startswith(f"queued: {text}")) == (cause, True), found.text
+
+
+def test_of_very_many_workers_nothing_is_concluded() -> None:
+    """Only some of them were looked at."""
+    found = explain(queued(name="x:T", workers=101, peers=(IGNORANT,) * 100))
+    assert found.cause == "queue"
+
+
+def test_who_could_run_what_was_handed_on() -> None:
+    """One by name, the others by their number; nobody if nobody can."""
+    back = {"due": NOW + 5, "blocker": "no worker knows x:T", "name": "x:T", "handed_on": 2}
+    found = explain(facts("waiting", **back, workers=3, peers=(IGNORANT, NEW, OLD)))
+    assert found.text == (
+        "waiting: handed back: no worker knows x:T; 2@new and 1 more can run it and are alive; "
+        "looked at again in 5 s"
+    )
+    found = explain(facts("waiting", **back, workers=1, peers=(IGNORANT,)))
+    assert (found.cause, found.until is not None) == ("unknown", True)

@@ -29,7 +29,7 @@ from nonet.message import (
 from nonet.signing import Signer
 
 DECODERS = [decode, decode_envelope, decode_result, decode_error]
-ENVELOPE = Envelope(VERSION, "id", "files:Audit", {"n": 1}, {"vo": "lhcb"}, 1.5, "p", "g")
+ENVELOPE = Envelope(VERSION, "id", "files:Audit", {"n": 1}, {"vo": "lhcb"}, 1.5, "p", "g", "1.4")
 RESULT = ResultDocument("files:Audit", 2, 3.5, [1], "ValueError", "no", "retries", "note")
 ERROR = ErrorDocument("retries", "ValueError", "no", "  File …", 3, 1.5)
 
@@ -59,14 +59,35 @@ def test_an_older_document_gets_the_defaults() -> None:
 
 def test_a_newer_document_is_readable() -> None:
     """A field that a later version appended is ignored, so that the task can be handed on."""
-    new = msgspec.msgpack.encode([2, "id", "files:Audit", {}, {}, 0.0, "", "", "more"])
+    new = msgspec.msgpack.encode([2, "id", "files:Audit", {}, {}, 0.0, "", "", "", "more"])
     assert decode_envelope(new).version == 2
+
+
+class FirstLayout(msgspec.Struct, array_like=True, frozen=True):
+    """How a worker reads an envelope that knows of no ``min_version``."""
+
+    version: int
+    id: str
+    name: str
+    args: dict[str, object]
+    labels: dict[str, object]
+    submitted: float
+    parent: str = ""
+    group: str = ""
+
+
+def test_an_older_worker_reads_what_needs_a_version() -> None:
+    """The field was appended, so the version of the layout stays."""
+    assert VERSION == 1
+    read = msgspec.msgpack.Decoder(FirstLayout).decode(encode(ENVELOPE))
+    assert (read.id, read.group) == ("id", "g")
 
 
 def test_the_wire_format_does_not_change() -> None:
     """Bytes that are in Redis during an upgrade mean the same afterwards."""
     assert encode(ENVELOPE).hex() == (
-        "9801a26964ab66696c65733a417564697481a16e0181a2766fa46c686362cb3ff8000000000000a170a167"
+        "9901a26964ab66696c65733a417564697481a16e0181a2766fa46c686362cb3ff8000000000000a170a167"
+        "a3312e34"
     )
     assert encode(pack(2**64)).hex() == "c70901010000000000000000"
     assert encode(pack(-(2**63) - 1)).hex() == "c70901ff7fffffffffffffff"
@@ -178,6 +199,7 @@ def test_only_the_envelope_of_its_own_task_is_opened() -> None:
         *(("submitted", value) for value in (-1.0, 1e12, float("nan"), float("inf"))),
         *(("parent", value) for value in ("a b", "x" * 129)),
         *(("group", value) for value in ("\0", "x" * 129)),
+        *(("min_version", value) for value in ("newest", "1." * 40 + "1")),
     ],
 )
 def test_an_envelope_has_nothing_odd_in_its_fields(field: str, value: object) -> None:

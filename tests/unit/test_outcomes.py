@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 
 from nonet.errors import (
+    AdmissionRejected,
     BrokerFullError,
     LeaseLostError,
     StopRetrying,
+    TaskCrashed,
     TaskRetryRequested,
     UnableToAcquireLockError,
 )
 from nonet.outcomes import (
+    Cancelled,
     ErrorSummary,
     Failed,
     HandedBack,
@@ -23,7 +26,7 @@ from nonet.outcomes import (
     shortened,
     summarize,
 )
-from nonet.retry import NoRetry, RetryPolicyBase
+from nonet.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -62,6 +65,7 @@ TABLE = [
     # outcome, policy, dlq_eligible → outcome, delay, reason, kept, started
     (Succeeded(7), NoRetry(), True, ("done", 0, "", False, True)),
     (Succeeded(None), IN_A_MINUTE, True, ("done", 0, "", False, True)),
+    (Cancelled("by ann"), IN_A_MINUTE, True, ("cancelled", 0, "cancelled", False, True)),
     (FAILED, NoRetry(), False, ("dead", 0, "retries", False, True)),
     (FAILED, NoRetry(), True, ("dead", 0, "retries", True, True)),
     (FAILED, IN_A_MINUTE, True, ("retry", 60, "", False, True)),
@@ -100,6 +104,19 @@ TABLE = [
         True,
         ("back", 5, "Redis is full: it cannot submit", False, True),
     ),
+    # Whoever is refused a submission comes again when he was told to.
+    (
+        Failed(AdmissionRejected(5, 5, 7, scope="task:a:A")),
+        NoRetry(),
+        True,
+        ("back", 7, "class a:A has 5 of at most 5 tasks", False, True),
+    ),
+    (
+        Failed(AdmissionRejected(5, 5, 1e9)),
+        NoRetry(),
+        True,
+        ("back", 300, "the namespace has 5 of at most 5 tasks", False, True),
+    ),
     (HandedBack("stopped"), IN_A_MINUTE, True, ("back", 0, "stopped", False, False)),
     (HandedBack("unknown", 5 * SECOND), NoRetry(), True, ("back", 5, "unknown", False, False)),
     (HandedBack("stopped", started=True), NoRetry(), True, ("back", 0, "stopped", False, True)),
@@ -132,11 +149,49 @@ def test_decide(
     assert (found.outcome, seconds, str(found.reason), found.keep, found.started) == expected
 
 
-def test_the_value_of_a_success_is_kept() -> None:
-    """What ``execute`` returned is what is settled."""
-    assert decide(Succeeded([1]), NoRetry(), 1, NOW, dlq_eligible=True) == Settlement(
-        "done", value=[1]
-    )
+@pytest.mark.parametrize(
+    ("outcome", "crashes", "expected"),
+    [
+        (FAILED, 2, ("dead", "retries", False)),
+        (Failed(TaskCrashed(signal=11), crashed=True), 0, ("dead", "retries", True)),
+        (Failed(TaskCrashed(signal=11), crashed=True), 2, ("dead", "crash", True)),
+        (HandedBack("its worker died", is_suspect=True), 0, ("dead", "worker-lost", True)),
+        (HandedBack("stopped"), 0, ("back", "stopped", False)),
+    ],
+)
+def test_a_settlement_tells_whether_a_process_died_with_the_task(
+    outcome: Failed | HandedBack, crashes: int, expected: tuple[str, str, bool]
+) -> None:
+    """So that what is kept of a dead task counts its last crash too."""
+    found = decide(outcome, NoRetry(), 1, NOW, dlq_eligible=False, crashes=crashes, deaths=9)
+    assert (found.outcome, found.reason, found.crashed) == expected
+
+
+@pytest.mark.parametrize(
+    ("outcome", "crashes", "deaths", "expected"),
+    [
+        (Failed(TaskCrashed(signal=9), crashed=True), 0, 0, "crash"),
+        (Failed(TaskCrashed(signal=9), crashed=True), 1, 0, "crash"),
+        (Failed(TaskCrashed(signal=9), crashed=True), 2, 0, "dead"),
+        (FAILED, 2, 9, "retry"),
+        (HandedBack("its fork server ended", is_suspect=True), 2, 0, "suspect"),
+        (HandedBack("its fork server ended", is_suspect=True), 0, 8, "suspect"),
+        (HandedBack("its fork server ended", is_suspect=True), 0, 9, "dead"),
+    ],
+)
+def test_processes_that_die_with_a_task_are_counted(
+    outcome: Failed | HandedBack, crashes: int, deaths: int, expected: str
+) -> None:
+    """Whatever its policy says: the third crash, or the tenth death of a worker, is the last."""
+    policy = ExponentialBackoff(base_delay_seconds=0, max_retries=50)
+    found = decide(outcome, policy, 1, NOW, dlq_eligible=True, crashes=crashes, deaths=deaths)
+    assert found.outcome == expected
+
+
+def test_a_success_needs_no_policy() -> None:
+    """It is done, whatever the class says of failures."""
+    found = decide(Succeeded([1]), NoRetry(), 1, NOW, dlq_eligible=True)
+    assert found == Settlement("done")
 
 
 def test_the_policy_gets_the_attempt_and_the_exception_itself() -> None:

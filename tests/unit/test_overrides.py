@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-from nonet import BaseTask, ExponentialBackoff, NoRetry, Priority, RetryPolicyBase, Size
-from nonet.config import parse_config
+from nonet import BaseTask, ExponentialBackoff, Isolation, NoRetry, Priority, RetryPolicyBase, Size
+from nonet.config import Config, parse_config
 from nonet.errors import ConfigurationError
-from nonet.overrides import CLASS, NONE, Overrides, override_problems
-from nonet.registry import Registry
+from nonet.overrides import CLASS, NONE, SIZE, Overrides, override_problems
+from nonet.registry import Registry, TaskClass
 
-FIELDS = ("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible")
+FIELDS = (
+    *("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible"),
+    *("isolation", "memory_limit", "cpu_limit"),
+)
 
 
 @dataclass
@@ -33,9 +39,25 @@ class Plain(BaseTask):
     async def execute(self) -> None: ...
 
 
+@dataclass
+class Shared(BaseTask):
+    isolation = Isolation.LOOP
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Limited(BaseTask):
+    cpu_limit = 5
+
+    async def execute(self) -> None: ...
+
+
 @pytest.fixture
 def registry() -> Registry:
     found = Registry()
+    found.add(Shared, "files")
+    found.add(Limited, "files")
     found.add(Remove, "files")
     found.add(Plain, "files")
     return found
@@ -63,7 +85,9 @@ def test_without_configuration_the_class_counts(registry: Registry) -> None:
         assert isinstance(effective.retry_policy, NoRetry)
         assert (effective.soft_timeout, effective.hard_timeout) == (None, None)
         assert effective.dlq_eligible is False
-        assert effective.origins == dict.fromkeys(FIELDS, CLASS)
+        assert effective.isolation == Isolation.CHILD
+        assert (effective.memory_limit, effective.cpu_limit) == (None, None)
+        assert effective.origins == dict.fromkeys(FIELDS, CLASS) | {"isolation": SIZE}
 
 
 def test_every_value_can_be_overridden(registry: Registry) -> None:
@@ -71,13 +95,16 @@ def test_every_value_can_be_overridden(registry: Registry) -> None:
     effective = overrides(
         said(
             "priority: realtime, size: large, retry-policy: {class: NoRetry}, soft-timeout: 1,"
-            " hard-timeout: 2, dlq-eligible: false"
+            " hard-timeout: 2, dlq-eligible: false, isolation: child, memory-limit: 64MiB,"
+            " cpu-limit: 3"
         )
     ).effective(registry.get("Remove"), "")
     assert (effective.priority, effective.size) == (Priority.REALTIME, Size.LARGE)
     assert effective.retry_policy == NoRetry()
     assert (effective.soft_timeout, effective.hard_timeout) == (1, 2)
     assert effective.dlq_eligible is False
+    assert effective.isolation == Isolation.CHILD
+    assert (effective.memory_limit, effective.cpu_limit) == (64 * 2**20, 3)
     assert effective.origins == {
         name: f"common.tasks.Remove.{name.replace('_', '-')}" for name in FIELDS
     }
@@ -172,6 +199,147 @@ def problems(registry: Registry, text: str) -> list[str]:
     return [f"{place}: {'.'.join(map(str, at))}: {reason}" for place, at, reason in found]
 
 
+# --- where an attempt runs, and what it may take --------------------------------------------------
+
+
+def made(registry: Registry | None = None, **attributes: Any) -> TaskClass:
+    """A class with these attributes, registered as files:Made."""
+
+    async def execute(self: Any) -> None: ...
+
+    return (registry or Registry()).add(
+        type("Made", (BaseTask,), attributes | {"execute": execute}), "files"
+    )
+
+
+SMALL, LARGE = {"size": Size.SMALL}, {"size": Size.LARGE}
+TASKS = "common: {tasks: {Made: {%s}}}"
+SIZES = "common: {sizes: {%s}}"
+AT = "common.tasks.Made"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text", "expected", "origin"),
+    [
+        (SMALL, "{}", Isolation.LOOP, SIZE),
+        ({}, "{}", Isolation.CHILD, SIZE),
+        (LARGE, "{}", Isolation.FRESH, SIZE),
+        ({}, TASKS % "size: small", Isolation.LOOP, SIZE),
+        (SMALL, TASKS % "size: large", Isolation.FRESH, SIZE),
+        (SMALL | {"isolation": "fresh"}, "{}", Isolation.FRESH, CLASS),
+        (LARGE | {"isolation": Isolation.LOOP}, "{}", Isolation.LOOP, CLASS),
+        (LARGE | {"isolation": "loop"}, TASKS % "isolation: child", Isolation.CHILD, f"{AT}.is"),
+        # A limit of a process cannot hold where many tasks share one.
+        (SMALL | {"memory_limit": "1GiB"}, "{}", Isolation.CHILD, CLASS),
+        (SMALL | {"cpu_limit": 5}, "{}", Isolation.CHILD, CLASS),
+        (SMALL, TASKS % "memory-limit: 1GiB", Isolation.CHILD, f"{AT}.memory-limit"),
+        (SMALL, TASKS % "cpu-limit: 5", Isolation.CHILD, f"{AT}.cpu-limit"),
+        (LARGE | {"memory_limit": "1GiB"}, "{}", Isolation.FRESH, SIZE),
+        # That of a size moves nobody, and holds for who is in a process of its own.
+        ({"isolation": "loop"}, SIZES % "medium: {memory-limit: 1GiB}", Isolation.LOOP, CLASS),
+        (SMALL, SIZES % "medium: {memory-limit: 1GiB}", Isolation.LOOP, SIZE),
+        # Another version of the class may not fit what was published: its limit holds all the same.
+        (SMALL | {"cpu_limit": 5}, TASKS % "isolation: loop", Isolation.CHILD, CLASS),
+    ],
+)
+def test_where_an_attempt_runs(
+    attributes: dict[str, Any], text: str, expected: Isolation, origin: str
+) -> None:
+    """The section of the class counts before the class, and that before its size."""
+    found = overrides(text).effective(made(**attributes), "")
+    assert found.isolation is expected
+    assert found.origins["isolation"].startswith(origin)
+
+
+def test_the_size_of_a_submission_counts() -> None:
+    """A label makes it one of another size, with the limits and the place of those."""
+    found = overrides(SIZES % "large: {memory-limit: 1GiB}, small: {hard-timeout: 5}")
+    task_class = made()
+    plain, large = found.effective(task_class, ""), found.effective(task_class, "", Size.LARGE)
+    assert (plain.size, plain.isolation, plain.memory_limit) == (Size.MEDIUM, Isolation.CHILD, None)
+    assert (large.size, large.isolation, large.memory_limit) == (Size.LARGE, "fresh", 2**30)
+    assert large.origins["size"] == SIZE
+    small = found.effective(task_class, "", Size.SMALL)
+    assert (small.isolation, small.hard_timeout, small.memory_limit) == (Isolation.LOOP, 5, None)
+    assert small.origins["hard_timeout"] == "common.sizes.small.hard-timeout"
+
+
+LIMITS = ("soft_timeout", "hard_timeout", "memory_limit", "cpu_limit")
+SECONDS, BYTES = st.integers(1, 4), st.integers(2**25, 2**25 + 3)
+SAID = st.fixed_dictionaries({}, optional=dict.fromkeys(LIMITS, SECONDS) | {"memory_limit": BYTES})
+ISOLATION = st.sampled_from([None, *Isolation])
+SAYS = st.tuples(SAID, ISOLATION).map(lambda drawn: (sound(*drawn), drawn[1]))
+PLACES = ("common", "vo")
+
+
+def sound(said: dict[str, int], isolation: Isolation | None) -> dict[str, int]:
+    """Without what nobody may say in one place."""
+    if isolation == Isolation.LOOP:
+        said = {name: said[name] for name in LIMITS[:2] if name in said}
+    if said.get("soft_timeout", 0) > said.get("hard_timeout", 4):
+        del said["soft_timeout"]
+    return said
+
+
+def written(said: dict[str, int], isolation: Isolation | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = {name.replace("_", "-"): value for name, value in said.items()}
+    return found | ({"isolation": isolation.value} if isolation else {})
+
+
+@settings(max_examples=300)
+@given(
+    of_class=SAYS,
+    size=st.sampled_from(Size),
+    of_tasks=st.fixed_dictionaries({}, optional=dict.fromkeys(PLACES, SAYS)),
+    of_sizes=st.fixed_dictionaries({}, optional=dict.fromkeys(PLACES, SAID)),
+)
+def test_who_says_it_last_counts(
+    of_class: tuple[dict[str, int], Isolation | None],
+    size: Size,
+    of_tasks: dict[str, tuple[dict[str, int], Isolation | None]],
+    of_sizes: dict[str, dict[str, int]],
+) -> None:
+    """Of the class's section, the class and the size, the first that says something holds.
+
+    A section of the VO replaces the common one; no limit of a process is promised in the loop.
+    """
+    registry = Registry()
+    by_class, isolation = of_class
+    task_class = made(registry, size=size, isolation=isolation, **by_class)
+    shares = Isolation.LOOP if size is Size.SMALL else None
+    of_sizes = {place: sound(said, shares) for place, said in of_sizes.items()}
+    config = document(of_tasks, of_sizes, size)
+    assume(not override_problems(config, registry))
+    found = Overrides.of(config).effective(task_class, "lhcb")
+    by_tasks, placed = of_tasks.get("vo", of_tasks.get("common", ({}, None)))
+    by_size = of_sizes.get("vo", of_sizes.get("common", {}))
+    is_loop = found.isolation is Isolation.LOOP
+    for name in LIMITS:
+        default = None if is_loop and name in LIMITS[2:] else by_size.get(name)
+        expected = by_tasks.get(name, by_class.get(name, default))
+        if name == "soft_timeout" and expected and found.hard_timeout:
+            expected = min(expected, found.hard_timeout)
+        assert getattr(found, name) == expected, name
+    if explicit := placed or isolation:
+        assert found.isolation is explicit
+    assert not (is_loop and (found.memory_limit or found.cpu_limit))
+
+
+def document(
+    of_tasks: dict[str, tuple[dict[str, int], Isolation | None]],
+    of_sizes: dict[str, dict[str, int]],
+    size: Size,
+) -> Config:
+    """The configuration that says so."""
+    sections: dict[str, Any] = {"common": {}, "vo": {}}
+    for name, (said, isolation) in of_tasks.items():
+        sections[name]["tasks"] = {"Made": written(said, isolation)}
+    for name, said in of_sizes.items():
+        sections[name]["sizes"] = {size.value: written(said)}
+    whole = {"common": sections["common"], "vo-overrides": {"lhcb": sections["vo"]}}
+    return parse_config(json.dumps(whole), "c.yaml")
+
+
 def test_good_names(registry: Registry) -> None:
     """A class is named by its full name, or by its own where that is unique."""
     assert problems(registry, "common: {tasks: {Remove: {}, 'files:Plain': {}}}") == []
@@ -187,7 +355,7 @@ def test_good_names(registry: Registry) -> None:
         (
             "vo-overrides:\n  lhcb:\n    tasks:\n      files:Plane: {}",
             "c.yaml:4: vo-overrides.lhcb.tasks.files:Plane: unknown task 'files:Plane'. "
-            "Did you mean files:Plain or files:Remove?",
+            "Did you mean files:Plain or files:Shared or files:Limited?",
         ),
         (
             "common:\n  tasks:\n    Remove: {}\n    'files:Remove': {}",
@@ -197,6 +365,16 @@ def test_good_names(registry: Registry) -> None:
             "common: {tasks: {Remove: {soft-timeout: 50}}}",
             "c.yaml:1: common.tasks.Remove.soft-timeout: is longer than the hard timeout of the "
             "class, 40 s: set hard-timeout",
+        ),
+        (
+            "common: {tasks: {Shared: {memory-limit: 1GiB}}}",
+            "c.yaml:1: common.tasks.Shared.memory-limit: cannot hold with isolation loop of the "
+            "class, where many tasks share a process: write 'isolation: child' beside it",
+        ),
+        (
+            "vo-overrides: {lhcb: {tasks: {Limited: {isolation: loop}}}}",
+            "c.yaml:1: vo-overrides.lhcb.tasks.Limited.isolation: must be child or fresh: "
+            "cpu_limit of the class cannot hold in the loop, where many tasks share a process",
         ),
     ],
 )

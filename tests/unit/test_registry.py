@@ -6,13 +6,22 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nonet import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, locks
+from nonet import (
+    BaseTask,
+    Isolation,
+    PeriodicBaseTask,
+    PeriodicVoAwareBaseTask,
+    Unique,
+    locks,
+    versions,
+)
 from nonet.errors import RegistrationError, UnknownTaskError
 from nonet.locks import BaseLock, LockedObjectType, MutexLock
 from nonet.registry import Registry, vos_from_entry_points
@@ -504,6 +513,11 @@ def test_arguments_are_ready_after_registration() -> None:
         ({"default_schedule": CronSchedule}, "an instance of a TaskScheduleBase"),
         ({"soft_timeout": 0}, "soft_timeout is 0, but must be seconds above 0, or None"),
         ({"soft_timeout": True}, "soft_timeout is True"),
+        (
+            {"start_by": 0},
+            "start_by is 0, but must be seconds or a timedelta above 0, at most ten years, or None",
+        ),
+        ({"start_by": datetime(2030, 1, 1)}, "start_by is datetime.datetime(2030, 1, 1, 0, 0)"),
         ({"hard_timeout": "60"}, "hard_timeout is '60'"),
         ({"hard_timeout": math.inf}, "hard_timeout is inf"),
         ({"hard_timeout": math.nan}, "hard_timeout is nan"),
@@ -511,6 +525,26 @@ def test_arguments_are_ready_after_registration() -> None:
             {"soft_timeout": 60, "hard_timeout": 30.5},
             "hard_timeout is 30.5 s, but must not be shorter than soft_timeout, 60 s",
         ),
+        ({"isolation": "thread"}, "isolation is 'thread', but must be a nonet.Isolation, or None"),
+        ({"isolation": True}, "isolation is True"),
+        ({"memory_limit": "512M"}, "memory_limit: '512M' has an unknown unit: write MB or MiB"),
+        ({"memory_limit": 1e9}, "memory_limit: 1000000000.0 is no amount of memory"),
+        ({"memory_limit": "512"}, "memory_limit is '512', but a process alone needs 32 MiB"),
+        ({"memory_limit": 0}, "memory_limit is 0, but a process alone needs 32 MiB"),
+        ({"cpu_limit": 0}, "cpu_limit is 0, but must be seconds above 0, or None"),
+        ({"cpu_limit": math.inf}, "cpu_limit is inf"),
+        (
+            {"isolation": Isolation.LOOP, "memory_limit": "1GiB"},
+            "memory_limit cannot hold with isolation LOOP, where many tasks share a process: use"
+            " CHILD or FRESH",
+        ),
+        (
+            {"unique": True},
+            "unique is True, but must be a nonet.Unique, as Unique.until_done(), or",
+        ),
+        ({"unique": Unique.until_start()}, "unique: of a periodic class _overlap says what"),
+        ({"unique": Unique.until_done(), "durable": True}, "unique: a durable task is kept in SQL"),
+        ({"isolation": "loop", "cpu_limit": 5}, "cpu_limit cannot hold with isolation LOOP"),
     ],
 )
 def test_attributes_of_the_wrong_kind_are_refused(attributes: dict[str, Any], problem: str) -> None:
@@ -523,12 +557,78 @@ def test_attributes_of_the_wrong_kind_are_refused(attributes: dict[str, Any], pr
         Registry().add(cls, "x")
 
 
+def needing(min_version: object, module: str = "needing") -> type[BaseTask]:
+    """A class of a module that needs a version of what brought it."""
+
+    async def execute(self: Any) -> None: ...
+
+    body = {"min_version": min_version, "execute": execute, "__module__": module}
+    return type("Needing", (BaseTask,), body)
+
+
+@pytest.mark.parametrize(
+    ("min_version", "problem"),
+    [
+        ("newest", "min_version is 'newest', but must be a version as in '1.4'"),
+        (1.4, "min_version is 1.4, but must be a version"),
+        ("2", "min_version: this class itself needs my.dist 2, here is 1"),
+        ("1.0.1.dev0", "this class itself needs my.dist 1.0.1.dev0, here is 1"),
+    ],
+)
+def test_a_version_that_no_worker_could_have_is_refused(
+    install: Install, min_version: object, problem: str
+) -> None:
+    """Not when the first task has been handed on for an hour."""
+    install("my.dist")
+    with pytest.raises(RegistrationError, match=re.escape(problem)):
+        Registry().add(needing(min_version), "x", "my.dist")
+
+
+def test_a_version_needs_a_distribution() -> None:
+    """Of a module that was not installed no two workers could be told apart."""
+    with pytest.raises(RegistrationError, match="module needing came with no installed"):
+        Registry().add(needing("1"), "x")
+
+
+def test_a_class_is_of_the_version_of_its_distribution(install: Install) -> None:
+    """That of its entry point, or of its module; older than what is needed is too old."""
+    install("my.dist")
+    install("needing")
+    registry = Registry()
+    of_entry = registry.add(needing("1"), "x", "my.dist")
+    of_module = registry.add(needing("0.9"), "y")
+    unknown = registry.add(Other, "z")
+    assert registry.versions() == {"x:Needing": "1", "y:Needing": "1", "z:Other": ""}
+    assert [of_entry.too_old_for(least) for least in ("", "0.9", "1.0")] == ["", "", ""]
+    assert of_entry.too_old_for("1.1") == "needs my.dist 1.1, here is 1"
+    assert of_module.too_old_for("2") == "needs needing 2, here is 1"
+    assert unknown.too_old_for("2") == "needs version 2, here it has none"
+    assert unknown.too_old_for("") == ""
+
+
+def test_a_shared_package_is_of_who_brought_the_module(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two distributions with one package only that counts whose file it is."""
+    install("one")
+    install("two")
+    import two  # type: ignore[import-not-found]
+
+    folder = Path(two.__file__).parent / "two-1.dist-info"
+    (folder / "RECORD").write_text("two.py,,\n")
+    monkeypatch.setattr(versions, "_distributions", lambda: {"two": ("one", "two")})
+    assert versions.distribution_of("two") == versions.Distribution("two", "1")
+    monkeypatch.setattr(versions, "_distributions", lambda: {"json": ("one", "two")})
+    assert versions.distribution_of("json") is None
+
+
 def test_names_of_priorities_and_sizes_will_do() -> None:
-    """The plain text of a priority or size is as good as the member."""
+    """The plain text of a priority, size or isolation is as good as the member."""
 
     class Plain(BaseTask):
         priority = "realtime"  # type: ignore[assignment]
         size = "small"  # type: ignore[assignment]
+        isolation = "child"  # type: ignore[assignment]
 
         async def execute(self) -> None: ...
 

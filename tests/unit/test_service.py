@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
 from nonet.errors import ServerUnreachableError
-from nonet.service import Stop, every
+from nonet.service import Stop, every, retrieve
 
 
 class Hasty(Stop):
@@ -130,3 +132,21 @@ async def test_a_request_to_drain_never_forces() -> None:
     assert stop.requested.is_set() and not stop.forced.is_set()
     stop.request()
     assert stop.forced.is_set()
+
+
+async def test_a_failure_that_concerns_nobody_is_no_story() -> None:
+    """A wait that fails when nobody waits for it any more is not logged by asyncio."""
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    async def wait() -> None:
+        raise ServerUnreachableError("it was frozen")
+
+    for expected in (0, 1):
+        task = asyncio.create_task(wait())
+        if expected == 0:
+            task.add_done_callback(retrieve)
+        await asyncio.wait({task})
+        del task
+        gc.collect()
+        assert len(told) == expected

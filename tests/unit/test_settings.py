@@ -29,6 +29,7 @@ def test_defaults() -> None:
     assert (found.concurrency, found.tasks, found.config) == (None, (), "")
     assert (found.config_poll, found.renew_interval) == (60, 10)
     assert (found.metrics_host, found.metrics_port) == ("0.0.0.0", 0)
+    assert (found.child_max_tasks, found.child_max_rss) == (1000, 0)
     assert found.sql_url() == f"sqlite+aiosqlite:///{found.state_dir}/nonet.db"
 
 
@@ -56,6 +57,14 @@ def test_signing_keys_come_from_a_file_too(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(ConfigurationError, match="NONET_SIGNING_KEYS: key 'new' has 12") as raised:
         load_settings()
     assert secret[:8] not in str(raised.value)
+
+
+def test_memory_is_written_in_bytes_or_with_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the environment, where all is text, and in code."""
+    monkeypatch.setenv("NONET_CHILD_MAX_RSS", "1.5GiB")
+    assert load_settings().child_max_rss == 1536 * 2**20
+    assert load_settings(child_max_rss=4096).child_max_rss == 4096
+    assert load_settings(child_max_rss="4096").child_max_rss == 4096
 
 
 def test_an_empty_variable_is_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,20 +129,28 @@ def test_a_misspelt_option_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"namespace": "a b"}, "NONET_NAMESPACE: "),
+        ({"namespace": "a b"}, "NONET_NAMESPACE: must be 1 to 64 characters of "),
         ({"namespace": "{a}"}, "NONET_NAMESPACE: "),
         ({"namespace": ""}, "NONET_NAMESPACE: "),
-        ({"concurrency": 0}, "NONET_CONCURRENCY: .*greater than or equal to 1"),
+        ({"concurrency": 0}, "NONET_CONCURRENCY: must be a whole number from 1 to 10000$"),
         ({"lease": 0}, "NONET_LEASE: "),
-        ({"lease": "long"}, "NONET_LEASE: .*valid number"),
+        ({"lease": "long"}, "NONET_LEASE: must be a number above 0"),
         ({"lock_ttl": 45}, r"lock_ttl \(45 s\) must be shorter than lease \(45 s\)"),
         ({"lease": 10}, r"lock_ttl \(30 s\) must be shorter than lease \(10 s\)"),
         ({"lock_recheck": 700}, r"lock_recheck \(700 s\) must not be longer than .*\(600 s\)"),
-        ({"dedup_ttl": 20}, "NONET_DEDUP_TTL: .*greater than 20"),
+        ({"lease": "inf"}, "NONET_LEASE: must be a number above 0"),
+        ({"load_ceiling": -1}, "NONET_LOAD_CEILING: must be a number from 0 to 1000000$"),
+        ({"on_overflow": "start"}, "NONET_ON_OVERFLOW: must be MODULE:FUNCTION, such as "),
+        ({"accept_unsigned": "maybe"}, "NONET_ACCEPT_UNSIGNED: must be true or false$"),
+        ({"metrics_host": ""}, "NONET_METRICS_HOST: must not be empty$"),
+        ({"dedup_ttl": 20}, "NONET_DEDUP_TTL: must be a number above 20"),
         ({"result_ttl": -1}, "NONET_RESULT_TTL: "),
         ({"message_limit": 5 * 1024 * 1024}, "NONET_MESSAGE_LIMIT: "),
-        ({"config_poll": 0.5}, "NONET_CONFIG_POLL: .*greater than or equal to 1"),
-        ({"metrics_port": 65536}, "NONET_METRICS_PORT: .*less than or equal to 65535"),
+        ({"config_poll": 0.5}, "NONET_CONFIG_POLL: must be a number from 1 to 1000000$"),
+        ({"metrics_port": 65536}, "NONET_METRICS_PORT: must be a whole number from 0 to 65535$"),
+        ({"child_max_tasks": -1}, "NONET_CHILD_MAX_TASKS: "),
+        ({"child_max_rss": "1G"}, "NONET_CHILD_MAX_RSS: '1G' has an unknown unit: write GB or GiB"),
+        ({"child_max_rss": -1}, "NONET_CHILD_MAX_RSS: -1 is no amount of memory"),
         ({"grace": -1, "worker_ttl": 0}, "NONET_WORKER_TTL: .*; NONET_GRACE: "),
     ],
 )

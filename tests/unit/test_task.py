@@ -29,7 +29,13 @@ from nonet.execution import enter_context, running_context
 from nonet.locks import BaseLock, encode_locks
 from nonet.registry import Registry
 from nonet.stores.broker import Broker
-from nonet.task import bind_submitter, current_submitter, declared_locks, unbind_submitter
+from nonet.task import (
+    FROM_CLASS,
+    bind_submitter,
+    current_submitter,
+    declared_locks,
+    unbind_submitter,
+)
 
 
 @dataclass
@@ -139,8 +145,10 @@ class Recorder:
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
+        start_by: Any = None,
+        unique: Any = None,
     ) -> str:
-        self.calls.append((task, at_time, id, labels, transaction))
+        self.calls.append((task, at_time, id, labels, transaction, start_by, unique))
         return "handle"
 
 
@@ -160,7 +168,12 @@ async def test_schedule_goes_to_the_application_that_opened_last() -> None:
     try:
         assert (
             await task.schedule(
-                at_time=instant, id="mine", labels={"vo": "lhcb"}, transaction="theirs"
+                at_time=instant,
+                id="mine",
+                labels={"vo": "lhcb"},
+                transaction="theirs",
+                start_by=30,
+                unique=None,
             )
             == "handle"
         )
@@ -169,8 +182,8 @@ async def test_schedule_goes_to_the_application_that_opened_last() -> None:
         assert current_submitter() is outer
     finally:
         unbind_submitter(outer)
-    assert inner.calls == [(task, instant, "mine", {"vo": "lhcb"}, "theirs")]
-    assert outer.calls == [(task, None, None, None, None)]
+    assert inner.calls == [(task, instant, "mine", {"vo": "lhcb"}, "theirs", 30, None)]
+    assert outer.calls == [(task, None, None, None, None, FROM_CLASS, FROM_CLASS)]
 
 
 def make_context() -> TaskContext:
@@ -287,3 +300,17 @@ def test_locks_that_are_no_list_of_locks_are_refused(given: Any) -> None:
 
     with pytest.raises(ValueError, match="must give a list of locks"):
         declared_locks(Odd())
+
+
+def test_locks_may_come_from_a_generator() -> None:
+    """`execution_locks` that yields its locks declares them all."""
+
+    class Yielding(BaseTask):
+        @property
+        def execution_locks(self) -> Any:
+            yield MutexLock("job", 1)
+            yield MutexLock("job", 2)
+
+        async def execute(self) -> None: ...
+
+    assert [lock.key for lock in declared_locks(Yielding())] == [1, 2]

@@ -21,7 +21,8 @@ from nonet.execution import enter_context
 from nonet.injection import Injector
 from nonet.outcomes import Failed, HandedBack, Lost, Succeeded
 from nonet.registry import Registry
-from nonet.stores.broker import Broker, Delivery
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
 from nonet.worker.attempt import Attempt
 from nonet.worker.execute import Tools, execute
 
@@ -241,13 +242,16 @@ async def tools() -> AsyncIterator[Tools]:
         async with Injector() as injector:
             yield Tools(
                 *(client, registry, injector, threads, 1024),
-                relock=lambda *_: None,
+                admit=nobody_refuses,
                 abandon=abandoned.append,
                 give_up=given_up.append,
             )
         goes_on.set()
     await client.aclose()
     await broker.aclose()
+
+
+async def nobody_refuses(attempt: Attempt, lines: str) -> None: ...
 
 
 def attempt_at(task: BaseTask, tools: Tools) -> Attempt:

@@ -13,7 +13,6 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -31,6 +30,8 @@ from nonet.errors import (
     UnknownTaskError,
     suggestion,
 )
+from nonet.loop import loop_factory
+from nonet.loop import run as run_in_loop
 from nonet.service import ExitCode
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ _CODES: dict[type[NonetError], ExitCode] = {
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata
+
         typer.echo(f"nonet {metadata.version('nonet')}")
         raise typer.Exit
 
@@ -98,7 +101,7 @@ def run(debug: bool, command: Command, *, in_spite_of_tasks: bool = False) -> No
     if debug:
         set_up_logging(debug)
     try:
-        run_to_the_end = _run_on if in_spite_of_tasks else asyncio.run
+        run_to_the_end = _run_on if in_spite_of_tasks else run_in_loop
         code = run_to_the_end(_to_the_end(command))
     except NonetError as error:
         if debug:
@@ -117,7 +120,7 @@ def _run_on(main: Coroutine[Any, Any, int]) -> int:
     Raised in a task that a task has started (``asyncio.gather`` does so), SystemExit and
     KeyboardInterrupt leave the loop beside being the result of that task.
     """
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         task = runner.get_loop().create_task(main)
         while True:
             try:
@@ -236,14 +239,22 @@ def names_of(task: str) -> tuple[str, str]:
     return task, task.rpartition(":")[2]
 
 
+def unknown_here(nonet: Nonet, name: str) -> tuple[str, str] | None:
+    """If no class of this name is known here: that it is so, and what is near; None: there is one.
+
+    Also None where no classes are known at all.
+    """
+    known = {item.name for item in registry_here(nonet)}
+    if not known or name in {part for item in known for part in names_of(item)}:
+        return None
+    return f"task class {name!r} is not registered here", suggestion(name, known)
+
+
 def warn_of_unknown(nonet: Nonet, names: Iterable[str]) -> None:
     """A misspelt class selects nothing, and would look as if it did."""
-    known = {item.name for item in registry_here(nonet)}
-    written = {name for item in known for name in names_of(item)}
     for name in names:
-        if known and name not in written:
-            problem = f"task class {name!r} is not registered here.{suggestion(name, known)}"
-            typer.echo(f"warning: {printable(problem)}", err=True)
+        if (unknown := unknown_here(nonet, name)) is not None:
+            typer.echo(f"warning: {printable(unknown[0] + '.' + unknown[1])}", err=True)
 
 
 def settings_options(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.amounts import format_bytes
 from nonet.cli.common import (
     Debug,
     Json,
@@ -241,6 +242,7 @@ class _Installation:
             "enabled": sum(entry.enabled for entry in checked.entries),
             "limits": len(checked.limits),
             "overrides": sum(len(section.tasks) for _, _, section in checked.config.sections),
+            "ceilings": checked.ceilings,
             "vos": self.vos(checked.config),
         }
 
@@ -254,6 +256,7 @@ class _Installation:
             f"{_count(found['entries'], 'periodic entry', 'periodic entries')}"
             f"{f' ({off} disabled)' if off else ''}, {_count(found['limits'], 'limit')}, "
             f"{_count(found['overrides'], 'task override')}, "
+            f"{_count(found['ceilings'], 'ceiling') + ', ' if found['ceilings'] else ''}"
             f"{'VOs ' + ', '.join(found['vos']) if found['vos'] else 'no VO'}"
         )
 
@@ -303,7 +306,7 @@ def _print_view(found: dict[str, Any], as_json: bool) -> None:
         return
     print_fields({name: found[name] for name in ("task", "vo", "source")})
     print_text("")
-    _print_rows([{**row, "value": _in_words(row["value"])} for row in found["values"]])
+    _print_rows([{**row, "value": _in_words(**row)} for row in found["values"]])
     for item in found["dropped"]:
         of_vo = f" for VO {item['vo']}" if item["vo"] else ""
         print_text(f"\nno entries{of_vo}: dropped by {item['by']}")
@@ -317,10 +320,12 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     print_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
-def _in_words(value: Any) -> Any:
+def _in_words(name: str, value: Any, **_: Any) -> Any:
+    if name == "memory_limit" and value is not None:
+        return format_bytes(value)
     if not isinstance(value, dict):
         return value
-    said = ", ".join(f"{name}={item!r}" for name, item in value["args"].items())
+    said = ", ".join(f"{field}={item!r}" for field, item in value["args"].items())
     return f"{value['class']}({said})"
 
 

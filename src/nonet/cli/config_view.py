@@ -23,13 +23,16 @@ from nonet.scheduler.plan import Entry, describe, entries
 from nonet.schedules import CatchUp, Overlap
 from nonet.stores.leadership import Leader
 from nonet.stores.publication import Published
-from nonet.stores.results import WorkerStatus
+from nonet.stores.workers import WorkerStatus
 from nonet.task import PeriodicBaseTask, task_locks
 
 # Workers apply what is published within 2 s.
 _LAG = timedelta(seconds=10)
 _NOTHING = Published("", "", "", "", None, "", "", None)
-_NAMES = ("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible")
+_NAMES = (
+    *("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible"),
+    *("isolation", "memory_limit", "cpu_limit"),
+)
 
 
 @dataclass(frozen=True, slots=True)

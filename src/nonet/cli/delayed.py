@@ -92,7 +92,7 @@ def cancel(
             if dry_run:
                 number = sum([len(page) async for page in cancellation.find(selection)])
             else:
-                number = await cancellation.cancel_all(selection, who(), reason)
+                number = (await cancellation.cancel_all(selection, who(), reason)).number
             if task and not number:
                 warn_of_unknown(nonet, [task])
         if as_json:
@@ -188,7 +188,7 @@ def _selection(
     """
     from nonet.stores.cancellation import Selection
 
-    labels = dict(_label(pair) for pair in label or [])
+    labels = labels_of(label)
     if ids and (task or labels or every or dry_run):
         raise ConfigurationError(
             "tasks are named, so neither --all, --dry-run nor filters have a meaning: leave out "
@@ -202,11 +202,19 @@ def _selection(
     return None if ids else Selection(task or "", labels, ("delayed",))
 
 
-def _label(pair: str) -> tuple[str, str]:
-    name, equals, value = pair.partition("=")
-    if not (name and equals):
-        raise ConfigurationError(f"--label {pair!r} must be NAME=VALUE")
-    return name, value
+def labels_of(pairs: list[str] | None) -> dict[str, str]:
+    """The labels of ``--label NAME=VALUE``.
+
+    Raises:
+        ConfigurationError: one is not written so.
+    """
+    labels = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise ConfigurationError(f"--label {pair!r} must be NAME=VALUE")
+        labels[name] = value
+    return labels
 
 
 def _row(item: TaskStatus) -> dict[str, Any]:

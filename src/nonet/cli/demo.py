@@ -12,7 +12,6 @@ from nonet.cli.common import Debug, Json, StateDir, run
 from nonet.cli.output import print_json, printable
 from nonet.errors import NonetError
 from nonet.service import ExitCode
-from nonet.settings import load_settings
 
 
 def demo(
@@ -34,6 +33,7 @@ def demo(
     # What these bring takes longer than `--help` needs.
     from nonet.cli import demo_view
     from nonet.demo.run import run_demo
+    from nonet.settings import load_settings
 
     async def command() -> int:
         state = load_settings(state_dir=state_dir).state_dir

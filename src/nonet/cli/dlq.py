@@ -34,6 +34,7 @@ from nonet.cli.output import (
     print_table,
     print_text,
     printable,
+    usage_in_words,
 )
 from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.service import ExitCode, who
@@ -573,6 +574,14 @@ def _print_letter(document: dict[str, Any]) -> None:
     print_fields(document)
     if texts["history"]:
         print_text("\nattempts")
-        print_table([], [list(attempt.values()) for attempt in texts["history"]])
+        print_table([], [_attempt_cells(attempt) for attempt in texts["history"]])
     if texts["traceback"]:
         print_text(f"\n{texts['traceback']}")
+
+
+def _attempt_cells(attempt: dict[str, Any]) -> list[Any]:
+    """One attempt for people; what it took stands last."""
+    from nonet.message import Usage
+
+    taken = Usage(*(attempt.get(name) for name in ("wall", "cpu", "rss")))
+    return [attempt.get(name) for name in ("attempt", "at", "error")] + [usage_in_words(taken)]

@@ -11,9 +11,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from nonet.amounts import format_bytes
+
+if TYPE_CHECKING:
+    from nonet.message import Usage
 
 # Wider than any row: a terminal wraps a long line more legibly than a table folds its cells, and
 # ids stay whole for copying.
@@ -57,6 +62,24 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     for row in rows:
         table.add_row(*(Text(cell(value)) for value in row))
     Console(width=_UNLIMITED_WIDTH, highlight=False).print(table)
+
+
+def usage_in_words(usage: Usage) -> str:
+    """What an attempt took, as far as it is known.
+
+    >>> from nonet.message import Usage
+    >>> usage_in_words(Usage(61.25, 12.5, 200 * 2**20)), usage_in_words(Usage(0.5))
+    ('61.250 s, CPU 12.500 s, memory 200 MiB', '0.500 s')
+    """
+    return ", ".join(
+        word
+        for word in (
+            f"{usage.wall:.3f} s" if usage.wall is not None else "",
+            f"CPU {usage.cpu:.3f} s" if usage.cpu is not None else "",
+            f"memory {format_bytes(usage.rss)}" if usage.rss is not None else "",
+        )
+        if word
+    )
 
 
 def print_text(text: str) -> None:
@@ -120,6 +143,8 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: plain(getattr(value, name)) for name in names}
+    if hasattr(value, "__struct_fields__"):  # msgspec's
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
     if hasattr(value, "model_fields_set"):  # pydantic's mark; importing it here would cost more
         return {name: plain(item) for name, item in value}
     return str(value)

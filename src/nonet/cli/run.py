@@ -21,10 +21,12 @@ from nonet.cli import (
     tasks,
     views,
 )
+from nonet.cli.cancel import cancel
 from nonet.cli.common import Version
 from nonet.cli.demo import demo
 from nonet.cli.doctor import doctor
 from nonet.cli.events import events
+from nonet.cli.workers import workers
 
 app = typer.Typer(
     add_completion=False,
@@ -45,8 +47,9 @@ app.command()(tasks.classes)
 app.command("list")(tasks.list_)
 app.command()(tasks.status)
 app.command()(locks.explain)
+app.command()(cancel)
 app.command()(views.queues)
-app.command()(views.workers)
+app.command()(workers)
 app.command()(views.groups)
 app.add_typer(locks.app, name="locks")
 app.add_typer(limits.app, name="limits")

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from nonet.app import Nonet
 from nonet.cli.common import (
     Debug,
     MetricsPort,
@@ -18,8 +17,6 @@ from nonet.cli.common import (
     set_up_logging,
     settings_options,
 )
-from nonet.health import answering_probes
-from nonet.service import stop_on_signals
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -45,6 +42,10 @@ def schedule(
     Settings come from NONET_… variables; Redis from NONET_REDIS_URL. Exit codes: 0 stopped,
     2 configuration, 3 Redis unreachable, 143 second signal.
     """
+    from nonet.app import Nonet  # what these bring takes longer than the help needs
+    from nonet.health import answering_probes
+    from nonet.service import stop_on_signals
+
     set_up_logging(debug)
     options = settings_options(tasks, namespace, state_dir)
 

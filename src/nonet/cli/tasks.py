@@ -24,8 +24,9 @@ from nonet.cli.common import (
     say,
     set_up_logging,
 )
-from nonet.cli.output import print_fields, print_json, print_rows, print_text
+from nonet.cli.output import print_fields, print_json, print_rows, print_text, usage_in_words
 from nonet.errors import (
+    AdmissionRejected,
     InvalidArgumentsError,
     NonetError,
     NotFoundError,
@@ -103,6 +104,12 @@ def submit(
         str | None,
         typer.Option(metavar="ID", help="Your own id; submitting one again is the same task."),
     ] = None,
+    start_by: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", help="It expires if it has not been started by then, from now."
+        ),
+    ] = None,
     label: Annotated[
         list[str] | None,
         typer.Option(
@@ -122,11 +129,14 @@ def submit(
 ) -> None:
     """Submit one task and print its id.
 
-    Exit codes: 0 submitted (with --wait: done), 1 the awaited task failed or has not ended,
-    2 wrong name or arguments (nothing was submitted), 3 Redis unreachable.
+    Exit codes: 0 submitted (with --wait: done), 1 the awaited task failed or has not ended, or a
+    ceiling allows no more tasks (nothing was submitted; --json prints its numbers), 2 wrong name or
+    arguments (nothing was submitted), 3 Redis unreachable.
     """
 
     async def command() -> int:
+        from nonet.task import FROM_CLASS
+
         nonet = application(tasks, namespace, state_dir)
         name, built = _build(nonet, task, args, kwargs)
         labels = _labels(name, label or [])
@@ -134,7 +144,19 @@ def submit(
         async with nonet:
             if isinstance(when, timedelta):
                 when = await nonet.broker.now() + when
-            handle = await nonet.submit(built, at_time=when, id=id, labels=labels)
+            try:
+                handle = await nonet.submit(
+                    built,
+                    at_time=when,
+                    id=id,
+                    labels=labels,
+                    start_by=FROM_CLASS if start_by is None else start_by,
+                )
+            except AdmissionRejected as error:
+                if as_json:
+                    names = ("scope", "active", "ceiling", "retry_after")
+                    print_json({name: getattr(error, name) for name in names})
+                raise
             return await _report(nonet, handle, wait, as_json)
 
     run(debug, command)
@@ -208,10 +230,19 @@ def status(
         if as_json:
             print_json(found)
         else:
-            print_fields(dataclasses.asdict(found))
+            print_fields(dataclasses.asdict(found) | _counted(found))
         return ExitCode.OK
 
     run(debug, command)
+
+
+def _counted(found: TaskStatus) -> dict[str, Any]:
+    """What people read of deaths, of which most tasks know none, and of what an attempt took."""
+    return {
+        "worker_deaths": found.worker_deaths or None,
+        "crashes": found.crashes or None,
+        "usage": usage_in_words(found.usage) if found.usage else None,
+    }
 
 
 def _no_live_task(state: str | None, task: str | None) -> str:

@@ -1,4 +1,4 @@
-"""``task-run queues|workers|groups``: what goes on in a namespace."""
+"""``task-run queues|groups``: what goes on in a namespace."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from nonet.pauses import in_words, of_task
 from nonet.service import ExitCode
 
 if TYPE_CHECKING:
+    from nonet.stores.admission import Load
     from nonet.stores.groups import GroupStatus
 
 
@@ -26,6 +27,10 @@ def queues(
 
     Nothing is started of streams that are paused, see 'task-run paused'.
     Row 'delayed' counts the tasks that wait for their time, for a retry or for a lock.
+    Column 'desired' says how many workers all that can run now of a size would use, as the
+    leading scheduler counts it each second, for autoscalers.
+    Column 'active' counts the tasks that have not ended, of which 'ceiling' allows so many: what
+    would be one more is refused. Other ceilings have rows of their own.
     """
 
     async def command() -> int:
@@ -33,16 +38,25 @@ def queues(
             found = await nonet.client.results.queues()
             delayed = await nonet.client.results.delayed()
             pauses = await nonet.controls.load()
+            desired = await nonet.demands.published()
+            loads = {item.scope: item for item in await nonet.admission.loads()}
         rows: list[dict[str, Any]] = [
             {
                 "queue": (name := f"{item.priority}:{item.size}"),
                 **dataclasses.asdict(item),
                 "paused": of_task(pauses, name, "") is not None,
+                "desired": desired.get(item.size),
+                **_load_row(loads.get(f"stream:{name}")),
             }
             for item in found
         ]
         later = dict.fromkeys(rows[0]) | {"queue": "delayed", "depth": delayed, "running": 0}
-        print_rows([*rows, later], as_json, "")
+        others = [
+            dict.fromkeys(rows[0]) | {"queue": item.scope} | _load_row(item)
+            for item in loads.values()
+            if item.ceiling is not None and not item.scope.startswith("stream:")
+        ]
+        print_rows([*rows, later, *others], as_json, "")
         if classes := [item.what for item in pauses if item.what.startswith("task:")]:
             words = ", ".join(in_words(what) for what in classes)
             typer.echo(f"paused, too: {words}; see 'task-run paused'", err=True)
@@ -51,21 +65,8 @@ def queues(
     run(debug, command)
 
 
-def workers(
-    as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Show the workers that are registered."""
-
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await nonet.client.results.workers()
-        print_rows([dataclasses.asdict(item) for item in found], as_json, "no worker is registered")
-        return ExitCode.OK
-
-    run(debug, command)
+def _load_row(load: Load | None) -> dict[str, Any]:
+    return {"active": load.active if load else 0, "ceiling": load.ceiling if load else None}
 
 
 def groups(

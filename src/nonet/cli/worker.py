@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import os
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from nonet import runfiles
-from nonet.app import Nonet
 from nonet.cli.common import (
     Debug,
     MetricsPort,
@@ -23,33 +14,20 @@ from nonet.cli.common import (
     Tasks,
     Version,
     run,
-    say,
     set_up_logging,
     settings_options,
 )
-from nonet.errors import ConfigurationError, NotFoundError
-from nonet.health import answering_probes
-from nonet.service import DRAIN_SIGNAL, ExitCode, stop_on_signals
-from nonet.settings import Settings, load_settings
-from nonet.task import Size
-from nonet.worker.worker import Worker
 
-logger = logging.getLogger(__name__)
+# As in `nonet.task.Size`, which brings more than the help needs.
+SizeName = Literal["small", "medium", "large"]
+
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-_POLL_SECONDS = 0.05
-_ENDS: dict[int | None, str] = {
-    None: "gone without an exit code: killed?",
-    ExitCode.OK: "drained",
-    ExitCode.FAILED: "cut off by the grace",
-    ExitCode.SECOND_SIGNAL: "ended at once by a second signal",
-}
 
 
 @app.command()
 def work(
     size: Annotated[
-        Size | None, typer.Option(help="Which tasks to run.", show_default="required")
+        SizeName | None, typer.Option(help="Which tasks to run.", show_default="required")
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -59,6 +37,33 @@ def work(
         float | None,
         typer.Option(min=0, help="Seconds for running tasks after SIGTERM.", show_default="25"),
     ] = None,
+    minimum: Annotated[
+        int | None,
+        typer.Option(
+            "--min", min=0, help="A fleet: so many workers at least.", show_default="1 with --max"
+        ),
+    ] = None,
+    maximum: Annotated[
+        int | None,
+        typer.Option("--max", min=1, help="A fleet: so many workers at most, as work overflows."),
+    ] = None,
+    idle_exit: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Seconds without any task after which a worker ends.",
+            show_default="in a fleet 60, else never",
+        ),
+    ] = None,
+    max_lifetime: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Seconds after which a worker drains, a tenth more or less; a fleet replaces it.",
+            show_default="no limit",
+        ),
+    ] = None,
+    fleet_line: Annotated[int | None, typer.Option(hidden=True)] = None,
     drain: Annotated[
         bool,
         typer.Option(
@@ -84,108 +89,38 @@ def work(
     1 cut off by the grace, 2 configuration, 3 Redis unreachable, 143 second signal. With --drain
     the largest code of the workers that it stopped; 1 also if one still runs at the timeout or was
     killed, 4 if there is none.
+
+    With --max it is a fleet: it starts and ends workers of its own, as there is work for them.
+    SIGHUP replaces them one by one; its exit code is their largest.
     """
+    from nonet.cli import working  # what it brings takes longer than the help needs
+    from nonet.task import Size
+
     set_up_logging(debug)
+    chosen = None if size is None else Size(size)
     if drain:
-        if (concurrency, grace, tasks, metrics_port) != (None, None, None, None):
+        other = (concurrency, grace, tasks, metrics_port, minimum, maximum, idle_exit, max_lifetime)
+        if any(value is not None for value in other):
             raise typer.BadParameter(
-                "--concurrency, --grace, --tasks and --metrics-port mean nothing with --drain"
+                "options other than --size, --timeout, --namespace and --state-dir mean nothing "
+                "with --drain"
             )
-        run(debug, lambda: _drain(size, timeout, namespace, state_dir))
-    if size is None:
+        run(debug, lambda: working.drain(chosen, timeout, namespace, state_dir))
+    if chosen is None:
         raise typer.BadParameter("missing: name a size, or --drain", param_hint="--size")
     if timeout is not None:
         raise typer.BadParameter("means something with --drain only", param_hint="--timeout")
-    wanted = size
     options = settings_options(tasks, namespace, state_dir)
-
-    async def command() -> int:
-        application = Nonet.from_settings(**options, grace=grace, metrics_port=metrics_port)
-        settings = application.settings
-        signals = stop_on_signals(settings.grace)
-        async with application, application.injector() as injector, signals as stop:
-            for problem in application.dependency_problems(injector):
-                logger.error("%s", problem)
-            worker = application.worker(wanted, injector, concurrency=concurrency)
-            probes = answering_probes(settings.metrics_host, settings.metrics_port, worker.report)
-            async with probes:
-                with _announced(settings, wanted, worker) as announced:
-                    code = await worker.run(stop)
-                    if announced is not None:
-                        announced.ended(code)
-                    return code
-
-    run(debug, command, in_spite_of_tasks=True)
-
-
-@contextmanager
-def _announced(settings: Settings, size: Size, worker: Worker) -> Iterator[runfiles.RunFile | None]:
-    """The worker's run file; None if there can be none, which keeps no worker from its work."""
-    about = runfiles.RunningWorker(
-        settings.namespace, size, os.getpid(), worker.id, runfiles.place()
-    )
-    with ExitStack() as stack:
-        announced = None
-        try:
-            announced = stack.enter_context(runfiles.announced(_directory(settings), about))
-        except OSError as error:
-            logger.warning("no run file, so --drain will not find this worker: %s", error)
-        yield announced
-
-
-def _directory(settings: Settings) -> Path:
-    return settings.state_dir / "run"
-
-
-# ---- --drain ------------------------------------------------------------------------------------
-
-
-async def _drain(
-    size: Size | None, timeout: float | None, namespace: str | None, state_dir: Path | None
-) -> int:
-    settings = load_settings(**settings_options(None, namespace, state_dir))
-    left = runfiles.running(_directory(settings), settings.namespace, size)
-    if not left:
-        raise NotFoundError(
-            f"no {f'{size} ' if size else ''}worker of namespace {settings.namespace} runs here "
-            f"(run files: {_directory(settings)})"
-        )
-    for item in left:
-        _ask(item)
-    codes: list[int] = []
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while left:
-        for item in [item for item in left if item.ended()]:
-            left.remove(item)
-            codes.append(_tell(item))
-        if left and deadline is not None and time.monotonic() >= deadline:
-            for item in left:
-                say(f"{_name(item)} still runs after {timeout:g} s; it drains on")
-            codes.append(ExitCode.FAILED)
-            break
-        if left:
-            await asyncio.sleep(_POLL_SECONDS)
-    return max(codes)
-
-
-def _ask(item: runfiles.Watched) -> None:
-    try:
-        item.signal(DRAIN_SIGNAL)
-    except PermissionError:
-        raise ConfigurationError(
-            f"{_name(item)} is of another user: drain it as that one"
-        ) from None
-
-
-def _tell(item: runfiles.Watched) -> int:
-    """Say how a worker ended; the exit code that this means."""
-    code = item.exit_code()
-    typer.echo(f"{_name(item)}: {_ENDS.get(code, f'exit code {code}')}")
-    return ExitCode.FAILED if code is None else code
-
-
-def _name(item: runfiles.Watched) -> str:
-    return f"worker {item.worker.incarnation} (pid {item.worker.pid})"
+    if minimum is not None or maximum is not None:
+        least = 1 if minimum is None else minimum
+        most = max(least, 1) if maximum is None else maximum
+        if most < least:
+            raise typer.BadParameter(f"is less than --min {least}", param_hint="--max")
+        fleet = working.Fleet(chosen, least, most, concurrency, idle_exit, max_lifetime, debug)
+        run(debug, lambda: working.supervise(fleet, {**options, "grace": grace}, metrics_port))
+    ends = working.Ends(idle_exit, max_lifetime, fleet_line)
+    options |= {"grace": grace, "metrics_port": metrics_port}
+    run(debug, lambda: working.work(chosen, concurrency, ends, options), in_spite_of_tasks=True)
 
 
 def main() -> None:

@@ -7,12 +7,16 @@ installation edit, in the form of the decision record. It is read as a whole or 
 from __future__ import annotations
 
 from nonet.config.models import (
+    SHARED,
+    AdmissionConfig,
     Config,
     Leftovers,
     Location,
     RetryPolicyConfig,
     ScheduleConfig,
+    Section,
     SectionConfig,
+    SizesConfig,
     TaskConfig,
     TaskOverride,
     dotted,
@@ -28,13 +32,17 @@ from nonet.config.schema import json_schema
 from nonet.config.wording import unknown_argument, value_reason
 
 __all__ = [
+    "SHARED",
+    "AdmissionConfig",
     "Config",
     "Leftovers",
     "Location",
     "Problem",
     "RetryPolicyConfig",
     "ScheduleConfig",
+    "Section",
     "SectionConfig",
+    "SizesConfig",
     "TaskConfig",
     "TaskOverride",
     "dotted",

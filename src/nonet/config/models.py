@@ -22,13 +22,16 @@ from pydantic import (
     StrictStr,
     ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 
+from nonet.amounts import UNITS, format_bytes, parse_bytes
 from nonet.config.wording import unknown_argument, value_reason
 from nonet.errors import ConfigurationError, suggestion
 from nonet.limits import LimitRule, read_limits, written_limits
+from nonet.locks import MOST_ITEMS
 from nonet.outcomes import summarize
 from nonet.retry import RetryPolicyBase
 from nonet.schedules import (
@@ -39,7 +42,7 @@ from nonet.schedules import (
     schedule_class,
     zone,
 )
-from nonet.task import Priority, Size
+from nonet.task import LEAST_MEMORY_LIMIT, Isolation, Priority, Size
 
 Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
 Location: TypeAlias = tuple[str | int, ...]
@@ -47,6 +50,7 @@ Location: TypeAlias = tuple[str | int, ...]
 MOST_SECONDS = 366 * 86_400
 MOST_JITTER_SECONDS = 86_400
 MOST_CAUGHT_UP = 1_000
+SHARED = "where many tasks share a process"
 
 # Where a document comes from: the context of its validation.
 WRITTEN = "written"
@@ -70,6 +74,30 @@ _Seconds: TypeAlias = Annotated[
 ]
 _Jitter: TypeAlias = Annotated[
     Annotated[StrictFloat, Field(ge=0, le=MOST_JITTER_SECONDS, allow_inf_nan=False)] | None, _Given
+]
+
+
+def _memory(value: object) -> int:
+    found = parse_bytes(value)  # type: ignore[arg-type]  # it refuses what does not fit
+    if found < LEAST_MEMORY_LIMIT:
+        raise ValueError(f"must be {format_bytes(LEAST_MEMORY_LIMIT)} at least: a process needs so")
+    return found
+
+
+_Memory: TypeAlias = Annotated[
+    Annotated[
+        int,
+        BeforeValidator(_memory),
+        WithJsonSchema(
+            {
+                "type": ["integer", "string"],
+                "minimum": LEAST_MEMORY_LIMIT,
+                "pattern": rf"^ *[0-9]+(\.[0-9]+)? ?({'|'.join(UNITS)})? *$",
+            }
+        ),
+    ]
+    | None,
+    _Given,
 ]
 _Count: TypeAlias = Annotated[Annotated[StrictInt, Field(ge=1, le=MOST_CAUGHT_UP)] | None, _Given]
 
@@ -192,6 +220,8 @@ class TaskOverride(Section):
     Attributes:
         soft_timeout: seconds after which an attempt is cancelled.
         hard_timeout: seconds after which one is given up that did not end when cancelled.
+        memory_limit: bytes that the process of an attempt may have.
+        cpu_limit: seconds of CPU time that an attempt may use.
     """
 
     priority: Annotated[Priority | None, _Given] = None
@@ -203,14 +233,99 @@ class TaskOverride(Section):
     soft_timeout: _Seconds = Field(default=None, alias="soft-timeout")
     hard_timeout: _Seconds = Field(default=None, alias="hard-timeout")
     dlq_eligible: Annotated[StrictBool | None, _Given] = Field(default=None, alias="dlq-eligible")
+    # The order matters: limits are checked with `isolation`.
+    isolation: Annotated[Isolation | None, _Given] = None
+    memory_limit: _Memory = Field(default=None, alias="memory-limit")
+    cpu_limit: _Seconds = Field(default=None, alias="cpu-limit")
 
     @field_validator("hard_timeout")
     @classmethod
     def _not_before_soft(cls, value: float | None, info: ValidationInfo) -> float | None:
-        soft = info.data.get("soft_timeout")
-        if value is not None and soft is not None and value < soft:
-            raise ValueError(f"must not be shorter than soft-timeout: {value:g} s < {soft:g} s")
+        return _not_shorter(value, info.data.get("soft_timeout"))
+
+    @field_validator("memory_limit", "cpu_limit")
+    @classmethod
+    def _can_hold(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("isolation") == Isolation.LOOP:
+            raise ValueError(f"cannot hold with isolation loop, {SHARED}: write child or fresh")
         return value
+
+
+class SmallConfig(Section):
+    """What is said of size small under ``sizes``: limits of classes that have none of their own.
+
+    Attributes:
+        soft_timeout, hard_timeout: as in `TaskOverride`.
+    """
+
+    # The order matters: `hard_timeout` is checked with `soft_timeout`.
+    soft_timeout: _Seconds = Field(default=None, alias="soft-timeout")
+    hard_timeout: _Seconds = Field(default=None, alias="hard-timeout")
+
+    @field_validator("hard_timeout")
+    @classmethod
+    def _not_before_soft(cls, value: float | None, info: ValidationInfo) -> float | None:
+        return _not_shorter(value, info.data.get("soft_timeout"))
+
+
+class SizeConfig(SmallConfig):
+    """The same of a size whose attempts have a process each: limits of this, too.
+
+    Attributes:
+        memory_limit, cpu_limit: as in `TaskOverride`.
+    """
+
+    memory_limit: _Memory = Field(default=None, alias="memory-limit")
+    cpu_limit: _Seconds = Field(default=None, alias="cpu-limit")
+
+
+class SizesConfig(Section):
+    """``sizes: {medium: {memory-limit: 512MiB}}``; a size that is not there has no limits."""
+
+    small: SmallConfig = SmallConfig()
+    medium: SizeConfig = SizeConfig()
+    large: SizeConfig = SizeConfig()
+
+    def get(self, size: Size) -> SmallConfig:
+        """What is said of a size."""
+        found: SmallConfig = getattr(self, size)
+        return found
+
+
+def _not_shorter(hard: float | None, soft: float | None) -> float | None:
+    if hard is not None and soft is not None and hard < soft:
+        raise ValueError(f"must not be shorter than soft-timeout: {hard:g} s < {soft:g} s")
+    return hard
+
+
+STREAMS = tuple(f"{priority}:{size}" for priority in Priority for size in Size)
+
+
+def _stream(name: str) -> str:
+    if name not in STREAMS:
+        known = ", ".join(STREAMS)
+        raise ValueError(f"unknown stream, known are {known}.{suggestion(name, STREAMS)}")
+    return name
+
+
+_Ceiling: TypeAlias = Annotated[StrictInt, Field(ge=1, le=MOST_ITEMS)]
+_Stream: TypeAlias = Annotated[
+    StrictStr, AfterValidator(_stream), WithJsonSchema({"type": "string", "enum": list(STREAMS)})
+]
+
+
+class AdmissionConfig(Section):
+    """``admission: {namespace: 100000, tasks: {RemoveFile: 5000}}``; what is not there has none.
+
+    Attributes:
+        namespace: of all tasks together.
+        streams: by ``priority:size``.
+        tasks: by class.
+    """
+
+    namespace: Annotated[_Ceiling | None, _Given] = None
+    streams: dict[_Stream, _Ceiling] = Field(default_factory=dict)
+    tasks: dict[Name, _Ceiling] = Field(default_factory=dict)
 
 
 def _distinct_names(entries: list[TaskConfig]) -> list[TaskConfig]:
@@ -238,6 +353,7 @@ class SectionConfig(Section):
     Attributes:
         limits: one rule for each limiter that is written there.
         tasks: by class; one that a VO names replaces the common one as a whole for this VO.
+        sizes: limits by size; one that a VO names replaces the common one as a whole, as above.
     """
 
     periodic_tasks: dict[
@@ -247,6 +363,7 @@ class SectionConfig(Section):
         tuple[LimitRule, ...], BeforeValidator(_limit_rules), PlainSerializer(written_limits)
     ] = ()
     tasks: dict[Name, TaskOverride] = Field(default_factory=dict)
+    sizes: SizesConfig = SizesConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +387,13 @@ class Config(Section):
         vos: virtual organisations, besides those named under `vo_overrides`.
         common: what holds for the installation and for every VO.
         vo_overrides: per VO; a class named there replaces its common entries for this VO.
+        admission: how many tasks there may be at a time before a submission is refused.
     """
 
     vos: list[Name] = Field(default_factory=list)
     common: SectionConfig = SectionConfig()
     vo_overrides: dict[Name, SectionConfig] = Field(default_factory=dict, alias="vo-overrides")
+    admission: AdmissionConfig = AdmissionConfig()
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)
     _leftovers: Leftovers = PrivateAttr(Leftovers())

@@ -10,7 +10,9 @@ from pydantic import ValidationError
 
 from nonet.config.document import Document
 from nonet.config.models import (
+    SHARED,
     WRITTEN,
+    AdmissionConfig,
     Config,
     Leftovers,
     Location,
@@ -18,6 +20,9 @@ from nonet.config.models import (
     ScheduleConfig,
     Section,
     SectionConfig,
+    SizeConfig,
+    SizesConfig,
+    SmallConfig,
     TaskConfig,
     TaskOverride,
     dotted,
@@ -27,7 +32,7 @@ from nonet.errors import ConfigurationError, suggestion
 
 Problem = tuple[str, Location, str]
 
-_LATER_SECTIONS = frozenset({"admission"})
+_ON_TOP = {field.alias or name for name, field in Config.model_fields.items()}
 _IN_SECTIONS = {field.alias or name for name, field in SectionConfig.model_fields.items()}
 
 
@@ -102,11 +107,14 @@ def _sound(document: dict[Any, Any], wrong: Iterable[Location]) -> Config:
 
 def _whole(location: Location) -> int:
     """How much of a path leads to a part that says nothing false when it is left out."""
+    if location[:1] == ("admission",):
+        return 3
     section = {"common": 1, "vo-overrides": 2}.get(str(location[0]), 0) if location else 0
     if not section or len(location) <= section:
         return section or 1
-    # A class with its overrides or all its entries; an object with its limits.
-    return section + {"tasks": 2, "periodic-tasks": 2, "limits": 3}.get(str(location[section]), 1)
+    # A class with its overrides or all its entries; a size or an object with its limits.
+    parts = {"tasks": 2, "periodic-tasks": 2, "sizes": 2, "limits": 3}
+    return section + parts.get(str(location[section]), 1)
 
 
 def _remove(node: Any, path: Location) -> None:
@@ -234,21 +242,28 @@ def _reason(details: Any) -> str:
 
 
 def _unknown_key(location: Location) -> str:
-    key = str(location[-1])
-    if key in _LATER_SECTIONS and len(location) in (1, 2, 3):
-        return f"this version does not know the section {key!r} yet: remove it"
-    fields = _model_at(location[:-1]).model_fields
-    known = [field.alias or name for name, field in fields.items()]
+    key, model = str(location[-1]), _model_at(location[:-1])
+    if model is SmallConfig and key in _keys(SizeConfig):
+        return f"cannot hold for small tasks, {SHARED}: write it for the class under tasks"
+    known = _keys(model)
     reason = f"unknown key {key!r}, known are {', '.join(known)}."
     if len(location) == 1 and key in _IN_SECTIONS:
         return f"{reason} Write it under common, or under a VO of vo-overrides"
+    if key in _ON_TOP and model is SectionConfig:
+        return f"{reason} Write it at the top, beside common"
     return reason + suggestion(key, known)
+
+
+def _keys(model: type[Section]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _model_at(location: Location) -> type[Section]:
     match location:
         case ():
             return Config
+        case ("admission", *_):
+            return AdmissionConfig
         case ("common", *inside) | ("vo-overrides", _, *inside):
             pass
     match inside:
@@ -260,5 +275,11 @@ def _model_at(location: Location) -> type[Section]:
             return TaskOverride
         case ["tasks", _, "retry-policy"]:
             return RetryPolicyConfig
+        case ["sizes"]:
+            return SizesConfig
+        case ["sizes", "small"]:
+            return SmallConfig
+        case ["sizes", _]:
+            return SizeConfig
         case _:
             return ScheduleConfig

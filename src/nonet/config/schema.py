@@ -23,16 +23,32 @@ Schema = dict[str, Any]
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors understand
 
+_MEMORY_LIMIT = (
+    "Memory that the process of an attempt may have: bytes, or with a unit, such as 512MiB."
+)
+_CPU_LIMIT = "Seconds of CPU time that an attempt may use."
+_TIMES = {
+    "soft-timeout": "Seconds after which an attempt is cancelled.",
+    "hard-timeout": "Seconds after which an attempt is given up; not below soft-timeout.",
+}
+
 _DESCRIPTIONS: dict[str, dict[str, str]] = {
     "Config": {
         "vos": "Virtual organisations, besides those named under vo-overrides.",
         "common": "What holds for the installation and for every VO.",
         "vo-overrides": "Per VO; a class named there replaces its common entry for this VO.",
+        "admission": "How many tasks there may be before a submission is refused.",
+    },
+    "AdmissionConfig": {
+        "namespace": "All tasks together.",
+        "streams": "Per stream, such as background:small: its tasks.",
+        "tasks": "Per class (Class, or category:Class): its tasks.",
     },
     "SectionConfig": {
         "periodic-tasks": "Per class (Class, or category:Class): a list of entries.",
         "limits": "Object type, then key or 'default', then limiters, or actions with limiters.",
         "tasks": "Per class (Class, or category:Class): what holds instead of its attributes.",
+        "sizes": "Per size: limits of the classes that have none of their own.",
     },
     "TaskConfig": {
         "name": "Tells the entries of one class apart. May be missing when there is one.",
@@ -57,6 +73,21 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "soft-timeout": "Seconds after which an attempt is cancelled.",
         "hard-timeout": "Seconds after which an attempt is given up; not below soft-timeout.",
         "dlq-eligible": "true: kept in SQL when it has failed for good.",
+        "isolation": "Where an attempt runs: loop (in the worker's process), child (in a child"
+        " process, which runs others after it) or fresh (in one of its own).",
+        "memory-limit": _MEMORY_LIMIT,
+        "cpu-limit": _CPU_LIMIT,
+    },
+    "SizesConfig": {
+        "small": "Limits of small classes. Of time only: they share a process.",
+        "medium": "Limits of medium classes.",
+        "large": "Limits of large classes.",
+    },
+    "SmallConfig": _TIMES,
+    "SizeConfig": {
+        **_TIMES,
+        "memory-limit": _MEMORY_LIMIT,
+        "cpu-limit": _CPU_LIMIT,
     },
     "RetryPolicyConfig": {
         "class": "NoRetry, ExponentialBackoff, or a policy that a package of tasks defines.",

@@ -57,6 +57,11 @@ def place_reason(location: Sequence[Any], details: Mapping[str, Any]) -> str:
     kind, value = details["type"], details.get("input")
     advice = ""
     match tuple(location):
+        case ("admission", *_) if kind == "greater_than_equal":
+            return (
+                "must be at least 1; leave it out to have no ceiling. To stop a class, pause it: "
+                "task-run pause --help"
+            )
         case ("vos",) if kind == "list_type":
             return _vos_wanted(value)
         case (_, *_, "periodic-tasks", _) if kind == "list_type":
@@ -65,7 +70,10 @@ def place_reason(location: Sequence[Any], details: Mapping[str, Any]) -> str:
             advice = _schedule_wanted(value)
         case (_, *_, "tasks", _, "retry-policy") if kind in _MAPPINGS and isinstance(value, str):
             advice = f"{{class: {value}}}"
-        case (*above, "soft-timeout" | "hard-timeout" | "jitter") if "args" not in above:
+        case (
+            *above,
+            "soft-timeout" | "hard-timeout" | "cpu-limit" | "jitter",
+        ) if "args" not in above:
             return value_reason(details, " of seconds, such as 60")
     if advice and len(advice) <= _LONGEST_ADVICE:
         return f"must be a mapping: write {advice}"

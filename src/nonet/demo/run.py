@@ -17,7 +17,7 @@ from nonet.demo.tasks import Audited, AuditTree, DiskSlots, HashFile, read_repor
 from nonet.demo.workspace import workspace
 from nonet.errors import ConfigurationError, NonetError
 from nonet.service import Stop, stop_on_signals
-from nonet.settings import Settings
+from nonet.settings import plain_settings
 from nonet.stores.groups import callback_id
 from nonet.task import Size
 
@@ -115,7 +115,7 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
         progress("starting the server and the daemons", 0, 0)
         async with (
             stop_on_signals() as stop,
-            Nonet(_settings(values)) as app,
+            Nonet(plain_settings(**values)) as app,
             running(_COMMANDS, environment, directory) as daemons,
         ):
             audit = _Audit(app, progress)
@@ -214,15 +214,6 @@ async def _unless_stopped(
             for task in left:
                 task.cancel()
             _, left = await asyncio.wait(left, timeout=_POLL_SECONDS)
-
-
-def _settings(values: dict[str, str]) -> Settings:
-    """Settings made of these and the defaults; the environment and ``.env`` have no say."""
-    defaults = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in Settings.model_fields.items()
-    }
-    return Settings(**{**defaults, **values})
 
 
 def _home(state_dir: Path) -> Path:

@@ -98,6 +98,15 @@ class Injector:
         """
         return list(self._recipe(function, values).problems)
 
+    def is_needed(self, function: Provider, values: tuple[type, ...] = ()) -> bool:
+        """Whether `open` would provide anything, or refuse.
+
+        Parameters:
+            values: the types that it would be given values for.
+        """
+        recipe = self._recipe(function, values)
+        return bool(recipe.arguments or recipe.problems)
+
     def open(
         self, function: Provider, values: Mapping[type, object] | None = None
     ) -> AbstractAsyncContextManager[dict[str, object]]:

@@ -12,17 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from nonet.config import Config, problems_error
+from nonet.config import AdmissionConfig, Config, problems_error
 from nonet.errors import ConfigurationError
 from nonet.limits import Limit, LimitAddress
 from nonet.outcomes import summarize
 from nonet.overrides import override_problems
 from nonet.registry import Registry
 from nonet.scheduler.entry_arguments import argument_problems, refusal
-from nonet.scheduler.limits import configured_limits
+from nonet.scheduler.limits import ceilings_by_scope, configured_admission, configured_limits
 from nonet.scheduler.plan import Entry, PeriodicClass, all_vos, entries, periodic_classes
 from nonet.service import who
 from nonet.sources import Source
+from nonet.stores.admission import Admission, ceilings_version
 from nonet.stores.leadership import DeposedError
 from nonet.stores.limits import Limits, limits_version
 from nonet.stores.publication import Publication
@@ -40,13 +41,21 @@ class Checked:
     Attributes:
         entries: all periodic entries, disabled ones too.
         limits: all limits, by their addresses.
+        admission: all ceilings, those of classes by their full names.
         warnings: what is fine and still may not be meant.
     """
 
     config: Config
     entries: list[Entry]
     limits: Mapping[LimitAddress, Limit]
+    admission: AdmissionConfig
     warnings: tuple[str, ...] = ()
+
+    @property
+    def ceilings(self) -> int:
+        """How many ceilings there are."""
+        found = self.admission
+        return (found.namespace is not None) + len(found.streams) + len(found.tasks)
 
     @property
     def version(self) -> str:
@@ -76,6 +85,7 @@ def check(config: Config, registry: Registry, vos: Iterable[str] = ()) -> Checke
 def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
     found: list[Entry] = []
     limits: dict[LimitAddress, Limit] = {}
+    admission = AdmissionConfig()
     problems: list[str] = []
     vos = tuple(vos)
     classes = periodic_classes(registry)
@@ -88,6 +98,8 @@ def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
     with _noting(problems):
         limits = configured_limits(config, {name.rpartition(":")[2] for name in names})
     with _noting(problems):
+        admission = configured_admission(config, registry)
+    with _noting(problems):
         if wrong := override_problems(config, registry):
             raise problems_error(wrong)
     if problems:
@@ -98,7 +110,7 @@ def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
             f"{', '.join(lacking)}: nothing is planned, because no VO is configured: list them"
             " under vos"
         )
-    return Checked(config, planned, limits, tuple(warnings))
+    return Checked(config, planned, limits, admission, tuple(warnings))
 
 
 def _that_can_be_made(found: Iterable[Entry], registry: Registry) -> tuple[list[Entry], list[str]]:
@@ -148,6 +160,7 @@ class ConfigurationLoop:
         source: Source,
         fits: Callable[[Config], Checked],
         limits: Limits,
+        admission: Admission,
         publication: Publication,
         adopt: Callable[[list[Entry]], None],
     ) -> None:
@@ -156,6 +169,7 @@ class ConfigurationLoop:
         self._source = source
         self._fits = fits
         self._limits = limits
+        self._admission = admission
         self._publication = publication
         self._adopt_them = adopt
         self._read_at = 0.0
@@ -194,6 +208,11 @@ class ConfigurationLoop:
     def is_known_in(self, term: str) -> bool:
         """Whether what this leader goes by is as new as what the leader before it went by."""
         return term == self._known_in
+
+    @property
+    def is_published(self) -> bool:
+        """Whether Redis has all that holds now."""
+        return self._known_in != "" and self._reported == (self._known_in, self.problem)
 
     async def _read(self) -> None:
         try:
@@ -262,6 +281,11 @@ class ConfigurationLoop:
             if not await self._limits.publish(term, current.limits, who()):
                 raise DeposedError
             logger.info("limits published: %d", len(current.limits))
+        ceilings = ceilings_by_scope(current.admission)
+        if await self._admission.published() != ceilings_version(ceilings):
+            if not await self._admission.publish(term, ceilings, who()):
+                raise DeposedError
+            logger.info("ceilings published: %d", len(ceilings))
         if self._reported != (term, self.problem):
             if not await self._publication.report(term, self.problem, who()):
                 raise DeposedError

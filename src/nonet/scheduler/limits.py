@@ -1,11 +1,13 @@
-"""Which limits a configuration sets, once all types and classes are known. Pure."""
+"""Which limits and ceilings a configuration sets, once all types and classes are known. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from nonet.config import Config, Location, problems_error
+from nonet.config import AdmissionConfig, Config, Location, problems_error
+from nonet.errors import UnknownTaskError
 from nonet.limits import Limit, LimitAddress, find_problem, resolve_limits
+from nonet.registry import Registry
 
 
 def configured_limits(config: Config, task_classes: Collection[str]) -> dict[LimitAddress, Limit]:
@@ -28,6 +30,38 @@ def configured_limits(config: Config, task_classes: Collection[str]) -> dict[Lim
     if problems:
         raise problems_error((config.where(at), at, reason) for at, reason in problems.items())
     return limits
+
+
+def configured_admission(config: Config, registry: Registry) -> AdmissionConfig:
+    """The ceilings of the configuration, those of classes by their full names.
+
+    Raises:
+        ConfigurationError: all problems at once, each with its path in the configuration.
+    """
+    tasks: dict[str, int] = {}
+    written: dict[str, str] = {}
+    problems: dict[Location, str] = {}
+    for name, ceiling in config.admission.tasks.items():
+        at = ("admission", "tasks", name)
+        try:
+            full = registry.get(name).name
+        except UnknownTaskError as error:
+            problems[at] = str(error)
+            continue
+        if full in tasks:
+            problems[at] = f"is the same class as {written[full]!r}: write it once"
+        tasks[full], written[full] = ceiling, name
+    if problems:
+        raise problems_error((config.where(at), at, reason) for at, reason in problems.items())
+    return config.admission.model_copy(update={"tasks": tasks})
+
+
+def ceilings_by_scope(admission: AdmissionConfig) -> dict[str, int]:
+    """The ceilings as they are published, by ``namespace``, ``stream:…`` and ``task:…``."""
+    of_streams = {f"stream:{name}": ceiling for name, ceiling in admission.streams.items()}
+    of_tasks = {f"task:{name}": ceiling for name, ceiling in admission.tasks.items()}
+    of_all = {"namespace": admission.namespace} if admission.namespace is not None else {}
+    return {**of_all, **of_streams, **of_tasks}
 
 
 def _of_empty(config: Config, task_classes: Collection[str]) -> Iterator[tuple[Location, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nonet.errors import (
@@ -18,7 +19,7 @@ from nonet.errors import (
     ServerUnreachableError,
 )
 from nonet.settings import Settings
-from nonet.stores.broker import Submission
+from nonet.stores.submissions import Submission
 
 if TYPE_CHECKING:
     from nonet.stores.outbox import Outbox
@@ -65,8 +66,12 @@ class Relay:
     async def _relay(self, outbox: Outbox) -> None:
         # Read once: what is marked with it leaves the queries below, whatever happens to Redis.
         epoch = await outbox.epoch()
-        await self._hand_over_all(outbox, epoch, again=False)
-        await self._hand_over_all(outbox, epoch, again=True)
+        await self._hand_over_all(outbox, epoch, "", partial(outbox.due, epoch, again=False))
+        await self._hand_over_all(outbox, epoch, " again", partial(outbox.due, epoch, again=True))
+        # Nobody has accepted these: a ceiling may refuse them, and then they wait for room.
+        await self._hand_over_all(
+            outbox, epoch, " of submitters that died", outbox.orphans, admitted=False
+        )
         if time.monotonic() >= self._review_at:
             closed, lost = await outbox.review(epoch)
             self._review_at = time.monotonic() + self._review_seconds
@@ -75,35 +80,45 @@ class Relay:
                     "durable tasks: %d rows of ended ones deleted, %d lost ones found", closed, lost
                 )
 
-    async def _hand_over_all(self, outbox: Outbox, epoch: int, *, again: bool) -> None:
+    async def _hand_over_all(
+        self,
+        outbox: Outbox,
+        epoch: int,
+        which: str,
+        page_of: Callable[..., Awaitable[list[Submission]]],
+        *,
+        admitted: bool = True,
+    ) -> None:
         handed = refused = 0
         # What is handed over leaves the query; what is refused stays at its beginning.
-        while page := await outbox.due(epoch, again=again, skip=refused):
-            taken = await self._hand_over(outbox, page, epoch)
+        while page := await page_of(skip=refused):
+            taken = await self._hand_over(outbox, page, epoch, admitted)
             handed += taken
             refused += len(page) - taken
         if handed:
-            logger.info("durable tasks: %d handed over%s", handed, " again" if again else "")
+            logger.info("durable tasks: %d handed over%s", handed, which)
 
-    async def _hand_over(self, outbox: Outbox, page: list[Submission], epoch: int) -> int:
+    async def _hand_over(
+        self, outbox: Outbox, page: list[Submission], epoch: int, admitted: bool
+    ) -> int:
         """Hand over a page, or what is good of it; how many tasks that were."""
         now = time.monotonic()
         page = [item for item in page if self._retry_at.get(item.id, now) <= now]
         if not page:
             return 0
         try:
-            await outbox.hand_over(page, epoch)
+            await outbox.hand_over(page, epoch, admitted=admitted)
         except _ABOUT_THE_SERVER:
             raise
         except NonetError:
-            return sum([await self._is_taken(outbox, item, epoch) for item in page])
+            return sum([await self._is_taken(outbox, item, epoch, admitted) for item in page])
         for item in page:
             self._retry_at.pop(item.id, None)
         return len(page)
 
-    async def _is_taken(self, outbox: Outbox, item: Submission, epoch: int) -> bool:
+    async def _is_taken(self, outbox: Outbox, item: Submission, epoch: int, admitted: bool) -> bool:
         try:
-            await outbox.hand_over([item], epoch)
+            await outbox.hand_over([item], epoch, admitted=admitted)
         except _ABOUT_THE_SERVER:
             raise
         except NonetError as error:  # this one alone must not hold up the others

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from croniter import CroniterError, croniter
-
 from nonet.errors import ConfigurationError
 from nonet.schedules.wallclock import WallClockSchedule, zone
 
@@ -54,6 +52,8 @@ class CronSchedule(WallClockSchedule):
         keep(self, "_fields", " ".join(fields))
         keep(self, "_zone", zone(self.timezone))
         keep(self, "_every_hour", fields[1] in ("*", _ALL_HOURS))
+        from croniter import CroniterError  # here: who only submits and executes needs none
+
         try:
             next(self._walls(_SOME_DAY))
         except CroniterError:
@@ -62,6 +62,8 @@ class CronSchedule(WallClockSchedule):
             ) from None
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
+        from croniter import croniter
+
         walls = croniter(self._fields, start, ret_type=datetime)
         while True:
             yield walls.get_next()

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from math import gcd
 
-from dateutil.rrule import rrulestr
-
 DAYS = ["MO", "TU", "WE", "TH", "FR", "SA", "SU"]
 UNITS = {
     "SECONDLY": timedelta(seconds=1),
@@ -47,6 +45,8 @@ def check_feasible(parts: Mapping[str, str], anchor: datetime) -> None:
             raise ValueError(f"BYSETPOS goes beyond the {most} that one period has at most")
     if frequency in ("YEARLY", "MONTHLY"):
         return
+    from dateutil.rrule import rrulestr  # here: who only submits and executes needs none
+
     dates = [f"{name}={parts[name]}" for name in _DATE_PARTS if name in parts]
     yearly = ";".join(["FREQ=YEARLY", *dates])
     if dates and next(iter(rrulestr(yearly, dtstart=anchor)), None) is None:

@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from itertools import takewhile
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from zoneinfo import ZoneInfo
-
-from dateutil.rrule import rrule, rrulestr
 
 from nonet.errors import ConfigurationError, suggestion
 from nonet.schedules.base import MICROSECOND
 from nonet.schedules.feasible import DAYS, UNITS, check_feasible
 from nonet.schedules.wallclock import WallClockSchedule, zone
+
+if TYPE_CHECKING:
+    from dateutil.rrule import rrule
 
 HOUR = timedelta(hours=1)
 RRULE_ANCHOR = datetime(1970, 1, 5)  # a Monday, so that FREQ=WEEKLY fires on Mondays
@@ -62,6 +63,8 @@ class RRuleSchedule(WallClockSchedule):
             raise ConfigurationError(f"recurrence rule {self.rule!r}: {error}") from None
 
     def _read(self) -> None:
+        from dateutil.rrule import rrulestr  # here: who only submits and executes needs none
+
         start, tzid, parts = _rule_parts(self.rule)
         if tzid and self.timezone not in ("UTC", tzid):
             raise ValueError(f"TZID {tzid} contradicts the timezone {self.timezone}")
@@ -84,7 +87,7 @@ class RRuleSchedule(WallClockSchedule):
         if "BYWEEKNO" in parts:  # dateutil would take all days of the week
             parts.setdefault("BYDAY", DAYS[anchor.weekday()])
         text = ";".join(f"{name}={value}" for name, value in parts.items())
-        keep(self, "_expanded", cast(rrule, rrulestr(text, dtstart=anchor)))
+        keep(self, "_expanded", cast("rrule", rrulestr(text, dtstart=anchor)))
         if next(self._first_walls(), None) is None:
             raise ValueError("no date matches")
         end = _end(until, where) if until else self._after(int(count)) if count else None

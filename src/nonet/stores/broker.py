@@ -8,27 +8,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any
 
 from nonet.clock import ClockWatch, Reading, steady
-from nonet.errors import NEXT_STEP_IMPOSSIBLE, LimitImpossible
 from nonet.keys import prefix
 from nonet.message import HARD_LIMIT_BYTES, ResultDocument, encode
 from nonet.stores.clock import logical_now, wall_now
+from nonet.stores.deliveries import Delivery, read_delivery
 from nonet.stores.epoch import EpochSeen
 from nonet.stores.redis import (
-    BatchedScripts,
+    BLOCK_SECONDS,
     Scripts,
     blocking_pop,
     connect,
     connect_blocking,
+    connect_sync,
     ping,
+    run_sync,
     server_errors,
 )
+from nonet.stores.settling import Settlements
+from nonet.stores.submissions import Accepted, Submission, Submissions
 from nonet.stores.wakes import Wakes
 
 logger = logging.getLogger(__name__)
@@ -36,85 +40,12 @@ logger = logging.getLogger(__name__)
 PRIORITIES = ("realtime", "normal", "background")
 SIZES = ("small", "medium", "large")
 
-# One submit script handles at most so much, so that Redis is never held up for long.
-_CHUNK_TASKS = 500
-_CHUNK_BYTES = 1024 * 1024
 _LOOKS = 200
 _CANCELLED_AT_A_TIME = 100
 # What `nonet.signing` adds to an envelope, at most.
 _SIGNATURE_BYTES = 256
-_KEYS_PER_PAGE = 300  # of the walk over all records; beside 100,000 of them 1,000 take 10 ms
+_KEYS_PER_PAGE = 150  # of the walk over all records; beside millions of them they take 2 ms
 _WORKERS_PROMOTE_AFTER = timedelta(seconds=5)
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """What the submit script needs of a task.
-
-    Attributes:
-        stream: ``priority:size``.
-        due_us: Unix microseconds, 0 for now.
-        group: id of the group whose child this is, or empty.
-        envelope: opaque bytes.
-        locks: lines of `nonet.locks.encode_locks`.
-    """
-
-    id: str
-    name: str
-    stream: str
-    envelope: bytes
-    locks: str = ""
-    due_us: int = 0
-    group: str = ""
-
-    def arguments(self) -> tuple[Any, ...]:
-        """As the scripts take them that submit it now."""
-        return (
-            *(self.id, self.name, self.stream, self.due_us),
-            *(self.group, self.envelope, self.locks),
-        )
-
-    def spec(self) -> tuple[Any, ...]:
-        """The fields by which a script submits it later: a callback, an occurrence."""
-        return (self.id, self.name, self.stream, self.envelope, self.locks)
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One hand-over of a task to a worker.
-
-    Attributes:
-        state: ``running``, or ``dying`` for a task that only has to reach SQL.
-        used: attempts used before this delivery.
-        deaths: workers that died with it.
-        locks: the lines that were read, see `nonet.locks.encode_locks`.
-        held: a mark for each of its locks and limiters that says which limiters hold; or empty.
-        saved: what an earlier attempt saved, encoded; empty if nothing.
-        error, reason, died, detail: of a dying task: its error document, or reason and detail
-            where there is none, and the generation in which it died.
-    """
-
-    id: str
-    gen: str
-    fence: str
-    state: str
-    used: int
-    deaths: int
-    stream_key: str
-    entry: str
-    envelope: bytes
-    locks: str
-    held: str
-    error: bytes
-    reason: str
-    died: str
-    detail: str
-    saved: bytes
-
-    @property
-    def attempt(self) -> int:
-        """Number of the attempt that this delivery is, from 1."""
-        return self.used + 1
 
 
 class Presence(IntEnum):
@@ -123,6 +54,15 @@ class Presence(IntEnum):
     UNKNOWN = 0  #: never submitted in this epoch, or ended long ago
     ENDED = 1  #: its end is remembered
     LIVE = 2  #: it has a record
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a worker is to cancel: a delivery, and who wants that and why."""
+
+    id: str
+    gen: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +98,19 @@ class Promoted:
     allowed: bool
 
 
+@dataclass(slots=True)
+class _Asking:
+    """How one worker fetches.
+
+    Attributes:
+        scripts: over a lane of its own, on which nothing is repeated.
+        last: when the last fetch was sent (monotonic), and what Redis said was its time (µs).
+    """
+
+    scripts: Scripts
+    last: tuple[float, int] = (0.0, 0)
+
+
 class Broker:
     """The broker of one namespace.
 
@@ -174,6 +127,7 @@ class Broker:
         clock: whether somebody sets the clock of Redis; what daemons do by time looks at it.
         config_version: of the configuration that was published at the last `presence`, or empty.
         wakes: what tells the holds of this process that it is their turn.
+        moved: what tests have added to the clock by which schedules go.
     """
 
     def __init__(
@@ -195,14 +149,16 @@ class Broker:
         self.config_version = ""
         self.client = connect(url)
         self.scripts = Scripts(self.client, self.prefix)
-        self.batched = BatchedScripts(self.scripts)
         self._blocking = connect_blocking(url)
         self.wakes = Wakes(url, self.prefix)
-        self._once = Scripts(self._blocking, self.prefix)
+        self.moved = timedelta(0)
+        self._asking: dict[str, _Asking] = {}
         self.lock_ttl_ms = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
         self._result_ms = round(result_ttl * 1000)
         self._dedup_ms = round(dedup_ttl * 1000)
+        self._submissions = Submissions(self.scripts, self.ttls)
+        self._settlements = Settlements(self.scripts, (*self.ttls, self.lock_ttl_ms))
         self._waits = waits.microseconds()
         self._message_limit = message_limit
 
@@ -219,7 +175,7 @@ class Broker:
 
     async def now(self) -> datetime:
         """The server's wall clock: of schedules, and of due times that clients give."""
-        return await wall_now(self.client)
+        return await wall_now(self.client) + self.moved
 
     async def logical_now(self) -> datetime:
         """What leases and delays count by: it goes on evenly when the server's clock is set."""
@@ -227,29 +183,35 @@ class Broker:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self.batched.aclose()
+        await self._submissions.aclose()
+        await self._settlements.aclose()
         await self.wakes.aclose()
         await self._blocking.aclose()
         await self.client.aclose()
 
     async def submit(self, submissions: Sequence[Submission]) -> list[bool]:
-        """Create tasks; False for each id that is known already. Safe to repeat.
+        """`accept`; False for each that is a task which is known already."""
+        return [item.created for item in await self.accept(submissions)]
+
+    async def accept(self, submissions: Sequence[Submission]) -> list[Accepted]:
+        """Create tasks whose ids are not known yet. Safe to repeat.
+
+        All of one chunk are created or none: of at most 500 tasks, or 1 MiB.
 
         Raises:
-            LimitImpossible: a task counts for more than a rate limit allows now. Neither it nor
-                those after it were submitted, nor those of the same `_CHUNK_TASKS`.
+            LimitImpossible: a task counts for more than a rate limit allows now.
+            AdmissionRejected: there are as many tasks as a ceiling allows. Of both: the chunk was
+                not submitted, nor those after it; those before it were.
         """
-        made: list[bool] = []
-        for chunk in _chunks(submissions):
-            args: list[Any] = []
-            for item in chunk:
-                args += item.arguments()
-            answer = await self.batched.run("submit", *args)
-            if answer[0] == b"IMPOSSIBLE":
-                id, why = answer[1].decode(), answer[2].decode()
-                raise LimitImpossible(f"task {id} was not submitted: {why}; {NEXT_STEP_IMPOSSIBLE}")
-            made += [new == 1 for new in answer]
-        return made
+        return await self._submissions.accept(submissions)
+
+    async def check_room(self, submissions: Sequence[Submission]) -> None:
+        """Return if they could be submitted now.
+
+        Raises:
+            AdmissionRejected: as `accept`; of the first chunk that it would refuse.
+        """
+        await self._submissions.check_room(submissions)
 
     async def fetch(self, worker: str, size: str, free: int) -> tuple[list[Delivery], bool]:
         """At most `free` tasks, in strict priority, with all their locks taken.
@@ -260,7 +222,56 @@ class Broker:
 
         Not repeated when the reply is lost: then call `disown` before the next fetch.
         """
-        more, *answer = await self._once.run(
+        asking = self._asking_for(worker)
+        sent = time.monotonic()
+        deliveries, more, now = await self._fetch(asking, worker, size, free)
+        asking.last = sent, now
+        return deliveries, more
+
+    async def fetch_when_woken(
+        self, worker: str, size: str, free: int
+    ) -> tuple[list[Delivery], bool, float]:
+        """`fetch` as soon as something wakes `worker`, in any case after `BLOCK_SECONDS`.
+
+        Both commands wait in Redis, one behind the other: between wake-up and hand-over there is
+        no way to the worker and back. `rouse` ends the wait.
+
+        Returns:
+            As `fetch`, and a time (monotonic) that is not after the hand-over.
+        """
+        asking = self._asking_for(worker)
+        lane, sent = asking.scripts.lane, time.monotonic()
+        woken = lane.call("BLPOP", f"{self.prefix}wake:{worker}", BLOCK_SECONDS)
+        woken.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            deliveries, more, now = await self._fetch(asking, worker, size, free)
+        except asyncio.CancelledError:
+            lane.reset()  # so that it is not given anything more
+            raise
+        before, was = asking.last
+        # Redis tells how long it was after the last fetch, which was not before that was sent.
+        handed = min(max(sent, before + (now - was) / 1e6), time.monotonic())
+        asking.last = sent, now
+        async with server_errors(self._blocking):
+            woken.result()  # at once, if its list is none
+        return deliveries, more, handed
+
+    async def rouse(self, worker: str) -> None:
+        """End its `fetch_when_woken` now."""
+        async with server_errors(self.client):
+            await self.client.lane.call("LPUSH", f"{self.prefix}wake:{worker}", "1")
+
+    def _asking_for(self, worker: str) -> _Asking:
+        if worker not in self._asking:
+            lane = self._blocking.lane_for(worker)
+            self._asking[worker] = _Asking(Scripts(self._blocking, self.prefix, lane))
+        return self._asking[worker]
+
+    async def _fetch(
+        self, asking: _Asking, worker: str, size: str, free: int
+    ) -> tuple[list[Delivery], bool, int]:
+        """With the logical time of the hand-over, in µs."""
+        more, *answer = await asking.scripts.run(
             "fetch",
             worker,
             size,
@@ -270,13 +281,15 @@ class Broker:
             *self._waits,
             self.epoch.seen,
             self._message_limit + _SIGNATURE_BYTES,
+            *self.ttls,
+            self.clock.latest(steady()) or "",
         )
         self.epoch.see(answer)
         deliveries = []
         damaged = []
-        for row in answer[2:]:
+        for row in answer[3:]:
             try:
-                delivery = _delivery(row)
+                delivery = read_delivery(row)
             except ValueError as error:  # a damaged record must not hold up the others
                 damaged.append((row, f"its record is damaged: {type(error).__name__}"))
                 continue
@@ -284,13 +297,18 @@ class Broker:
                 damaged.append((row, delivery.detail))
             else:
                 deliveries.append(delivery)
-        await asyncio.gather(*(self._end_damaged(row, reason) for row, reason in damaged))
-        return deliveries, more == 1 or bool(damaged)
+        for row, reason in damaged:
+            await self._end_damaged(row, reason)
+        return deliveries, more == 1 or bool(damaged), int(answer[2])
 
     async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
-        """Queue again what a lost reply of `fetch` handed to `worker`, all but `held`."""
+        """Queue again what a lost reply of `fetch` handed to `worker`, all but `held`.
+
+        What was cancelled meanwhile ends, and is counted, too.
+        """
         known = [f"{self.prefix}{item.stream_key} {item.entry}" for item in held]
-        return int(await self.scripts.run("disown", worker, size, self.lock_ttl_ms, *known))
+        ttls = (self.lock_ttl_ms, *self.ttls)
+        return int(await self.scripts.run("disown", worker, size, *ttls, *known))
 
     async def admit(self, delivery: Delivery, locks: str) -> tuple[bool, str]:
         """Replace the locks of a delivery.
@@ -299,7 +317,7 @@ class Broker:
             True and the marks of `Delivery.held`, or False and the lock that refused. A delivery
             that is no longer ours counts as refused: its settle will be stale.
         """
-        answer = await self.batched.run(
+        answer = await self.scripts.run(
             "admit",
             delivery.id,
             delivery.gen,
@@ -325,15 +343,41 @@ class Broker:
         """End a delivery, once: ``OK``, ``STALE`` or ``LOST``. Safe to repeat.
 
         Args:
-            outcome: ``done``, ``dead``, ``retry``, ``back`` or ``dying``.
+            outcome: ``done``, ``dead``, ``retry``, ``crash``, ``back``, ``suspect``, ``on`` or
+                ``dying``.
             document: result (``done``, ``dead``) or error (``retry``, ``dying``).
             text: one line about the error or the wait; its first 60 bytes are kept.
             delay: before the next delivery.
             started: False gives rate tokens back.
             submissions: tasks that are submitted in the same step if this one is ``done``.
         """
-        answer = await self.batched.run(
-            "settle",
+        return await self.settle_soon(
+            delivery,
+            outcome,
+            document,
+            text=text,
+            delay=delay,
+            started=started,
+            submissions=submissions,
+        )
+
+    def settle_soon(
+        self,
+        delivery: Delivery,
+        outcome: str,
+        document: bytes = b"",
+        *,
+        text: str = "",
+        delay: timedelta = timedelta(0),
+        started: bool = True,
+        submissions: Sequence[Submission] = (),
+    ) -> asyncio.Future[str]:
+        """`settle`, with all that ends in this step of the event loop.
+
+        Returns:
+            The answer, or what was raised, later.
+        """
+        args: list[Any] = [
             delivery.id,
             delivery.gen,
             delivery.fence,
@@ -342,14 +386,15 @@ class Broker:
             outcome,
             document,
             text,
-            _microseconds(delay),
+            _microseconds(delay) if delay else 0,
             int(started),
-            self._result_ms,
-            self._dedup_ms,
-            self.lock_ttl_ms,
-            *(part for item in submissions for part in item.arguments()),
-        )
-        return str(answer.decode())
+            len(submissions),
+        ]
+        size = len(document)
+        for item in submissions:
+            args += item.arguments()
+            size += len(item.envelope) + len(item.locks)
+        return self._settlements.ask(args, size, 1 + len(submissions))
 
     @property
     def ttls(self) -> tuple[int, int]:
@@ -357,18 +402,26 @@ class Broker:
         return self._result_ms, self._dedup_ms
 
     async def cancel(
-        self, ids: Sequence[str], why: str, *, in_sql: Mapping[str, str] | None = None
+        self,
+        ids: Sequence[str],
+        why: str,
+        *,
+        in_sql: Mapping[str, str] | None = None,
+        order: str = "",
     ) -> list[str]:
-        """End tasks that do not run, without executing them. Safe to repeat.
+        """End tasks without executing them (further). Safe to repeat.
 
         Args:
             why: one line for who waits for their results.
+            order: the same for the workers of those that run, of which 60 bytes are kept; empty:
+                these are left alone.
             in_sql: names of those that are open in SQL, by their ids: they are ended also if Redis
                 does not know them, so that nobody hands them over any more.
 
         Returns:
-            The state of each task now: ``cancelled``, also if it was before; that in which it
-            stays (``running``, ``dying``, or how it ended); empty for an unknown id.
+            The state of each task now: ``cancelled``, also if it was before; ``cancelling``: its
+            worker is told, see `orders`; that in which it stays (``running``, ``dying``, or how
+            it ended); empty for an unknown id.
         """
         states: list[str] = []
         for start in range(0, len(ids), _CANCELLED_AT_A_TIME):
@@ -379,7 +432,7 @@ class Broker:
                 document = ResultDocument(name, used, time.time(), error=why, reason="cancelled")
                 args += (id, encode(document))
             answer = await self.scripts.run(
-                "cancel", self._result_ms, self._dedup_ms, int(in_sql is not None), *args
+                "cancel", *self.ttls, int(in_sql is not None), order, *args
             )
             states += [state.decode() for state in answer]
         return states
@@ -395,7 +448,7 @@ class Broker:
     async def checkpoint(self, delivery: Delivery, data: bytes) -> bool:
         """Keep what a running attempt saves; False if it is not (any more) the task's owner."""
         ids = (delivery.id, delivery.gen, delivery.fence)
-        answer = await self.batched.run("checkpoint", *ids, data)
+        answer = await self.scripts.run("checkpoint", *ids, data)
         return bool(answer == b"OK")
 
     async def history(self, id: str) -> list[bytes]:
@@ -416,6 +469,7 @@ class Broker:
             _microseconds(_WORKERS_PROMOTE_AFTER),
             *self._waits,
             self.clock.latest(steady()) or "",
+            *self.ttls,
         )
         return Promoted(moved, None if next_us < 0 else next_us / 1e6, allowed == 1)
 
@@ -429,22 +483,38 @@ class Broker:
         sent = steady()
         latest = self.clock.latest(sent) or ""
         taken, *carried, now = await self.scripts.run(
-            "reclaim", worker, size, self._lease_ms, 100, death_limit, *cursors, latest
+            "reclaim",
+            *(worker, size, self._lease_ms, 100, death_limit),
+            *(*cursors, latest, *self.ttls),
         )
         self.clock.look(Reading(sent, steady(), int(now)))
         return taken, carried
 
-    async def mend(self, death_limit: int, rest: timedelta) -> tuple[int, bool]:
+    async def forget_workers(self, term: str) -> int | None:
+        """Forget some workers that are gone and have nothing in hand; None: `term` leads no more.
+
+        Workers do so by themselves with each `reclaim`.
+        """
+        latest = self.clock.latest(steady()) or ""
+        forgotten = int(await self.scripts.run("forget_workers", term, self._lease_ms, latest))
+        return None if forgotten < 0 else forgotten
+
+    async def mend(
+        self, death_limit: int, rest: timedelta, pace: timedelta = timedelta(0)
+    ) -> tuple[int, bool]:
         """Queue again what is in no place: one page of a walk that all workers carry on together.
 
         Args:
             rest: between the end of a walk and the next.
+            pace: between two pages, at the least; who comes before has nothing to do.
 
         Returns:
-            How many records were put back, and whether the walk has more pages now.
+            How many records were put back, and whether the caller is to carry the walk on.
         """
         mended, more = await self.scripts.run(
-            "mend", _KEYS_PER_PAGE, death_limit, _microseconds(rest), self._lease_ms * 1000
+            "mend",
+            *(_KEYS_PER_PAGE, death_limit, _microseconds(rest), self._lease_ms * 1000),
+            *(*self.ttls, _microseconds(pace)),
         )
         return mended, more == 1
 
@@ -454,18 +524,47 @@ class Broker:
         Returns:
             With the epoch in which that is so: the answer to both questions at one instant.
         """
-        answer = await self.scripts.run("presence", self.epoch.seen, self.lock_ttl_ms, *ids)
+        epoch, _, known = await self._presence("", ids)
+        return epoch, [Presence(each) for each in known]
+
+    async def orders(self, worker: str) -> list[Order]:
+        """What a worker is to cancel: told again and again while it has it.
+
+        Looks at the epoch and the published configuration, too, as `presence` does.
+        """
+        _, told, _ = await self._presence(worker, [])
+        parts = [part.decode(errors="replace") for part in told]
+        return [Order(*row) for row in zip(parts[::3], parts[1::3], parts[2::3], strict=True)]
+
+    async def _presence(
+        self, worker: str, ids: Sequence[str]
+    ) -> tuple[int, list[bytes], list[int]]:
+        """The epoch, the orders of a worker, and what is known of each id."""
+        answer = await self.scripts.run("presence", self.epoch.seen, self.lock_ttl_ms, worker, *ids)
         self.epoch.see(answer)
         self.config_version = answer[2].decode()
-        return int(answer[0]), [Presence(known) for known in answer[3:]]
+        return int(answer[0]), answer[3], answer[4:]
 
     async def wait_for_wake(self, worker: str) -> None:
         """Sleep until something wakes `worker` (or ``promoter``), at most `BLOCK_SECONDS`."""
         await blocking_pop(self._blocking, f"{self.prefix}wake:{worker}")
 
+    async def decline(self, worker: str, size: str) -> None:
+        """Wake `worker` no more until it fetches again: it takes nothing for a while."""
+        await self.scripts.run("decline", worker, size)
+
     async def leave(self, worker: str, size: str) -> None:
         """Take a stopping worker off every list."""
         await self.scripts.run("leave", worker, size)
+
+    def leave_from_thread(self, worker: str, size: str, seconds: float) -> None:
+        """The same from a thread, over a connection of its own that may be silent for `seconds`.
+
+        Raises:
+            Exception: of the Redis client.
+        """
+        with connect_sync(self.url, timeout_seconds=seconds) as client:
+            run_sync(client, self.prefix, "leave", worker, size)
 
     async def hold(
         self,
@@ -509,59 +608,21 @@ class Broker:
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
         """Keep the envelope of a delivery that is no task; the delivery is still to be settled."""
         args = (delivery.id, reason, delivery.stream_key, delivery.entry)
-        await self.batched.run("quarantine", *args)
+        await self.scripts.run("quarantine", *args)
 
     async def _end_damaged(self, row: Sequence[bytes], reason: str) -> None:
         """End what was handed over but cannot be read, as what cannot be decoded ends."""
         id, gen, fence, _, _, _, stream_key, entry, *_ = row
         logger.warning("task %r ends in quarantine: %s", id[:128], reason)
-        await self.batched.run("quarantine", id, reason, stream_key, entry)
+        await self.scripts.run("quarantine", id, reason, stream_key, entry)
         document = encode(ResultDocument("", 0, 0.0, error=reason, reason="quarantined"))
-        ttls = (self._result_ms, self._dedup_ms, self.lock_ttl_ms)
-        args = (id, gen, fence, stream_key, entry, "dead", document, "", 0, 0, *ttls)
-        await self.batched.run("settle", *args)
+        args = (id, gen, fence, stream_key, entry, "dead", document, "", 0, 0, 0)
+        await self._settlements.ask(args, len(document))
 
 
 def new_cursors() -> list[bytes]:
     """Cursors for the first `Broker.reclaim`."""
     return [b"0-0"] * (2 * len(PRIORITIES))
-
-
-def _chunks(submissions: Sequence[Submission]) -> Iterator[list[Submission]]:
-    chunk: list[Submission] = []
-    size = 0
-    for item in submissions:
-        length = len(item.envelope) + len(item.locks)
-        if chunk and (len(chunk) == _CHUNK_TASKS or size + length > _CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(item)
-        size += length
-    if chunk:
-        yield chunk
-
-
-def _delivery(row: Sequence[bytes]) -> Delivery:
-    id, gen, fence, state, used, deaths, stream_key, entry, envelope, locks, *rest = row
-    held, error, reason, died, detail, saved = rest
-    return Delivery(
-        id=id.decode(),
-        gen=gen.decode(),
-        fence=fence.decode(),
-        state=state.decode(),
-        used=int(used),
-        deaths=int(deaths),
-        stream_key=stream_key.decode(),
-        entry=entry.decode(),
-        envelope=envelope,
-        locks=locks.decode(),
-        held=held.decode(),
-        error=error,
-        reason=reason.decode(),
-        died=died.decode(),
-        detail=detail.decode(errors="replace"),
-        saved=saved,
-    )
 
 
 def _microseconds(delta: timedelta) -> int:

@@ -1,4 +1,7 @@
-"""Ends tasks that do not run: in Redis, and durable ones in SQL; by id, or by class and labels."""
+"""Ends tasks: in Redis, and durable ones in SQL; by id, or by class and labels.
+
+What runs is ended by its worker, which is told; the others end at once.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from nonet.errors import ConfigurationError, MalformedMessageError, NonetError
 from nonet.message import decode_envelope, is_id, pack
+from nonet.outcomes import shortened
 from nonet.stores.broker import Broker
+from nonet.stores.records import read_envelopes
 from nonet.stores.redis import literal, server_errors
 
 if TYPE_CHECKING:
@@ -19,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 # What does not run, and can thus be cancelled without asking anybody.
 CANCELLABLE = ("queued", "delayed", "waiting")
+# And what its worker is asked to end.
+UNFINISHED = (*CANCELLABLE, "running")
 _KEYS_PER_PAGE = 1000
 # Each may have NONET_MESSAGE_LIMIT.
 _ENVELOPES_AT_A_TIME = 20
@@ -32,7 +39,7 @@ class Selection:
     Attributes:
         task: full class name, or a bare one; empty: any.
         labels: each must be there with this value; a number also fits its digits as text.
-        states: some of `CANCELLABLE`.
+        states: some of `UNFINISHED`.
     """
 
     task: str = ""
@@ -42,7 +49,8 @@ class Selection:
     def __str__(self) -> str:
         parts = [self.task and f"of class {self.task}"]
         parts += [f"labelled {name}={value}" for name, value in self.labels.items()]
-        parts += ["" if set(self.states) == set(CANCELLABLE) else " or ".join(self.states)]
+        all_states = (set(CANCELLABLE), set(UNFINISHED))
+        parts += ["" if set(self.states) in all_states else " or ".join(self.states)]
         return ", ".join(part for part in parts if part) or "all"
 
     def names(self, name: str, state: str) -> bool:
@@ -63,6 +71,19 @@ class Selection:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a mass action did.
+
+    Attributes:
+        number: tasks that are cancelled, or will be when their workers have ended them.
+        running: ids of the latter.
+    """
+
+    number: int
+    running: tuple[str, ...] = ()
+
+
 class Cancellation:
     """Cancels tasks of one namespace.
 
@@ -81,16 +102,20 @@ class Cancellation:
         self._outbox = outbox
         self._may_have_sql = may_have_sql
 
-    async def cancel(self, ids: Sequence[str], who: str, reason: str = "") -> dict[str, str]:
-        """Cancel tasks by their ids, each that does not run.
+    async def cancel(
+        self, ids: Sequence[str], who: str, reason: str = "", *, running: bool = False
+    ) -> dict[str, str]:
+        """Cancel tasks by their ids.
 
         Args:
             who: ``user@host pid``, for the event stream and for who waits for a result.
-            reason: for the same; may be empty.
+            reason: for the same; may be empty. Of a task that runs 60 bytes of both are kept.
+            running: those that run, too; else they are left alone.
 
         Returns:
-            The state of each task now: ``cancelled``, also if it was before; that in which it
-            stays; empty if it is unknown.
+            The state of each task now: ``cancelled``, also if it was before; ``cancelling``: it
+            runs, and its worker ends it within seconds; that in which it stays; empty if it is
+            unknown.
 
         Raises:
             ServerUnreachableError: Redis does not answer, or does not know a task and SQL does
@@ -99,17 +124,17 @@ class Cancellation:
         why = _why(who, reason)
         done: list[str] = []
         try:
-            states = await self._cancel(ids, why)
-            done = _cancelled(states)
+            states = await self._cancel(ids, why, running=running)
+            done = _cancelled(states, "cancelling")
             unknown = [id for id, state in states.items() if not state and is_id(id)]
             states |= await self._cancel_kept(await self._kept(unknown), why)
-            done = _cancelled(states)
+            done = _cancelled(states, "cancelling")
         finally:
             await self._log(done, len(done), who, reason)
         return {id: states[id] for id in ids}
 
-    async def cancel_all(self, selection: Selection, who: str, reason: str = "") -> int:
-        """Cancel all tasks that are meant and do not run; how many.
+    async def cancel_all(self, selection: Selection, who: str, reason: str = "") -> Tally:
+        """Cancel all tasks that are meant.
 
         What is submitted meanwhile may be left out. Needs little memory, however many there are.
 
@@ -118,19 +143,20 @@ class Cancellation:
                 again.
         """
         why = _why(who, reason)
-        number, first = 0, list[str]()
+        number, first, running = 0, list[str](), list[str]()
         try:
             async for states in self._each_page(selection, why):
-                done = _cancelled(states)
+                done = _cancelled(states, "cancelling")
                 number, first = number + len(done), first or done[:_NAMED]
+                running += [id for id in done if states[id] == "cancelling"]
         finally:
             await self._log(first, number, who, f"{reason + '; ' if reason else ''}{selection}")
-        return number
+        return Tally(number, tuple(running))
 
     async def _each_page(self, selection: Selection, why: str) -> AsyncIterator[dict[str, str]]:
         """Cancel page by page; the state of each task afterwards."""
         async for ids in self.find(selection):
-            yield await self._cancel(ids, why)
+            yield await self._cancel(ids, why, running="running" in selection.states)
         async for kept in self._kept_ones(selection):
             yield await self._cancel_kept(kept, why)
 
@@ -177,14 +203,12 @@ class Cancellation:
     async def _envelopes(self, ids: Sequence[str]) -> list[bytes | None]:
         client = self._broker.client
         async with server_errors(client):
-            found: list[bytes | None] = await client.mget(
-                [f"{self._broker.prefix}b:{id}" for id in ids]
-            )
-        return found
+            return await read_envelopes(client, self._broker.prefix, ids)
 
-    async def _cancel(self, ids: Sequence[str], why: str) -> dict[str, str]:
+    async def _cancel(self, ids: Sequence[str], why: str, *, running: bool) -> dict[str, str]:
         """Cancel in Redis; rows of durable ones are deleted, or left to the relay."""
-        states = dict(zip(ids, await self._broker.cancel(ids, why), strict=True))
+        order = shortened(why.removeprefix("cancelled ")) if running else ""
+        states = dict(zip(ids, await self._broker.cancel(ids, why, order=order), strict=True))
         await self._close(_cancelled(states))
         return states
 
@@ -241,12 +265,12 @@ class Cancellation:
         )
 
 
-def _cancelled(states: Mapping[str, str]) -> list[str]:
-    return [id for id, state in states.items() if state == "cancelled"]
+def _cancelled(states: Mapping[str, str], *others: str) -> list[str]:
+    return [id for id, state in states.items() if state in ("cancelled", *others)]
 
 
 def _why(who: str, reason: str) -> str:
-    by = f"cancelled by {who}" if who else "cancelled"
+    by = f"cancelled by {who or 'somebody'}"
     return f"{by}: {reason}" if reason else by
 
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from nonet.errors import NotFoundError
 from nonet.keys import prefix
-from nonet.stores.broker import Submission
 from nonet.stores.redis import AsyncRedis, Scripts, server_errors
 from nonet.stores.results import Ended, parse_ended
+from nonet.stores.submissions import Submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Groups:
         on_failure: Submission | None,
     ) -> str:
         """Begin a group, or find the one that an earlier run of the parent began: its state."""
-        failure = on_failure.spec() if on_failure else ("", "", "", b"", "")
+        failure = on_failure.spec() if on_failure else ("", "", "", b"", "", "")
         state = await self._scripts.run(
             "group_open",
             group,
@@ -88,6 +88,20 @@ class Groups:
         ended = {id.decode(): parse_ended(value) for id, value in values.items()}
         ids = [child_id(group, index) for index in range(int(total))]
         return [(id, ended.get(id)) for id in ids]
+
+    async def pending(self, group: str) -> list[str]:
+        """Ids of the children that have not ended, in no order.
+
+        Raises:
+            NotFoundError: there is no group of this id (any more).
+        """
+        key = f"{self._prefix}g:{group}"
+        async with server_errors(self._client):
+            is_known = await self._client.hexists(key, "state")
+            ids = await self._client.smembers(f"{key}:pending")
+        if not is_known:
+            raise NotFoundError(f"group {group!r} is unknown, or has expired")
+        return [id.decode() for id in ids]
 
     async def status(self, group: str) -> GroupStatus:
         """One group.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+from redis.exceptions import NoPermissionError
 
 from nonet.diagnosis import Row, Server, refusals
 from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
@@ -20,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 # Each call holds up everybody else on this server.
 _PAGE = 200
+_STREAM_OF_RECORD = 12
 
 
 class Inspection:
@@ -61,8 +64,9 @@ class Inspection:
             for priority in PRIORITIES
             for size in SIZES
         ]
+        before, met = await self._active(), Counter[str]()
         walks: deque[tuple[str | bytes, bytes]] = deque()
-        walks.extend((what, b"0") for what in ("keys", "due", *streams))
+        walks.extend((what, b"0") for what in ("keys", "due", "deadlines", *streams))
         while walks:
             what, cursor = walks.popleft()
             cursor, *rows = await self._broker.scripts.run("inspect", what, cursor, _PAGE)
@@ -72,10 +76,27 @@ class Inspection:
                 if row[0] == b"more":  # of a large key, page by page
                     walks.append((row[1], row[2]))
                     continue
-                yield [
+                told = [
                     part.decode(errors="replace") if isinstance(part, bytes) else part
                     for part in row
                 ]
+                if told[0] == "record":
+                    met[told[_STREAM_OF_RECORD]] += 1
+                yield told
+        after = await self._active()
+        for stream_name in sorted({*before, *after, *met}):
+            said = after[stream_name]
+            # Where a task came or ended meanwhile, nobody knows how many there were.
+            if before[stream_name] == said != met[stream_name]:
+                yield ["count", stream_name, said, met[stream_name]]
+
+    async def _active(self) -> Counter[str]:
+        """How many tasks of each stream are counted."""
+        flat = await self._read(self._broker.client.hgetall(f"{self._prefix}active"), {})
+        sums: Counter[str] = Counter()
+        for name, number in flat.items():
+            sums[name.decode(errors="replace").partition("|")[0]] += int(number)
+        return sums
 
     async def server(self, sql: str = "", *, dying: int = 0) -> Server:
         """What Redis and the daemons say of themselves.
@@ -159,13 +180,14 @@ class Inspection:
 
     async def _may_block(self) -> bool:
         """Whether this user may wait for work, which no script does."""
-        client = self._broker.client
-        try:
-            async with server_errors(client):
-                await client.blpop([f"{self._prefix}probe:BLPOP"], timeout=0.01)
-        except ConfigurationError:
-            return False
-        return True
+        client, key = self._broker.client, f"{self._prefix}probe:BLPOP"
+        async with server_errors(client), client.pipeline(transaction=False) as pipeline:
+            # Of an empty list an idle server would see the end of the wait up to 0.1 s late.
+            pipeline.rpush(key, "")
+            pipeline.pexpire(key, 1000)
+            pipeline.blpop([key], timeout=0.01)
+            *_, answer = await pipeline.execute(raise_on_error=False)
+        return not isinstance(answer, NoPermissionError)
 
 
 def _in_state(wanted: str, hooks: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nonet.errors import InvalidArgumentsError, NotFoundError
-from nonet.explanation import Facts, LockHolder, Refusal
+from nonet.errors import InvalidArgumentsError, MalformedMessageError, NotFoundError
+from nonet.explanation import Facts, LockHolder, Needs, Peer, Refusal
 from nonet.keys import prefix
+from nonet.message import HARD_LIMIT_BYTES, decode_envelope
+from nonet.outcomes import CRASH_LIMIT
 from nonet.pauses import Pause
 from nonet.stores.clock import logical_now, microseconds
+from nonet.stores.records import whole_envelope
 from nonet.stores.redis import AsyncRedis, Scripts, literal, server_errors
-from nonet.stores.results import parse_ended
+from nonet.stores.results import error_line, parse_ended, read_error
 
 # Locks that one script looks at, so that it never holds up Redis.
 _BATCH = 50
@@ -191,7 +195,21 @@ class LockBoard:
             raise NotFoundError(
                 f"{id} is code that holds locks, not a task: 'task-run locks' shows them"
             )
-        return _facts(id, found)
+        return _facts(id, found, await self._needs(id, found["state"]))
+
+    async def _needs(self, id: str, state: bytes) -> Needs:
+        """What a task that does not run asks of its worker; nothing if its envelope is gone."""
+        if state not in (b"queued", b"delayed", b"waiting"):
+            return Needs()
+        async with server_errors(self._client):
+            name, kept = await self._client.hmget(f"{self._prefix}t:{id}", "name", "b")
+            data = await self._client.getrange(f"{self._prefix}b:{id}", 0, HARD_LIMIT_BYTES)
+        if kept:
+            data = whole_envelope(id, name or b"", kept)
+        with suppress(MalformedMessageError):
+            envelope = decode_envelope(data)
+            return Needs(envelope.version, envelope.min_version)
+        return Needs()
 
     async def _look(self, names: Sequence[str], show: int) -> tuple[list[LockStatus], int]:
         """Some locks, and the last fence before that look."""
@@ -291,23 +309,28 @@ def _holders(rows: Sequence[Sequence[Any]], now: int) -> tuple[LockHolder, ...]:
     )
 
 
-def _facts(id: str, found: dict[str, Any]) -> Facts:
+def _facts(id: str, found: dict[str, Any], needs: Needs) -> Facts:
     now = int(found["now"])
     text = {
         name: value.decode(errors="replace")
         for name, value in found.items()
-        if isinstance(value, bytes) and name != "ended"
+        if isinstance(value, bytes) and name not in ("ended", "failed")
     }
     if "ended" in found:
         return _ended_facts(id, found["ended"], now)
     due, offset = text.get("due"), int(found.get("offset", 0))
+    failed = read_error(found.get("failed"))
     return Facts(
         id=id,
         state=text["state"],
+        name=text.get("name", ""),
+        needs=needs,
         now=(now - offset) / 1e6,
         stream=text.get("stream", ""),
         used=int(text.get("attempt", 0)),
-        error=text.get("error", ""),
+        error=error_line(failed.error_type, failed.error) if failed else text.get("error", ""),
+        crashes=int(text.get("crashes", 0)),
+        crash_limit=CRASH_LIMIT,
         blocker=text.get("blocker", ""),
         due=(int(due) - offset) / 1e6 if due else None,
         worker=_process(found.get("worker", b""), found.get("info", b"")),
@@ -320,6 +343,10 @@ def _facts(id: str, found: dict[str, Any]) -> Facts:
         workers=int(text.get("workers", 0)),
         idle=int(text.get("idle", 0)),
         promoters=int(text.get("promoters", 0)),
+        handed_on=int(text.get("handed", 0)),
+        peers=tuple(_peer(row) for row in found.get("peers", [])),
+        cancel=text.get("cancel", ""),
+        start_by=(int(text["start_by"]) - offset) / 1e6 if "start_by" in text else None,
         paused=Pause.decode(text["paused"], text.get("pause", "")) if "paused" in text else None,
     )
 
@@ -328,7 +355,7 @@ def _ended_facts(id: str, value: bytes, now: int) -> Facts:
     ended = parse_ended(value)
     document = ended.document
     error = ""
-    if ended.state == "cancelled":
+    if ended.state in ("cancelled", "expired"):
         error = document.error.removeprefix("cancelled ") if document else ""
     elif ended.state != "done":
         reason = document.reason if document else ""
@@ -355,12 +382,30 @@ def _refusal(found: dict[str, Any], text: dict[str, str], now: int) -> Refusal:
     )
 
 
+def _peer(row: Sequence[Any]) -> Peer:
+    worker, info, off, knows, is_known, version = row
+    layout = knows.decode().partition("-")[0]
+    return Peer(
+        name=_process(worker, info),
+        off=off.decode(errors="replace"),
+        layout=int(layout) if layout.isdigit() else None,
+        version=version.decode(errors="replace") if is_known else None,
+        build=str(_told(info).get("version", "")),
+    )
+
+
 def _process(worker: bytes, info: bytes) -> str:
     """``pid@host`` of a worker if it says so, else its incarnation, or who holds."""
+    return str(_told(info).get("name") or worker.decode(errors="replace"))
+
+
+def _told(info: bytes) -> dict[str, Any]:
+    """What a worker says of itself; nothing if that cannot be read."""
     try:
-        return str(json.loads(info)["name"])
-    except (ValueError, KeyError, TypeError):
-        return worker.decode(errors="replace")
+        told = json.loads(info or b"{}")
+    except (ValueError, TypeError):
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _since(instant: bytes, now: int) -> float:

@@ -5,6 +5,12 @@ deleted once the task has ended. ``epoch`` says in which data set of Redis the t
 last; it is NULL until that is known. The relay (`nonet.scheduler.relay`) hands over every row whose
 epoch is not the current one, so that a new epoch gets all tasks again.
 
+Until its submitter knows whether a ceiling refuses a task, nobody has accepted it. Then ``epoch``
+is a claim, below 0, which ends some seconds later (µs of the submitter's clock, negated). The relay
+leaves the row alone until then. If its submitter has died, it takes the row over (0, `orphans`) and
+hands it over as a new submission, under the ceilings. What is refused is deleted together with its
+claim: if the relay has taken the row over before, it stays, and the task is accepted.
+
 Why no task is lost, whatever dies in between:
 
 * A row is marked with an epoch that was read *before* its task was handed over. If Redis was
@@ -26,6 +32,7 @@ remembered (the longer of ``NONET_RESULT_TTL`` and ``NONET_DEDUP_TTL``).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
@@ -39,19 +46,32 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 from nonet.errors import (
+    AdmissionRejected,
     ConfigurationError,
     LimitImpossible,
     NonetError,
+    ServerUnreachableError,
     masked,
 )
-from nonet.stores.broker import Broker, Presence, Submission
+from nonet.stores.broker import Broker, Presence
 from nonet.stores.sql import Database, UtcDateTime, again_after_deadlock
+from nonet.stores.submissions import Submission
+from nonet.terms import counted_from
 
 logger = logging.getLogger(__name__)
 
 # Rows in one statement; each may hold an envelope of NONET_MESSAGE_LIMIT.
 PAGE_ROWS = 200
+# A durable task can be submitted while Redis is away, and its submitter is not to wait for that.
+_ASK_SECONDS = 1.0
+# A submitter that has not said after so long whether its tasks are accepted is believed dead.
+_CLAIM_SECONDS = 10.0
+_TAKEN_OVER = 0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Of which a submission is made again.
+_COLUMNS = (
+    *("task_id", "task_class", "stream", "due_us", "locks", "envelope", "terms", "created_at"),
+)
 
 
 Rows = list[dict[str, Any]]
@@ -103,19 +123,28 @@ class Outbox:
             ids_are_new: they were made for these submissions.
 
         Raises:
-            LimitImpossible: as `Broker.submit`.
+            LimitImpossible, AdmissionRejected: as `Broker.accept`.
             ServerUnreachableError: SQL does not answer; these were not submitted.
         """
         made: list[bool] = []
         for page in _pages(submissions):
             kept = set() if ids_are_new else await self._kept([item.id for item in page])
-            await self._change(_insertion(self._database.engine.dialect), self._rows(page))
+            try:
+                await self._check_room([item for item in page if item.id not in kept])
+            except AdmissionRejected as error:
+                raise error.after(len(made)) from None
+            claim = -_now_us() - round(_CLAIM_SECONDS * 1e6)
+            rows = self._rows(page, claim)
+            await self._change(_insertion(self._database.engine.dialect), rows)
             try:
                 known = await self.hand_over(page, await self.epoch())
-            except LimitImpossible:
-                await self._withdraw([item.id for item in page if item.id not in kept])
-                raise
+            except (LimitImpossible, AdmissionRejected) as error:
+                new = {item.id for item in page} - kept
+                if new - await self._withdraw(new, claim) or not new:
+                    raise _of_call(error, len(made)) from None
+                known = [item.id in new for item in page]
             except NonetError as error:
+                await self._give_to_relay(page, claim)
                 logger.warning(
                     "%d durable tasks are kept in SQL and handed over later: %s", len(page), error
                 )
@@ -133,28 +162,44 @@ class Outbox:
         Raises:
             TypeError: it is something else.
             ConfigurationError: it is on another database.
+            AdmissionRejected: there are as many tasks as a ceiling allows, without those that wait
+                for their transactions.
         """
         await self._database.migrate_sqlite()
+        await self._check_room(submissions)
         async with self._database.answering():
             connection = await self._connection_of(transaction)
             for page in _pages(submissions):
-                await connection.execute(_insertion(connection.dialect), self._rows(page))
+                await connection.execute(_insertion(connection.dialect), self._rows(page, None))
 
     async def epoch(self) -> int:
         """The epoch of Redis now."""
         epoch, _ = await self._broker.presence([])
         return epoch
 
-    async def hand_over(self, submissions: Sequence[Submission], epoch: int) -> list[bool]:
+    async def _check_room(self, submissions: Sequence[Submission]) -> None:
+        """Before anything is written. Without Redis nobody can tell: they are accepted."""
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                await self._broker.check_room(submissions)
+        except (TimeoutError, ServerUnreachableError):
+            return
+
+    async def hand_over(
+        self, submissions: Sequence[Submission], epoch: int, *, admitted: bool = False
+    ) -> list[bool]:
         """Give kept tasks to Redis and mark their rows; False for each that it knew already.
 
         Args:
             epoch: read before this is called.
+            admitted: they were accepted before: no ceiling refuses them.
 
         Raises:
             NonetError: as `Broker.submit`, or SQL does not answer. None is marked, and some may
                 have been submitted: do it again.
         """
+        if admitted:
+            submissions = [item.admitted() for item in submissions]
         made = await self._broker.submit(submissions)
         await self._mark([item.id for item in submissions], epoch)
         return made
@@ -167,22 +212,41 @@ class Outbox:
             again: those of other epochs; else those that were never handed over.
             skip: how many to leave out at the beginning.
         """
+        column = outbox_tasks.c.epoch
+        return await self._page(
+            (column > 0) & (column != epoch) if again else column.is_(None), skip
+        )
+
+    async def orphans(self, *, skip: int) -> list[Submission]:
+        """At most `PAGE_ROWS` tasks that nobody has accepted, as their submitters have died.
+
+        From here on they are the caller's: hand them over under the ceilings.
+        """
         if self._database.is_missing:
             return []
-        where = outbox_tasks.c.epoch != epoch if again else outbox_tasks.c.epoch.is_(None)
-        columns = ("task_id", "task_class", "stream", "due_us", "locks", "envelope")
+        column = outbox_tasks.c
+        over = (column.epoch < 0) & (column.epoch > -_now_us())
+        query = sa.select(column.task_id).where(column.namespace == self._namespace, over)
+        async with self._database.transaction() as connection:
+            ids = list((await connection.execute(query.limit(PAGE_ROWS))).scalars())
+        if ids:
+            # Only while they are claimed: some may have been handed over, or withdrawn, meanwhile.
+            claimed = self._are(ids) & (column.epoch < 0)
+            await self._change(sa.update(outbox_tasks).where(claimed).values(epoch=_TAKEN_OVER))
+        return await self._page(column.epoch == _TAKEN_OVER, skip)
+
+    async def _page(self, where: sa.ColumnElement[bool], skip: int) -> list[Submission]:
+        if self._database.is_missing:
+            return []
         query = (
-            sa.select(*(outbox_tasks.c[name] for name in columns))
+            sa.select(*(outbox_tasks.c[name] for name in _COLUMNS))
             .where(outbox_tasks.c.namespace == self._namespace, where)
             .order_by(outbox_tasks.c.epoch, outbox_tasks.c.created_at, outbox_tasks.c.task_id)
             .limit(PAGE_ROWS)
             .offset(skip)
         )
         async with self._database.transaction() as connection:
-            return [
-                Submission(id, name, stream, bytes(envelope), locks, due_us)
-                for id, name, stream, due_us, locks, envelope in await connection.execute(query)
-            ]
+            return [_submission(row) for row in await connection.execute(query)]
 
     async def review(self, epoch: int) -> tuple[int, int]:
         """Look at every row of the current epoch: does its task still live?
@@ -252,19 +316,15 @@ class Outbox:
     async def pages(self) -> AsyncIterator[list[Submission]]:
         """Every open task, page by page, in the order of their ids."""
         column, after = outbox_tasks.c, ""
-        columns = ("task_id", "task_class", "stream", "due_us", "locks", "envelope")
         while not self._database.is_missing:
             query = (
-                sa.select(*(column[name] for name in columns))
+                sa.select(*(column[name] for name in _COLUMNS))
                 .where(column.namespace == self._namespace, column.task_id > after)
                 .order_by(column.task_id)
                 .limit(PAGE_ROWS)
             )
             async with self._database.transaction() as connection:
-                page = [
-                    Submission(id, name, stream, bytes(envelope), locks, due_us)
-                    for id, name, stream, due_us, locks, envelope in await connection.execute(query)
-                ]
+                page = [_submission(row) for row in await connection.execute(query)]
             if not page:
                 return
             yield page
@@ -299,14 +359,37 @@ class Outbox:
         same = self._are(ids) & (outbox_tasks.c.epoch == epoch)
         return await self._change(sa.update(outbox_tasks).where(same).values(epoch=None))
 
-    async def _withdraw(self, ids: Collection[str]) -> None:
-        """Take back what was refused; what Redis took nevertheless stays."""
+    async def _withdraw(self, ids: Collection[str], claim: int) -> set[str]:
+        """Take back what was refused; the ids of those that the relay has taken over before.
+
+        What Redis took nevertheless stays, and is marked by the relay.
+        """
         try:
-            _, states = await self._broker.presence(list(ids))
-            found = zip(ids, states, strict=True)
-            await self.close([id for id, state in found if state is Presence.UNKNOWN])
+            ordered = sorted(ids)
+            _, states = await self._broker.presence(ordered)
+            found = zip(ordered, states, strict=True)
+            gone = [id for id, state in found if state is Presence.UNKNOWN]
+            ours = self._are(gone) & (outbox_tasks.c.epoch == claim)
+            if gone and await self._change(sa.delete(outbox_tasks).where(ours)) < len(gone):
+                return await self._not_claimed(gone)
         except NonetError as error:
             logger.error("durable tasks that were refused are kept nevertheless: %s", error)
+        return set()
+
+    async def _not_claimed(self, ids: Collection[str]) -> set[str]:
+        column = outbox_tasks.c
+        is_free = column.epoch.is_(None) | (column.epoch >= _TAKEN_OVER)
+        query = sa.select(column.task_id).where(self._are(ids), is_free)
+        async with self._database.transaction() as connection:
+            return set((await connection.execute(query)).scalars())
+
+    async def _give_to_relay(self, page: Sequence[Submission], claim: int) -> None:
+        """They are accepted, as nobody can count while Redis does not answer."""
+        ours = self._are([item.id for item in page]) & (outbox_tasks.c.epoch == claim)
+        try:
+            await self._change(sa.update(outbox_tasks).where(ours).values(epoch=None))
+        except NonetError as error:  # the relay takes them over
+            logger.warning("durable tasks are handed over some seconds later: %s", error)
 
     async def _kept(self, ids: Collection[str]) -> set[str]:
         query = sa.select(outbox_tasks.c.task_id).where(self._are(ids))
@@ -345,18 +428,20 @@ class Outbox:
             outbox_tasks.c.namespace == self._namespace, outbox_tasks.c.task_id.in_(sorted(ids))
         )
 
-    def _rows(self, submissions: Sequence[Submission]) -> Rows:
+    def _rows(self, submissions: Sequence[Submission], epoch: int | None) -> Rows:
         now = datetime.now(UTC)
         return [
             {
                 "namespace": self._namespace,
                 "task_id": item.id,
+                "epoch": epoch,
                 "created_at": now + timedelta(microseconds=place),  # keeps their order
                 "task_class": item.name,
                 "stream": item.stream,
                 "due_us": item.due_us,
                 "locks": item.locks,
                 "envelope": item.envelope,
+                "terms": item.terms,
             }
             for place, item in sorted(enumerate(submissions), key=lambda pair: pair[1].id)
         ]
@@ -383,6 +468,27 @@ class Outbox:
         return transaction
 
 
+def _submission(row: sa.Row[Any]) -> Submission:
+    return Submission(
+        id=row.task_id,
+        name=row.task_class,
+        stream=row.stream,
+        envelope=bytes(row.envelope),
+        locks=row.locks,
+        due_us=row.due_us,
+        terms=counted_from(row.terms, row.created_at),
+    )
+
+
+def _of_call(error: LimitImpossible | AdmissionRejected, before: int) -> NonetError:
+    """The refusal of a page, in a call that has submitted so many tasks before."""
+    return error.after(before) if isinstance(error, AdmissionRejected) else error
+
+
+def _now_us() -> int:
+    return (datetime.now(UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
 def _place(url: sa.URL) -> tuple[str, str]:
     """What tells databases apart in any spelling of a URL; hosts have too many names."""
     backend = url.get_backend_name()
@@ -405,22 +511,26 @@ outbox_tasks = sa.Table(
     sa.MetaData(),
     sa.Column("namespace", sa.String(64), primary_key=True),
     sa.Column("task_id", sa.String(128), primary_key=True),
-    sa.Column("epoch", sa.BigInteger()),  # µs of the clock of Redis
+    sa.Column("epoch", sa.BigInteger()),  # µs of the clock of Redis; 0 and less: see above
     sa.Column("created_at", UtcDateTime(), nullable=False),
     sa.Column("task_class", sa.String(255), nullable=False),
     sa.Column("stream", sa.String(64), nullable=False),
     sa.Column("due_us", sa.BigInteger(), nullable=False),
     sa.Column("locks", sa.Text().with_variant(mysql.LONGTEXT(), *_MYSQL), nullable=False),
     sa.Column("envelope", sa.LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL), nullable=False),
+    sa.Column("terms", sa.String(255), nullable=False, server_default=""),
     sa.Index("ix_outbox_tasks_epoch", "namespace", "epoch", "created_at", "task_id"),
 )
 
 
 def _insertion(dialect: sa.Dialect) -> sa.Insert:
     """Insert rows; one that is there already keeps its task, and forgets its epoch."""
+    # A claim stays. The 0 is no parameter: aiomysql takes none behind the rows.
+    is_epoch = outbox_tasks.c.epoch > sa.literal_column("0")
+    epoch = sa.case((is_epoch, sa.null()), else_=outbox_tasks.c.epoch)
     if dialect.name in _MYSQL:
-        return mysql.insert(outbox_tasks).on_duplicate_key_update(epoch=sa.null())
+        return mysql.insert(outbox_tasks).on_duplicate_key_update(epoch=epoch)
     made = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
     return made(outbox_tasks).on_conflict_do_update(
-        index_elements=["namespace", "task_id"], set_={"epoch": sa.null()}
+        index_elements=["namespace", "task_id"], set_={"epoch": epoch}
     )

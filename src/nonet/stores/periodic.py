@@ -12,8 +12,9 @@ from typing import Any
 from nonet.keys import prefix
 from nonet.message import ResultDocument, encode
 from nonet.pauses import Pause, of_task, one_line
-from nonet.stores.broker import Broker, Submission
+from nonet.stores.broker import Broker
 from nonet.stores.redis import Scripts, server_errors
+from nonet.stores.submissions import Submission
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # One plan script handles at most so many entries, so that Redis is never held up for long.
@@ -158,7 +159,7 @@ class Periodic:
             ``PASSED``, ``PAUSED``, ``KNOWN`` or ``DEPOSED``, see `fire`.
         """
         head = (term, entry, _text(occurrence), "pass", missed, _text(following))
-        return _word(await self._scripts.run("fire", *head, 0, "", "", "", "", ""))
+        return _word(await self._scripts.run("fire", *head, 0, "", "", "", "", "", ""))
 
     async def plan(self, term: str, changes: Iterable[Change]) -> list[str] | None:
         """Make entries what a plan says; safe to repeat.

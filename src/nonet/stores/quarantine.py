@@ -9,12 +9,14 @@ from datetime import UTC, datetime, timedelta
 
 from nonet.errors import (
     NEXT_STEP_IMPOSSIBLE,
+    ConflictError,
     LimitImpossible,
     NotFoundError,
 )
 from nonet.keys import prefix
-from nonet.stores.broker import Submission
-from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.broker import Broker
+from nonet.stores.redis import Scripts, server_errors
+from nonet.stores.submissions import Submission
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A task in one of these was not what its entry in the quarantine was kept for.
@@ -64,11 +66,12 @@ class Quarantined:
 class Quarantine:
     """The quarantine of one namespace, over a broker's connection; scripts write it."""
 
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._client = client
+    def __init__(self, broker: Broker, namespace: str) -> None:
+        self._client = broker.client
+        self._ttls = broker.ttls
         self._prefix = prefix(namespace)
         self._key = f"{self._prefix}quarantine"
-        self._scripts = Scripts(client, self._prefix)
+        self._scripts = Scripts(broker.client, self._prefix)
 
     async def newest(self, limit: int) -> AsyncIterator[Quarantined]:
         """At most `limit` entries, the newest first."""
@@ -129,8 +132,15 @@ class Quarantine:
         Raises:
             NotFoundError: there is no such entry.
             LimitImpossible: it counts for more than a limiter allows now.
+            ConflictError: another task has its unique key.
         """
-        answer = await self._scripts.run("retry_quarantined", entry, who, *submission.spec())
+        answer = await self._scripts.run(
+            "retry_quarantined", entry, who, *self._ttls, *submission.spec()
+        )
+        if isinstance(answer, list) and answer[0] == b"UNIQUE":
+            raise ConflictError(
+                f"entry {entry} was not submitted: task {answer[1].decode()} has its unique key"
+            )
         if isinstance(answer, list):
             why = f"entry {entry} was not submitted: {answer[2].decode()}; {NEXT_STEP_IMPOSSIBLE}"
             raise LimitImpossible(why)

@@ -19,6 +19,7 @@ from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
 from nonet.errors import ConfigurationError, masked, url_problem
+from nonet.stores.lane import Lane
 from nonet.stores.replies import REFUSALS, translated
 
 # Every script is safe to repeat, so a lost reply may be retried. Total: below DEDUP_TTL.
@@ -28,14 +29,16 @@ _CONNECTIONS = 50
 # The longest blocking pop; its connection waits longer than that for the answer.
 BLOCK_SECONDS = 2.0
 _CLOSE_SECONDS = 1.0
-# Calls in one round trip: below it Redis serves others in between.
-_BATCH = 200
+# Before each retry of a script.
+_PAUSES = (0.1, 0.2, 0.4)
 
 # redis-py types every reply as `str | bytes | …`; here they are always bytes, and Any says less
 # wrong than a cast at each call would.
 AsyncRedis = Any
 SyncRedis = Any
 _RETRIED = (exceptions.ConnectionError, exceptions.TimeoutError)
+# A new connection may be better off: with another password, or to another server.
+_TURNED_DOWN = (exceptions.AuthenticationError, exceptions.ReadOnlyError)
 
 
 def connect(url: str) -> AsyncRedis:
@@ -55,20 +58,20 @@ def connect(url: str) -> AsyncRedis:
             socket_timeout=_TIMEOUT_SECONDS,
             retry=retry,
         )
-    return _cancellable(aioredis.Redis.from_pool(pool))
+    return Client.over(pool, _TIMEOUT_SECONDS, _RETRIES)
 
 
 def connect_blocking(url: str) -> AsyncRedis:
     """A client for blocking pops: it waits longer than they do and never repeats one itself."""
     with _url_errors(url):
-        client = aioredis.Redis.from_url(
+        pool = aioredis.ConnectionPool.from_url(
             url,
             protocol=2,
             socket_connect_timeout=_TIMEOUT_SECONDS,
             socket_timeout=BLOCK_SECONDS + _TIMEOUT_SECONDS,
             retry=AsyncRetry(ExponentialBackoff(), 0),
         )
-    return _cancellable(client)
+    return Client.over(pool, BLOCK_SECONDS + _TIMEOUT_SECONDS, 0)
 
 
 def connect_sync(url: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> SyncRedis:
@@ -82,15 +85,66 @@ def connect_sync(url: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> Sync
         )
 
 
-class Scripts:
-    """The Lua scripts of one namespace, run through one asyncio client."""
+class Client(aioredis.Redis):
+    """redis-py's client for single commands, and a lane for scripts.
 
-    def __init__(self, client: AsyncRedis, prefix: str) -> None:
+    Attributes:
+        lane: carries the scripts.
+        retries: how often a script is called again that got no answer.
+    """
+
+    lane: Lane
+    retries: int
+
+    @classmethod
+    def over(cls, pool: Any, timeout_seconds: float, retries: int) -> Client:
+        """A client of which each answer comes within a time."""
+        client: Any = cls.from_pool(pool)
+        plain = pool.connection_class
+        pool.connection_class = type(plain.__name__, (_CancellableWrites, plain), {})
+        client.lane = Lane(pool.make_connection, timeout_seconds)
+        client.retries = retries
+        client._popping = {}
+        client._timeout = timeout_seconds
+        made: Client = client
+        return made
+
+    def lane_for(self, key: str) -> Lane:
+        """The lane of somebody who waits for elements of a list: it carries nothing of others."""
+        if key not in self._popping:
+            self._popping[key] = Lane(self.connection_pool.make_connection, self._timeout)
+        return self._popping[key]
+
+    async def aclose(self, close_connection_pool: bool | None = None) -> None:
+        """Wait for what is under way, but not long, and close all connections."""
+        await self.lane.aclose(_CLOSE_SECONDS)
+        for lane in self._popping.values():
+            await lane.aclose()
+        await super().aclose(close_connection_pool)
+
+    _popping: dict[str, Lane]
+    _timeout: float
+
+
+class Scripts:
+    """The Lua scripts of one namespace, called over the lane of a client.
+
+    Calls that are made at a time share round trips, and answer each its own caller.
+
+    Args:
+        lane: another one.
+    """
+
+    def __init__(self, client: AsyncRedis, prefix: str, lane: Lane | None = None) -> None:
         self.client = client
         self.prefix = prefix
+        self.lane: Lane = lane or client.lane
 
     async def run(self, name: str, *args: Any) -> Any:
         """Run a script; loads it into the server when that does not know it yet.
+
+        It is called again while there is no answer, unless the client is one that repeats nothing.
+        A cancelled caller does not undo the call.
 
         Raises:
             ServerUnreachableError: no answer, also after the retries.
@@ -98,84 +152,20 @@ class Scripts:
             NonetError: the script failed.
         """
         source, digest = script(name)
-        async with server_errors(self.client, name):
+        lane, failures = self.lane, 0
+        while True:
             try:
-                return await self.client.evalsha(digest, 1, self.prefix, *args)
-            except exceptions.NoScriptError:
-                return await self.client.eval(source, 1, self.prefix, *args)
-
-
-class BatchedScripts:
-    """Scripts whose calls share round trips.
-
-    Calls that are made while a round trip is under way go together in the next one: nothing
-    waits for a timer, and one connection serves any number of callers.
-    """
-
-    def __init__(self, scripts: Scripts) -> None:
-        self._scripts = scripts
-        self._waiting: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]] = []
-        self._sender: asyncio.Task[None] | None = None
-
-    async def run(self, name: str, *args: Any) -> Any:
-        """`Scripts.run`, together with others. A cancelled caller does not undo the call."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((name, args, answer))
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send(), name="batched scripts")
-        return await answer
-
-    async def aclose(self) -> None:
-        """Wait for what is under way, but not long: Redis may be frozen."""
-        if self._sender is not None and not self._sender.done():
-            await asyncio.wait({self._sender}, timeout=_CLOSE_SECONDS)
-            self._sender.cancel()
-            await asyncio.wait({self._sender})
-
-    async def _send(self) -> None:
-        while self._waiting:
-            batch = self._waiting[:_BATCH]
-            del self._waiting[:_BATCH]
-            try:
-                answers = await self._round_trip(batch)
-            except BaseException as error:
-                for _, _, waiting in batch:
-                    _resolve(waiting, error)
-                if not isinstance(error, Exception):
-                    raise
-            else:
-                for (_, _, waiting), answer in zip(batch, answers, strict=True):
-                    _resolve(waiting, answer)
-
-    async def _round_trip(
-        self, batch: list[tuple[str, tuple[Any, ...], asyncio.Future[Any]]]
-    ) -> list[Any]:
-        if len(batch) == 1:
-            name, args, _ = batch[0]
-            return [await self._scripts.run(name, *args)]
-        client, prefix = self._scripts.client, self._scripts.prefix
-        async with server_errors(client), client.pipeline(transaction=False) as pipe:
-            for name, args, _ in batch:
-                pipe.evalsha(script(name)[1], 1, prefix, *args)
-            answers: list[Any] = await pipe.execute(raise_on_error=False)
-        for index, answer in enumerate(answers):
-            if isinstance(answer, exceptions.RedisError):
-                # One by one: the script was not loaded, or this call alone is wrong.
-                name, args, _ = batch[index]
                 try:
-                    answers[index] = await self._scripts.run(name, *args)
-                except Exception as error:
-                    answers[index] = error
-        return answers
-
-
-def _resolve(waiting: asyncio.Future[Any], answer: Any) -> None:
-    if waiting.done():
-        return
-    if isinstance(answer, BaseException):
-        waiting.set_exception(answer)
-    else:
-        waiting.set_result(answer)
+                    return await lane.call("EVALSHA", digest, 1, self.prefix, *args)
+                except exceptions.NoScriptError:
+                    return await lane.call("EVAL", source, 1, self.prefix, *args)
+            except REFUSALS as error:
+                if isinstance(error, _TURNED_DOWN):
+                    lane.reset()
+                if failures >= self.client.retries or not isinstance(error, _RETRIED):
+                    raise translated(error, _address(self.client), name) from error
+            await asyncio.sleep(_PAUSES[failures])
+            failures += 1
 
 
 def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
@@ -224,8 +214,14 @@ async def server_errors(client: AsyncRedis, script: str = "") -> AsyncIterator[N
 
 async def blocking_pop(client: AsyncRedis, key: str) -> bytes | None:
     """Wait at most `BLOCK_SECONDS` for the next element of a list; None if there was none."""
-    async with server_errors(client):
-        popped = await client.blpop([key], timeout=BLOCK_SECONDS)
+    lane = client.lane_for(key)
+    try:
+        popped = await lane.call("BLPOP", key, BLOCK_SECONDS)
+    except asyncio.CancelledError:
+        lane.reset()  # or Redis would give it the next element
+        raise
+    except REFUSALS as error:
+        raise translated(error, _address(client)) from error
     return popped[1] if popped else None
 
 
@@ -258,13 +254,6 @@ class _CancellableWrites:
             raise exceptions.TimeoutError("Timeout writing to socket") from None
         finally:
             self.socket_timeout = timeout
-
-
-def _cancellable(client: AsyncRedis) -> AsyncRedis:
-    pool = client.connection_pool
-    plain = pool.connection_class
-    pool.connection_class = type(plain.__name__, (_CancellableWrites, plain), {})
-    return client
 
 
 @contextmanager

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from nonet.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.keys import prefix, stream
-from nonet.message import ResultDocument, decode_error, decode_result
+from nonet.message import ErrorDocument, ResultDocument, Usage, decode_error, decode_result
 from nonet.stores.broker import PRIORITIES, SIZES
-from nonet.stores.clock import correction, logical_now, microseconds
+from nonet.stores.clock import correction
 from nonet.stores.redis import (
     AsyncRedis,
-    BatchedScripts,
+    Scripts,
     literal,
     server_errors,
 )
 from nonet.stores.wakes import Wakes
+from nonet.stores.workers import WorkerStatus, registered
 
 # A waiting client asks again after so long: its registration may have gone with Redis' data.
 _RECHECK_SECONDS = 5.0
@@ -47,14 +46,17 @@ class TaskStatus:
 
     Attributes:
         state: ``queued``, ``delayed``, ``waiting``, ``running``, ``dying``; ended: ``done``,
-            ``dead``, ``cancelled``.
+            ``dead``, ``cancelled``, ``expired``.
         attempt: attempts used, plus the running one; of one that ended, which one ended it (0: none
             ran).
         due: when a delayed task will be queued.
         blocker: what a waiting task waited for last; of a dying one that waits, why SQL refused it;
             of a durable one that is delayed, that it is in SQL only.
-        error: of the last failed attempt.
+        error: of the last failed attempt; how its process ended, if it died with it.
         worker: who runs it.
+        worker_deaths: how many workers died while they ran it.
+        crashes: how many child processes died with it.
+        usage: what the attempt took that failed last, or that ended it; None: nobody knows.
     """
 
     id: str
@@ -71,6 +73,8 @@ class TaskStatus:
     reason: str = ""
     error: str = ""
     group: str = ""
+    crashes: int = 0
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,39 +94,13 @@ class QueueStatus:
     oldest_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
-    """A registered worker.
-
-    Attributes:
-        worker: incarnation id.
-        name: ``pid@host``.
-        beat_seconds: since its last beat.
-        alive: False if it has not unregistered and its registration ran out.
-        config: version of the published configuration that it applies; empty: none.
-        config_problem: why it does not apply the newest one; empty: it does, as far as it knows.
-    """
-
-    worker: str
-    name: str
-    size: str
-    concurrency: int
-    version: str
-    beat_seconds: float
-    alive: bool
-    config: str = ""
-    config_problem: str = ""
-
-
 class Results:
     """Reads one namespace, over a broker's connections (and one of its own to wait)."""
 
-    def __init__(
-        self, client: AsyncRedis, batched: BatchedScripts, url: str, namespace: str
-    ) -> None:
+    def __init__(self, client: AsyncRedis, scripts: Scripts, url: str, namespace: str) -> None:
         self._client = client
         self._prefix = prefix(namespace)
-        self._batched = batched
+        self._scripts = scripts
         self._wakes = Wakes(url, self._prefix)
 
     async def aclose(self) -> None:
@@ -183,7 +161,7 @@ class Results:
     async def _look(self, id: str, seconds: float, holders: Sequence[str]) -> Sequence[bytes]:
         # Without this bound a Redis that hangs would answer after all its retries.
         async with asyncio.timeout(None if seconds == math.inf else max(seconds, _LOOK_SECONDS)):
-            answer: Sequence[bytes] = await self._batched.run(
+            answer: Sequence[bytes] = await self._scripts.run(
                 "wait", id, self._wakes.client, *holders
             )
         return answer
@@ -192,10 +170,10 @@ class Results:
         """One task, or None if it is unknown."""
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
-            pipe.get(f"{self._prefix}e:{id}")
-            record, due, error, value = await pipe.get(f"{self._prefix}r:{id}").execute()
+            pipe.get(f"{self._prefix}e:{id}").lindex(f"{self._prefix}h:{id}", -1)
+            record, due, dying, failed, value = await pipe.get(f"{self._prefix}r:{id}").execute()
         if _is_task(record):
-            return _live_status(id, record, await self._wall_due(due), error)
+            return _live_status(id, record, await self._wall_due(due), dying, failed)
         return _ended_status(id, parse_ended(value)) if value else None
 
     async def live(
@@ -264,16 +242,8 @@ class Results:
             return int(await self._client.zcard(f"{self._prefix}tasks:delayed"))
 
     async def workers(self) -> list[WorkerStatus]:
-        """The registered workers, by name."""
-        now = microseconds(await logical_now(self._client, self._prefix))
-        async with server_errors(self._client):
-            rows = await self._client.zrange(f"{self._prefix}workers", 0, -1, withscores=True)
-            found = []
-            for worker, expiry in rows:
-                record = await self._client.hgetall(f"{self._prefix}w:{worker.decode()}")
-                if record:
-                    found.append(_worker_status(worker.decode(), record, now, expiry > now))
-        return sorted(found, key=lambda item: (item.size, item.name))
+        """The registered workers, by size and name."""
+        return await registered(self._scripts)
 
     async def _queue(self, priority: str, size: str) -> QueueStatus:
         depth = running = 0
@@ -316,47 +286,60 @@ def _is_task(record: Mapping[bytes, bytes]) -> bool:
 
 
 def _live_status(
-    id: str, record: dict[bytes, bytes], due: datetime | None, error: bytes | None
+    id: str,
+    record: dict[bytes, bytes],
+    due: datetime | None,
+    dying: bytes | None,
+    failed: bytes | None = None,
 ) -> TaskStatus:
     """A live task.
 
     Args:
-        error: the error document of a dying one.
+        dying: the error document of a dying one.
+        failed: that of the last failed attempt; None: go by what the record keeps of it.
     """
     text = {key.decode(): value.decode(errors="replace") for key, value in record.items()}
-    state, used = text["state"], int(text["attempt"])
+    state, used = text["state"], int(text.get("attempt", 0))
     running = state == "running"
     waits_for_sql = state == "dying" and due is not None
+    last = read_error(dying or failed)
     return TaskStatus(
         id=id,
         name=text["name"],
         state=state,
         stream=text["stream"],
-        attempt=_last_attempt(error, used) if error else used + running,
-        submitted=_EPOCH + timedelta(microseconds=int(text["ticket"])),
+        # The record of a dying one counts only the attempts before.
+        attempt=last.attempt if dying and last else used + running,
+        submitted=_EPOCH + timedelta(microseconds=int(text.get("ticket") or text["gen"])),
         due=due,
         worker=text.get("owner", "") if state in ("running", "dying") else "",
         worker_deaths=int(text.get("deaths", 0)),
         blocker=text.get("blocker", "") if state == "waiting" or waits_for_sql else "",
         reason=text.get("reason", ""),
-        error=text.get("error", ""),
+        error=error_line(last.error_type, last.error) if last else text.get("error", ""),
         group=text.get("group", ""),
+        crashes=int(text.get("crashes", 0)),
+        usage=last.usage if last else None,
     )
 
 
-def _last_attempt(error: bytes, used: int) -> int:
-    """The attempt of which a task is dying: its record counts only those before."""
+def read_error(document: bytes | None) -> ErrorDocument | None:
+    """A stored error document; None if there is none that can be read."""
     try:
-        return decode_error(error).attempt
+        return decode_error(document) if document else None
     except MalformedMessageError:
-        return used
+        return None
+
+
+def error_line(kind: str, text: str) -> str:
+    """An error as people see it: its class and its text."""
+    return f"{kind}: {text}" if kind else text
 
 
 def _ended_status(id: str, ended: Ended) -> TaskStatus:
     document = ended.document
     if document is None:
         return TaskStatus(id=id, name="", state=ended.state)
-    error = f"{document.error_type}: {document.error}" if document.error_type else document.error
     return TaskStatus(
         id=id,
         name=document.name,
@@ -364,20 +347,8 @@ def _ended_status(id: str, ended: Ended) -> TaskStatus:
         attempt=document.attempt,
         finished=_EPOCH + timedelta(seconds=document.finished),
         reason=document.reason,
-        error=error,
-    )
-
-
-def _worker_status(worker: str, record: dict[bytes, bytes], now: int, alive: bool) -> WorkerStatus:
-    info: dict[str, Any] = json.loads(record.get(b"info", b"{}"))
-    return WorkerStatus(
-        worker=worker,
-        name=info.get("name", ""),
-        size=info.get("size", worker.partition("-")[0]),
-        concurrency=info.get("concurrency", 0),
-        version=info.get("version", ""),
-        beat_seconds=(now - int(record[b"beat"])) / 1e6,
-        alive=alive,
-        config=info.get("config", ""),
-        config_problem=info.get("config_problem", ""),
+        error=error_line(document.error_type, document.error),
+        worker_deaths=document.deaths,
+        crashes=document.crashes,
+        usage=document.usage,
     )

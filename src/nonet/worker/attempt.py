@@ -4,16 +4,51 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
+from nonet.client import Client
 from nonet.errors import TaskTimeoutError
-from nonet.execution import TaskContext
+from nonet.execution import Prepared, TaskContext
 from nonet.locks import rate_limited
 from nonet.message import Envelope
-from nonet.stores.broker import Delivery
+from nonet.stores.deliveries import Delivery
 from nonet.stores.leases import Lease
+from nonet.task import Size
 
 _TOKEN_SECONDS = 0.5
+
+
+class AttemptContext(TaskContext):
+    """What `context()` returns in a worker."""
+
+    _client: Client
+    _limit: int
+
+    def __init__(self, delivery: Delivery) -> None:
+        super().__init__(delivery.id, "", delivery.used + 1, int(delivery.fence), {})
+        self._delivery = delivery
+
+    def serve_with(self, client: Client, message_limit: int) -> None:
+        """From here on it can save, submit and read, in the running event loop."""
+        self._client = client
+        self._limit = message_limit
+        self._loop = asyncio.get_running_loop()
+
+    async def _read_group(self, group: str) -> Sequence[Any]:
+        return await self._client.group_results(group)
+
+    def _prepare(self, *args: Any, **options: Any) -> Prepared:
+        return self._client.envelopes.prepare(*args, **options)
+
+    async def _save(self, data: bytes) -> bool:
+        if len(data) > self._limit:
+            raise ValueError(
+                f"the checkpoint has {len(data)} bytes, the limit is {self._limit} "
+                "(NONET_MESSAGE_LIMIT); save a reference to large data instead"
+            )
+        return await self._client.broker.checkpoint(self._delivery, data)
 
 
 class Attempt:
@@ -26,35 +61,78 @@ class Attempt:
         since: monotonic time before the locks were asked for.
         context: what `context()` returns inside the task.
         cut_off: why the framework cancelled it, or None.
+        cancelled: who wants it to end and why, or None.
         started: whether ``execute`` was called.
         in_thread: whether it was called in a thread, which no cancellation ends.
         lost: why nothing that it does counts any more, or None.
         timed_out: which time limit it exceeded, or None.
+        is_waiting: it has not begun: it waits for a child process.
+        hard_at: when it has used up its hard timeout (monotonic), or None.
+        runs_code: whether the author's code may run for it in this event loop: its constructor,
+            ``execute``, its retry policy.
         vo: of its task, see `nonet.task.vo_of`; empty for none.
+        size: of the stream from which it came.
+        is_settling: what it was is over: only its settlement is left.
     """
 
     lease: Lease
+
+    # Most attempts change few of these: one is made for each delivery.
+    cut_off: str | None = None
+    cancelled: str | None = None
+    started = False
+    in_thread = False
+    lost: str | None = None
+    timed_out: TaskTimeoutError | None = None
+    hard_at: float | None = None
+    runs_code = False
+    vo = ""
+    is_waiting = False
+    is_settling = False
+    _share: Callable[[float], None] | None = None
+    _cancellable: asyncio.Task[Any] | None = None
 
     def __init__(self, delivery: Delivery, since: float) -> None:
         self.delivery = delivery
         self.locks = delivery.locks
         self.held = delivery.held
         self.since = since
-        self.context = TaskContext(
-            id=delivery.id,
-            name="",
-            attempt=delivery.attempt,
-            fence=int(delivery.fence),
-            labels={},
-        )
-        self.cut_off: str | None = None
-        self.started = False
-        self.in_thread = False
-        self.lost: str | None = None
-        self.timed_out: TaskTimeoutError | None = None
-        self.vo = ""
+        self.context = AttemptContext(delivery)
+        self.size = _size_of(delivery.stream_key)
+        self._deadline = 0.0
         self._loop = asyncio.get_running_loop()
-        self._cancellable: asyncio.Task[Any] | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a worker has died with it: it may be the cause."""
+        return self.delivery.deaths > 0
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the task's own code runs in this process now."""
+        return self._cancellable is not None and self._share is None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the framework has asked it to end."""
+        return not (self.lost is self.cut_off is self.cancelled is None)
+
+    def renewed(self, deadline: float) -> None:
+        """Its lease holds until then (monotonic); called by the watchdog, in any thread."""
+        self._deadline = deadline
+        if (share := self._share) is not None:
+            share(deadline)
+
+    @property
+    def deadline(self) -> float:
+        """Until when its lease holds (monotonic)."""
+        return self._deadline
+
+    def share_deadline(self, share: Callable[[float], None] | None) -> None:
+        """Call `share` with the deadline now, and with each later one; None: no more."""
+        self._share = share
+        if share is not None:
+            share(self._deadline)
 
     def relock(self, locks: str, held: str, since: float) -> None:
         """It was admitted with other locks than it was delivered with."""
@@ -79,7 +157,8 @@ class Attempt:
     def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:
         """From here on `cut` and `time_out` cancel this asyncio task, else the current one."""
         self._cancellable = cancellable or asyncio.current_task()
-        if self.cut_off is not None and self._cancellable is not None:
+        was_cut = self.cut_off is not None or self.cancelled is not None
+        if was_cut and self._cancellable is not None:
             self._cancellable.cancel()
 
     def leave(self) -> None:
@@ -119,9 +198,34 @@ class Attempt:
         if not self._loop.is_closed():  # a thread of the task may have outlived it
             self._loop.call_soon_threadsafe(self.cut, reason)
 
+    def cancel(self, reason: str) -> None:
+        """Somebody wants the task to end: cancel what runs, once.
+
+        Args:
+            reason: who, and why.
+        """
+        if self.cancelled is None and self.cut_off is None:
+            self.cancelled = reason
+            if self.in_thread:  # which learns of it when it asks
+                self.context.lose_lease(f"cancelled {reason}")
+            if self._cancellable is not None:
+                self._cancellable.cancel()
+
     def cut(self, reason: str) -> None:
         """Cancel what runs, if anything runs."""
         if self.cut_off is None:
             self.cut_off = reason
             if self._cancellable is not None:
                 self._cancellable.cancel()
+
+
+@cache
+def _size_of(stream_key: str) -> Size:
+    return Size(stream_key.rpartition(":")[2])
+
+
+def uncancel() -> None:
+    """The current asyncio task was asked to stop, and does so in its own way."""
+    current = asyncio.current_task()
+    while current is not None and current.cancelling():
+        current.uncancel()

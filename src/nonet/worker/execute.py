@@ -8,9 +8,8 @@ before and released after this module.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,17 +26,23 @@ from nonet.errors import (
 )
 from nonet.execution import TaskContext, enter_context
 from nonet.injection import Injector
-from nonet.invoke import invoke
+from nonet.invoke import invoke, is_coroutine_function
 from nonet.message import VERSION, Envelope, decode
 from nonet.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
+from nonet.overrides import Effective, TimeLimits
 from nonet.registry import Registry, TaskClass
+from nonet.stores.broker import Broker
 from nonet.task import BaseTask, task_locks, vo_of
-from nonet.worker.attempt import Attempt
-from nonet.worker.timeouts import TimeLimits, hardly_limited, softly_limited
+from nonet.unique import with_unique_lock
+from nonet.worker.attempt import Attempt, uncancel
+from nonet.worker.conclusion import effective_now
+from nonet.worker.timeouts import OBEY_SECONDS, SoftLimit, hardly_limited
 
 # How long a task that this worker does not know waits before the next worker may look at it.
 _HAND_ON_DELAY = timedelta(seconds=5)
 _REFUSED_DELAY = timedelta(seconds=1)
+# What parameters are given by their types.
+_GIVEN = (TaskContext, CallbackSpawner)
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,11 @@ class Tools:
     """What executing needs beside the delivery.
 
     Attributes:
-        relock: tells the watchdog that an attempt holds other locks, since when (monotonic).
+        admit: gives an attempt other locks, all or none; what refuses them, or None.
         abandon: told of a thread that goes on although its attempt was cut off or lost.
         give_up: told of a thread, or asyncio task, that goes on beyond its hard timeout.
+        obey_seconds: how long an attempt may go on that was cancelled at its hard timeout; None: a
+            guardian kills it.
     """
 
     client: Client
@@ -55,13 +62,35 @@ class Tools:
     injector: Injector
     threads: Executor
     message_limit: int
-    relock: Callable[[Attempt, float], None]
+    admit: Callable[[Attempt, str], Awaitable[str | None]]
     abandon: Callable[[Future[Any]], None]
     give_up: Callable[[Future[Any] | asyncio.Task[Any]], None]
+    obey_seconds: float | None = OBEY_SECONDS
+
+
+@dataclass(slots=True)
+class Known:
+    """A delivery whose envelope can be read here.
+
+    Attributes:
+        effective: what holds for it, as far as its VO is known before it is made.
+    """
+
+    task_class: TaskClass
+    envelope: Envelope
+    effective: Effective
 
 
 async def execute(attempt: Attempt, tools: Tools) -> tuple[TaskClass | None, Outcome]:
     """Run one attempt; the class is None if it is unknown here. Raises nothing of the task's."""
+    known = identify(attempt, tools)
+    if not isinstance(known, Known):
+        return known
+    return known.task_class, await execute_known(attempt, known, tools)
+
+
+def identify(attempt: Attempt, tools: Tools) -> Known | tuple[TaskClass | None, Outcome]:
+    """What a delivery is; its class and outcome if it cannot be executed here."""
     try:
         envelope = tools.client.envelopes.read(attempt.delivery.id, attempt.delivery.envelope)
     except MalformedMessageError as error:
@@ -69,36 +98,59 @@ async def execute(attempt: Attempt, tools: Tools) -> tuple[TaskClass | None, Out
     attempt.describe(envelope)
     task_class = tools.registry.find(envelope.name)
     if envelope.version > VERSION:
-        return task_class, HandedBack(f"envelope version {envelope.version}", _HAND_ON_DELAY)
+        return task_class, _handed_on(f"envelope version {envelope.version}")
     if task_class is None:
-        return None, HandedBack(f"no worker knows {envelope.name}", _HAND_ON_DELAY)
-    return task_class, await _guarded(attempt, task_class, envelope, tools)
+        return None, _handed_on(f"no worker knows {envelope.name}")
+    if problem := task_class.too_old_for(envelope.min_version):
+        return task_class, _handed_on(problem)
+    effective = effective_now(attempt, task_class, tools.client.live_config)
+    return Known(task_class, envelope, effective)
 
 
-async def _guarded(
-    attempt: Attempt, task_class: TaskClass, envelope: Envelope, tools: Tools
-) -> Outcome:
+async def execute_known(attempt: Attempt, known: Known, tools: Tools) -> Outcome:
+    """Run one attempt in this process. Raises nothing of the task's."""
+    task_class, envelope = known.task_class, known.envelope
     attempt.enter()
+    attempt.runs_code = True
     try:
+        limits = known.effective.time
+        # Also what comes before the dependencies must not hold the event loop for longer.
+        attempt.hard_at = time.monotonic() + limits.hard if limits.hard else None
         task = task_class.arguments.build(envelope.args)
-        attempt.vo = vo_of(task, envelope.labels)
-        refused = await _admit(attempt, task, tools)
+        vo = vo_of(task, envelope.labels)
+        if vo != attempt.vo:  # it is known only now
+            attempt.vo = vo
+            limits = effective_now(attempt, task_class, tools.client.live_config).time
+        refused = await _mend_locks(attempt, task, tools)
         if refused is not None:
             return HandedBack(refused)  # the next fetch parks it
         if attempt.is_token_stale():
             return HandedBack("its rate limit token was not used in time")
         attempt.context.ensure_lease()
-        effective = tools.client.live_config.overrides.effective(task_class, attempt.vo)
-        limits = TimeLimits.of(effective, task_class.name)
+        if limits.hard is None:
+            return Succeeded(await _call(attempt, task, tools, limits))
         work = partial(_call, attempt, task, tools, limits)
-        return Succeeded(await hardly_limited(attempt, limits, work, tools.give_up))
+        wait = tools.obey_seconds
+        return Succeeded(await hardly_limited(attempt, limits, work, tools.give_up, wait))
     except BaseException as error:  # SystemExit in a task must not end the worker
         return _unsuccessful(attempt, error)
     finally:
         attempt.leave()
-        current = asyncio.current_task()
-        while current is not None and current.cancelling():
-            current.uncancel()
+        uncancel()
+
+
+async def readmit(broker: Broker, attempt: Attempt, lines: str) -> str | None:
+    """Take these locks instead of those of the delivery, all or none; what refuses them."""
+    since = time.monotonic()
+    admitted, answer = await broker.admit(attempt.delivery, lines)
+    if not admitted:
+        return answer
+    attempt.relock(lines, answer, since)
+    return None
+
+
+def _handed_on(reason: str) -> HandedBack:
+    return HandedBack(reason, _HAND_ON_DELAY, is_foreign=True)
 
 
 def _unsuccessful(attempt: Attempt, error: BaseException) -> Outcome:
@@ -126,46 +178,56 @@ def _timed_out(limit: TaskTimeoutError, error: BaseException) -> BaseException:
     return limit.with_traceback(BaseException.__getattribute__(error, "__traceback__"))
 
 
-async def _admit(attempt: Attempt, task: BaseTask, tools: Tools) -> str | None:
+async def _mend_locks(attempt: Attempt, task: BaseTask, tools: Tools) -> str | None:
     """Locks were taken as the submitter computed them; mend that if this code sees others."""
-    lines = task_locks(task, attempt.context.name, attempt.context.labels)
+    declared = task_locks(task, attempt.context.name, attempt.context.labels)
+    lines = with_unique_lock(declared, attempt.delivery.locks)
     if lines == attempt.delivery.locks:
         return None
-    since = time.monotonic()
-    admitted, answer = await tools.client.broker.admit(attempt.delivery, lines)
-    if not admitted:
-        return answer
-    attempt.relock(lines, answer, since)
-    tools.relock(attempt, since)
-    return None
+    return await tools.admit(attempt, lines)
 
 
 async def _call(attempt: Attempt, task: BaseTask, tools: Tools, limits: TimeLimits) -> Any:
     context = attempt.context
-    context.read_group_with(tools.client.group_results)
-    context.submit_with(tools.client.envelopes.prepare)
-    context.save_with(partial(_save, attempt, tools))
-    context.saved = decode(attempt.delivery.saved) if attempt.delivery.saved else None
+    context.serve_with(tools.client, tools.message_limit)
+    if attempt.delivery.saved:
+        context.saved = decode(attempt.delivery.saved)
     enter_context(context)
     function: Any = task.execute  # type: ignore[attr-defined]  # checked at registration
-    values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
-    with softly_limited(attempt, limits) as in_time:
+    with SoftLimit(attempt, limits) as soft_limit:
+        if not tools.injector.is_needed(function, _GIVEN):
+            return await _invoke(attempt, function, {}, tools, soft_limit)
+        values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
         async with tools.injector.open(function, values=values) as arguments:
             context.ensure_lease()  # to open them may have taken long
-            attempt.started = True
-            attempt.in_thread = not inspect.iscoroutinefunction(function)
-            try:
-                result = await invoke(
-                    function,
-                    arguments,
-                    tools.threads,
-                    before=context.ensure_lease,  # once more there: a thread may start late
-                    abandoned=partial(_abandon, attempt, tools),
-                    returned=attempt.leave_thread,
-                )
-            finally:
-                in_time()  # neither commit nor rollback is cut by it
-            context.ensure_lease()
+            return await _invoke(attempt, function, arguments, tools, soft_limit)
+
+
+async def _invoke(
+    attempt: Attempt,
+    function: Any,
+    arguments: Mapping[str, object],
+    tools: Tools,
+    soft_limit: SoftLimit,
+) -> Any:
+    context = attempt.context
+    attempt.started = True
+    try:
+        if is_coroutine_function(function):
+            result = await function(**arguments)
+        else:
+            attempt.in_thread = True
+            result = await invoke(
+                function,
+                arguments,
+                tools.threads,
+                before=context.ensure_lease,  # once more there: a thread may start late
+                abandoned=partial(_abandon, attempt, tools),
+                returned=attempt.leave_thread,
+            )
+    finally:
+        soft_limit.end()  # neither commit nor rollback is cut by it
+    context.ensure_lease()
     return result
 
 
@@ -174,15 +236,6 @@ def _abandon(attempt: Attempt, tools: Tools, thread: Future[Any]) -> None:
         tools.abandon(thread)
     else:
         tools.give_up(thread)
-
-
-async def _save(attempt: Attempt, tools: Tools, data: bytes) -> bool:
-    if len(data) > tools.message_limit:
-        raise ValueError(
-            f"the checkpoint has {len(data)} bytes, the limit is {tools.message_limit} "
-            "(NONET_MESSAGE_LIMIT); save a reference to large data instead"
-        )
-    return await tools.client.broker.checkpoint(attempt.delivery, data)
 
 
 def _cut_off(attempt: Attempt, error: BaseException) -> Outcome:

@@ -8,13 +8,11 @@ import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from nonet.dlq import dead_letter, reduced
 from nonet.errors import (
@@ -26,37 +24,35 @@ from nonet.errors import (
     NonetError,
     NotFoundError,
     ServerUnreachableError,
+    TaskExpired,
 )
 from nonet.live import LiveConfig
 from nonet.message import (
     HARD_LIMIT_BYTES,
     Envelope,
     ErrorDocument,
-    ResultDocument,
+    Usage,
     decode_error,
     encode,
     open_envelope,
-    pack,
 )
 from nonet.outcomes import (
     ErrorSummary,
     Failed,
     HandedBack,
-    Lost,
     Outcome,
     Reason,
     Settlement,
-    decide,
     shortened,
-    summarize,
 )
-from nonet.overrides import Effective
 from nonet.registry import Registry, TaskClass
-from nonet.retry import NoRetry
 from nonet.signing import Signer
-from nonet.stores.broker import Broker, Delivery
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
+from nonet.stores.submissions import Submission
 from nonet.worker.attempt import Attempt
 from nonet.worker.closing import RowCloser
+from nonet.worker.conclusion import Conclusion, conclude, effective_now, result_of
 
 if TYPE_CHECKING:
     from nonet.stores.dead_letters import DeadLetters
@@ -66,6 +62,7 @@ logger = logging.getLogger(__name__)
 _SQL_RETRY_DELAY = timedelta(seconds=5)
 _BURIALS_AT_ONCE = 10
 _RESETTLE_PAUSE = 0.5
+_TERMINAL = ("done", "dead", "cancelled", "expired")
 
 
 @dataclass(frozen=True)
@@ -91,32 +88,43 @@ class Settler:
     rows: RowCloser
     burials: set[Attempt] = field(default_factory=set, init=False)
 
-    async def settle(
-        self, attempt: Attempt, task_class: TaskClass | None, outcome: Outcome
-    ) -> None:
-        """Settle one attempt as its outcome and its class's policy say."""
-        if isinstance(outcome, Lost):
-            logger.warning("task %s: attempt voided: %s", attempt.delivery.id, outcome.reason)
+    async def settle(self, attempt: Attempt, conclusion: Conclusion) -> None:
+        """Settle one attempt as it was concluded."""
+        if conclusion.lost:
+            logger.warning("task %s: attempt voided: %s", attempt.delivery.id, conclusion.lost)
             if not attempt.in_thread:
                 # It has ended here: whoever owns it now refuses this, else it need not wait for
                 # the end of its lease, which would count as a death of this worker.
-                back = Settlement("back", reason=outcome.reason, started=attempt.started)
+                await self._script(attempt, conclusion.settlement, b"")
+            return
+        settlement = conclusion.settlement
+        if settlement.outcome == "done":
+            document, submissions = conclusion.document, conclusion.submissions
+            answer = await self._script(attempt, settlement, document, submissions)
+            if answer == "LOST":
+                # A lock ran out before the settle: whatever was done may have been overtaken.
+                back = Settlement("back", reason="a lock was lost before the settle")
                 await self._script(attempt, back, b"")
             return
-        has_failed = isinstance(outcome, Failed)  # the others need no policy
-        effective = self._effective(attempt, task_class) if has_failed else None
-        settlement = decide(
-            outcome,
-            effective.retry_policy if effective else NoRetry(),
-            attempt.delivery.attempt,
-            datetime.now(UTC),
-            dlq_eligible=bool(effective and effective.dlq_eligible),
-        )
-        if isinstance(outcome, Failed):
+        if settlement.error.type:
             self._log_failure(attempt, settlement)
         if settlement.reason == Reason.QUARANTINED:
             await self.broker.quarantine(attempt.delivery, settlement.error.text)
-        await self._apply(attempt, settlement)
+        await self._apply(attempt, conclusion)
+
+    def conclude(
+        self,
+        attempt: Attempt,
+        task_class: TaskClass | None,
+        outcome: Outcome,
+        usage: Usage | None = None,
+    ) -> Conclusion:
+        """What follows from an outcome in this process; see `nonet.worker.conclusion.conclude`."""
+        return conclude(
+            *(attempt, task_class, outcome, self.live_config),
+            message_limit=self.message_limit,
+            usage=usage,
+        )
 
     async def bury(self, attempt: Attempt) -> None:
         """Go on with a task that was dying when its last delivery ended: SQL, then settle."""
@@ -125,48 +133,39 @@ class Settler:
         try:
             envelope = _read(delivery, self.signer)
         except MalformedMessageError as unread:
-            await self.settle(attempt, None, Failed(unread, Reason.QUARANTINED))
+            unreadable = Failed(unread, Reason.QUARANTINED)
+            await self.settle(attempt, self.conclude(attempt, None, unreadable))
             return
         attempt.describe(envelope)
-        effective = self._effective(attempt, self.registry.find(envelope.name))
-        if effective is None:
+        task_class = self.registry.find(envelope.name)
+        if task_class is None:
             back = HandedBack(f"no worker knows {envelope.name}", _SQL_RETRY_DELAY)
-            await self.settle(attempt, None, back)
+            await self.settle(attempt, self.conclude(attempt, None, back))
             return
         error = ErrorSummary(document.error_type, document.error, document.traceback)
-        dead = Settlement("dead", reason=document.reason, error=error)
-        if effective.dlq_eligible:
+        end = "expired" if document.reason == Reason.CAPACITY else "dead"
+        dead = Settlement(end, reason=document.reason, error=error)
+        if effective_now(attempt, task_class, self.live_config).dlq_eligible:
             await self._to_sql_then_dead(attempt, dead, document)
         else:
-            await self._script(attempt, dead, encode(self._result(attempt, dead)))
+            await self._script(attempt, dead, encode(result_of(attempt, dead, document.usage)))
 
-    def _effective(self, attempt: Attempt, task_class: TaskClass | None) -> Effective | None:
-        """What holds for the class now, whatever did when the attempt began."""
-        if task_class is None:
-            return None
-        return self.live_config.overrides.effective(task_class, attempt.vo)
-
-    async def _apply(self, attempt: Attempt, settlement: Settlement) -> None:
+    async def _apply(self, attempt: Attempt, conclusion: Conclusion) -> None:
+        settlement, usage = conclusion.settlement, conclusion.usage
         if settlement.outcome == "dead" and settlement.keep:
-            document = _error_document(attempt, settlement)
+            document = _error_document(attempt, settlement, usage)
             # Marked first: after a crash between SQL and Redis nobody executes it again.
             dying = dataclasses.replace(settlement, outcome="dying")
             marked = await self._script(attempt, dying, encode(document))
             if marked == "OK":
                 await self._to_sql_then_dead(attempt, settlement, document)
-        elif settlement.outcome == "retry":
-            document = _error_document(attempt, settlement)
+        elif settlement.outcome in ("retry", "crash"):
+            document = _error_document(attempt, settlement, usage)
             await self._script(attempt, settlement, encode(document))
-        elif settlement.outcome == "back":
+        elif settlement.outcome in ("back", "suspect", "on"):
             await self._script(attempt, settlement, b"")
         else:
-            answer = await self._script(
-                attempt, settlement, encode(self._result(attempt, settlement))
-            )
-            if answer == "LOST":
-                # A lock ran out before the settle: whatever was done may have been overtaken.
-                back = Settlement("back", reason="a lock was lost before the settle")
-                await self._script(attempt, back, b"")
+            await self._script(attempt, settlement, encode(result_of(attempt, settlement, usage)))
 
     async def _to_sql_then_dead(
         self, attempt: Attempt, settlement: Settlement, document: ErrorDocument
@@ -186,14 +185,17 @@ class Settler:
         finally:
             self.burials.discard(attempt)
         logger.error("task %s is dead letter %s", attempt.delivery.id, row)
-        await self._script(attempt, settlement, encode(self._result(attempt, settlement)))
+        result = result_of(attempt, settlement, document.usage)
+        await self._script(attempt, settlement, encode(result))
 
     async def _write(self, attempt: Attempt, document: ErrorDocument) -> int:
         """The row of a dead letter; values that the database refuses are left out."""
         store = await self.dead_letters()
         history = await self._history(attempt.delivery.id)
-        effective = self._effective(attempt, self.registry.find(attempt.context.name))
-        policy = effective.retry_policy if effective else None
+        task_class = self.registry.find(attempt.context.name)
+        policy = None
+        if task_class is not None:
+            policy = effective_now(attempt, task_class, self.live_config).retry_policy
         letter = dead_letter(attempt.delivery, document, history, self.registry, policy)
         try:
             row = await store.add(letter)
@@ -220,19 +222,27 @@ class Settler:
         delay = _SQL_RETRY_DELAY * random.uniform(1, 2)
         await self._script(attempt, Settlement("back", delay=delay, reason=reason), b"")
 
-    async def _script(self, attempt: Attempt, settlement: Settlement, document: bytes) -> str:
+    async def _script(
+        self,
+        attempt: Attempt,
+        settlement: Settlement,
+        document: bytes,
+        submissions: Sequence[Submission] = (),
+    ) -> str:
         """Run the settle script, again and again while Redis refuses and the lease is ours."""
-        told = False
+        told, text = False, ""
+        if settlement.reason or settlement.error.type:
+            text = shortened(_line(settlement))
         while True:
             try:
                 answer = await self.broker.settle(
                     attempt.delivery,
                     settlement.outcome,
                     document,
-                    text=shortened(_line(settlement)),
+                    text=text,
                     delay=settlement.delay,
                     started=settlement.started,
-                    submissions=attempt.context.to_submit,
+                    submissions=submissions,
                 )
             # Also what somebody must change first, permissions or a password, may be so in time.
             except (ServerUnreachableError, ConfigurationError) as error:
@@ -255,41 +265,13 @@ class Settler:
                     settlement.outcome,
                     answer,
                 )
-            elif settlement.outcome in ("done", "dead") and self._is_durable(attempt):
+            elif settlement.outcome in _TERMINAL and self._is_durable(attempt):
                 self.rows.close(attempt.delivery.id)
             return answer
 
     def _is_durable(self, attempt: Attempt) -> bool:
         task_class = self.registry.find(attempt.context.name)
         return task_class is not None and task_class.cls.durable
-
-    def _result(self, attempt: Attempt, settlement: Settlement) -> ResultDocument:
-        """What is kept of the end; a result that cannot travel is left out, with a note."""
-        delivery = attempt.delivery
-        never_ran = settlement.reason == Reason.LIMIT_IMPOSSIBLE  # this time
-        document = ResultDocument(
-            name=attempt.context.name,
-            attempt=delivery.used if never_ran else delivery.attempt,
-            finished=time.time(),
-            error_type=settlement.error.type,
-            error=settlement.error.text,
-            reason=str(settlement.reason),
-        )
-        if settlement.outcome != "done":
-            return document
-        try:
-            full = replace(document, value=pack(settlement.value))
-            size = len(encode(full))
-        except BaseException as error:  # a result may be of any kind, and its class do anything
-            why = summarize(error)
-            return replace(document, note=f"its result cannot be stored: {why.text or why.type}")
-        if size > self.message_limit:
-            note = (
-                f"its result of {size} bytes exceeds the limit of {self.message_limit} "
-                "(NONET_MESSAGE_LIMIT)"
-            )
-            return replace(document, note=note)
-        return full
 
     def _log_failure(self, attempt: Attempt, settlement: Settlement) -> None:
         if settlement.reason == Reason.QUARANTINED:
@@ -324,6 +306,8 @@ def _last_words(delivery: Delivery) -> ErrorDocument:
     if delivery.reason == Reason.LIMIT_IMPOSSIBLE:
         error_type = LimitImpossible.__name__
         error = f"{delivery.detail}; {NEXT_STEP_IMPOSSIBLE}"
+    elif delivery.reason == Reason.CAPACITY:
+        error_type, error = TaskExpired.__name__, delivery.detail
     return ErrorDocument(
         reason=delivery.reason or Reason.WORKER_LOST,
         error_type=error_type,
@@ -340,7 +324,7 @@ def _read(delivery: Delivery, signer: Signer) -> Envelope:
     return open_envelope(delivery.envelope, delivery.id, signer, limit_bytes=HARD_LIMIT_BYTES)
 
 
-def _error_document(attempt: Attempt, settlement: Settlement) -> ErrorDocument:
+def _error_document(attempt: Attempt, settlement: Settlement, usage: Usage | None) -> ErrorDocument:
     return ErrorDocument(
         reason=str(settlement.reason),
         error_type=settlement.error.type,
@@ -348,6 +332,7 @@ def _error_document(attempt: Attempt, settlement: Settlement) -> ErrorDocument:
         traceback=settlement.error.traceback,
         attempt=attempt.delivery.attempt,
         at=time.time(),
+        usage=usage,
     )
 
 

@@ -4,67 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from nonet.errors import TaskTimeoutError
-from nonet.overrides import CLASS, Effective
+from nonet.overrides import TimeLimits
 from nonet.worker.attempt import Attempt
 
 logger = logging.getLogger(__name__)
 
 # What obeys the cancellation at the hard limit shall roll back before its locks are released.
-_OBEY_SECONDS = 1.0
+OBEY_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimits:
-    """The limits of one attempt.
+class SoftLimit:
+    """Lets the attempt time out if the block takes longer than its soft limit, if it has one."""
 
-    Attributes:
-        soft, hard: seconds, or None.
-        soft_origin, hard_origin: who says so, for messages.
-    """
+    def __init__(self, attempt: Attempt, limits: TimeLimits) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        if limits.soft is not None:
+            text = f"soft timeout of {limits.soft:g} s exceeded ({limits.soft_origin})"
+            out_of_time = partial(attempt.time_out, TaskTimeoutError(text))
+            self._timer = asyncio.get_running_loop().call_later(limits.soft, out_of_time)
 
-    soft: float | None
-    hard: float | None
-    soft_origin: str
-    hard_origin: str
+    def __enter__(self) -> SoftLimit:
+        return self
 
-    @classmethod
-    def of(cls, effective: Effective, task: str) -> TimeLimits:
-        """Those that hold for a class, whose name is `task`."""
+    def __exit__(self, *error: object) -> None:
+        self.end()
 
-        def origin(name: str) -> str:
-            said = effective.origins[name]
-            return f"{name} of {task.rpartition(':')[2]}" if said == CLASS else said
-
-        return cls(
-            effective.soft_timeout,
-            effective.hard_timeout,
-            origin("soft_timeout"),
-            origin("hard_timeout"),
-        )
-
-
-@contextmanager
-def softly_limited(attempt: Attempt, limits: TimeLimits) -> Iterator[Callable[[], None]]:
-    """Let the attempt time out if the block takes longer than the soft limit.
-
-    Gives what ends the measurement before the block ends: a commit is not cut by it.
-    """
-    if limits.soft is None:
-        yield lambda: None
-        return
-    error = TaskTimeoutError(f"soft timeout of {limits.soft:g} s exceeded ({limits.soft_origin})")
-    timer = asyncio.get_running_loop().call_later(limits.soft, partial(attempt.time_out, error))
-    try:
-        yield timer.cancel
-    finally:
-        timer.cancel()
+    def end(self) -> None:
+        """What follows in the block is not measured any more: a commit is not cut by it."""
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 async def hardly_limited(
@@ -72,25 +46,27 @@ async def hardly_limited(
     limits: TimeLimits,
     work: Callable[[], Awaitable[Any]],
     given_up: Callable[[asyncio.Task[Any]], None],
+    obey_seconds: float | None = OBEY_SECONDS,
 ) -> Any:
     """What `work()` returns; at the hard limit it is left alone, whatever it does.
 
     Args:
         given_up: told of what goes on nevertheless.
+        obey_seconds: how long it may take to end when it is cancelled; None: somebody else sees to
+            that.
 
     Raises:
         TaskTimeoutError: it was given up.
         BaseException: whatever `work()` raises.
     """
-    if limits.hard is None:
-        return await work()
+    assert limits.hard is not None  # else nothing is limited
+    attempt.hard_at = time.monotonic() + limits.hard
     inner = asyncio.create_task(_as_value(work), name=f"{attempt.delivery.id} limited")
     attempt.enter(inner)
     done, _ = await asyncio.wait({inner}, timeout=limits.hard)
     if not done:
-        text = f"hard timeout of {limits.hard:g} s exceeded ({limits.hard_origin})"
-        attempt.time_out(TaskTimeoutError(text), for_good=True)
-        done, _ = await asyncio.wait({inner}, timeout=_OBEY_SECONDS)
+        attempt.time_out(TaskTimeoutError(limits.hard_text), for_good=True)
+        done, _ = await asyncio.wait({inner}, timeout=obey_seconds)
     if not done:
         given_up(inner)
         logger.error(

@@ -10,7 +10,7 @@
 local id, gen, fence, lock_ttl = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[5])
 local key, owner = P .. 't:' .. id, id .. '/' .. gen .. '/' .. fence
 current_epoch(ARGV[6], lock_ttl)
-local record = read_fields(key, {'gen', 'fence', 'stream', 'ticket', 'name', 'held'})
+local record = read_fields(key, {'gen', 'state', 'fence', 'stream', 'ticket', 'name', 'held'})
 if record.gen ~= gen or record.fence ~= fence then
   return {'STALE'}
 end

@@ -27,7 +27,7 @@ local function is_ours(owner)
   return not its_fence or its_fence <= last_fence
 end
 
-local FIELDS = {'gen', 'fence', 'state', 'stream', 'owner'}
+local FIELDS = {'gen', 'fence', 'state', 'stream', 'owner', 'unique', 'start_by'}
 
 -- From here on the holder is nobody. A new fence voids it; if this script is cut, its lease runs
 -- out, and the task is reclaimed.
@@ -51,6 +51,7 @@ end
 local function run_again()
   local due = more == 1 and now + LATER or now
   for _, record in ipairs(voided) do
+    end_of_wait(record.id, record)
     requeue(record.id, due > now and 'delayed' or 'queued', record.stream, tonumber(record.gen), due)
   end
 end

@@ -2,18 +2,19 @@
 -- disown: after a fetch whose reply was lost, give back at once what this worker holds without
 -- knowing it. Otherwise it would hold more than its slots, and those tasks wait for a lease.
 -- KEYS  prefix
--- ARGV  worker, size, lock ttl ms, n × (key and entry, with a blank between) that the worker knows
--- returns the number of tasks that were queued again
--- @include base wake record rescue limits locks pauses queues refusal waiting
+-- ARGV  worker, size, lock ttl ms, result ttl ms, dedup ttl ms, n × (key and entry, with a blank between) that the worker knows
+-- returns the number of tasks that were queued again, or have ended because they were cancelled
+-- @include base wake record rescue limits locks pauses queues refusal waiting index group finish ending
 local worker, size, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local ttl, dedup = tonumber(ARGV[4]), tonumber(ARGV[5])
 local known, given = {}, 0
-for i = 4, #ARGV do
+for i = 6, #ARGV do
   known[ARGV[i]] = true
 end
 
 local function hand_back(id, gen)
   local record = read_fields(P .. 't:' .. id, {'gen', 'owner', 'state', 'stream', 'fence', 'name',
-    'held'})
+    'held', 'attempt', 'cancel', 'group', 'opens', 'waited', 'unique', 'start_by'})
   if record.gen ~= gen or (record.owner ~= worker and record.state ~= 'queued') then
     return
   end
@@ -22,7 +23,14 @@ local function hand_back(id, gen)
       record.held or '')
     give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false))
   end
-  requeue(id, record.state == 'dying' and 'dying' or 'queued', record.stream, tonumber(gen), now)
+  if record.cancel and record.state == 'running' then
+    end_cancelled(id, record, '0', ttl, dedup)
+  else
+    requeue(id, record.state == 'dying' and 'dying' or 'queued', record.stream, tonumber(gen), now)
+    if record.state == 'running' then
+      wait_on(id, record)
+    end
+  end
   given = given + 1
 end
 

@@ -3,9 +3,10 @@
 -- expired is removed.
 -- KEYS  prefix
 -- ARGV  id, how many holders to name, how many entries of a stream to look at for its place
--- returns {n × (name, value)}, holders as the value of 'holders' (rows of lib/sight); empty: the id
---       is unknown
--- @include base wake record limits locks pauses queues refusal sight
+-- returns {n × (name, value)}, holders as the value of 'holders' (rows of lib/sight), live workers of its
+--       size as that of 'peers': (worker, what it says of itself, why it takes nothing or '', what it
+--       knows or '', 1 if it knows the class, version of the class); empty: the id is unknown
+-- @include base wake unread record limits locks pauses queues refusal sight
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
 
@@ -22,13 +23,28 @@ local function add_worker(worker)
   add('alive_until', redis.call('ZSCORE', P .. 'workers', worker) or '')
 end
 
+-- What live workers say: whether they take anything, and whether they know the class.
+local function add_peers(workers, class)
+  local rows, MOST = {}, 100
+  for i = 1, math.min(#workers, MOST) do
+    local said = read_fields(P .. 'w:' .. workers[i], {'info', 'off', 'knows'})
+    local names = P .. 'names:' .. (said.knows or '')
+    local version = redis.call('HGET', names, class)
+    rows[i] = {workers[i], said.info or '', said.off or '',
+      redis.call('EXISTS', names) == 1 and said.knows or '', version and 1 or 0, version or ''}
+  end
+  add('peers', rows)
+end
+
 -- Who could take a task of this size, and who could move one that is due.
-local function add_workers(size)
+local function add_workers(size, class)
+  local peers = {}
   local of_size, idle = 0, 0
   local all = redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')
   for _, worker in ipairs(all) do
     if string.match(worker, '^%a+') == size then
       of_size = of_size + 1
+      peers[of_size] = worker
       idle = idle + (redis.call('ZSCORE', P .. 'idle:' .. size, worker) and 1 or 0)
     end
   end
@@ -36,22 +52,7 @@ local function add_workers(size)
   add('workers', of_size)
   add('idle', idle)
   add('promoters', #all + (leads and 1 or 0))
-end
-
--- Entries of a stream that no worker has read, and after which entry they begin.
-local function unread(key)
-  local groups = redis.pcall('XINFO', 'GROUPS', key)
-  local pending, last = 0, '-'
-  for _, group in ipairs(groups.err and {} or groups) do
-    for i = 1, #group, 2 do
-      if group[i] == 'pending' then
-        pending = group[i + 1]
-      elseif group[i] == 'last-delivered-id' then
-        last = '(' .. group[i + 1]
-      end
-    end
-  end
-  return redis.call('XLEN', key) - pending, last
+  add_peers(peers, class)
 end
 
 -- How many entries from `start` on stand before the task's own; nil if it is not among the first.
@@ -135,7 +136,7 @@ end
 
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
 local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
-  'owner', 'started', 'places'})
+  'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes'})
 add('now', now)
 add('offset', offset)
 if not record.state or record.stream == 'hold' then
@@ -153,11 +154,15 @@ if not record.state or record.stream == 'hold' then
   return facts
 end
 
-for _, name in ipairs({'state', 'name', 'stream', 'error', 'blocker'}) do
+for _, name in ipairs({'state', 'name', 'stream', 'error', 'blocker', 'cancel'}) do
   add(name, record[name])
 end
 add('attempt', record.attempt)
+add('crashes', record.crashes)
+add('failed', record.error and redis.call('LINDEX', P .. 'h:' .. id, -1) or '')
 add('started', record.started)
+add('handed', record.handed)
+add('start_by', AT_REST[record.state] and string.match(record.start_by or '', '^%d+'))
 local due = redis.call('ZSCORE', P .. 'tasks:delayed', id)
 add('due', due and tonumber(due))
 if record.state == 'queued' or record.state == 'waiting' then
@@ -165,7 +170,7 @@ if record.state == 'queued' or record.state == 'waiting' then
   add('paused', pause)
   add('pause', pause and redis.call('HGET', P .. 'paused', pause))
 end
-add_workers(size_of(record.stream or ''))
+add_workers(size_of(record.stream or ''), record.name or '')
 if record.owner then
   add_worker(record.owner)
 elseif record.state == 'waiting' and record.places then

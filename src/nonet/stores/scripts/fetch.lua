@@ -4,22 +4,27 @@
 -- KEYS  prefix
 -- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
 --       first and longest pause µs before a parked task is looked at by itself, lock aging µs,
---       epoch and sequence seen, longest envelope in bytes
--- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, n × row}; a row is
+--       epoch and sequence seen, longest envelope in bytes, result ttl ms, dedup ttl ms, µs that it
+--       cannot be later than or ''
+-- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, now µs, n × row}; a row is
 --       (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope, locks,
---       marks of the limiters that hold or '', error document, reason, generation in which it died,
---       what it died of, what an earlier attempt has saved); those from error document to what it died of
---       only for dying tasks; of a running one what it died of says why its envelope is not sent
+--       marks of the limiters that hold or ''), and for those of which it says something (error
+--       document, reason, generation in which it died, what it died of, what an earlier attempt has
+--       saved, crashes of child processes): the first four only of dying tasks; of a running one what
+--       it died of says why its envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
+-- @defer index group finish cancel ending expiry end_early
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longest, HARD_LIMIT = tonumber(ARGV[10]), 4 * 1048576
 local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
+local ttl, dedup, latest = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local taken = {0, current_epoch(ARGV[9], lock_ttl)}
+taken[4] = digits(now)
 math.randomseed(tonumber(clock[2]))
-local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '') or 0, now)
+local fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)
 
 local function read(key, count)
   local reply = redis.pcall('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', count,
@@ -45,25 +50,42 @@ end
 local function hand_over(pointer, record, state, held, lines, document)
   -- However long it is, neither we nor a worker have to hold all of it.
   local key, most = P .. 'b:' .. pointer.id, state == 'running' and longest or HARD_LIMIT
-  local envelope = pointer.envelope or redis.call('GETRANGE', key, 0, most)
+  local envelope = pointer.envelope or envelope_of(pointer.id, record)
+    or redis.call('GETRANGE', key, 0, most)
   if state == 'running' and math.max(#envelope, #lines) > longest then
     record.detail = string.format('message of %d bytes exceeds %d',
-      redis.call('STRLEN', key) + #lines, longest)
+      (record.b and #envelope or redis.call('STRLEN', key)) + #lines, longest)
     envelope, lines = '', ''
   end
   local text = digits(fence)
-  redis.call('HSET', P .. 't:' .. pointer.id, 'state', state, 'owner', worker, 'fence', text,
-    'started', digits(now), 'held', held, unpack(record.since and NOT_WAITING or {}))
-  taken[#taken + 1] = {pointer.id, pointer.gen, text, state, record.attempt or '0',
-    record.deaths or '0', string.sub(pointer.key, #P + 1), pointer.entry,
-    envelope, lines, held, document, record.reason or '', record.died or '', record.detail or '',
-    record.saved and saved_by(pointer.id) or ''}
+  if record.since or record.held or held ~= '' then
+    redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
+      started, 'held', held, unpack(record.since and NOT_WAITING or {}))
+  else
+    redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
+      started)
+  end
+  if record.unique and string.sub(record.unique, 1, 1) == 's' then  -- until_start
+    give_key_up(pointer.id, record.unique)
+  end
+  if record.start_by then  -- while a worker has it, it does not expire; see end_of_wait and wait_on
+    redis.call('ZREM', P .. 'deadlines', pointer.id)
+  end
+  local row = {pointer.id, pointer.gen, text, state, record.attempt or '0', record.deaths or '0',
+    pointer.stream, pointer.entry, envelope, lines, held}
+  if state == 'dying' or record.detail or record.saved or record.crashes then
+    for _, told in ipairs({document, record.reason or '', record.died or '', record.detail or '',
+      record.saved and saved_by(pointer.id) or '', record.crashes or '0'}) do
+      row[#row + 1] = told
+    end
+  end
+  taken[#taken + 1] = row
   free = free - 1
 end
 
 local function hand_over_dying(pointer, record)
   fence = fence + 1
-  local why = read_fields(P .. 't:' .. pointer.id, {'reason', 'died', 'detail'})
+  local why = read_fields(pointer.record, {'reason', 'died', 'detail'})
   record.reason, record.died, record.detail = why.reason, why.died, why.detail
   hand_over(pointer, record, 'dying', '', '',
     redis.call('GETRANGE', P .. 'e:' .. pointer.id, 0, HARD_LIMIT))
@@ -78,9 +100,13 @@ local function refuse_for_ever(pointer, record, me, lock)
   hand_over_dying(pointer, record)
 end
 
--- The locks of a task. With them comes the envelope of one that was woken: it is not refused again.
+-- The locks of a task; most pages have none at all. With them comes the envelope of one that was woken:
+-- it is not refused again.
 -- (MGET takes a key of another type for a missing one; GET complains.)
 local function read_lines(pointer, was_parked)
+  if pointer.is_free then
+    return ''
+  end
   local key = P .. 'l:' .. pointer.id
   if was_parked then
     local both = redis.call('MGET', key, P .. 'b:' .. pointer.id)
@@ -93,7 +119,7 @@ local function read_lines(pointer, was_parked)
 end
 
 local function deliver(pointer, record)
-  local id, lines = pointer.id, read_lines(pointer, record.since)
+  local id, lines = pointer.id, read_lines(pointer, record.since and not record.b)
   local is_paused = pause_of(record.stream, record.name)
   if lines == '' and not record.since and not are_limits_set() and not is_paused then
     fence = fence + 1
@@ -119,23 +145,55 @@ local function deliver(pointer, record)
   hand_over(pointer, record, 'running', held, lines, '')
 end
 
-local FIELDS = {'state', 'gen', 'attempt', 'deaths', 'ticket', 'refusals', 'stream', 'places', 'aged',
-  'since', 'name', 'saved'}
+-- Somebody has cancelled it while it ran, or it is too late to start it. A clock that was set forward,
+-- which the leader has not put right yet, lets nothing expire.
+local function is_over(record)
+  local deadline = tonumber(string.match(record.start_by or '', '^%d+') or '')
+  return record.cancel or deadline and deadline <= now and now <= (latest or now)
+end
 
-local function examine(key, entry, fields)
+local has_buried = false  -- what expires may be dying, in a stream that was read before
+
+local function examine(source, entry, fields)
+  local key = source.key
   looks = looks - 1
   if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
     return quarantine(key, entry, fields, 'not a task pointer')
   end
-  local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry}
-  local record = read_fields(P .. 't:' .. pointer.id, FIELDS)
-  if record.gen ~= pointer.gen or (record.state ~= 'queued' and record.state ~= 'dying') then
+  local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry,
+    stream = source.stream, is_free = source.is_free, record = P .. 't:' .. fields[2]}
+  local record = read_record(fields[2])
+  -- What a running task died of is said here, if at all; its record may say so of an earlier end.
+  record.reason, record.died, record.detail = nil, nil, nil
+  local is_in_hands = record.state == 'dying' and record.owner  -- by another pointer, of a cut script
+  if record.gen ~= pointer.gen or is_in_hands
+    or (record.state ~= 'queued' and record.state ~= 'dying') then
     drop(key, entry)
   elseif record.state == 'dying' then
     hand_over_dying(pointer, record)
+  elseif is_over(record) then
+    end_early(pointer.id, ttl, dedup)
+    has_buried = true
+    drop(key, entry)
   else
     deliver(pointer, record)
   end
+end
+
+-- Whether no task among these entries has locks: asked once for all, of keys of any type.
+local function are_free(entries)
+  if #entries < 2 then  -- a task that came alone is asked for by itself: most of those woken have locks
+    return false
+  end
+  local keys = {}
+  for _, item in ipairs(entries) do
+    local fields = item[2]
+    if fields[2] then
+      keys[#keys + 1] = P .. 'l:' .. fields[2]
+    end
+  end
+  -- More are not unpacked at once: each is then asked for by itself.
+  return #keys > 0 and #keys <= 1000 and redis.call('EXISTS', unpack(keys)) == 0
 end
 
 -- A delivery failed half way: free what it took before, each lock and place that can be freed.
@@ -170,9 +228,10 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
     while free > 0 and looks > 0 and not is_skipped(kind, priority) do
       local wanted = math.min(free, looks)
       local entries = read(key, wanted)
+      local source = {key = key, stream = string.sub(key, #P + 1), is_free = are_free(entries)}
       for _, item in ipairs(entries) do
         -- One broken record must not take along those that were read with it.
-        local fine, problem = pcall(examine, key, item[1], item[2])
+        local fine, problem = pcall(examine, source, item[1], item[2])
         if not fine then
           give_up(key, item[1], item[2], problem)
         end
@@ -185,10 +244,13 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
 end
 offer_all()
 redis.call('SET', P .. 'fence', digits(fence))
-if free > 0 and (looks <= 0 or woken_sizes[size]) then
+if free > 0 and (looks <= 0 or woken_sizes[size] or has_buried) then
   taken[1] = 1
 elseif free > 0 then
-  redis.call('ZADD', P .. 'idle:' .. size, digits(now), worker)
+  -- Who only looked, and found nothing, keeps its place: else each poll would be the most recent one,
+  -- and a trickle would keep all workers busy in turn instead of one.
+  local got_some = #taken > 4
+  redis.call('ZADD', P .. 'idle:' .. size, unpack(got_some and {digits(now), worker} or {'NX', digits(now), worker}))
 else
   redis.call('ZREM', P .. 'idle:' .. size, worker)
 end

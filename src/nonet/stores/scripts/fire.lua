@@ -4,7 +4,7 @@
 -- ARGV  term, entry, occurrence µs, overlap: skip | late (skip, but not for the lateness of the
 --       previous one) | queue | allow, or pass: it is not submitted; how many were missed with it,
 --       next µs or '' (the schedule is exhausted), µs to submit it for or 0 (jitter), id, name, stream,
---       envelope, locks
+--       envelope, locks, terms
 -- returns FIRED | KNOWN (fired before) | PASSED | SKIPPED (the previous one runs) | PAUSED |
 --       WAITING (the previous one has not started, or not ended if it queues) | DEPOSED
 -- @include base wake record
@@ -33,7 +33,8 @@ local function answer_of(previous)
     return 'SKIPPED'
   elseif verb == 'late' then
     -- Who began after this one was due is late itself.
-    local since = (tonumber(previous.started or '') or 0) - offset
+    local moved = tonumber(redis.call('GET', P .. 'clock:moved') or '') or 0
+    local since = (tonumber(previous.started or '') or 0) - offset + moved
     return runs and attempts == 0 and since > tonumber(occurrence) and 'WAITING' or 'SKIPPED'
   end
 end
@@ -73,7 +74,8 @@ elseif answer then
   return answer
 end
 local due = due_of(ARGV[7])
-local made = submit_one(ARGV[8], ARGV[9], ARGV[10], due, '', ARGV[11], ARGV[12])
+local made = submit_one(ARGV[8], ARGV[9], ARGV[10], due, '', ARGV[11], ARGV[12],
+  ARGV[13])
 remember(ARGV[8])
 count('fired', made)
 redis.call('HSET', P .. 'periodic:counts', entry .. '|last', occurrence)

@@ -2,7 +2,7 @@
 -- group_open: begin a callback group; children follow by submit, then group_seal.
 -- KEYS  prefix
 -- ARGV  group, parent id or '', policy, ttl ms, number of children,
---       callback (id, name, stream, envelope, locks), on_failure (the same, id '' for none)
+--       callback (id, name, stream, envelope, locks, terms), on_failure (the same, id '' for none)
 -- returns the state: building, or what an earlier run of the parent reached
 -- @include base index
 local key = P .. 'g:' .. ARGV[1]
@@ -12,11 +12,12 @@ if state then
 end
 local function keep(suffix, first)
   redis.call('HSET', key .. suffix, 'id', ARGV[first], 'name', ARGV[first + 1],
-    'stream', ARGV[first + 2], 'envelope', ARGV[first + 3], 'locks', ARGV[first + 4])
+    'stream', ARGV[first + 2], 'envelope', ARGV[first + 3], 'locks', ARGV[first + 4],
+    'terms', ARGV[first + 5])
 end
 keep(':callback', 6)
-if ARGV[11] ~= '' then
-  keep(':on_failure', 11)
+if ARGV[12] ~= '' then
+  keep(':on_failure', 12)
 end
 redis.call('HSET', key, 'state', 'building', 'parent', ARGV[2], 'policy', ARGV[3],
   'ttl', ARGV[4], 'total', ARGV[5], 'failed', 0, 'opened', digits(now), 'name', ARGV[7])

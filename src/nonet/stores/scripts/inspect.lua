@@ -2,7 +2,7 @@
 -- inspect: what a page of the namespace contains, as facts that belong together. It changes nothing, and
 -- looks at a bounded number of things, however large a key is.
 -- KEYS  prefix
--- ARGV  what: keys | due (members of tasks:delayed) | the name of a stream, or of a set that a row 'more'
+-- ARGV  what: keys | due (members of tasks:delayed) | deadlines (members of that) | the name of a stream, or of a set that a row 'more'
 --       told of; cursor, '0' at first; how many to look at
 -- returns {next cursor, '0' at the end, n × row}; a row begins with what it is of:
 --       record  id, state, gen, owner, 1 if that worker is registered, due µs or '', gen of the entry
@@ -23,9 +23,9 @@
 --       member  stream, consumer, 1 if it is registered, deliveries that it has
 --       idle    size, worker, 1 if it is registered
 --       entry   stream, entry, id, 1 if a record is meant by it, 1 if there is a record
---       orphan  id: due, without a record
+--       orphan  id: due, or with a deadline, without a record
 --       more    name, cursor: of a key with more members than were looked at
--- @include base
+-- @include base wake record
 local what, cursor, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local FEW = 100
 local rows = {}
@@ -42,10 +42,11 @@ local function is_registered(worker)
   return redis.call('ZSCORE', P .. 'workers', worker)
 end
 
-local function entry_of(pointer)
-  local name, entry = string.match(pointer or '', '^(%S+) (%S+)$')
+local function entry_of(id, record)
+  local name, entry = pointer_of(record)
   local found = name and redis.pcall('XRANGE', P .. name, entry, entry)
-  if not found or found.err or not found[1] then
+  -- What follows from a generation may be another task's entry.
+  if not found or found.err or not found[1] or found[1][2][2] ~= id then
     return '', ''
   end
   local pending = redis.pcall('XPENDING', P .. name, 'workers', entry, entry, 1)
@@ -70,20 +71,20 @@ end
 
 local function tell_record(key, _, id)
   local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'places', 'kept',
-    'ticket'})
+    'ticket', 'b'})
   if record.stream == 'hold' then
     return
   end
-  local gen, holder = entry_of(record.pointer)
+  local gen, holder = entry_of(id, record)
   local kept = finite(record.kept)
   tell('record', id, record.state or '', record.gen or '', record.owner or '',
     flag(record.owner and is_registered(record.owner)), due_of_record(id), gen, holder,
-    redis.call('EXISTS', P .. 'b:' .. id), flag(record.places), kept and digits(now - kept) or '',
-    record.stream or '', record.ticket or '')
+    record.b and 1 or redis.call('EXISTS', P .. 'b:' .. id), flag(record.places), kept and digits(now - kept) or '',
+    record.stream or '', ticket_of(record) or '')
 end
 
 -- The members of a large key are told page by page: of each the first ones with the key itself.
-local walks, after = what ~= 'keys' and what ~= 'due', '0'
+local walks, after = what ~= 'keys' and what ~= 'due' and what ~= 'deadlines', '0'
 
 local function each_member(scan, key, name, tell_member)
   local page = redis.call(scan, key, walks and cursor or '0', 'COUNT', walks and count or FEW)
@@ -245,6 +246,14 @@ local function tell_pauses(key)
   end
 end
 
+local function tell_unique(key, _, name)
+  local id = string.match(redis.call('GET', key) or '', '^|(.+)$')
+  local unique = id and redis.call('HGET', P .. 't:' .. id, 'unique')
+  if redis.call('PTTL', key) == -1 and (not unique or string.sub(unique, 2) ~= name) then
+    tell('part', key)
+  end
+end
+
 local function nothing() end
 
 -- By the name of a key up to its first colon: its type, and what there is to tell of it. false: any.
@@ -252,15 +261,17 @@ local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'strin
   e = {'string', tell_part}, h = {'list', tell_part}, c = {'string', tell_part},
   r = {'string', tell_lasting}, g = {false, tell_group}, woken = {'stream', tell_stream},
   waiters = {'zset', tell_lasting}, awaits = {'zset', tell_lasting}, open = {'set', tell_part},
-  wake = {'list', nothing}, w = {'hash', tell_lasting}, sum = {'string', tell_lasting},
+  orders = {'set', tell_lasting}, wake = {'list', nothing}, w = {'hash', tell_lasting}, sum = {'string', tell_lasting},
   queue = {'zset', tell_waiters}, writers = {'zset', tell_waiters}, idle = {'zset', tell_idle},
   workers = {'zset', tell_workers}, groups = {'zset', nothing}, watch = {'zset', nothing},
-  events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
+  deadlines = {'zset', nothing}, events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
   fence = {'string', tell_counter}, epoch = {'hash', tell_epoch}, leader = {'hash', tell_leader},
   clock = {false, nothing}, pausing = {'string', nothing}, term = {'string', tell_counter}, promoted = {'string', tell_counter},
   periodic = {'hash', nothing}, startup = {'hash', tell_hooks}, quarantine = {false, nothing},
   config = {'hash', nothing}, limits = {false, nothing}, paused = {'hash', tell_pauses},
-  probe = {false, nothing}}
+  probe = {false, nothing}, u = {'string', tell_unique}, active = {'hash', nothing},
+  ceilings = {'hash', nothing}, capped = {'string', nothing}, ends = {'hash', tell_lasting},
+  names = {'hash', tell_lasting}, desired = {'hash', tell_lasting}}
 -- Of some the second word counts, too, or the whole name.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', tell_holder},
   ['limiter:conc'] = {'zset', tell_holders}, ['limiter:rate'] = {'zset', tell_lasting},
@@ -300,9 +311,11 @@ end
 
 local function tell_entry(item)
   local id, gen = item[2][2] or '', item[2][4] or ''
-  local record = redis.pcall('HMGET', P .. 't:' .. id, 'gen', 'pointer')
-  local is_meant = record[1] == gen and record[2] == what .. ' ' .. item[1]
-  tell('entry', what, item[1], id, flag(is_meant), flag(record[1]))
+  local fine, record = pcall(read_fields, P .. 't:' .. id, {'gen', 'pointer', 'stream'})
+  record = fine and record or {}
+  local name, entry = pointer_of(record)
+  local is_meant = record.gen == gen and name == what and entry == item[1]
+  tell('entry', what, item[1], id, flag(is_meant), flag(record.gen))
 end
 
 local function tell_entries()
@@ -317,8 +330,8 @@ local function tell_entries()
   return #entries == count and entries[count][1] or '0'
 end
 
-local function tell_due()
-  local page = redis.pcall('ZSCAN', P .. 'tasks:delayed', cursor, 'COUNT', count)
+local function tell_due(name)
+  local page = redis.pcall('ZSCAN', P .. name, cursor, 'COUNT', count)
   if page.err then
     return '0'
   end
@@ -348,7 +361,9 @@ local function tell_page()
   if what == 'keys' then
     return tell_keys()
   elseif what == 'due' then
-    return tell_due()
+    return tell_due('tasks:delayed')
+  elseif what == 'deadlines' then
+    return tell_due(what)
   end
   local is_stream = string.match(what, '^tasks:') or string.match(what, '^woken:')
   return (is_stream and tell_entries or tell_members)()

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- leave: a worker that stops takes its name off every list.
+-- leave: a worker that stops takes its name off every list. What woke it meanwhile wakes another one.
 -- KEYS  prefix
 -- ARGV  worker, size
 -- returns OK
--- @include base
+-- @include base wake
 local worker, size = ARGV[1], ARGV[2]
 local clean = true
 for _, priority in ipairs({'realtime', 'normal', 'background'}) do
@@ -21,10 +21,14 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   end
 end
 redis.call('ZREM', P .. 'idle:' .. size, worker)
-redis.call('DEL', P .. 'w:' .. worker, P .. 'wake:' .. worker)
+local unheard = redis.pcall('EXISTS', P .. 'wake:' .. worker) == 1
+redis.call('DEL', P .. 'w:' .. worker, P .. 'wake:' .. worker, P .. 'orders:' .. worker)
 if clean then
   redis.call('ZREM', P .. 'workers', worker)
 else
   redis.call('ZADD', P .. 'workers', 'XX', digits(now), worker)
+end
+if unheard then
+  wake(size, 1)
 end
 return 'OK'

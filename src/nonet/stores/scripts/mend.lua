@@ -2,13 +2,18 @@
 -- mend: queue again each record that is in no place: its stream was deleted, a script was cut. All
 -- workers carry one walk through the keyspace on, page by page.
 -- KEYS  prefix
--- ARGV  keys to look at, worker-death limit, µs between the end of a walk and the next, lease µs
--- returns {records that were put back, 1 if the walk is not at its end else 0}
--- @include base wake record lost
+-- ARGV  keys to look at, worker-death limit, µs between the end of a walk and the next, lease µs,
+--       result ttl ms, dedup ttl ms, µs between two pages of a walk at the least
+-- returns {records that were put back, 1 if the walk is not at its end, and nobody else is at it, else 0}
+-- @include base wake record index group finish ending lost
+local function replace() end
+-- @include unique
 local limit, rest, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local ttl, dedup = tonumber(ARGV[5]), tonumber(ARGV[6])
 local walk = read_fields(P .. 'mend', {'cursor', 'done'})
 local ago = now - tonumber(walk.done or '0')
-if not walk.cursor and ago >= 0 and ago < rest then
+-- However many workers there are, the walk takes the same share of Redis.
+if ago >= 0 and ago < (walk.cursor and tonumber(ARGV[7]) or rest) then
   return {0, 0}
 end
 
@@ -17,15 +22,15 @@ local function is_alive(worker)
   return ends and tonumber(ends) > now
 end
 
--- Whether the entry that the record names is in its stream.
-local function is_pointed_at(record)
-  local key, entry = string.match(record.pointer or '', '^(%S+) (%S+)$')
+-- Whether the entry that the record names is in its stream, and its own.
+local function is_pointed_at(id, record)
+  local key, entry = pointer_of(record)
   local found = key and redis.pcall('XRANGE', P .. key, entry, entry)
-  return found and not found.err and found[1] ~= nil
+  return found and not found.err and found[1] and found[1][2][2] == id
 end
 
 local function is_pending(record)
-  local key, entry = string.match(record.pointer or '', '^(%S+) (%S+)$')
+  local key, entry = pointer_of(record)
   local found = key and redis.pcall('XPENDING', P .. key, 'workers', entry, entry, 1)
   return found and not found.err and found[1] ~= nil
 end
@@ -53,9 +58,9 @@ local function is_in_place(id, record)
   if state == 'delayed' or state == 'waiting' then
     return is_due
   elseif state == 'queued' then
-    return is_pointed_at(record)
+    return is_pointed_at(id, record)
   end
-  return state == 'dying' and (is_due or is_pointed_at(record)) or is_held(id, record)
+  return state == 'dying' and (is_due or is_pointed_at(id, record)) or is_held(id, record)
 end
 
 local function put_back(id, record)
@@ -64,15 +69,30 @@ local function put_back(id, record)
     delay(id, not record.places and tonumber(record.due or '') or now)
     return true
   end
-  return take_back(id, record.gen, limit)
+  return take_back(id, record.gen, limit, ttl, dedup)
+end
+
+-- A script that was cut: the record has the truth.
+local function keep_deadline(id, record)
+  local deadline = string.match(record.start_by or '', '^%d+')
+  if deadline and AT_REST[record.state] and not redis.call('ZSCORE', P .. 'deadlines', id) then
+    redis.call('ZADD', P .. 'deadlines', deadline, id)
+  end
 end
 
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
+local met = {}  -- tasks of this page, as HASH active counts them
+
 local function look_at(id)
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'owner', 'pointer', 'due',
-    'places', 'started', 'kept', 'missed'})
+    'places', 'started', 'kept', 'missed', 'start_by', 'name'})
+  keep_deadline(id, record)
   local is_task = STATES[record.state] and record.gen and record.stream and record.stream ~= 'hold'
+  if is_task then
+    local field = record.stream .. '|' .. (record.name or '')
+    met[field] = (met[field] or 0) + 1
+  end
   return is_task and not is_in_place(id, record) and put_back(id, record)
 end
 
@@ -83,15 +103,70 @@ local function look_at_part(key, id)
   end
 end
 
-local RECORDS_AND_PARTS, mended = '[tblehc]:*', 0
+local ONE_DAY = 86400000
+
+-- A unique key without an owner is free; a script that was cut has left it.
+local function look_at_unique(key, name)
+  if not owner_of(name) then
+    redis.call('PEXPIRE', key, ONE_DAY, 'NX')
+  end
+end
+
+-- What the walk has met, against what is counted. Tasks come and go meanwhile: what a walk of several pages
+-- misses is put right only if two walks miss it alike, of a count that stands still.
+local function put_counts_right(is_exact)
+  local counts, missed = {}, {}
+  for which, key in ipairs({'active', 'active:walk'}) do
+    local flat = redis.call('HGETALL', P .. key)
+    for i = 1, #flat, 2 do
+      counts[flat[i]] = counts[flat[i]] or {0, 0}
+      counts[flat[i]][which] = tonumber(flat[i + 1]) or 0
+    end
+  end
+  for field, count in pairs(counts) do
+    local miss = count[2] - count[1]
+    local said = digits(miss) .. '|' .. digits(count[1])
+    if miss ~= 0 and (is_exact or redis.call('HGET', P .. 'active:missed', field) == said) then
+      if redis.call('HINCRBY', P .. 'active', field, digits(miss)) <= 0 then
+        redis.call('HDEL', P .. 'active', field)
+      end
+    elseif miss == 0 and count[1] == 0 then
+      redis.call('HDEL', P .. 'active', field)
+    elseif miss ~= 0 then
+      missed[#missed + 1], missed[#missed + 2] = field, said
+    end
+  end
+  redis.call('DEL', P .. 'active:walk', P .. 'active:missed')
+  if #missed > 0 then
+    redis.call('HSET', P .. 'active:missed', unpack(missed, 1, math.min(#missed, 200)))
+    redis.call('PEXPIRE', P .. 'active:missed', ONE_DAY)
+  end
+end
+
+local function keep_met()
+  for field, number in pairs(met) do
+    redis.call('HINCRBY', P .. 'active:walk', field, number)
+  end
+  redis.call('PEXPIRE', P .. 'active:walk', ONE_DAY)
+end
+
+local LOOKS = {t = look_at, u = look_at_unique}
+local RECORDS_AND_PARTS, mended = '[tblehcu]:*', 0
 local page = redis.call('SCAN', walk.cursor or '0', 'MATCH', P .. RECORDS_AND_PARTS,
   'COUNT', ARGV[1])
 for _, key in ipairs(page[2]) do
   local kind, id = string.sub(key, #P + 1, #P + 1), string.sub(key, #P + 3)
   -- A key of the wrong type costs nobody else the look.
-  local fine, is_mended = pcall(kind == 't' and look_at or look_at_part, kind == 't' and id or key, id)
+  local fine, is_mended = pcall(LOOKS[kind] or look_at_part, kind == 't' and id or key, id)
   mended = mended + (fine and is_mended and 1 or 0)
 end
 local is_at_end = page[1] == '0'
+if not walk.cursor then
+  redis.call('DEL', P .. 'active:walk')
+end
+keep_met()
+if is_at_end then
+  put_counts_right(not walk.cursor and mended == 0)
+end
 redis.call('HSET', P .. 'mend', 'cursor', is_at_end and '' or page[1], 'done', digits(now))
 return {mended, is_at_end and 0 or 1}

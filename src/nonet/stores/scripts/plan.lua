@@ -22,7 +22,7 @@ local function unstarted(id)
   if not id or id == '' then
     return nil
   end
-  local record = read_fields(P .. 't:' .. id, {'state', 'stream', 'places', 'pointer', 'group',
+  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
     'opens', 'waited', 'attempt', 'deaths'})
   local has_begun = (tonumber(record.attempt or '') or 0) > 0 or record.deaths
   return is_cancellable(record) and not has_begun and record or nil

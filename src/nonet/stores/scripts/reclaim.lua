@@ -4,11 +4,13 @@
 -- Its idle time is by the server's own clock, so nothing is taken for a lease after that was set.
 -- KEYS  prefix
 -- ARGV  worker, size, lease ms, entries to look at per stream, worker-death limit,
---       six cursors (woken and tasks, by priority), µs that it cannot be later than or ''
+--       six cursors (woken and tasks, by priority), µs that it cannot be later than or '', result ttl
+--       ms, dedup ttl ms
 -- returns {number reclaimed, cursor × 6, now µs}; carry the cursors on, one scan sees only a part
--- @include base wake record lost rescue
+-- @include base wake record index group finish ending lost rescue forget
 local worker, size, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, limit = ARGV[4], tonumber(ARGV[5])
+local ttl, dedup = tonumber(ARGV[13]), tonumber(ARGV[14])
 local answer, reclaimed, PAGE = {0}, 0, 500
 -- Somebody set the clock, and the leader has not put it right yet.
 if now > (tonumber(ARGV[12]) or now) then
@@ -25,7 +27,7 @@ local function sweep(key, cursor)
     local found = redis.call('XRANGE', key, entry, entry)[1]
     local fine, result = true, false
     if found and found[2][1] == 'id' and found[2][3] == 'gen' then
-      fine, result = pcall(take_back, found[2][2], found[2][4], limit)
+      fine, result = pcall(take_back, found[2][2], found[2][4], limit, ttl, dedup)
     end
     if fine then
       reclaimed = reclaimed + (result and 1 or 0)
@@ -64,26 +66,6 @@ local function begin_leases(key, step)
   end
   last = #page == PAGE and '(' .. page[PAGE][1] or '+'
   redis.call('HSET', P .. 'clock:stepped', stream, step .. '|' .. last)
-end
-
-local function forget(gone)
-  local its_size = string.match(gone, '^%a+') or ''
-  for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-    for _, kind in ipairs({'woken', 'tasks'}) do
-      local key = P .. kind .. ':' .. priority .. ':' .. its_size
-      local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 1, gone)
-      if type(pending) == 'table' and not pending.err then
-        if #pending > 0 then
-          return false
-        end
-        redis.call('XGROUP', 'DELCONSUMER', key, 'workers', gone)
-      end
-    end
-  end
-  redis.call('DEL', P .. 'w:' .. gone, P .. 'wake:' .. gone)
-  redis.call('ZREM', P .. 'idle:' .. its_size, gone)
-  redis.call('ZREM', P .. 'workers', gone)
-  return true
 end
 
 -- Whoever died before its first beat after a loss of all data is registered nowhere, and must be
@@ -127,13 +109,6 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   end
 end
 register(redis.call('ZRANGE', P .. 'idle:' .. size, 0, 999))
--- Those that still have deliveries wait for a worker of their size, and must not block the others.
-local forgotten = 0
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', '-inf',
-  digits(now - lease * 1000), 'LIMIT', 0, 200)) do
-  if forgotten < 10 and forget(gone) then
-    forgotten = forgotten + 1
-  end
-end
+forget_gone(lease)
 answer[1], answer[8] = reclaimed, digits(now)
 return answer

@@ -2,13 +2,20 @@
 -- retry_quarantined: submit an entry of the quarantine as a task, once, and take it out. Fails
 -- loudly when memory is full.
 -- KEYS  prefix
--- ARGV  entry, who; of the task: id (made of the entry), name, stream, envelope, locks
+-- ARGV  entry, who, result ttl ms, dedup ttl ms; of the task: id (made of the entry), name, stream,
+--       envelope, locks, terms
 -- returns 1 made | -1 there is no such entry | the state of the task if it is known: it was done
 --       before, and the entry stays if that task has failed; or {'IMPOSSIBLE', id, why}: it counts
---       for more than a limiter allows
+--       for more than a limiter allows; or {'UNIQUE', id of the task that has its unique key}
 -- @include base wake record rescue events
 -- @defer limits locks impossible_lines
-local entry, id, stream, lines = ARGV[1], ARGV[3], ARGV[5], ARGV[7]
+-- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
+local function replace(id, by)
+  replace_older(id, by, tonumber(ARGV[3]), tonumber(ARGV[4]))
+end
+-- @defer unique claim_key
+claim = claim_key
+local entry, id, stream, lines = ARGV[1], ARGV[5], ARGV[7], ARGV[9]
 local item = redis.call('XRANGE', P .. 'quarantine', entry, entry)[1]
 local ended = redis.call('GET', P .. 'r:' .. id)
 local state = redis.call('HGET', P .. 't:' .. id, 'state') or ended and string.match(ended, '^[^|]*')
@@ -20,7 +27,10 @@ if why then
   return {'IMPOSSIBLE', id, why}
 end
 if not state then
-  submit_one(id, ARGV[4], stream, 0, '', ARGV[6], lines)
+  local made = submit_one(id, ARGV[6], stream, 0, '', ARGV[8], lines, ARGV[10])
+  if type(made) == 'string' then
+    return {'UNIQUE', made}
+  end
   wake(size_of(stream), 1)
 end
 -- Also of a task that is known: this was cut here, or its row in SQL came first.

@@ -42,6 +42,16 @@ local function set_task_back(key, id, score)
   end
 end
 
+-- What was submitted before the step may have less time: it is late by the step anyway.
+local function set_deadline_back(key, id, score)
+  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'ticket', 'start_by'})
+  if record.start_by and is_wrong(ticket_of(record)) then
+    set_back(key, id, score)
+    redis.call('HSET', P .. 't:' .. id, 'start_by', (string.gsub(record.start_by, '^%d+',
+      digits(tonumber(score) - by))))
+  end
+end
+
 local function set_worker_back(key, worker, score)
   local beat = redis.call('HGET', P .. 'w:' .. worker, 'beat')
   if is_wrong(beat) then
@@ -55,6 +65,7 @@ if by > 0 then
   each_late(P .. 'tasks:delayed', set_task_back)
   each_late(P .. 'workers', set_worker_back)
   each_late(P .. 'watch', set_back)
+  each_late(P .. 'deadlines', set_deadline_back)
 end
 now, offset = now - by, tonumber(ARGV[3])
 redis.call('HSET', P .. 'leader', 'expiry', digits(tonumber(leader[2]) - by))

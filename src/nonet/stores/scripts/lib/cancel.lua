@@ -14,24 +14,28 @@ end
 
 -- Last: who reads a pointer to a task that is gone drops it.
 local function remove_pointers(id, record)
-  local key, entry = string.match(record.pointer or '', '^(%S+) (%S+)$')
+  local key, entry = pointer_of(record)
   if record.state == 'queued' and key then
     redis.pcall('XDEL', P .. key, entry)
     redis.pcall('XACK', P .. key, 'workers', entry)
   end
   redis.call('ZREM', P .. 'tasks:delayed', id)
+  redis.call('ZREM', P .. 'deadlines', id)
 end
 
-local CANCELLABLE = {queued = true, delayed = true, waiting = true}
 
 -- Whether a record is one of a task that does not run: nobody has to be asked to end it.
 local function is_cancellable(record)
-  return CANCELLABLE[record.state] and record.stream ~= 'hold'
+  return AT_REST[record.state] and record.stream ~= 'hold'
 end
 
--- End it: record has the fields state, stream, places, pointer, group, opens, waited.
-local function cancel_task(id, record, document, ttl, dedup)
+-- End it: record has the fields state, gen, stream, places, pointer, group, opens, waited.
+local function end_waiting(id, record, state, document, ttl, dedup)
   leave_places(id, record)
-  finish(id, record, 'cancelled', '0', document, ttl, dedup)
+  finish(id, record, state, '0', document, ttl, dedup)
   remove_pointers(id, record)
+end
+
+local function cancel_task(id, record, document, ttl, dedup)
+  end_waiting(id, record, 'cancelled', document, ttl, dedup)
 end

@@ -8,9 +8,10 @@ local function fire_group(gid)
   local group = redis.call('HMGET', key, 'failed', 'policy', 'ttl')
   local good = tonumber(group[1] or '0') == 0 or group[2] == 'all_done'
   local spec_key = key .. (good and ':callback' or ':on_failure')
-  local spec = redis.call('HMGET', spec_key, 'id', 'name', 'stream', 'envelope', 'locks')
+  local spec = redis.call('HMGET', spec_key, 'id', 'name', 'stream', 'envelope', 'locks',
+    'terms')
   if spec[1] then
-    submit_one(spec[1], spec[2], spec[3], 0, '', spec[4], spec[5])
+    submit_one(spec[1], spec[2], spec[3], 0, '', spec[4], spec[5], spec[6] or '')
     wake(size_of(spec[3]), 1)
   end
   for _, suffix in ipairs({'', ':results', ':callback', ':on_failure'}) do

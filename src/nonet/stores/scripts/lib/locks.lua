@@ -268,5 +268,10 @@ local function is_wanted(names)
   for i, name in ipairs(names) do
     queues[i] = P .. 'queue:' .. name
   end
-  return #queues > 0 and redis.call('EXISTS', unpack(queues)) > 0
+  for i = 1, #queues, 1000 do
+    if redis.call('EXISTS', unpack(queues, i, math.min(i + 999, #queues))) > 0 then
+      return true
+    end
+  end
+  return false
 end

@@ -1,18 +1,26 @@
--- lib/lost: needs base, wake, record. A delivery that nobody has any more goes back into its queue.
+-- lib/lost: needs base, wake, record, index, group, finish, ending. A delivery that nobody has any
+-- more goes back into its queue, or ends, if somebody has cancelled it.
 
 -- Queue again what is in nobody's hands. limit: of worker deaths, beyond which the task is not executed
--- again. Returns whether it was; gen is that of the pointer to it.
-local function take_back(id, gen, limit)
+-- again. Returns whether it was, or has ended; gen is that of the pointer to it. ttl and dedup are those
+-- of finish().
+local function take_back(id, gen, limit, ttl, dedup)
   local key = P .. 't:' .. id
-  local record = read_fields(key, {'gen', 'state', 'stream', 'deaths'})
+  local record = read_fields(key, {'gen', 'state', 'stream', 'deaths', 'name', 'attempt',
+    'cancel', 'group', 'opens', 'waited', 'unique', 'start_by'})
   local state = record.state
   if record.gen ~= gen or state ~= 'queued' and state ~= 'running' and state ~= 'dying' then
     return false
+  end
+  if record.cancel and state == 'running' then
+    end_cancelled(id, record, '0', ttl, dedup)  -- a settle of its late worker is no repetition
+    return true
   end
   -- queued: a fetch was cut short after it had read the entry, and nobody has executed it.
   if state == 'running' then
     local deaths = tonumber(record.deaths or '0') + 1
     redis.call('HSET', key, 'deaths', deaths)
+    end_of_wait(id, record)  -- for all we know it was started
     state = 'queued'
     if deaths >= limit then
       state = 'dying'

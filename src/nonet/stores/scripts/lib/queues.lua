@@ -23,9 +23,9 @@ local met = 0  -- those that one script parks come of age in the order in which 
 -- lock: '-', or 'x' (or 'v', at the VO's own counter) where it stands.
 local function new_waiter(id, record, locks)
   met = met + 1
-  local aged = record.aged == '1'
-  return {id = id, locks = locks, aged = aged, stream = record.stream, ticket = record.ticket,
-    rank = rank_of(record.ticket, record.stream, aged), places = record.places or '',
+  local aged, ticket = record.aged == '1', ticket_of(record)
+  return {id = id, locks = locks, aged = aged, stream = record.stream, ticket = ticket,
+    rank = rank_of(ticket, record.stream, aged), places = record.places or '',
     state = record.state, gen = record.gen, name = record.name,
     refusals = tonumber(record.refusals or '0'),
     since = tonumber(record.since or '') or now + met, seen = tonumber(record.seen or '')}
@@ -37,7 +37,7 @@ local WAITER = {'state', 'gen', 'stream', 'ticket', 'aged', 'places', 'name', 'r
 -- A parked or woken task by its record, without its locks; nil if there is none.
 local function read_waiter(id)
   local record = read_fields(P .. 't:' .. id, WAITER)
-  return record.ticket and new_waiter(id, record, {})
+  return ticket_of(record) and new_waiter(id, record, {})
 end
 
 -- A paused task stands in a queue of its kind alone, as at a limiter that allows none: all of one

@@ -2,6 +2,9 @@
 -- A record is in one place at a time: a stream (queued), the delayed set (delayed, waiting,
 -- dying) or a worker (running, dying). Each requeue raises gen, which voids older pointers.
 
+-- In these states no worker has a task.
+local AT_REST = {queued = true, delayed = true, waiting = true}
+
 local function size_of(stream)
   return string.match(stream, '[^:]*$')
 end
@@ -11,6 +14,83 @@ end
 local function enqueue(kind, id, stream, gen)
   local name = kind .. ':' .. stream
   return name .. ' ' .. redis.call('XADD', P .. name, '*', 'id', id, 'gen', gen)
+end
+
+-- A task that is made now goes into its stream as this entry, if none of a later time is there: its
+-- record then need not name it. See pointer_of.
+local function first_entry(gen)
+  local us = tonumber(string.sub(gen, -3))
+  return us and string.sub(gen, 1, -4) .. '-' .. us
+end
+
+-- As enqueue does, for a task that is made now; '' if its record need not say where it is.
+local function enqueue_first(id, stream, gen)
+  local reply = redis.pcall('XADD', P .. 'tasks:' .. stream, first_entry(gen), 'id', id, 'gen', gen)
+  return type(reply) == 'table' and reply.err and enqueue('tasks', id, stream, gen) or ''
+end
+
+-- The stream and the entry by which a task is queued or was handed over; nil if there is none. record
+-- has the fields pointer, gen and stream.
+local function pointer_of(record)
+  if record.pointer then
+    return string.match(record.pointer, '^(%S+) (%S+)$')
+  elseif record.gen and record.stream then
+    return 'tasks:' .. record.stream, first_entry(record.gen)
+  end
+end
+
+-- A short envelope is in its record, in field b, where Redis keeps it compact: without the id and the
+-- name, which are known there, and without the empty strings at its end. Before it stands how many of
+-- them there were: a digit, or a capital letter if it began as all do that are written now. A '+' stands
+-- before a short one that is none; all others are in a key of their own.
+local kept_envelope, envelope_of
+do
+  local MOST_KEPT, USUAL, EMPTY = 64, string.char(153, 1), 160
+  local EMPTIES = string.rep(string.char(EMPTY), 9)
+
+  -- How the id and the name begin an envelope, after two bytes: as strings of MessagePack.
+  local function packed(text)
+    return (#text < 32 and string.char(160 + #text) or string.char(217, #text)) .. text
+  end
+
+  local function head_of(id, name)
+    return #id < 256 and #name < 256 and packed(id) .. packed(name) or ''
+  end
+
+  function kept_envelope(id, name, envelope)
+    local head, last = head_of(id, name), #envelope
+    local first = 3 + #head
+    if #envelope - #head > MOST_KEPT + 10 then
+      return nil
+    elseif string.sub(envelope, 3, first - 1) ~= head then
+      return #envelope < MOST_KEPT and '+' .. envelope or nil
+    end
+    while last >= first and #envelope - last < 9 and string.byte(envelope, last) == EMPTY do
+      last = last - 1
+    end
+    local before, body = string.sub(envelope, 1, 2), string.sub(envelope, first, last)
+    local mark = string.char((before == USUAL and 65 or 48) + #envelope - last)
+    local kept = mark .. (before == USUAL and '' or before) .. body
+    return #kept <= MOST_KEPT and kept or nil
+  end
+
+  -- The envelope from a record with the fields b and name; nil if it is in a key of its own.
+  function envelope_of(id, record)
+    local kept = record.b
+    if not kept then
+      return nil
+    end
+    local mark = string.byte(kept)
+    if mark == 43 then  -- '+'
+      return string.sub(kept, 2)
+    end
+    local head = head_of(id, record.name or '')
+    if mark >= 65 then
+      return USUAL .. head .. string.sub(kept, 2) .. string.sub(EMPTIES, 1, mark - 65)
+    end
+    return string.sub(kept, 2, 3) .. head .. string.sub(kept, 4)
+      .. string.sub(EMPTIES, 1, math.max(0, mark - 48))
+  end
 end
 
 local function delay(id, due)
@@ -25,11 +105,12 @@ end
 -- Let a record that could not be moved wait for a minute; what is dying stays so.
 local function set_aside(id, problem)
   local key = P .. 't:' .. id
-  local state = redis.call('HGET', key, 'state')
+  local record = read_fields(key, {'state', 'gen', 'ticket'})
+  local state, ticket = record.state, ticket_of(record)
   if not state then
     error('there is no such record')
   end
-  redis.call('HSET', key, 'state', state == 'dying' and state or 'waiting', 'owner', '',
+  redis.call('HSET', key, 'ticket', ticket or '', 'state', state == 'dying' and state or 'waiting', 'owner', '',
     'places', '', 'blocker', string.sub(reason_of(problem), 1, 60))
   delay(id, now + 60000000)
 end
@@ -40,42 +121,119 @@ local function due_of(wall)
   return wall > 0 and wall + offset or 0
 end
 
+-- Keep when a task may be started at the latest. Terms: 'start_by|when|1 if it then belongs into SQL',
+-- when in µs: of the wall clock, or with a '+' from now. The record keeps 'logical µs|1'.
+local function keep_start_by(id, terms)
+  local plus, when, eligible = string.match('\n' .. terms, '\nstart_by|(%+?)(%d+)|(%d?)')
+  if when then
+    local deadline = digits(tonumber(when) + (plus == '' and offset or now))
+    -- In this order: mend puts back what is missing in the set.
+    redis.call('HSET', P .. 't:' .. id, 'start_by', deadline .. '|' .. eligible)
+    redis.call('ZADD', P .. 'deadlines', deadline, id)
+    wake_promoter_for(tonumber(deadline))
+  end
+end
+
 local submitted = 0
+-- Scripts in which a task may meet one that has its unique key set this, see lib/unique.
+local claim
+
+-- Let others have the unique key of a task.
+local function give_key_up(id, unique)
+  local key = P .. 'u:' .. string.sub(unique, 2)
+  if redis.call('GET', key) == '|' .. id then
+    redis.call('DEL', key)
+  end
+end
+
+-- While there are ceilings, ends are counted by so many µs, for so many ms: how fast places come back.
+-- Not while a newer task takes the place of one that ends, see lib/replacing: that place does not come back.
+local ENDS_BY, ENDS_KEPT = 15000000, 330000
+local is_replacing = false
+
+-- Count the tasks that have not ended, in HASH active: PRIORITY:SIZE|NAME → how many. Before a record
+-- is made and after it is gone, so that a script that was cut never counts too few.
+local function count_active(stream, name, by)
+  local field = stream .. '|' .. name
+  if redis.call('HINCRBY', P .. 'active', field, by) <= 0 then
+    redis.call('HDEL', P .. 'active', field)
+  end
+  if is_capped then
+    local key = P .. 'ends:' .. digits(math.floor(now / ENDS_BY))
+    redis.call('HINCRBY', key, field, by < 0 and not is_replacing and -by or 0)  -- 0: from then on something could end
+    redis.call('PEXPIRE', key, ENDS_KEPT)
+  end
+end
 
 -- Create a task unless its id is known: as a record, as a remembered result, or as an ended
--- child of its group. due is what due_of says, 0 for now. Returns 1 if made.
-local function submit_one(id, name, stream, due, group, envelope, locks)
+-- child of its group. due is what due_of says, 0 for now; terms is '' or lines 'name|value|…';
+-- is_counted: count_active has been told of it.
+-- Returns 1 if made, 0 if known, or the id of the task that has its unique key: it is the same.
+local function submit_one(id, name, stream, due, group, envelope, locks, terms, is_counted)
   if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then
     return 0
   end
   if group ~= '' and redis.call('HEXISTS', P .. 'g:' .. group .. ':results', id) == 1 then
     return 0
   end
-  local gen = digits(now)
-  local ticket = digits(now + submitted)
+  local mode, span, unique
+  if terms ~= '' then
+    mode, span, unique = string.match('\n' .. terms, '\nunique|(%l+)|(%d+)|(%x+)')
+    local other = mode and claim and claim(id, mode, tonumber(span), unique)
+    if other then
+      return other
+    end
+  end
+  if not is_counted then
+    count_active(stream, name, 1)
+  end
+  local gen = digits(now + submitted)  -- its ticket for ever, too
   submitted = submitted + 1
   local later = due > now
-  if locks == '' then
+  local kept = kept_envelope(id, name, envelope)
+  if not kept then
     redis.call('SET', P .. 'b:' .. id, envelope)
-  else
-    redis.call('MSET', P .. 'b:' .. id, envelope, P .. 'l:' .. id, locks)
+  end
+  if locks ~= '' then
+    redis.call('SET', P .. 'l:' .. id, locks)
   end
   if group ~= '' then
     redis.call('SADD', P .. 'g:' .. group .. ':pending', id)
   end
-  local pointer = later and '' or enqueue('tasks', id, stream, gen)
+  local fields = {'state', later and 'delayed' or 'queued', 'gen', gen, 'name', name, 'stream', stream}
+  local function add(name, value)
+    fields[#fields + 1], fields[#fields + 2] = name, value
+  end
   if later then
     delay(id, due)
+    add('ticket', gen)
+    add('due', digits(due))
+  else
+    local pointer = enqueue_first(id, stream, gen)
+    if pointer ~= '' then
+      add('pointer', pointer)
+    end
   end
-  redis.call('HSET', P .. 't:' .. id, 'state', later and 'delayed' or 'queued', 'gen', gen,
-    'name', name, 'stream', stream, 'attempt', 0, 'ticket', ticket, 'group', group,
-    later and 'due' or 'pointer', later and digits(due) or pointer)
+  if kept then
+    add('b', kept)
+  end
+  if group ~= '' then
+    add('group', group)
+  end
+  redis.call('HSET', P .. 't:' .. id, unpack(fields))
+  if terms ~= '' then
+    keep_start_by(id, terms)
+  end
+  if mode and span == '0' then  -- whose key is its own as long as this says so
+    redis.call('HSET', P .. 't:' .. id, 'unique', string.sub(mode, 1, 1) .. unique)
+  end
   return 1
 end
 
 -- Put a record that a worker held back into a queue, now or at due, with a new generation. What
 -- is dying takes its turn: while SQL is down it must not be read before all others.
 local function requeue(id, state, stream, gen, due)
+  redis.call('HSETNX', P .. 't:' .. id, 'ticket', digits(gen))
   gen = digits(gen + 1)
   if due > now then
     -- put: when, so that set_clock knows what was put there by a wrong clock.
@@ -87,5 +245,30 @@ local function requeue(id, state, stream, gen, due)
     redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
       'gen', gen, 'owner', '', 'pointer', pointer)
     wake(size_of(stream), 1)
+  end
+end
+
+-- What is agreed on for the time before the start of a task, after a delivery of it. record has the fields
+-- start_by and unique. It was started: it expires no more, and others may have its key (until_start).
+local function end_of_wait(id, record)
+  if record.start_by then
+    redis.call('HDEL', P .. 't:' .. id, 'start_by')
+  end
+  if string.sub(record.unique or '', 1, 1) == 's' then
+    redis.call('HDEL', P .. 't:' .. id, 'unique')
+  end
+end
+
+-- It was not, and is queued again: all is as before, unless another task has got its key meanwhile. Without
+-- its fence the record says that it was never delivered.
+local function wait_on(id, record)
+  local deadline = string.match(record.start_by or '', '^%d+')
+  if deadline then
+    redis.call('ZADD', P .. 'deadlines', deadline, id)
+    wake_promoter_for(tonumber(deadline))
+  end
+  if string.sub(record.unique or '', 1, 1) == 's' then
+    redis.call('HDEL', P .. 't:' .. id, 'fence')
+    redis.call('SET', P .. 'u:' .. string.sub(record.unique, 2), '|' .. id, 'NX')
   end
 end

@@ -85,10 +85,11 @@ local function quarantine_envelope(id, reason, key, entry)
     or redis.call('HEXISTS', record, 'quarantined') == 1 then
     return
   end
-  local size = redis.pcall('STRLEN', envelope)
+  local bytes = envelope_of(id, read_fields(record, {'b', 'name'}))
+  local size = bytes and #bytes or redis.pcall('STRLEN', envelope)
   size = type(size) == 'number' and size or 0  -- of another type: there are no bytes to keep
   local most = size <= QUARANTINE.whole and QUARANTINE.whole or QUARANTINE.piece
-  local bytes = size > 0 and redis.call('GETRANGE', envelope, 0, most - 1) or ''
+  bytes = bytes or size > 0 and redis.call('GETRANGE', envelope, 0, most - 1) or ''
   redis.call('HSET', record, 'quarantined',
     keep_in_quarantine(reason, id, key, entry, size, bytes))
 end

@@ -76,7 +76,7 @@ local function park(me, refusal, waits)
   me.refusals = me.refusals + 1
   age_by_pause(me, refusal)
   enter_queues(me, refusal, true)
-  redis.call('HSET', P .. 't:' .. me.id, 'state', 'waiting', 'places', me.places,
+  redis.call('HSET', P .. 't:' .. me.id, 'state', 'waiting', 'ticket', me.ticket, 'places', me.places,
     'aged', me.aged and 1 or 0, 'since', digits(me.since), 'refusals', me.refusals,
     'blocker', string.sub(refusal.lock.counter, 1, 60))
   redis.call('ZADD', P .. 'tasks:delayed', digits(next_look(me, waits)), me.id)
@@ -245,9 +245,10 @@ end
 
 local offered = 0
 
--- Offer all that was given back in this script, and these.
-local function offer_all(names)
+-- Offer all that was given back in this script, and these. count: of deliveries that ended in it.
+local function offer_all(names, count)
   give_back(names or {})
+  offers_left = math.max(offers_left, count or 0)
   while offered < #to_offer do
     offered = offered + 1
     if offers_left <= 0 then

@@ -23,14 +23,26 @@ local function wake(size, count)
   return count < wanted
 end
 
--- Whether a worker of a size is alive, busy or not.
+-- Whether a worker of a size is alive, busy or not. A page at a time: there may be a thousand.
+local function finds_worker(size)
+  local first, PAGE = 0, 20
+  repeat
+    local page = redis.call('ZRANGE', P .. 'workers', '+inf', digits(now), 'BYSCORE', 'REV',
+      'LIMIT', first, PAGE)
+    for _, worker in ipairs(page) do
+      if string.match(worker, '^%a+') == size then
+        return true
+      end
+    end
+    first = first + PAGE
+  until #page < PAGE
+  return false
+end
+
 local served = {}
 local function is_served(size)
   if served[size] == nil then
-    served[size] = false
-    for _, worker in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')) do
-      served[size] = served[size] or string.match(worker, '^%a+') == size
-    end
+    served[size] = finds_worker(size)
   end
   return served[size]
 end

@@ -1,0 +1,360 @@
+"""The fork server: it forks child processes for one worker and guards them.
+
+It has the task modules loaded and no threads, so that a fork takes milliseconds and copies no lock
+that somebody holds. It outlives its worker by an instant: when the worker is gone it kills all
+process groups, removes their directories and ends. When it is killed itself, the kernel kills its
+children (``PR_SET_PDEATHSIG``), and the worker what those have started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import math
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from nonet.app import Nonet
+from nonet.children.guarding import Bounds
+from nonet.children.serving import serve
+from nonet.errors import NonetError
+from nonet.settings import plain_settings
+from nonet.worker.board import Board
+from nonet.worker.memory import all_resident, children_of, cpu_seconds, descendants
+from nonet.worker.wire import (
+    Exited,
+    Forked,
+    Guard,
+    Kill,
+    Message,
+    Ready,
+    SetUp,
+    Spawn,
+    packet_for_fork_server,
+    send_packet,
+)
+
+logger = logging.getLogger(__name__)
+
+_END_SECONDS = 2.0
+_POLL_SECONDS = 0.005
+# What asks a daemon to stop.
+_SILENT = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+@dataclass
+class _Child:
+    number: int
+    pid: int
+    bounds: Bounds = field(default_factory=Bounds)
+    fence: str = ""
+    why: str = ""
+
+
+class ForkServer:
+    """One fork server.
+
+    Args:
+        control: the connection with the worker.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._children: dict[int, _Child] = {}
+        # Processes that remove directories, and what task modules have started.
+        self._cleaners: set[int] = set()
+        self._helpers: set[int] = set()
+        self._unsent: deque[Message] = deque()
+        self._wake, self._wake_end = os.pipe()
+
+    def run(self) -> None:
+        """Serve until the worker is gone."""
+        set_up, _ = packet_for_fork_server(self._control)
+        if not isinstance(set_up, SetUp):
+            return
+        self._hear_signals()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what tasks leave behind shall not become zombies
+        self._board = Board(set_up.board)
+        self._workdirs = Path(tempfile.mkdtemp(prefix="nonet-children-"))
+        try:
+            application = _load(set_up)
+            self._hear_signals()  # task modules may have meddled with them
+            self._helpers = set(children_of(os.getpid()))
+        except Exception as error:  # modules of tasks may raise anything
+            logger.error("task modules cannot be loaded: %s: %s", type(error).__name__, error)
+            problem = str(error) if isinstance(error, NonetError) else type(error).__name__
+            self._send(Ready(problem, ""))
+        else:
+            self._application = application
+            self._send(Ready("", str(self._workdirs)))
+            self._control.setblocking(False)
+            self._serve()
+        finally:
+            self._kill_all()
+            shutil.rmtree(self._workdirs, ignore_errors=True)
+
+    def _serve(self) -> None:
+        is_parent_there = True
+        while is_parent_there:
+            writers = [self._control] if self._unsent else []
+            wait = self._next_look() - time.monotonic()
+            timeout = None if wait == math.inf else max(0.0, wait)
+            control = self._control.fileno()
+            ready, _, _ = select.select([control, self._wake], writers, [], timeout)
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+            if control in ready:
+                is_parent_there = self._take()
+            self._enforce()
+            self._reap()
+            self._send_on()
+
+    def _take(self) -> bool:
+        """Do what the worker says; False: it is gone."""
+        try:
+            message, fds = packet_for_fork_server(self._control)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if message is None:
+            return False
+        if isinstance(message, Spawn):
+            self._fork(message.number, message.is_fresh, fds[0])
+        elif (child := self._children.get(message.number)) is not None:  # type: ignore[union-attr]  # SetUp came first
+            if isinstance(message, Kill):
+                self._kill(child, "asked")
+            elif isinstance(message, Guard):
+                child.bounds, child.fence = _bounds(message, child.pid), message.fence
+            else:
+                child.bounds = Bounds()
+        return True
+
+    # ---- children -------------------------------------------------------------------------------
+
+    def _fork(self, number: int, is_fresh: bool, connection: int) -> None:
+        server = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:  # too many processes, or no memory
+            logger.error("no child process: %s", error)
+            os.close(connection)
+            self._send(Exited(number, 1, "", "", 0.0, 0))
+            return
+        if pid == 0:
+            self._become_child(number, is_fresh, connection, server)
+        os.close(connection)
+        with suppress(OSError):  # the child may have done so, and may have ended
+            os.setpgid(pid, pid)
+        self._children[number] = _Child(number, pid)
+        self._send(Forked(number, pid))
+
+    def _become_child(self, number: int, is_fresh: bool, connection: int, server: int) -> NoReturn:
+        code = 1
+        try:
+            self._serve_as_child(number, is_fresh, connection, server)
+            code = 0
+        except BaseException:
+            logger.exception("a child process failed")
+        finally:
+            _end_child(code)
+
+    def _serve_as_child(self, number: int, is_fresh: bool, connection: int, server: int) -> None:
+        with suppress(OSError):  # the fork server does the same
+            os.setpgid(0, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != server:  # it was killed in between
+            os._exit(1)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # What a task forks hears what is meant for it.
+        os.register_at_fork(after_in_child=_hear_again)
+        self._control.close()
+        os.close(self._wake)
+        os.close(self._wake_end)
+        # What a task leaves without a parent comes to its child, and from there to us.
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        workdir = self._workdirs / str(number)
+        workdir.mkdir(parents=True, exist_ok=True)
+        if is_fresh:
+            tempfile.tempdir = os.environ["TMPDIR"] = str(workdir)
+        serve(self._application, socket.socket(fileno=connection), self._board, number)
+
+    def _next_look(self) -> float:
+        now = time.monotonic()
+        looks = (c.bounds.next_look(self._board[c.number], now) for c in self._children.values())
+        return min(looks, default=math.inf)
+
+    def _enforce(self) -> None:
+        now = time.monotonic()
+        for child in self._children.values():
+            memory, cpu = 0, 0.0
+            if child.bounds.is_measured:
+                pids = [child.pid, *descendants(child.pid)]
+                memory, cpu = all_resident(pids), sum(map(cpu_seconds, pids))
+            why = child.bounds.exceeded(self._board[child.number], now, memory, cpu)
+            if why and not child.why:
+                self._kill(child, why)
+
+    def _kill(self, child: _Child, why: str) -> None:
+        """Kill a child and all that it has started, whatever groups that has made."""
+        child.why = child.why or why
+        started = descendants(child.pid)
+        _kill_quietly(os.killpg, child.pid)
+        for pid in (child.pid, *started):  # it may have left its group
+            _kill_quietly(os.kill, pid)
+
+    def _reap(self) -> None:
+        """See who has ended. The rest of a group goes first: its number is not reused before."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            child = next((c for c in self._children.values() if c.pid == ended.si_pid), None)
+            if child is not None:
+                self._kill(child, "")
+            _, status, usage = os.wait4(ended.si_pid, 0)
+            self._cleaners.discard(ended.si_pid)
+            if child is not None:
+                del self._children[child.number]
+                self._kill_orphans()
+                code = os.waitstatus_to_exitcode(status)
+                cpu, rss = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+                self._send(Exited(child.number, code, child.why, child.fence, cpu, rss))
+                self._remove(self._workdirs / str(child.number))
+
+    def _remove(self, directory: Path) -> None:
+        """Remove the directory of a child that has ended; a full one in a process of its own."""
+        moved = directory.with_name(f"{directory.name}-{time.monotonic_ns()}")
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            return
+        except OSError:
+            with suppress(OSError):
+                os.rename(directory, moved)  # its number may be used again at once
+            try:
+                cleaner = os.fork()
+            except OSError:
+                return  # with all others at the end
+            if cleaner == 0:
+                shutil.rmtree(moved, ignore_errors=True)
+                os._exit(0)
+            self._cleaners.add(cleaner)
+
+    def _kill_orphans(self) -> None:
+        """Kill what children that have ended left behind: as long as one lives it is the parent."""
+        known = {child.pid for child in self._children.values()} | self._cleaners | self._helpers
+        for pid in set(children_of(os.getpid())) - known:
+            for each in (pid, *descendants(pid)):
+                _kill_quietly(os.kill, each)
+
+    def _kill_all(self) -> None:
+        """Kill all children, and see that they are dead, with what they leave behind."""
+        for child in self._children.values():
+            self._kill(child, "asked")
+        self._helpers.clear()
+        deadline = time.monotonic() + _END_SECONDS
+        while children_of(os.getpid()) and time.monotonic() < deadline:
+            self._reap()
+            self._kill_orphans()
+            time.sleep(_POLL_SECONDS)
+
+    # ---- signals and messages -------------------------------------------------------------------
+
+    def _hear_signals(self) -> None:
+        """The end of a child wakes us; what asks a daemon to stop is meant for the worker.
+
+        Handlers that do nothing, as what a task executes would inherit that a signal is ignored.
+        """
+        os.set_blocking(self._wake_end, False)
+        for number in (
+            signal.SIGCHLD,
+            signal.SIGTERM,
+            signal.SIGINT,
+            signal.SIGHUP,
+            signal.SIGUSR1,
+        ):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
+
+    def _send(self, message: Message) -> None:
+        self._unsent.append(message)
+        self._send_on()
+
+    def _send_on(self) -> None:
+        """A frozen worker reads nothing; its children are guarded all the same."""
+        while self._unsent:
+            try:
+                send_packet(self._control, self._unsent[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._unsent.clear()  # it is gone, which the next look tells
+                return
+            self._unsent.popleft()
+
+
+def _load(set_up: SetUp) -> Nonet:
+    sys.path[:] = set_up.path
+    logging.basicConfig(level=set_up.log_level, format=_LOG_FORMAT, stream=sys.stderr)
+    application = Nonet(plain_settings(**set_up.settings))
+    if threads := len(os.listdir("/proc/self/task")) - 1:
+        logger.warning(
+            "task modules have started %d threads when they were imported: child processes are "
+            "forked without them, and locks that they hold stay locked",
+            threads,
+        )
+    # What all children share shall not be copied because somebody counts its references.
+    gc.collect()
+    gc.freeze()
+    return application
+
+
+def _bounds(message: Guard, pid: int) -> Bounds:
+    spent = sum(map(cpu_seconds, [pid, *descendants(pid)])) if message.cpu else 0.0
+    return Bounds(message.kill_at, message.memory, message.cpu and message.cpu + spent)
+
+
+def _end_child(code: int) -> NoReturn:
+    """Nothing of what a task or its modules do to logging or stdout keeps a child alive."""
+    try:
+        logging.shutdown()
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def _hear_again() -> None:
+    """Signals end a process that a task forks, as they end others."""
+    signal.set_wakeup_fd(-1)
+    for name in _SILENT:
+        signal.signal(signal.Signals[name], signal.SIG_DFL)
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _kill_quietly(kill: Callable[[int, int], None], pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        kill(pid, signal.SIGKILL)

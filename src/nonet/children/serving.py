@@ -1,0 +1,196 @@
+"""What a child process does: attempts, one after the other, as its worker says.
+
+It executes them with the same code as a worker does in its own process, and concludes what follows.
+What it cannot do itself, to change the locks, it asks its worker for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import resource
+import socket
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from nonet.app import Nonet
+from nonet.errors import NonetError
+from nonet.injection import Injector
+from nonet.loop import run
+from nonet.message import Usage
+from nonet.outcomes import Failed, HandedBack, Outcome
+from nonet.registry import TaskClass
+from nonet.worker.attempt import Attempt
+from nonet.worker.board import Board
+from nonet.worker.conclusion import Conclusion, conclude
+from nonet.worker.execute import Known, Tools, execute, identify
+from nonet.worker.memory import begin_peak, peak
+from nonet.worker.wire import Admit, Admitted, Begun, Channel, Cut, Ended, Hello, Judge, Run
+
+logger = logging.getLogger(__name__)
+
+
+def serve(application: Nonet, connection: socket.socket, board: Board, number: int) -> None:
+    """Serve the worker at the other end of `connection` until it closes that."""
+    run(_serve(application, connection, board, number))
+
+
+async def _serve(application: Nonet, connection: socket.socket, board: Board, number: int) -> None:
+    connection.setblocking(False)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    # A copy of this process, which a task forks, must not answer in its name.
+    os.register_at_fork(after_in_child=partial(os.dup2, nowhere, connection.fileno()))
+    async with application, application.injector() as injector:
+        application.client.live_config.log_level = logging.DEBUG  # its worker says it once
+        channel = await Channel.of_child(connection)
+        channel.send(Hello())
+        with ThreadPoolExecutor(2, thread_name_prefix="nonet-task") as threads:
+            await _Serving(application, injector, channel, threads, board, number).run()
+
+
+class _Serving:
+    def __init__(
+        self,
+        application: Nonet,
+        injector: Injector,
+        channel: Channel,
+        threads: ThreadPoolExecutor,
+        board: Board,
+        number: int,
+    ) -> None:
+        self._client = application.client
+        self._limit = application.settings.message_limit
+        self._channel = channel
+        self._board = board
+        self._number = number
+        self._attempt: Attempt | None = None
+        self._admitted: asyncio.Future[Admitted] | None = None
+        self._is_left_over = False
+        self._tools = Tools(
+            self._client,
+            application.registry,
+            injector,
+            threads,
+            self._limit,
+            self._admit,
+            self._leave_over,
+            self._leave_over,
+            obey_seconds=None,
+        )
+
+    async def run(self) -> None:
+        """Do what the worker says until it closes the connection."""
+        work: asyncio.Task[None] | None = None
+        while (message := await self._channel.receive()) is not None:
+            if isinstance(message, Run):
+                work = _begin(self._run(message), message.delivery.id)
+            elif isinstance(message, Judge):
+                work = _begin(self._judge(message), message.delivery.id)
+            elif isinstance(message, Cut):
+                self._cut(message)
+            elif self._admitted is not None and not self._admitted.done():
+                self._admitted.set_result(message)
+        if work is not None and not work.done():
+            work.cancel()
+
+    async def _run(self, message: Run) -> None:
+        delivery = message.delivery
+        self._channel.send(Begun(delivery.fence))
+        attempt = Attempt(delivery, message.since)
+        self._attempt, self._is_left_over = attempt, False
+        attempt.context.check_lease_with(lambda: self._check(attempt))
+        attempt.context.make_workdir_in(message.workdir)
+        begin_peak()
+        began, cpu = time.monotonic(), _cpu_seconds()
+        task_class, outcome = await self._outcome(attempt, message.config_version)
+        usage = Usage(time.monotonic() - began, round(_cpu_seconds() - cpu, 6), peak())
+        self._attempt = None
+        conclusion = self._conclude(attempt, task_class, outcome, usage)
+        if self._is_left_over or attempt.is_stopped or attempt.timed_out is not None:
+            conclusion = replace(conclusion, is_left_over=True)
+        else:
+            attempt.context.remove_workdir()
+        await self._end(attempt, conclusion)
+
+    async def _outcome(self, attempt: Attempt, version: str) -> tuple[TaskClass | None, Outcome]:
+        try:
+            await self._client.live_config.follow(version)
+        except NonetError as error:
+            return None, HandedBack(f"no configuration: {error}")
+        try:
+            return await execute(attempt, self._tools)
+        except GeneratorExit as error:  # see Worker._run_attempt
+            return self._tools.registry.find(attempt.context.name), Failed(error)
+
+    async def _judge(self, message: Judge) -> None:
+        attempt = Attempt(message.delivery, time.monotonic())
+        await self._client.live_config.follow(message.config_version)
+        known = identify(attempt, self._tools)
+        if isinstance(known, Known):
+            outcome = Failed(message.crash.error(), crashed=True)
+            await self._end(attempt, self._conclude(attempt, known.task_class, outcome, None))
+
+    async def _end(self, attempt: Attempt, conclusion: Conclusion) -> None:
+        self._channel.send(Ended(attempt.delivery.fence, conclusion))
+        await self._channel.flush()
+
+    def _conclude(
+        self,
+        attempt: Attempt,
+        task_class: TaskClass | None,
+        outcome: Outcome,
+        usage: Usage | None,
+    ) -> Conclusion:
+        live = self._client.live_config
+        return conclude(
+            *(attempt, task_class, outcome, live), message_limit=self._limit, usage=usage
+        )
+
+    def _cut(self, message: Cut) -> None:
+        if self._attempt is not None and message.is_cancelled:
+            self._attempt.cancel(message.reason)
+        elif self._attempt is not None:
+            self._attempt.cut(message.reason)
+
+    def _check(self, attempt: Attempt) -> None:
+        if time.monotonic() >= self._board[self._number]:
+            attempt.context.lose_lease("the lease could not be renewed in time")
+
+    async def _admit(self, attempt: Attempt, lines: str) -> str | None:
+        self._admitted = asyncio.get_running_loop().create_future()
+        self._channel.send(Admit(lines))
+        answer = await self._admitted
+        if answer.refused is None:
+            attempt.relock(answer.locks, answer.held, time.monotonic())
+        return answer.refused
+
+    def _leave_over(self, left: Future[Any] | asyncio.Task[Any]) -> None:
+        """What goes on although it was cut off ends with this process, before its locks do."""
+        self._is_left_over = True
+
+
+def _begin(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    # A context of its own, so that one attempt never sees another one's variables.
+    task = asyncio.create_task(work, name=name, context=contextvars.Context())
+    task.add_done_callback(_end_if_broken)
+    return task
+
+
+def _end_if_broken(task: asyncio.Task[None]) -> None:
+    """Our own code failed: who waits for an answer hears of the end of this process instead."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.critical("task %s: its process fails", task.get_name(), exc_info=error)
+        logging.shutdown()
+        os._exit(1)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it started and that have ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime

@@ -1,0 +1,98 @@
+"""``task-run workers``: who is registered, what they do, and why they take nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nonet.amounts import format_bytes
+from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
+from nonet.cli.output import print_fields, print_json, print_rows
+from nonet.errors import ConfigurationError, NotFoundError
+from nonet.explanation import span
+from nonet.service import ExitCode
+
+if TYPE_CHECKING:
+    from nonet.stores.workers import WorkerStatus
+
+
+def workers(
+    id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", help="Show this one in full: its id, or pid@host."),
+    ] = None,
+    as_json: Json = False,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Show the workers that are registered. Exit code 4: the one asked for is not.
+
+    States: working, idle, draining, vetoing (it takes nothing: column 'off'), silent (a beat is
+    overdue), lost (its registration has ended; others clean up after it). Memory is that of its
+    processes, lag for how long its event loop did not answer, both at its last beat. A pid@host may
+    belong to one process after the other; an id never does.
+    """
+
+    async def command() -> int:
+        async with observer(namespace, state_dir) as nonet:
+            found = await nonet.client.results.workers()
+        if id is not None:
+            _print_one(_chosen(found, id), as_json)
+        elif as_json:
+            print_json(found)
+        else:
+            print_rows([_row(item) for item in found], False, "no worker is registered")
+        return ExitCode.OK
+
+    run(debug, command)
+
+
+def _chosen(found: Sequence[WorkerStatus], id: str) -> WorkerStatus:
+    matching = [item for item in found if id in (item.worker, item.name)]
+    if not matching:
+        raise NotFoundError(f"no worker {id} is registered: 'task-run workers' lists them")
+    if len(matching) > 1:
+        ids = " or ".join(item.worker for item in matching)
+        raise ConfigurationError(f"{id} has been the name of several workers: say {ids}")
+    return matching[0]
+
+
+def _print_one(worker: WorkerStatus, as_json: bool) -> None:
+    if as_json:
+        print_json(worker)
+        return
+    row = _row(worker)
+    row.pop("tasks")
+    print_fields({"id": worker.worker, **row, "loop": worker.loop, "since": worker.since})
+    for task in worker.tasks:
+        since = f", since {task.since:%Y-%m-%d %H:%M:%SZ}" if task.since else ""
+        typer.echo(f"task {task.id} ({task.task or 'gone'}){since}")
+    if worker.running > len(worker.tasks):
+        typer.echo(f"and {worker.running - len(worker.tasks)} more tasks")
+
+
+def _row(worker: WorkerStatus) -> dict[str, Any]:
+    return {
+        "name": worker.name,
+        "size": worker.size,
+        "state": worker.state,
+        "slots": f"{worker.running}/{worker.concurrency}",
+        "memory": None if worker.rss is None else format_bytes(worker.rss),
+        "lag": None if worker.lag_ms is None else f"{worker.lag_ms} ms",
+        "version": worker.version,
+        "beat": f"{span(worker.beat_seconds)} ago",
+        "tasks": _summary(worker),
+        "config": ": ".join(part for part in (worker.config, worker.config_problem) if part),
+        "off": worker.off,
+    }
+
+
+def _summary(worker: WorkerStatus) -> str:
+    """What runs there, most first; of many deliveries only some are known by name."""
+    counts = Counter(task.task or "gone" for task in worker.tasks)
+    known = [f"{name} {count}" for name, count in counts.most_common(3)]
+    return ", ".join(known + ["…"] * (worker.running > sum(counts.values()) or len(counts) > 3))

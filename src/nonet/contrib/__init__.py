@@ -1,0 +1,1 @@
+"""What ties Nonet to other packages; each module needs an extra, as ``nonet[fastapi]``."""

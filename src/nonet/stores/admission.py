@@ -1,0 +1,82 @@
+"""How many tasks there may be at a time: ceilings that the leader publishes, and what there is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from nonet.keys import prefix
+from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+
+NAMESPACE = "namespace"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How many tasks of a scope have not ended.
+
+    Attributes:
+        scope: ``namespace``, ``stream:PRIORITY:SIZE`` or ``task:CATEGORY:CLASS``.
+        active: queued, delayed, waiting, running and dying ones.
+        ceiling: how many there may be before submissions are refused; None: any number.
+    """
+
+    scope: str
+    active: int
+    ceiling: int | None
+
+
+class Admission:
+    """The ceilings of one namespace, over a broker's connection."""
+
+    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+        self._client = client
+        self._prefix = prefix(namespace)
+        self._scripts = Scripts(client, self._prefix)
+
+    async def published(self) -> str:
+        """`ceilings_version` of what a leader published last; empty if there is nothing."""
+        async with server_errors(self._client):
+            found = await self._client.get(f"{self._prefix}capped")
+        return found.decode() if found else ""
+
+    async def publish(self, term: str, ceilings: Mapping[str, int], who: str) -> bool:
+        """Replace all ceilings; False if another term leads, then nothing has changed.
+
+        Args:
+            ceilings: by scope, see `Load`.
+            who: publishes them, for the event stream.
+        """
+        pairs = [part for item in ceilings.items() for part in item]
+        answer = await self._scripts.run(
+            "publish_ceilings", term, ceilings_version(ceilings), who, *pairs
+        )
+        return bool(answer == 1)
+
+    async def loads(self) -> list[Load]:
+        """The namespace, every stream and class that has tasks, and whatever has a ceiling."""
+        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+            pipe.hgetall(f"{self._prefix}active").hgetall(f"{self._prefix}ceilings")
+            active, ceilings = await pipe.execute()
+        counts: Counter[str] = Counter({NAMESPACE: 0})
+        for field, number in active.items():
+            for scope in _scopes_of(field.decode()):
+                counts[scope] += int(number)
+        most = {scope.decode(): int(number) for scope, number in ceilings.items()}
+        scopes = sorted({*counts, *most}, key=lambda scope: (scope != NAMESPACE, scope))
+        return [Load(scope, counts[scope], most.get(scope)) for scope in scopes]
+
+
+def ceilings_version(ceilings: Mapping[str, int]) -> str:
+    """Tells sets of ceilings apart; empty for none."""
+    if not ceilings:
+        return ""
+    lines = sorted(f"{scope} {number}" for scope, number in ceilings.items())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _scopes_of(field: str) -> Iterator[str]:
+    stream, _, name = field.partition("|")
+    yield from (NAMESPACE, f"stream:{stream}", f"task:{name}")

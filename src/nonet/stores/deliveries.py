@@ -1,0 +1,76 @@
+"""What a fetch hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One hand-over of a task to a worker.
+
+    Attributes:
+        state: ``running``, or ``dying`` for a task that only has to reach SQL.
+        used: attempts used before this delivery.
+        deaths: workers that died with it.
+        crashes: child processes that died with it.
+        locks: the lines that were read, see `nonet.locks.encode_locks`.
+        held: a mark for each of its locks and limiters that says which limiters hold; or empty.
+        saved: what an earlier attempt saved, encoded; empty if nothing.
+        error, reason, died, detail: of a dying task: its error document, or reason and detail
+            where there is none, and the generation in which it died.
+    """
+
+    id: str
+    gen: str
+    fence: str
+    state: str
+    used: int
+    deaths: int
+    stream_key: str
+    entry: str
+    envelope: bytes
+    locks: str
+    held: str
+    error: bytes = b""
+    reason: str = ""
+    died: str = ""
+    detail: str = ""
+    saved: bytes = b""
+    crashes: int = 0
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt that this delivery is, from 1."""
+        return self.used + 1
+
+
+def read_delivery(row: Sequence[bytes]) -> Delivery:
+    """A row of the script fetch.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    id, gen, fence, state, used, deaths, stream_key, entry, envelope, locks, held, *more = row
+    return Delivery(
+        id.decode(),
+        gen.decode(),
+        fence.decode(),
+        state.decode(),
+        int(used),
+        int(deaths),
+        stream_key.decode(),
+        entry.decode(),
+        envelope,
+        locks.decode(),
+        held.decode(),
+        *(_read_more(*more) if more else ()),
+    )
+
+
+def _read_more(
+    error: bytes, reason: bytes, died: bytes, detail: bytes, saved: bytes, crashes: bytes
+) -> tuple[bytes, str, str, str, bytes, int]:
+    text = detail.decode(errors="replace")
+    return error, reason.decode(), died.decode(), text, saved, int(crashes)

@@ -1,0 +1,82 @@
+"""How much work there is for how many workers, as Redis sees it, and what the leader publishes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from nonet.demand import Demand, LiveWorker, live_worker
+from nonet.keys import prefix
+from nonet.stores.broker import SIZES
+from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.workers import DRAINS
+
+# Queued tasks that a look examines, locks and all; 64 with two locks each take below 1 ms.
+_LOOKS = 64
+# A number that nobody renews is no number: long enough for another leader to come.
+_PUBLISHED_MS = 60_000
+
+
+class Demands:
+    """The demand of one namespace, over a broker's connection.
+
+    Args:
+        lock_ttl_ms: of locks that name no TTL of their own.
+    """
+
+    def __init__(self, client: AsyncRedis, namespace: str, lock_ttl_ms: int) -> None:
+        self._client = client
+        self._prefix = prefix(namespace)
+        self._scripts = Scripts(client, self._prefix)
+        self._lock_ttl_ms = lock_ttl_ms
+
+    async def look(self, size: str) -> Demand:
+        """What one size has to do now, and who is there to do it."""
+        answer = await self._scripts.run("demand", size, self._lock_ttl_ms, _LOOKS)
+        runnable, running, *rows = answer
+        return Demand(size, int(runnable), int(running), tuple(_worker(*row) for row in rows))
+
+    async def look_at_all(self) -> list[Demand]:
+        """The same for each size."""
+        return [await self.look(size) for size in SIZES]
+
+    async def publish(self, term: str, desired: Mapping[str, int], failed: int = 0) -> bool:
+        """Say how many workers each size wants.
+
+        Args:
+            failed: calls of overflow hooks that failed since the last time.
+
+        Returns:
+            False if another term leads; then nothing has changed.
+        """
+        fields = [part for item in desired.items() for part in item]
+        answer = await self._scripts.run("publish_demand", term, _PUBLISHED_MS, failed, *fields)
+        return bool(answer == 1)
+
+    async def published(self) -> dict[str, int]:
+        """How many workers each size wants; empty if no scheduler has led for a minute."""
+        async with server_errors(self._client):
+            found = await self._client.hgetall(f"{self._prefix}desired")
+        return {
+            size.decode(errors="replace"): int(count)
+            for size, count in found.items()
+            if count.isdigit()
+        }
+
+    async def retire(self, worker: str, size: str) -> bool:
+        """Let an idle worker leave the stack of idle ones.
+
+        Returns:
+            False if there is work for it: then it must not end yet.
+        """
+        return bool(await self._scripts.run("retire", worker, size) == 1)
+
+
+def _worker(id: bytes, busy: int, info: bytes, off: bytes) -> LiveWorker:
+    told: Any = None
+    with suppress(ValueError):  # a worker of another kind, which counts with its deliveries
+        told = json.loads(info)
+    name, drains = id.decode(errors="replace"), off.decode(errors="replace") == DRAINS
+    return live_worker(name, int(busy), told, takes=not off, drains=drains)

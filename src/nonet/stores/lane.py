@@ -1,0 +1,318 @@
+"""A lane: one connection to Redis on which any number of calls are under way, answered in order.
+
+redis-py opens it, with login, TLS and whatever its URL says; then the lane takes its transport
+over. What is called in one step of the event loop goes out in one write, and no call needs a task,
+a timer or a connection of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import hiredis
+from redis import exceptions
+from redis._parsers.base import BaseParser
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from nonet.errors import NotBoundError
+
+# So much is under way at a time: Redis serves others in between, and what comes after waits here.
+_MOST_CALLS = 200
+_MOST_BYTES = 1024 * 1024
+_SECOND_LOOK_SECONDS = 0.1
+_LEAST_BYTES_PER_SECOND = 64 * 1024
+_UNFINISHED = object()
+_CLOSED = "Connection closed by server."
+
+_Answer = asyncio.Future[Any]
+
+
+class Lane:
+    """Calls over one connection, which is opened when first used, and again when it was lost.
+
+    Args:
+        connection: makes an unconnected connection of redis-py's.
+        timeout_seconds: how long Redis may be silent while a call is under way (longer, if that is
+            a long one), or take to let us in. Then all calls that are under way fail.
+    """
+
+    def __init__(self, connection: Callable[[], Any], timeout_seconds: float) -> None:
+        self._connection = connection
+        self._timeout = timeout_seconds
+        self._wire: _Wire | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._waiting: deque[tuple[bytes, _Answer]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def call(self, *args: str | bytes | float) -> _Answer:
+        """Send a command now; the answer comes later. Nothing is repeated.
+
+        Who does not want it any more may cancel it; the command may be carried out nevertheless.
+
+        Returns:
+            Gives the reply, or raises an error of redis-py's: ResponseError, ConnectionError,
+            TimeoutError.
+
+        Example:
+            await lane.call("GET", "key")
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self.check_loop()
+            self._move_to(loop)
+        answer: _Answer = loop.create_future()
+        packed = hiredis.pack_command(args)  # type: ignore[arg-type]  # it takes any number of them
+        wire = self._wire
+        if wire is not None and not self._waiting and wire.has_room_for(len(packed)):
+            wire.send(packed, answer)
+        else:
+            self._waiting.append((packed, answer))
+            if wire is None and self._opening is None:
+                self._opening = loop.create_task(self._open(), name="lane")
+        return answer
+
+    def check_loop(self) -> None:
+        """Return if no other event loop that still runs uses this lane.
+
+        Raises:
+            NotBoundError: one does; answers come there.
+        """
+        if self._loop not in (None, asyncio.get_running_loop()) and self._loop.is_running():
+            raise NotBoundError(
+                "this application is open in another event loop, which still runs: submit in the "
+                "loop in which it was opened; a task in a thread (def execute) submits by "
+                "context().after_commit(), or opens a Nonet of its own"
+            )
+
+    def reset(self) -> None:
+        """Use another connection from now on: Redis has turned this one down."""
+        if self._wire is not None:
+            self._wire.close(exceptions.ConnectionError("Connection given up"))
+
+    async def aclose(self, patience_seconds: float = 0.0) -> None:
+        """Close the connection; a later call opens another one.
+
+        Args:
+            patience_seconds: for what was called before. What has no answer by then fails.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            return
+        await self._finish(patience_seconds)
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+            self._opening = None  # if it was cancelled before its first step, nobody else says so
+        closed = exceptions.ConnectionError("Connection closed")
+        self._fail_waiting(closed)  # first, or the lost wire would be replaced for them
+        if (wire := self._wire) is not None:
+            wire.close(closed)
+            await wire.closed
+
+    async def _finish(self, seconds: float) -> None:
+        """Wait for the answers to all calls, but not longer."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0 and (last := self._last()) is not None:
+            await asyncio.wait({last}, timeout=left)
+
+    def _last(self) -> _Answer | None:
+        """The answer that comes last, of those that somebody wants."""
+        waiting = (answer for _, answer in reversed(self._waiting) if not answer.done())
+        return next(waiting, None) or (self._wire.last if self._wire is not None else None)
+
+    def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What was opened in another loop, which may have ended, is not ours any more."""
+        self._loop, self._wire, self._opening = loop, None, None
+        self._waiting.clear()
+
+    async def _open(self) -> None:
+        try:
+            wire = await _opened(self._connection(), self._timeout, self._pass_on, self._lost)
+        except BaseException as error:
+            self._opening = None
+            failed = isinstance(error, Exception)
+            self._fail_waiting(error if failed else exceptions.ConnectionError("Closed"))
+            if not failed:
+                raise
+        else:
+            self._wire, self._opening = wire, None
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Send what waits, as far as there is room."""
+        while self._wire is not None and self._waiting:
+            if not self._wire.has_room_for(len(self._waiting[0][0])):
+                return
+            packed, answer = self._waiting.popleft()
+            if not answer.cancelled():
+                self._wire.send(packed, answer)
+
+    def _lost(self, wire: _Wire) -> None:
+        if wire is not self._wire:
+            return
+        self._wire = None
+        if self._waiting and self._opening is None and self._loop is not None:
+            self._opening = self._loop.create_task(self._open(), name="lane")
+
+    def _fail_waiting(self, error: BaseException) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        _fail((answer for _, answer in waiting), error)
+
+
+class _Wire(asyncio.Protocol):
+    """The open connection of a lane.
+
+    Attributes:
+        closed: done when it is.
+    """
+
+    def __init__(
+        self,
+        connection: Any,
+        timeout_seconds: float,
+        has_room: Callable[[], None],
+        lost: Callable[[_Wire], None],
+    ) -> None:
+        self._connection = connection  # lives as long as its transport
+        self._transport: asyncio.Transport = connection._writer.transport
+        self._timeout = timeout_seconds
+        self._has_room = has_room
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._reader = _make_reader()
+        # Each answer that is owed, with the length of its command, in the order of the commands.
+        self._owed: deque[tuple[_Answer, int]] = deque()
+        self._owed_bytes = 0
+        self._unsent: list[bytes] = []
+        # When Redis was heard last, or the first command after a pause was sent (loop time).
+        self._heard = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_late = False
+        self._transport.set_protocol(self)
+        self._transport.resume_reading()  # a StreamReader may have stopped it
+
+    @property
+    def last(self) -> _Answer | None:
+        """The answer that is owed and comes last, of those that somebody wants."""
+        return next((answer for answer, _ in reversed(self._owed) if not answer.done()), None)
+
+    def has_room_for(self, length: int) -> bool:
+        """Whether a command of so many bytes may be sent now: the only one always may."""
+        if not self._owed:
+            return True
+        return len(self._owed) < _MOST_CALLS and self._owed_bytes + length <= _MOST_BYTES
+
+    def send(self, packed: bytes, answer: _Answer) -> None:
+        """Send a command: at once if nothing is under way, else together with others."""
+        if not self._owed:
+            self._heard = self._loop.time()
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._timeout, self._look)
+            self._transport.write(packed)
+        else:
+            if not self._unsent:
+                self._loop.call_soon(self._flush)
+            self._unsent.append(packed)
+        self._owed.append((answer, len(packed)))
+        self._owed_bytes += len(packed)
+
+    def close(self, error: Exception) -> None:
+        """End it; what is owed fails with `error`."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport.abort()
+        self._lost(self)
+        owed, self._owed = self._owed, deque()
+        self._owed_bytes = 0
+        self._unsent.clear()
+        _fail((answer for answer, _ in owed), error)
+
+    def data_received(self, data: bytes) -> None:
+        """Give the replies to those who wait for them."""
+        self._heard, self._is_late = self._loop.time(), False
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not _UNFINISHED:
+                self._give(reply)
+        except (hiredis.HiredisError, exceptions.InvalidResponse, IndexError) as error:
+            self.close(exceptions.InvalidResponse(str(error) or "a reply to no command"))
+            return
+        self._has_room()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Redis, or somebody on the way to it, has ended the connection."""
+        self.close(exceptions.ConnectionError(str(error) if error else _CLOSED))
+        self._connection._writer = self._connection._reader = None
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def _give(self, reply: Any) -> None:
+        answer, length = self._owed.popleft()
+        self._owed_bytes -= length
+        if answer.done():  # cancelled
+            return
+        if isinstance(reply, Exception):
+            answer.set_exception(reply)
+        else:
+            answer.set_result(reply)
+
+    def _flush(self) -> None:
+        if self._unsent:
+            data = b"".join(self._unsent)
+            self._unsent.clear()
+            self._transport.write(data)
+
+    def _look(self) -> None:
+        """Look whether Redis has been silent for too long; one timer for all calls."""
+        self._timer = None
+        if not self._owed:
+            return
+        # What is long may be on its way for long.
+        patience = self._timeout + self._owed_bytes / _LEAST_BYTES_PER_SECOND
+        left = self._heard + patience - self._loop.time()
+        if left <= 0 and not self._is_late:
+            # Timers come first when this process was stopped: what has arrived is read before.
+            self._is_late, left = True, _SECOND_LOOK_SECONDS
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self.close(exceptions.TimeoutError("Timeout reading from socket"))
+
+
+async def _opened(
+    connection: Any,
+    timeout_seconds: float,
+    has_room: Callable[[], None],
+    lost: Callable[[_Wire], None],
+) -> _Wire:
+    connection.retry = Retry(NoBackoff(), 0)  # whoever calls repeats, if that is safe
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await connection.connect()
+    except BaseException as error:
+        await connection.disconnect(nowait=True)
+        if isinstance(error, TimeoutError):
+            raise exceptions.TimeoutError("Timeout connecting to server") from None
+        raise
+    return _Wire(connection, timeout_seconds, has_room, lost)
+
+
+def _fail(answers: Iterable[_Answer], error: BaseException) -> None:
+    """Give each caller an error of its own, as each raise adds to the traceback of one."""
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(copy.copy(error))
+
+
+def _make_reader() -> hiredis.Reader:
+    return hiredis.Reader(
+        protocolError=exceptions.InvalidResponse,
+        replyError=BaseParser.parse_error,
+        notEnoughData=_UNFINISHED,
+    )

@@ -1,0 +1,56 @@
+#!lua flags=allow-oom
+-- advance: let logical time go on at once, as only tests do. Whoever is alive stays so: the leader,
+-- the workers, and what live workers and holds have locked.
+-- KEYS  prefix
+-- ARGV  µs, ttl ms of locks that name none
+-- returns logical µs after it
+-- @include base wake limits locks
+local by, lock_ttl = tonumber(ARGV[1]), tonumber(ARGV[2])
+
+-- Called before and after the step: what it has to renew is known before, and renewed after.
+local function each_record(act)
+  local cursor = '0'
+  repeat
+    local page = redis.call('SCAN', cursor, 'MATCH', P .. 't:*', 'COUNT', 1000)
+    for _, key in ipairs(page[2]) do
+      act(string.sub(key, #P + 3), read_fields(key, {'state', 'gen', 'fence', 'owner', 'name', 'held'}))
+    end
+    cursor = page[1]
+  until cursor == '0'
+end
+
+local function is_alive(worker)
+  local ends = worker and redis.call('ZSCORE', P .. 'workers', worker)
+  return ends and tonumber(ends) > now
+end
+
+local kept = {}
+each_record(function(id, record)
+  local is_hold = record.state == 'held'
+  if record.fence and (is_hold or record.state == 'running' and is_alive(record.owner)) then
+    local lines = redis.call('GET', P .. 'l:' .. id) or ''
+    local name = is_hold and '' or record.name or ''
+    local locks = held_locks(lines, lock_ttl, name, record.held or '')
+    local owner = id .. '/' .. record.gen .. '/' .. record.fence
+    if not lost_lock(locks, owner) then
+      kept[#kept + 1] = {locks, owner}
+    end
+  end
+end)
+
+local workers = redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf', 'WITHSCORES')
+for i = 1, #workers, 2 do
+  redis.call('ZADD', P .. 'workers', digits(tonumber(workers[i + 1]) + by), workers[i])
+end
+local expiry = tonumber(redis.call('HGET', P .. 'leader', 'expiry') or '')
+if expiry and expiry > now then
+  redis.call('HSET', P .. 'leader', 'expiry', digits(expiry + by))
+end
+redis.call('SET', P .. 'clock', digits(offset + by))
+redis.call('INCRBY', P .. 'clock:moved', digits(by))
+now = now + by
+for _, item in ipairs(kept) do
+  renew_locks(item[1], item[2])
+end
+wake_promoter_for(now)
+return digits(now)

@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+-- advertise: what a registered worker says beside each beat: which classes it knows, why it takes
+-- nothing, and what it has counted since.
+-- KEYS  prefix
+-- ARGV  worker, worker ttl ms, what it knows (its key is names:…), why it takes nothing or '', number
+--       of counters, n × (counter, number), n × (class, version of its distribution or '')
+-- returns 1; 0 if nobody keeps (any more) what it knows: to be sent again with all classes
+-- @include base
+local worker, ttl, knows, off = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+local counters, MOST = tonumber(ARGV[5]), 1000
+local names, first = P .. 'names:' .. knows, 6 + 2 * counters
+
+if redis.call('EXISTS', P .. 'w:' .. worker) == 1 then
+  redis.call('HSET', P .. 'w:' .. worker, 'knows', knows, 'off', off)
+end
+for i = 6, first - 1, 2 do
+  -- Classes come and go with releases; their counters must not pile up.
+  local name = ARGV[i]
+  if redis.call('HLEN', P .. 'counters') >= MOST
+    and redis.call('HEXISTS', P .. 'counters', name) == 0 then
+    name = string.match(name, '^[^:]*:?') .. 'others'
+  end
+  redis.call('HINCRBY', P .. 'counters', name, ARGV[i + 1])
+end
+for i = first, #ARGV, 2 do
+  redis.call('HSET', names, ARGV[i], ARGV[i + 1])
+end
+return redis.call('PEXPIRE', names, ttl * 10)

@@ -1,0 +1,18 @@
+-- lib/unread: needs base. Entries of a stream that no worker has read.
+
+-- How many there are, and the start of the range that begins with them.
+local function unread(key)
+  local groups = redis.pcall('XINFO', 'GROUPS', key)
+  local pending, last = 0, '-'
+  for _, group in ipairs(groups.err and {} or groups) do
+    for i = 1, #group, 2 do
+      if group[i] == 'pending' then
+        pending = group[i + 1]
+      elseif group[i] == 'last-delivered-id' then
+        last = '(' .. group[i + 1]
+      end
+    end
+  end
+  -- What has ended is deleted: all that is left is unread or in the hands of workers.
+  return math.max(0, redis.call('XLEN', key) - pending), last
+end

@@ -1,0 +1,41 @@
+#!lua flags=allow-oom
+-- publish_ceilings: replace the ceilings of the configuration.
+-- KEYS  prefix
+-- ARGV  term, version of these ceilings ('' for none), who, n × (scope, ceiling)
+-- returns 1, or 0 if another term leads
+-- @include base events
+local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
+if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
+  return 0
+end
+local before, words = {}, {}
+local flat = redis.call('HGETALL', P .. 'ceilings')
+for i = 1, #flat, 2 do
+  before[flat[i]] = flat[i + 1]
+end
+local function tell(scope, was, is)
+  if was ~= is then
+    words[#words + 1] = scope .. ': ' .. (was or 'not set') .. ' -> ' .. (is or 'not set')
+  end
+end
+for i = 4, #ARGV, 2 do
+  redis.call('HSET', P .. 'ceilings', ARGV[i], ARGV[i + 1])
+  tell(ARGV[i], before[ARGV[i]], ARGV[i + 1])
+  before[ARGV[i]] = nil
+end
+for scope, was in pairs(before) do
+  redis.call('HDEL', P .. 'ceilings', scope)
+  tell(scope, was, nil)
+end
+-- Last: a script that was cut is repeated.
+if ARGV[2] == '' then
+  redis.call('DEL', P .. 'capped')
+else
+  redis.call('SET', P .. 'capped', ARGV[2])
+end
+if #words > 0 then
+  table.sort(words)
+  local more = #words > 20 and '; and ' .. #words - 20 .. ' more' or ''
+  log_event('ceilings-published', ARGV[3], table.concat(words, '; ', 1, math.min(#words, 20)) .. more)
+end
+return 1

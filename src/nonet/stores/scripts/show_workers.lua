@@ -1,0 +1,57 @@
+#!lua flags=allow-oom
+-- show_workers: some of the registered workers, dead ones among them, and what they have in hand.
+-- KEYS  prefix
+-- ARGV  how many tasks of each to name, workers …
+-- returns {now µs, n × (worker, end of its registration µs, what it says of itself, its last beat µs or
+--       '', why it takes nothing or '', number of its deliveries, n × (id, class, since µs or ''))}
+-- @include base
+local tasks, answer = tonumber(ARGV[1]), {digits(now)}
+
+-- How many deliveries each consumer of a stream has.
+local counts = {}
+local function pending_of(key)
+  if not counts[key] then
+    counts[key] = {}
+    local found = redis.pcall('XPENDING', key, 'workers')
+    for _, row in ipairs(not found.err and found[4] or {}) do
+      counts[key][row[1]] = tonumber(row[2])
+    end
+  end
+  return counts[key]
+end
+
+local function task_of(key, entry)
+  local found = redis.call('XRANGE', key, entry, entry)[1]
+  local id = found and found[2][2] or ''
+  local record = read_fields(P .. 't:' .. id, {'name', 'started'})
+  return {id, record.name or '', record.started or ''}
+end
+
+local function deliveries_of(worker)
+  local count, named, size = 0, {}, string.match(worker, '^%a+') or ''
+  for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+    for _, kind in ipairs({'woken', 'tasks'}) do
+      local key = P .. kind .. ':' .. priority .. ':' .. size
+      local has = pending_of(key)[worker] or 0
+      count = count + has
+      if has > 0 and #named < tasks then
+        local page = redis.call('XPENDING', key, 'workers', '-', '+', tasks - #named, worker)
+        for _, item in ipairs(page) do
+          named[#named + 1] = task_of(key, item[1])
+        end
+      end
+    end
+  end
+  return count, named
+end
+
+for i = 2, #ARGV do
+  local worker = ARGV[i]
+  local ends = redis.call('ZSCORE', P .. 'workers', worker)
+  if ends then
+    local said = read_fields(P .. 'w:' .. worker, {'info', 'beat', 'off'})
+    local count, named = deliveries_of(worker)
+    answer[#answer + 1] = {worker, ends, said.info or '', said.beat or '', said.off or '', count, named}
+  end
+end
+return answer

@@ -1,0 +1,119 @@
+"""Ends of deliveries, which go together: what ends while a settle is under way goes in the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from nonet.errors import BrokerFullError, ConfigurationError, ServerUnreachableError
+from nonet.stores.redis import Scripts
+
+# One script settles and submits so many tasks, and so many bytes: Redis is not held up for long.
+_MOST_TASKS = 100
+_MOST_BYTES = 1024 * 1024
+_CLOSE_SECONDS = 1.0
+# Errors that each caller would get by himself, too.
+_OF_ALL = (ServerUnreachableError, ConfigurationError, BrokerFullError)
+
+
+class Settlements:
+    """Settles deliveries of one namespace.
+
+    The first goes at the end of the current step of the event loop, with all that ended in that
+    step; what ends while a call is under way goes with the next one, as soon as that is answered.
+    Nothing waits for a timer. Callers know nothing of each other: each has the answer to his own
+    settlement, errors included.
+
+    Args:
+        scripts: run the scripts.
+        ttls: how long results, ids of ended tasks and locks are kept, in ms.
+    """
+
+    def __init__(self, scripts: Scripts, ttls: tuple[int, int, int]) -> None:
+        self._scripts = scripts
+        self._ttls = ttls
+        self._waiting: deque[_Asked] = deque()
+        self._sender: asyncio.Task[None] | None = None
+
+    def ask(self, args: Sequence[Any], size: int, tasks: int = 1) -> asyncio.Future[str]:
+        """Settle soon. A cancelled caller does not undo that.
+
+        Args:
+            args: of one settlement, as the script takes them.
+            size: about how many bytes they have.
+            tasks: how many tasks are settled or submitted.
+
+        Returns:
+            ``OK``, ``STALE`` or ``LOST``, later.
+
+        Raises:
+            NotBoundError: another event loop, which still runs, settles here.
+        """
+        self._scripts.lane.check_loop()
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting.append((args, size, tasks, answer))
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send(), name="settlements")
+        return answer
+
+    async def aclose(self) -> None:
+        """Wait for what is under way, but not long: Redis may be frozen."""
+        if self._sender is not None and not self._sender.done():
+            await asyncio.wait({self._sender}, timeout=_CLOSE_SECONDS)
+            self._sender.cancel()
+            await asyncio.wait({self._sender})
+
+    async def _send(self) -> None:
+        batch: list[_Asked] = []
+        try:
+            while self._waiting:
+                batch = self._next_batch()
+                await self._settle(batch)
+        except BaseException:
+            for *_, answer in (*batch, *self._waiting):
+                answer.cancel()
+            self._waiting.clear()
+            raise
+
+    def _next_batch(self) -> list[_Asked]:
+        batch: list[_Asked] = []
+        tasks = size = 0
+        while self._waiting:
+            asked = self._waiting[0]
+            tasks += asked[2]
+            size += asked[1]
+            if batch and (tasks > _MOST_TASKS or size > _MOST_BYTES):
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    async def _settle(self, batch: Sequence[_Asked]) -> None:
+        args = [part for asked in batch for part in asked[0]]
+        try:
+            answers = await self._scripts.run("settle", *self._ttls, *args)
+        except Exception as error:
+            if len(batch) > 1 and not isinstance(error, _OF_ALL):
+                await self._settle_alone(batch)
+                return
+            for *_, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        if answers == b"OK":
+            answers = [b"OK"] * len(batch)
+        failed = []
+        for asked, text in zip(batch, answers, strict=True):
+            if text == b"FAILED":
+                failed.append(asked)
+            elif not asked[3].done():
+                asked[3].set_result(text.decode())
+        await self._settle_alone(failed)
+
+    async def _settle_alone(self, batch: Sequence[_Asked]) -> None:
+        """What fails is asked for by itself, to hear why; the others are settled."""
+        await asyncio.gather(*(self._settle([asked]) for asked in batch))
+
+
+_Asked = tuple[Sequence[Any], int, int, asyncio.Future[str]]

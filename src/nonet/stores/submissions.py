@@ -1,0 +1,311 @@
+"""Submissions on their way into Redis: what the submit script takes and answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from nonet.errors import (
+    NEXT_STEP_IMPOSSIBLE,
+    AdmissionRejected,
+    BrokerFullError,
+    ConfigurationError,
+    LimitImpossible,
+    ServerUnreachableError,
+)
+from nonet.stores.redis import Scripts
+
+# One submit script handles at most so much, so that Redis is never held up for long.
+_CHUNK_TASKS = 500
+_CHUNK_BYTES = 1024 * 1024
+# Who submits more in one step gains nothing from the company of others.
+_MERGED_TASKS = 100
+_CLOSE_SECONDS = 1.0
+# Errors that each caller of a merged call would get by himself, too.
+_OF_ALL = (ServerUnreachableError, ConfigurationError, BrokerFullError)
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """What the submit script needs of a task.
+
+    Attributes:
+        stream: ``priority:size``.
+        due_us: Unix microseconds, 0 for now.
+        group: id of the group whose child this is, or empty.
+        envelope: opaque bytes.
+        locks: lines of `nonet.locks.encode_locks`.
+        terms: what else was agreed on, lines ``name|value|…``.
+    """
+
+    id: str
+    name: str
+    stream: str
+    envelope: bytes
+    locks: str = ""
+    due_us: int = 0
+    group: str = ""
+    terms: str = ""
+
+    def arguments(self) -> tuple[Any, ...]:
+        """As the scripts take them that submit it now."""
+        return (
+            *(self.id, self.name, self.stream, self.due_us),
+            *(self.group, self.envelope, self.locks, self.terms),
+        )
+
+    def admitted(self) -> Submission:
+        """The same, which no ceiling refuses: it was accepted before."""
+        terms = "\n".join(filter(None, (self.terms, "admitted|1")))
+        return msgspec.structs.replace(self, terms=terms)
+
+    def spec(self) -> tuple[Any, ...]:
+        """The fields by which a script submits it later: a callback, an occurrence."""
+        return (self.id, self.name, self.stream, self.envelope, self.locks, self.terms)
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """What became of a submission.
+
+    Attributes:
+        id: of the task that it is: another one's, if that has its unique key.
+        created: False if that was there before.
+    """
+
+    id: str
+    created: bool
+
+
+class Submissions:
+    """Submits to one namespace; what is asked for at the same time goes together.
+
+    One caller's call goes out at once. What others ask for while it is under way goes out together
+    as soon as it is answered: nothing waits for a timer. Callers know nothing of each other: each
+    has his own answer, errors included, and all that he submits in one step is accepted or nothing.
+
+    Args:
+        scripts: run the scripts.
+        ttls: how long results and ids of ended tasks are kept, in ms.
+    """
+
+    def __init__(self, scripts: Scripts, ttls: tuple[int, int]) -> None:
+        self._scripts = scripts
+        self._ttls = ttls
+        self._waiting: deque[_Step] = deque()
+        self._is_busy = False
+        self._is_crowded = False
+        self._sender: asyncio.Task[None] | None = None
+
+    async def accept(self, submissions: Sequence[Submission]) -> list[Accepted]:
+        """See `nonet.stores.broker.Broker.accept`."""
+        if len(submissions) == 1:
+            return list(await self._accept(submissions))
+        accepted: list[Accepted] = []
+        for chunk in chunks(submissions):
+            try:
+                accepted += await self._accept(chunk)
+            except AdmissionRejected as error:
+                raise error.after(len(accepted)) from None
+        return accepted
+
+    async def check_room(self, submissions: Sequence[Submission]) -> None:
+        """See `nonet.stores.broker.Broker.check_room`."""
+        checked = 0
+        for chunk in chunks(submissions):
+            args = [part for item in chunk for part in item.arguments()]
+            answer = await self._scripts.run("room", *args)
+            if answer != 1:
+                _raise_refusal(answer, checked)
+            checked += len(chunk)
+
+    async def aclose(self) -> None:
+        """Wait for what is under way, but not long: Redis may be frozen."""
+        if self._sender is not None and not self._sender.done():
+            await asyncio.wait({self._sender}, timeout=_CLOSE_SECONDS)
+            self._sender.cancel()
+            await asyncio.wait({self._sender})
+
+    async def _accept(self, chunk: Sequence[Submission]) -> Sequence[Accepted]:
+        self._scripts.lane.check_loop()
+        if len(chunk) > _MERGED_TASKS:
+            return await self._complete(chunk, await self._ask(chunk))
+        if self._is_busy or self._is_crowded:
+            step = _Step(chunk, asyncio.get_running_loop().create_future())
+            self._waiting.append(step)
+            if not self._is_busy:
+                self._go_on()
+            return await step.answer
+        self._is_busy = True
+        try:
+            return await self._complete(chunk, await self._ask(chunk))
+        finally:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._is_busy = bool(self._waiting)
+        if self._is_busy:
+            self._sender = asyncio.create_task(self._send(), name="merged submissions")
+
+    async def _send(self) -> None:
+        steps: list[_Step] = []
+        try:
+            while self._waiting:
+                steps = self._next_steps()
+                self._is_crowded = len(steps) > 1
+                await self._answer(steps)
+                if self._is_crowded:
+                    await asyncio.sleep(0)  # those who are answered may ask again: together
+        except BaseException:
+            for step in (*steps, *self._waiting):
+                step.answer.cancel()
+            self._waiting.clear()
+            raise
+        finally:
+            self._is_busy = False
+
+    def _next_steps(self) -> list[_Step]:
+        """What goes together in the next call; who has gone away meanwhile asks for nothing."""
+        steps: list[_Step] = []
+        tasks = size = 0
+        while self._waiting:
+            step = self._waiting[0]
+            if step.answer.done():
+                self._waiting.popleft()
+                continue
+            tasks += len(step.chunk)
+            size += sum(len(item.envelope) + len(item.locks) for item in step.chunk)
+            if steps and (tasks > _CHUNK_TASKS or size > _CHUNK_BYTES):
+                break
+            steps.append(self._waiting.popleft())
+        return steps
+
+    async def _answer(self, steps: Sequence[_Step]) -> None:
+        try:
+            accepted = await self._ask([item for step in steps for item in step.chunk])
+        except Exception as error:
+            if len(steps) == 1 or isinstance(error, _OF_ALL):
+                for step in steps:
+                    step.fail(error)
+                return
+            # A call is refused as a whole: each step by itself tells whose refusal that is.
+            await asyncio.gather(*(self._answer([step]) for step in steps))
+            return
+        at = 0
+        for step in steps:
+            part = accepted[at : at + len(step.chunk)]
+            at += len(step.chunk)
+            try:
+                step.succeed(await self._complete(step.chunk, part))
+            except Exception as error:
+                step.fail(error)
+
+    async def _complete(
+        self, chunk: Sequence[Submission], accepted: Sequence[Accepted | None]
+    ) -> list[Accepted]:
+        """Ask again for each task that could not be made, which then raises."""
+        found: list[Accepted] = []
+        for task, item in zip(chunk, accepted, strict=True):
+            if item is None:
+                (item,) = await self._ask([task])
+            assert item is not None  # one by itself is made, or raises
+            found.append(item)
+        return found
+
+    async def _ask(self, chunk: Sequence[Submission]) -> Sequence[Accepted | None]:
+        if not chunk:
+            return []
+        answer = await self._scripts.run("submit", *self._ttls, *submit_arguments(chunk))
+        if answer == 1:
+            return [Accepted(item.id, True) for item in chunk]
+        _raise_refusal(answer, 0)
+        return [_accepted(item, new) for item, new in zip(chunk, answer, strict=True)]
+
+
+class _Step:
+    """What one caller submits at a time, and the answer that he waits for."""
+
+    __slots__ = ("answer", "chunk")
+
+    def __init__(
+        self, chunk: Sequence[Submission], answer: asyncio.Future[Sequence[Accepted]]
+    ) -> None:
+        self.chunk = chunk
+        self.answer = answer
+
+    def succeed(self, accepted: Sequence[Accepted]) -> None:
+        if not self.answer.done():
+            self.answer.set_result(accepted)
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+def chunks(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
+    """Those that go together, created all or none: at most 500 tasks, or 1 MiB."""
+    chunk: list[Submission] = []
+    size = 0
+    for item in submissions:
+        length = len(item.envelope) + len(item.locks)
+        if chunk and (len(chunk) == _CHUNK_TASKS or size + length > _CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
+        size += length
+    if chunk:
+        yield chunk
+
+
+def submit_arguments(submissions: Iterable[Submission]) -> list[Any]:
+    """Submissions as the script submit takes them, of which most have most in common."""
+    args: list[Any] = []
+    head: Submission | None = None
+    at = 0
+    for item in submissions:
+        if (
+            head is not None
+            and item.name == head.name
+            and item.locks == head.locks
+            and item.stream == head.stream
+            and item.terms == head.terms
+            and item.due_us == head.due_us
+            and item.group == head.group
+        ):
+            args[at] += 1
+        else:
+            head, at = item, len(args)
+            args += (1, item.name, item.stream, item.due_us, item.group, item.locks, item.terms)
+        args += (item.id, item.envelope)
+    return args
+
+
+def _accepted(item: Submission, answer: Any) -> Accepted | None:
+    """What the script says of one task; None: that it has to be asked for by itself."""
+    if isinstance(answer, list):
+        return Accepted(answer[0].decode(), False)
+    return None if answer == -1 else Accepted(item.id, answer == 1)
+
+
+def _raise_refusal(answer: Any, accepted: int) -> None:
+    """Raise what a script says that has submitted nothing.
+
+    Args:
+        accepted: tasks of the same call that were submitted before.
+    """
+    if not isinstance(answer[0], bytes):
+        return
+    if answer[0] == b"IMPOSSIBLE":
+        id, why = answer[1].decode(), answer[2].decode()
+        raise LimitImpossible(f"task {id} was not submitted: {why}; {NEXT_STEP_IMPOSSIBLE}")
+    _, scope, active, ceiling, seconds, wanted = answer
+    raise AdmissionRejected(
+        active,
+        ceiling,
+        seconds,
+        scope=scope.decode(),
+        wanted=wanted,
+        accepted=accepted,
+    )

@@ -1,0 +1,144 @@
+"""What follows from an attempt, as data: made where the task ran, settled by the worker.
+
+The author's code has its last word here: the retry policy is asked, the result is packed. Of an
+attempt in a child process only this travels, never the exception itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from msgspec.structs import replace as replaced
+
+from nonet.live import LiveConfig
+from nonet.message import ResultDocument, Usage, encode, pack
+from nonet.outcomes import (
+    DONE,
+    Cancelled,
+    Failed,
+    HandedBack,
+    Lost,
+    Outcome,
+    Reason,
+    Settlement,
+    Succeeded,
+    decide,
+    summarize,
+)
+from nonet.overrides import Effective
+from nonet.registry import TaskClass
+from nonet.retry import NoRetry
+from nonet.stores.submissions import Submission
+from nonet.worker.attempt import Attempt
+
+
+@dataclass(slots=True)
+class Conclusion:
+    """What a worker needs to settle an attempt.
+
+    Attributes:
+        settlement: what the settle script is told; without a value.
+        document: of a task that is done: its encoded result.
+        submissions: what is submitted in the same step if it is done.
+        lost: why nothing that it did counts, or empty: there is nothing to settle then.
+        usage: what the attempt took.
+        is_left_over: something of it goes on although it was cut off: a thread.
+    """
+
+    settlement: Settlement
+    document: bytes = b""
+    submissions: Sequence[Submission] = ()
+    lost: str = ""
+    usage: Usage | None = None
+    is_left_over: bool = False
+
+
+def conclude(
+    attempt: Attempt,
+    task_class: TaskClass | None,
+    outcome: Outcome,
+    live_config: LiveConfig,
+    *,
+    message_limit: int,
+    usage: Usage | None = None,
+) -> Conclusion:
+    """What follows from an outcome, as the class's policy and the configuration say.
+
+    Args:
+        message_limit: longest result, in bytes.
+        usage: what the attempt took, if it is known.
+    """
+    if isinstance(outcome, Lost):
+        back = Settlement("back", reason=outcome.reason, started=attempt.started)
+        return Conclusion(back, lost=outcome.reason, usage=usage)
+    if isinstance(outcome, Succeeded):
+        document = _document_of(attempt, outcome.value, usage, message_limit)
+        return Conclusion(DONE, document, attempt.context.to_submit, usage=usage)
+    if attempt.cancelled is not None and isinstance(outcome, Failed | HandedBack):
+        outcome = Cancelled(attempt.cancelled)  # whatever it did when it was told
+    effective = None
+    if task_class is not None and isinstance(outcome, Failed | HandedBack):
+        # It may have failed for good; the others need no policy.
+        effective = effective_now(attempt, task_class, live_config)
+    settlement = decide(
+        outcome,
+        effective.retry_policy if effective else NoRetry(),
+        attempt.delivery.attempt,
+        datetime.now(UTC),
+        dlq_eligible=bool(effective and effective.dlq_eligible),
+        crashes=attempt.delivery.crashes,
+        deaths=attempt.delivery.deaths,
+    )
+    return Conclusion(settlement, usage=usage)
+
+
+def effective_now(attempt: Attempt, task_class: TaskClass, live_config: LiveConfig) -> Effective:
+    """What holds for the class now, whatever did when the attempt began."""
+    return live_config.overrides.effective(task_class, attempt.vo, attempt.size)
+
+
+def result_of(
+    attempt: Attempt, settlement: Settlement, usage: Usage | None, value: object = None
+) -> ResultDocument:
+    """What is kept of the end of a task; `value` is packed."""
+    delivery = attempt.delivery
+    if settlement is DONE:
+        return ResultDocument(
+            name=attempt.context.name,
+            attempt=delivery.used + 1,
+            finished=time.time(),
+            value=value,
+            usage=usage,
+            crashes=delivery.crashes,
+            deaths=delivery.deaths,
+        )
+    never_ran = settlement.reason in (Reason.LIMIT_IMPOSSIBLE, Reason.CAPACITY)  # this time
+    is_lost = settlement.reason == Reason.WORKER_LOST
+    return ResultDocument(
+        name=attempt.context.name,
+        attempt=delivery.used if never_ran else delivery.attempt,
+        finished=time.time(),
+        error_type=settlement.error.type,
+        error=settlement.error.text,
+        reason=str(settlement.reason),
+        usage=usage,
+        crashes=delivery.crashes + (settlement.crashed and not is_lost),
+        deaths=delivery.deaths + (settlement.crashed and is_lost),
+    )
+
+
+def _document_of(attempt: Attempt, value: object, usage: Usage | None, limit: int) -> bytes:
+    """The encoded end of a task that is done; a value that cannot travel is left out."""
+    try:
+        full = encode(result_of(attempt, DONE, usage, pack(value)))
+    except BaseException as error:  # a result may be of any kind, and its class do anything
+        why = summarize(error)
+        note = f"its result cannot be stored: {why.text or why.type}"
+    else:
+        if len(full) <= limit:
+            return full
+        note = f"its result of {len(full)} bytes exceeds the limit of {limit} (NONET_MESSAGE_LIMIT)"
+    return encode(replaced(result_of(attempt, DONE, usage), note=note))

@@ -1,0 +1,347 @@
+"""The deliveries that a worker runs: each from its hand-over to its settlement, in its own task."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from nonet.client import Client
+from nonet.injection import Injector
+from nonet.locks import leased_ttl_ms
+from nonet.message import Usage
+from nonet.outcomes import Cancelled, Failed, Lost, Outcome
+from nonet.overrides import Effective
+from nonet.registry import Registry, TaskClass
+from nonet.service import ExitCode, in_own_thread
+from nonet.settings import Settings
+from nonet.stores.broker import Broker, Order
+from nonet.stores.deliveries import Delivery
+from nonet.stores.leases import Lease
+from nonet.task import Isolation
+from nonet.watchdog import Watchdog
+from nonet.worker.attempt import Attempt
+from nonet.worker.children import Children
+from nonet.worker.execute import Known, Tools, execute_known, identify, readmit
+from nonet.worker.isolated import Isolated
+from nonet.worker.lag import Culprit
+from nonet.worker.leftovers import Leftovers
+from nonet.worker.settle import Settler
+
+logger = logging.getLogger(__name__)
+
+# After a hard timeout; what obeys has rolled back by then.
+_STUCK_SECONDS = 1.5
+
+
+@dataclass(frozen=True)
+class WorkerParts:
+    """What an open application gives a worker."""
+
+    settings: Settings
+    broker: Broker
+    client: Client
+    registry: Registry
+    injector: Injector
+    settler: Settler
+    version: str
+
+
+class Runner:
+    """Runs what a worker was given.
+
+    Args:
+        watchdog: keeps the leases alive.
+        children: of this worker.
+        slots: how many attempts run at a time.
+        isolation: where all of them run; None: as their classes say.
+        sign_off: takes this worker off the lists of Redis, called by a thread right before the
+            process ends; must not raise, nor take long.
+
+    Attributes:
+        freed: set when a slot has become free.
+        busy_at: when something ran last (monotonic).
+    """
+
+    def __init__(
+        self,
+        parts: WorkerParts,
+        watchdog: Watchdog,
+        children: Children,
+        slots: int,
+        isolation: Isolation | None,
+        sign_off: Callable[[], None],
+    ) -> None:
+        self._parts = parts
+        self._sign_off = sign_off
+        self._watchdog = watchdog
+        self._slots = slots
+        self._isolation = isolation
+        self._running: dict[Attempt, asyncio.Task[None]] = {}
+        self._settling = 0
+        self.freed = asyncio.Event()
+        self.busy_at = time.monotonic()
+        self._leftovers = Leftovers(slots, self.freed.set)
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(2 * slots, thread_name_prefix="nonet-task")
+        self._tools = Tools(
+            parts.client,
+            parts.registry,
+            parts.injector,
+            self._threads,
+            parts.settings.message_limit,
+            self._admit,
+            self._leftovers.abandon,
+            self._leftovers.give_up,
+        )
+        self._live_config = parts.client.live_config
+        self._isolated = Isolated(children, parts.settings, self._live_config, self._admit)
+        self._lock_ttl_ms = round(parts.settings.lock_ttl * 1000)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def free_slots(self) -> int:
+        """How many more may run; not more than 0 if there are none.
+
+        Who is only settled needs no slot any more; but while Redis is slow, or away, not more than
+        twice as many pile up as there are slots.
+        """
+        executing = len(self._running) - self._settling
+        return (
+            self._slots - max(executing, self._settling - self._slots) - self._leftovers.slots_taken
+        )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no code of a task runs, or goes on."""
+        return len(self._running) == self._settling and not self._leftovers
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs, nor goes on."""
+        return not (self._running or self._leftovers)
+
+    @property
+    def deliveries(self) -> Iterable[Delivery]:
+        """Those that run."""
+        return [attempt.delivery for attempt in self._running]
+
+    def close(self) -> None:
+        """No thread takes anything any more; those that are busy are not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def start(self, delivery: Delivery, since: float) -> None:
+        """Run a delivery.
+
+        Args:
+            since: monotonic time before it was asked for.
+        """
+        attempt = Attempt(delivery, since)
+        attempt.lease = self._lease(attempt)
+        attempt.context.check_lease_with(partial(self._check, attempt))
+        self._watchdog.hold(attempt.lease, since, attempt.lose, attempt.renewed)
+        # A context of its own, so that one attempt never sees another one's variables.
+        task = self._loop.create_task(
+            self._run(attempt), name=delivery.id, context=contextvars.Context()
+        )
+        self._running[attempt] = task
+
+    def obey(self, order: Order) -> None:
+        """Cancel an attempt that somebody wants to end; an order may come more than once."""
+        for attempt in list(self._running):
+            delivery = attempt.delivery
+            if (delivery.id, delivery.gen) == (order.id, order.gen) and not attempt.cancelled:
+                logger.info("task %s is to be cancelled %s", order.id, order.why)
+                attempt.cancel(order.why)
+                grace = self._parts.settings.cancel_grace
+                self._loop.call_later(grace, self._leave_alone, attempt)
+
+    def cut_all(self, reason: str) -> None:
+        """Cancel what runs, for its hand-back."""
+        for attempt in list(self._running):
+            attempt.cut(reason)
+
+    def cut_waiting(self, reason: str) -> None:
+        """Hand back what has not begun: it waits for a child process."""
+        for attempt in list(self._running):
+            if attempt.is_waiting:
+                attempt.cut(reason)
+
+    def cut_all_soon(self, reason: str) -> None:
+        """The same, called by any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.cut_all, reason)
+
+    async def wait(self, seconds: float, forced: asyncio.Task[bool] | None = None) -> None:
+        """Wait until nothing runs any more, not longer than `seconds` nor beyond `forced`."""
+        deadline = time.monotonic() + seconds
+        while self._running and not (forced and forced.done()):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            watched = {*self._running.values(), *([forced] if forced else [])}
+            await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+
+    # ---- one delivery ---------------------------------------------------------------------------
+
+    async def _run(self, attempt: Attempt) -> None:
+        try:
+            if attempt.lost is not None:
+                # The loop was blocked while the reply waited, and others may hold its locks.
+                await self._settle(attempt, None, Lost(attempt.lost))
+            elif attempt.delivery.state == "dying":
+                await self._parts.settler.bury(attempt)
+            else:
+                await self._execute(attempt)
+        except GeneratorExit as error:
+            # Of a future that a task awaited: it closes each coroutine between that and this one,
+            # whatever they would have returned.
+            task_class = self._parts.registry.find(attempt.context.name)
+            await self._settle(attempt, task_class, Failed(error))
+        except Exception:
+            # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
+            logger.exception("task %s: its settlement failed", attempt.delivery.id)
+        finally:
+            self._forget(attempt)
+
+    async def _execute(self, attempt: Attempt) -> None:
+        known = identify(attempt, self._tools)
+        if not isinstance(known, Known):
+            await self._settle(attempt, *known)
+            return
+        place = self._place(attempt, known.effective)
+        if place is not Isolation.LOOP:
+            fresh = place is Isolation.FRESH
+            of = attempt, known.task_class, known.effective
+            conclusion = await self._isolated.run(*of, fresh=fresh)
+            self._free_slot_of(attempt)
+            await self._parts.settler.settle(attempt, conclusion)
+            return
+        began = time.monotonic()
+        outcome = await execute_known(attempt, known, self._tools)
+        usage = Usage(wall=time.monotonic() - began)
+        if attempt.context.has_workdir:
+            await in_own_thread(attempt.context.remove_workdir)
+        await self._settle(attempt, known.task_class, outcome, usage)
+
+    def _place(self, attempt: Attempt, effective: Effective) -> Isolation:
+        """Where an attempt runs.
+
+        What a worker has died with takes nobody along any more, and what a child has died with may
+        have found it so.
+        """
+        if self._isolation is not None:
+            return self._isolation
+        has_died = attempt.is_suspect or attempt.delivery.crashes > 0
+        return Isolation.FRESH if has_died else effective.isolation
+
+    async def _settle(
+        self,
+        attempt: Attempt,
+        task_class: TaskClass | None,
+        outcome: Outcome,
+        usage: Usage | None = None,
+    ) -> None:
+        settler = self._parts.settler
+        if attempt.hard_at is not None:  # the policy of one that used it up gets a moment, too
+            attempt.hard_at = max(attempt.hard_at, time.monotonic())
+        conclusion = settler.conclude(attempt, task_class, outcome, usage)
+        attempt.runs_code = False
+        self._free_slot_of(attempt)
+        await settler.settle(attempt, conclusion)
+
+    def _free_slot_of(self, attempt: Attempt) -> None:
+        """Only its settlement is left: the next one may be fetched meanwhile."""
+        if not attempt.is_settling:
+            attempt.is_settling = True
+            self._settling += 1
+            self.freed.set()
+
+    def _forget(self, attempt: Attempt) -> None:
+        """It is over; it may have been left alone before."""
+        if self._running.pop(attempt, None) is not None:
+            self._settling -= attempt.is_settling
+            self._watchdog.drop(attempt.lease)
+            self.busy_at = time.monotonic()
+            self.freed.set()
+
+    def _leave_alone(self, attempt: Attempt) -> None:
+        """End a task that was cancelled, although its code goes on in our event loop."""
+        task = self._running.get(attempt)
+        if task is None or not attempt.is_here:
+            return
+        logger.error(
+            "task %s (%s) goes on although it was cancelled",
+            *(attempt.delivery.id, attempt.context.name),
+        )
+        attempt.context.lose_lease("it was cancelled, and has ended")
+        attempt.lost = attempt.lost or "it was cancelled, and has ended"
+        self._leftovers.give_up(task)
+        self._running[attempt] = asyncio.create_task(self._end(attempt), name=attempt.delivery.id)
+
+    async def _end(self, attempt: Attempt) -> None:
+        try:
+            await self._settle(attempt, None, Cancelled(attempt.cancelled or ""))
+        finally:
+            self._forget(attempt)
+
+    # ---- leases and locks -----------------------------------------------------------------------
+
+    async def _admit(self, attempt: Attempt, lines: str) -> str | None:
+        """Give an attempt other locks, and renew it as often as they ask; what refuses them."""
+        refused = await readmit(self._parts.broker, attempt, lines)
+        if refused is None and attempt.lost is None:
+            attempt.lease = self._lease(attempt)
+            self._watchdog.hold(attempt.lease, attempt.since, attempt.lose, attempt.renewed)
+        return refused
+
+    def _lease(self, attempt: Attempt) -> Lease:
+        delivery, ttl = attempt.delivery, self._parts.settings.lease
+        if attempt.locks or attempt.held:
+            lock_ttl_ms = leased_ttl_ms(attempt.locks, attempt.held, self._lock_ttl_ms)
+            ttl = min(ttl, lock_ttl_ms / 1000) if lock_ttl_ms else ttl
+        return Lease(
+            delivery.id, delivery.gen, delivery.fence, ttl, delivery.stream_key, delivery.entry
+        )
+
+    def _check(self, attempt: Attempt) -> None:
+        """Declare its lease lost if that has ended unnoticed."""
+        if time.monotonic() >= attempt.deadline:
+            self._watchdog.check(attempt.lease)
+
+    # ---- the event loop -------------------------------------------------------------------------
+
+    def seen_in_loop(self, task: asyncio.Task[object]) -> Culprit | None:
+        """Which attempt an asyncio task is of; called by any thread."""
+        attempt = self._executed_here(task.get_name().removesuffix(" limited"))
+        return Culprit(attempt.delivery.id, attempt.context.name) if attempt else None
+
+    def end_if_stuck(self, culprit: Culprit, place: str) -> None:
+        """End this process if a task blocks its loop beyond its hard timeout: nothing else ends it.
+
+        Called by a thread.
+        """
+        attempt = self._executed_here(culprit.id)
+        if attempt is None or attempt.hard_at is None:
+            return
+        if time.monotonic() > attempt.hard_at + _STUCK_SECONDS:
+            logger.critical(
+                "%s has blocked the event loop beyond its hard timeout, at %s: this worker ends, "
+                "so that others run what it holds; isolate that class",
+                *(culprit, place),
+            )
+            self._sign_off()
+            os._exit(ExitCode.FAILED)
+
+    def _executed_here(self, id: str) -> Attempt | None:
+        """The attempt whose task's own code may be in the event loop."""
+        found = (item for item in list(self._running) if item.delivery.id == id and item.runs_code)
+        return next(found, None)

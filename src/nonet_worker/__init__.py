@@ -1,0 +1,25 @@
+"""The console script ``task-worker``: deaf to SIGHUP until a fleet can hear it.
+
+It is a package of its own because the import of Nonet takes a third of a second, in which a
+SIGHUP (replace all workers) would end a fleet that has just been started.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+
+_OF_A_FLEET = ("--min", "--max")
+
+
+def _is_fleet(arguments: Sequence[str]) -> bool:
+    return any(argument.partition("=")[0] in _OF_A_FLEET for argument in arguments)
+
+
+def main() -> None:
+    """Entry point. One worker has nothing to replace: SIGHUP ends it as any other process."""
+    if _is_fleet(sys.argv[1:]):
+        # All workers are started after the fleet has set its handler, and so are new.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    from nonet.cli.worker import main as work
+
+    work()

@@ -1,0 +1,564 @@
+"""Fleets: workers that come with the work, end with it, and are replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acceptance.probe_tasks import Gated, GatedMutex, Quick
+from acceptance.site import Site, submit_all
+from daemons import Daemon, until, wait_until
+from servers import RedisServer
+
+from nonet import Nonet, Priority
+
+HOST = "127.0.0.1"
+PROMPT = 10.0
+
+
+def fleet(site: Site, least: int, most: int, *options: str, **environment: str) -> Daemon:
+    """A fleet of workers with one slot."""
+    bounds = ("--min", str(least), "--max", str(most), "--concurrency", "1")
+    return site.worker(*bounds, *options, **environment)
+
+
+def started(daemon: Daemon) -> list[int]:
+    """Process ids of all workers that a fleet has started so far."""
+    return [int(pid) for pid in re.findall(r"started a worker \(pid (\d+)\)", daemon.log)]
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that nobody has buried yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def registered(site: Site) -> set[str]:
+    """The workers that Redis knows."""
+    return set(site.redis.zrange(site.key("workers"), 0, -1))
+
+
+def living(daemon: Daemon) -> list[int]:
+    return [pid for pid in started(daemon) if lives(pid)]
+
+
+async def until_registered(site: Site, count: int, *, seconds: float = 30.0) -> set[str]:
+    await until(lambda: len(registered(site)) == count, f"{count} workers", seconds=seconds)
+    return registered(site)
+
+
+async def hold_all(app: Nonet, site: Site, count: int) -> tuple[str, list[str]]:
+    """Tasks that run until their gate is opened: the gate and their ids."""
+    gate = site.gate()
+    return gate, await submit_all(app, [Gated(gate) for _ in range(count)])
+
+
+# ---- as work overflows --------------------------------------------------------------------------
+
+
+async def test_workers_come_with_the_work_and_go_with_it(site: Site) -> None:
+    """More than one worker can take starts others, up to the bound; idle ones end with 0."""
+    daemon = fleet(site, 1, 3, "--idle-exit", "1")
+    await until_registered(site, 1)
+    async with site.app() as app:
+        gate, ids = await hold_all(app, site, 6)
+        await until_registered(site, 3)
+        await site.until_event("start", 3)
+        assert len(started(daemon)) == 3
+        site.open(gate)
+        await site.all_ended()
+        await until_registered(site, 1)
+    await until(lambda: daemon.log.count("ended: exit code 0") == 2, "two have ended")
+    assert (len(started(daemon)), len(living(daemon))) == (3, 1)
+    assert "ended by itself" not in daemon.log
+    assert {item.id for item in site.journal("end")} == set(ids)
+
+
+async def test_blocked_work_starts_nobody(site: Site) -> None:
+    """Tasks behind a mutex want no worker; the one that could run gets a single one."""
+    daemon = fleet(site, 1, 5, "--idle-exit", "60")
+    async with site.app() as app:
+        gate = site.gate()
+        held = await submit_all(app, [GatedMutex(gate) for _ in range(6)])
+        await site.until_event("start", 1)
+        other = await app.submit(Gated(gate), labels={"priority": Priority.BACKGROUND})
+        await site.started(other)
+        await until(lambda: sum(site.parked(id) for id in held) == 5, "all others are parked")
+        site.open(gate)
+        await site.all_ended()
+    assert len(started(daemon)) == 2
+
+
+@pytest.mark.parametrize(
+    ("idle_exit", "trickle"),
+    [
+        pytest.param("1", 0.05, id="scaled"),
+        pytest.param("5", 0.2, id="full", marks=pytest.mark.soak),
+    ],
+)
+async def test_a_trickle_leaves_one_of_five(site: Site, idle_exit: str, trickle: float) -> None:
+    """The load concentrates: four of five end by themselves; a burst brings them back."""
+    daemon = fleet(site, 1, 5, "--idle-exit", idle_exit)
+    async with site.app() as app:
+        gate, _ = await hold_all(app, site, 10)
+        await until_registered(site, 5)
+        site.open(gate)
+        await site.all_ended()
+        n, deadline = 0, time.monotonic() + 60
+        while len(registered(site)) > 1:
+            assert time.monotonic() < deadline, daemon.log
+            n += 1
+            assert await (await app.submit(Quick(n))).result(timeout=10) == n
+            await asyncio.sleep(trickle)
+        assert len({item.pid for item in site.journal("start", task="Quick")[1:]}) == 1
+        await until(lambda: daemon.log.count("ended: exit code 0") == 4, "four have ended with 0")
+        gate, _ = await hold_all(app, site, 10)
+        await until_registered(site, 5)
+        site.open(gate)
+        await site.all_ended()
+    assert "ended by itself" not in daemon.log
+
+
+@pytest.mark.parametrize(
+    "races", [pytest.param(8, id="scaled"), pytest.param(200, id="full", marks=pytest.mark.soak)]
+)
+async def test_no_task_is_lost_in_a_race_with_the_exit(site: Site, races: int) -> None:
+    """Whatever is submitted while a worker ends by itself runs, there or in the next one."""
+    daemon = fleet(site, 0, 1, "--idle-exit", "0.3")
+    async with site.app() as app:
+        for n in range(races):
+            first = await app.submit(Quick(n))
+            assert await first.result(timeout=30) == n
+            # From before the decision to after the end, which takes some 0.2 s.
+            await asyncio.sleep(0.2 + 0.4 * n / races)
+            second = await app.submit(Quick(-n))
+            assert await second.result(timeout=30) == -n
+        await site.all_ended()
+    assert "ended by itself" not in daemon.log
+    assert len(started(daemon)) > 1
+
+
+async def test_a_worker_alone_ends_when_it_is_idle(site: Site) -> None:
+    """Without a fleet, too: after its last task, with 0, and off every list."""
+    gate = site.gate()
+    worker = site.worker("--idle-exit", "0.5")
+    async with site.app() as app:
+        handle = await app.submit(Gated(gate))
+        await site.started(handle)
+        await asyncio.sleep(0.7)  # a task that runs is no idleness, however long it takes
+        assert worker.alive
+        site.open(gate)
+        assert worker.wait(PROMPT) == 0
+    assert "nothing to do for" in worker.log
+    assert not registered(site)
+
+
+def until_looked(site: Site, times: int) -> None:
+    """Wait until a fleet or a leader has looked so often what there is to do."""
+    with site.redis.monitor() as seen:
+        looks = (item["command"].endswith(" small 1000 64") for item in seen.listen())
+        while times > 0:
+            times -= next(looks)
+
+
+async def test_a_machine_that_has_no_more_gets_no_more_workers(site: Site) -> None:
+    """While a worker takes nothing for lack of memory, others beside it would not help."""
+    daemon = fleet(site, 1, 5, NONET_MEMORY_FLOOR=str(10**15))
+    async with site.app() as app:
+        await until_registered(site, 1)
+        (worker,) = registered(site)
+        await until(lambda: site.redis.hget(site.key(f"w:{worker}"), "off"), "it takes nothing")
+        handle = await app.submit(Quick(1))
+        await asyncio.to_thread(until_looked, site, 4)
+        assert len(started(daemon)) == 1
+        daemon.terminate()
+        assert daemon.wait() == 0
+        site.worker()
+        assert await handle.result(timeout=10) == 1
+
+
+async def test_a_worker_that_somebody_drains_is_replaced(site: Site) -> None:
+    """It takes nothing, however long it drains, but not for lack of anything: others may come."""
+    daemon = fleet(site, 1, 3, "--grace", "60")
+    async with site.app() as app:
+        gate, (first,) = await hold_all(app, site, 1)
+        await site.started(first)
+        (old,) = started(daemon)
+        os.kill(old, signal.SIGTERM)
+        other, _ = await hold_all(app, site, 2)
+        await site.until_event("start", 3)
+        assert lives(old) and len(living(daemon)) == 3
+        for name in (gate, other):
+            site.open(name)
+        await site.all_ended()
+
+
+async def test_a_fleet_outlives_redis(own_server: RedisServer, own_site: Site) -> None:
+    """Nobody is killed for the silence of Redis, nor for what Redis has forgotten."""
+    site = own_site
+    site.settings["NONET_WORKER_TTL"] = "10"  # a busy machine takes its time to come back
+    daemon = fleet(site, 2, 2)
+    before = await until_registered(site, 2)
+    own_server.kill()
+    await until(lambda: "demand failed" in daemon.log, "the fleet has noticed")
+    own_server.start()
+    await until(lambda: registered(site) == before, "its workers are there again")
+    await asyncio.to_thread(until_looked, site, 6)
+    assert len(living(daemon)) == len(started(daemon)) == 2
+
+
+# ---- replaced -----------------------------------------------------------------------------------
+
+
+async def test_a_crashed_worker_is_replaced(site: Site) -> None:
+    """After a pause that is told; the others are not touched."""
+    daemon = fleet(site, 2, 2)
+    await until_registered(site, 2)
+    first, second = started(daemon)
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: len(started(daemon)) == 3, "there is another one")
+    assert re.search(rf"\(pid {first}\) ended by itself: signal 9; next start in 1.0 s", daemon.log)
+    assert lives(second)
+
+
+def test_a_fleet_that_cannot_start_ends(site: Site) -> None:
+    """If the very first workers are refused their configuration, the code is theirs."""
+    daemon = fleet(site, 2, 2, NONET_TASKS="no.such.module")
+    assert daemon.wait() == 2
+    assert "cannot start: exit code 2; the fleet ends" in daemon.log
+
+
+ROLLED = """
+from nonet import BaseTask
+class Own(BaseTask):
+    async def execute(self) -> None: ...
+"""
+
+
+async def test_later_refusals_do_not_end_it(site: Site) -> None:
+    """What ran goes on if its replacement cannot start: the roll is given up."""
+    module = site.write("rolled.py", ROLLED)
+    daemon = fleet(site, 1, 1, NONET_TASKS="rolled", PYTHONPATH=os.path.dirname(module))
+    (worker,) = await until_registered(site, 1)
+    site.write("rolled.py", "raise ImportError('half deployed')")
+    os.kill(daemon.pid, signal.SIGHUP)
+    await until(lambda: "no worker is replaced" in daemon.log, "the roll is given up")
+    assert registered(site) == {worker} and daemon.alive
+
+
+async def test_hangup_does_not_end_a_fleet_that_starts(site: Site) -> None:
+    """From the first line of the entry point on; there is nothing to replace yet."""
+    start = ("python", "-c", "from nonet_worker import main; main()")
+    daemon = site.program(*start, "--size=small", "--min=1", "--max=1", "--concurrency=1")
+    status = Path(f"/proc/{daemon.pid}/status")
+
+    def is_deaf() -> bool:
+        ignored = re.search(r"^SigIgn:\s*(\w+)", status.read_text(), re.MULTILINE)
+        return bool(ignored and int(ignored[1], 16) >> (signal.SIGHUP - 1) & 1)
+
+    def hears() -> bool:
+        os.kill(daemon.pid, signal.SIGHUP)
+        assert daemon.alive, daemon.log
+        return "fleet-small-" in daemon.log and " ready: " in daemon.log
+
+    await until(is_deaf, "it ignores SIGHUP")
+    await until(hears, "it is ready")
+    assert len(await until_registered(site, 1)) == 1
+
+
+async def test_hangup_rolls_one_by_one(site: Site) -> None:
+    """New ones are registered before old ones drain, what runs is finished, nobody is lost."""
+    daemon = fleet(site, 2, 2, "--grace", "30")
+    before = await until_registered(site, 2)
+    old = started(daemon)
+    fewest = 2
+    async with site.app() as app:
+        gate, (id,) = await hold_all(app, site, 1)
+        await site.started(id)
+        os.kill(daemon.pid, signal.SIGHUP)
+
+        def is_rolled() -> bool:
+            nonlocal fewest
+            fewest = min(fewest, len(registered(site)))
+            if "is replaced: it drains" in daemon.log:
+                site.open(gate)
+            return len(registered(site)) == 2 and not registered(site) & before
+
+        await until(is_rolled, "all are replaced")
+        assert (await app.status(id)).state == "done"
+    assert fewest == 2
+    assert len(started(daemon)) == 4
+    await until(lambda: not any(map(lives, old)), "the old ones have ended")
+    told = re.findall(r"started a worker|it drains", daemon.log)
+    assert told == [told[0]] * 2 + [told[0], "it drains"] * 2
+
+
+async def test_old_workers_are_replaced(site: Site) -> None:
+    """--max-lifetime: in a fleet another one comes first."""
+    daemon = fleet(site, 1, 1, "--max-lifetime", "2")
+    (worker,) = await until_registered(site, 1)
+    await until(lambda: worker not in registered(site), "it is gone")
+    assert len(registered(site)) == 1
+    assert "it replaces worker" in daemon.log
+
+
+def test_an_old_worker_alone_drains(site: Site) -> None:
+    """--max-lifetime without a fleet: exit code 0, and the platform starts another one."""
+    worker = site.worker("--max-lifetime", "1")
+    assert worker.wait(PROMPT) == 0
+    assert "old enough: drains" in worker.log
+
+
+async def test_a_frozen_worker_is_replaced(site: Site) -> None:
+    """One that Redis has not heard of for twice the worker TTL is killed; its task runs again."""
+    daemon = fleet(site, 1, 1)
+    await until_registered(site, 1)
+    (frozen,) = started(daemon)
+    async with site.app() as app:
+        gate, (id,) = await hold_all(app, site, 1)
+        await site.started(id)
+        os.kill(frozen, signal.SIGSTOP)
+        await until(lambda: not lives(frozen), "the frozen one is killed")
+        await site.started(id, 2)
+        site.open(gate)
+        await site.all_ended()
+    assert "has not been heard of: killed" in daemon.log
+    assert len(started(daemon)) == 2
+
+
+# ---- the end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("grace", "signals", "code"), [("30", 1, 0), ("0.3", 1, 1), ("30", 2, 143)]
+)
+async def test_a_signal_drains_all(site: Site, grace: str, signals: int, code: int) -> None:
+    """SIGTERM: what runs may end within the grace; the exit code is the largest."""
+    daemon = fleet(site, 2, 2, "--grace", grace)
+    await until_registered(site, 2)
+    async with site.app() as app:
+        gate, (id,) = await hold_all(app, site, 1)
+        await site.started(id)
+        daemon.terminate()
+        await until(lambda: daemon.log.count("draining 1 tasks") == 1, "its worker drains")
+        if signals == 2:
+            daemon.terminate()
+        elif code == 0:
+            site.open(gate)
+        assert daemon.wait() == code
+        assert (await app.status(id)).state == ("done" if code == 0 else "queued")
+        assert not living(daemon) and not registered(site)
+        if code:
+            site.open(gate)
+            site.worker()
+            await site.all_ended()
+    assert site.run_files() == [] or code
+
+
+async def test_a_killed_supervisor_leaves_no_orphans(site: Site) -> None:
+    """Its workers notice at once, let their tasks end and drain."""
+    daemon = fleet(site, 2, 2, "--grace", "30")
+    await until_registered(site, 2)
+    workers = started(daemon)
+    async with site.app() as app:
+        gate, (id,) = await hold_all(app, site, 1)
+        await site.started(id)
+        daemon.kill()
+        await until(lambda: sum(map(lives, workers)) == 1, "the idle one has ended")
+        site.open(gate)
+        await until(lambda: not any(map(lives, workers)), "the other one too")
+        assert (await app.status(id)).state == "done"
+    assert not registered(site)
+
+
+async def test_the_drain_command_ends_a_fleet(site: Site) -> None:
+    """It finds the supervisor and its workers; none is started again."""
+    daemon = fleet(site, 2, 3)
+    await until_registered(site, 2)
+    drain = site.program("task-worker", "--drain")
+    assert (drain.wait(), daemon.wait()) == (0, 0)
+    assert drain.log.count(": drained") == 3
+    assert "worker fleet-small-" in drain.log
+    assert len(started(daemon)) == 2
+    assert not registered(site) and site.run_files() == []
+
+
+# ---- seen from outside --------------------------------------------------------------------------
+
+
+def ask(port: int) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    except ConnectionRefusedError:
+        return 0, {}
+    finally:
+        connection.close()
+
+
+async def test_probes_are_told_of_each_worker(site: Site) -> None:
+    """The supervisor answers for all; no worker listens on its port."""
+    with socket.create_server((HOST, 0)) as server:
+        port: int = server.getsockname()[1]
+    variables = {"NONET_METRICS_HOST": HOST, "NONET_METRICS_PORT": str(port)}
+    daemon = fleet(site, 2, 4, **variables)
+    await until(lambda: ask(port)[0] == 200, "the fleet is ready")
+    async with site.app() as app:
+        gate, (id,) = await hold_all(app, site, 1)
+        await site.started(id)
+        await until(
+            lambda: sorted(item["running"] for item in ask(port)[1]["workers"]) == [0, 1],
+            "the probe tells who is busy",
+        )
+        _, body = ask(port)
+        assert (body["size"], body["min"], body["max"]) == ("small", 2, 4)
+        assert {item["worker"] for item in body["workers"]} == registered(site)
+        assert {item["state"] for item in body["workers"]} == {"ready"}
+        assert [item["slots"] for item in body["workers"]] == [1, 1]
+        for pid in started(daemon):
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda: ask(port)[0] == 503, "it has too few workers")
+        await until(lambda: ask(port)[0] == 200, "they are replaced")
+        site.open(gate)
+        await site.all_ended()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--min", "3", "--max", "2"], "is less than --min 3"),
+        (["--max", "0"], "--max"),
+        (["--idle-exit", "0"], "--idle-exit"),
+    ],
+)
+def test_odd_bounds_are_refused(site: Site, options: list[str], reason: str) -> None:
+    """Exit code 2, with the reason."""
+    daemon = site.worker(*options, wait=False)
+    assert daemon.wait() == 2
+    assert reason in daemon.log
+
+
+# ---- desired workers and hooks ------------------------------------------------------------------
+
+
+def calls(site: Site) -> list[dict[str, Any]]:
+    """What overflow hooks were told."""
+    path = Path(site.settings["PROBE_JOURNAL"] + ".overflow")
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def published(site: Site) -> dict[str, str]:
+    found: dict[str, str] = site.redis.hgetall(site.key("desired"))
+    return found
+
+
+async def test_the_leader_says_how_many_workers_are_wanted(site: Site) -> None:
+    """Queued and running tasks by the slots of a worker; what a mutex holds back does not count."""
+    site.scheduler()
+    await until(lambda: set(published(site).values()) == {"0"}, "nobody is wanted")
+    gate = site.gate()
+    async with site.app() as app:
+        await submit_all(app, [Gated(gate) for _ in range(250)])
+        await submit_all(app, [GatedMutex(gate) for _ in range(50)])
+        # Nobody is there to ask: a worker of this size has 100 slots.
+        await until(lambda: published(site)["small"] == "3", "251 tasks want three workers")
+        queues = site.program("task-run", "queues", "--json")
+        assert queues.wait() == 0
+        rows = json.loads(queues.log.splitlines()[-1])
+        assert {row["size"]: row["desired"] for row in rows if row["size"]} == {
+            "small": 3,
+            "medium": 0,
+            "large": 0,
+        }
+        worker = site.worker("--concurrency", "10")
+        await until(lambda: int(published(site)["small"]) >= 26, "of ten slots it takes more")
+        site.open(gate)
+        await site.all_ended()
+        await until(lambda: published(site)["small"] == "0", "nobody is wanted")
+        worker.terminate()
+
+
+@pytest.mark.parametrize("hook", ["note", "note_later"])
+async def test_a_hook_is_called_once_for_each_need(site: Site, hook: str) -> None:
+    """It learns size, missing and desired; again only for another need, or after the cooldown."""
+    site.scheduler(NONET_ON_OVERFLOW=f"acceptance.overflow_hooks:{hook}")
+    async with site.app() as app:
+        gate, ids = await hold_all(app, site, 250)
+        await until(lambda: calls(site), "the hook is called")
+        await asyncio.to_thread(until_looked, site, 4)
+        assert calls(site) == [{"size": "small", "missing": 3, "desired": 3}]
+        worker = site.worker("--concurrency", "300")
+        await until(lambda: published(site)["small"] == "1", "one worker takes all")
+        site.open(gate)
+        await site.all_ended()
+        worker.terminate()
+        assert worker.wait() == 0
+        assert len(calls(site)) == 1
+        await app.submit(Quick(1))
+        await until(lambda: len(calls(site)) == 2, "another need is told")
+        assert calls(site)[1] == {"size": "small", "missing": 1, "desired": 1}
+        site.worker()
+        await site.all_ended()
+    assert len(ids) == 250
+
+
+async def test_a_hook_is_called_again_after_the_cooldown(site: Site) -> None:
+    """If nobody came."""
+    site.scheduler(NONET_ON_OVERFLOW="acceptance.overflow_hooks:note", NONET_OVERFLOW_COOLDOWN="1")
+    async with site.app() as app:
+        await app.submit(Quick(1))
+        await until(lambda: len(calls(site)) >= 3, "it is called again")
+        site.worker()
+        await site.all_ended()
+
+
+async def test_a_failing_hook_costs_no_task(site: Site) -> None:
+    """Whatever it raises is told and counted; the task stays queued, the scheduler goes on."""
+    scheduler = site.scheduler(NONET_ON_OVERFLOW="acceptance.overflow_hooks:fails")
+    async with site.app() as app:
+        handle = await app.submit(Quick(1))
+        counter = site.key("counters")
+        await until(lambda: site.redis.hget(counter, "overflow:failed") == "1", "it is counted")
+        assert (await handle.status()).state == "queued"
+        assert "the tasks stay queued: SystemExit: the platform is away" in scheduler.log
+        texts = [event.text for event in await app.events.last(9, kind="overflow-hook")]
+        assert len(texts) == 2 and texts[0].endswith("fails: 1 more small workers, 1 in all")
+        site.worker()
+        assert await handle.result(timeout=10) == 1
+
+
+async def test_a_hook_that_hangs_holds_up_nobody(site: Site) -> None:
+    """Delays are promoted meanwhile, and the scheduler ends when it is told to."""
+    scheduler = site.scheduler(NONET_ON_OVERFLOW="acceptance.overflow_hooks:hangs")
+    async with site.app() as app:
+        await app.submit(Quick(1))
+        await until(lambda: calls(site), "the hook is called")
+        at = published(site)
+        await app.submit(Gated(site.gate()), labels={"size": "large"})
+        await until(lambda: published(site) != at, "the numbers go on")
+        scheduler.terminate()
+        assert scheduler.wait(PROMPT) == 0
+        for key in site.redis.scan_iter(site.key("*")):
+            site.redis.delete(key)
+
+
+def test_a_hook_that_is_none_is_refused(site: Site) -> None:
+    """The scheduler ends with 2 and says why."""
+    scheduler = site.scheduler(wait=False, NONET_ON_OVERFLOW="acceptance.overflow_hooks:missing")
+    wait_until(lambda: not scheduler.alive, "it has ended")
+    assert scheduler.wait() == 2
+    assert "NONET_ON_OVERFLOW: acceptance.overflow_hooks:missing cannot be loaded" in scheduler.log

@@ -1,0 +1,274 @@
+"""What workers say of themselves, who blocks them, and when they take nothing: real daemons."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from acceptance.blocking_tasks import Blocks, Short
+from acceptance.probe_tasks import Gated, Quick
+from acceptance.site import PROBES, Site
+from daemons import until
+from servers import RedisServer
+
+from nonet import Nonet, Size
+from nonet.service import Stop
+from nonet.worker.veto import Fitness, Veto
+from nonet.worker.worker import Worker
+
+TESTS = Path(__file__).parent.parent
+BLOCKING = f"{PROBES},acceptance.blocking_tasks"
+NEVER = "1000000GiB"  # more memory than there is
+DEPLOYED = """
+from dataclasses import dataclass
+from nonet import BaseTask, Size
+
+@dataclass
+class Deployed(BaseTask):
+    size = Size.SMALL
+    {min_version}
+    async def execute(self) -> str:
+        return "{version}"
+"""
+
+
+def said(site: Site, worker: str) -> dict[str, Any]:
+    """What a worker says of itself; empty when it is not registered."""
+    found = site.redis.hgetall(site.key(f"w:{worker}"))
+    return {**json.loads(found.get("info", "{}")), **found} if found else {}
+
+
+def off(site: Site, worker: str) -> str:
+    """Why it takes nothing, or empty."""
+    return str(said(site, worker).get("off", ""))
+
+
+def idle(site: Site) -> set[str]:
+    return set(site.redis.zrange(site.key("idle:small"), 0, -1))
+
+
+# --- who blocks the loop --------------------------------------------------------------------------
+
+
+async def test_a_task_that_blocks_the_loop_is_named(site: Site) -> None:
+    """Once, with its class, id and line; counted for the worker and for the class."""
+    site.settings["NONET_TASKS"] = BLOCKING
+    worker = site.worker()
+    async with site.app() as app:
+        # So long that a machine which lets the whole process wait meanwhile cannot hide it.
+        handle = await app.submit(Blocks(2.0))
+        await handle.result(timeout=30)
+        await until(lambda: "(blocking_tasks:Blocks)" in worker.log, "it was told")
+        await until(lambda: said(site, worker.incarnation)["lag_ms"] < 250, "it beats again")
+        counted = site.redis.hgetall(site.key("counters"))
+        await app.submit_many([Quick(n) for n in range(20)])
+        await site.all_ended()
+    (line,) = [line for line in worker.log.splitlines() if "(blocking_tasks:Blocks)" in line]
+    where = r"blocking_tasks\.py:(\d+): "
+    found = re.search(rf"task {handle} \(blocking_tasks:Blocks\) at \S*{where}", line)
+    assert found, line
+    source = (TESTS / "acceptance" / "blocking_tasks.py").read_text().splitlines()
+    assert "time.sleep" in source[int(found[1]) - 1]
+    assert counted["blocked:blocking_tasks:Blocks"] == "1"
+    assert int(counted["loop:blocked"]) >= 1
+
+
+async def test_many_short_tasks_block_nothing(site: Site) -> None:
+    """A busy loop is late for all of them, and none of them is to blame."""
+    site.settings["NONET_TASKS"] = BLOCKING
+    worker = site.worker()
+    async with site.app() as app:
+        await app.submit_many([Short(n) for n in range(300)])
+        await site.all_ended()
+    assert "Short" not in worker.log
+    assert "blocked:blocking_tasks:Short" not in site.redis.hgetall(site.key("counters"))
+
+
+# --- its own beat ---------------------------------------------------------------------------------
+
+
+async def test_who_cannot_renew_its_registration_stops(site: Site) -> None:
+    """It fetches nothing and cancels what runs, as others take it for dead; then it goes on."""
+    # Its leases would last much longer.
+    site.settings |= {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30"}
+    worker = site.worker()
+    key = site.key(f"w:{worker.incarnation}")
+    gate = site.gate()
+    async with site.app() as app:
+        running = await app.submit(Gated(gate))
+        await site.started(running)
+        site.redis.set(key, "of another type: only its beats fail")
+        await site.until_event("cancelled", id=running)
+        await until(lambda: "takes nothing: its registration" in worker.log, "it says so")
+        assert worker.incarnation not in idle(site)
+        queued = await app.submit(Quick(1))
+        assert site.journal("start", id=queued) == []
+        await until(
+            lambda: site.redis.hget(site.key(f"t:{running}"), "state") in ("queued", "waiting"),
+            "what ran was handed back",
+        )
+        site.redis.delete(key)
+        assert await queued.result(timeout=30) == 1
+        await site.started(running, 2)
+        (again,) = site.journal("start", id=running)[1:]
+        assert again.attempt == 1
+        await until(lambda: off(site, worker.incarnation) == "", "it says so")
+        site.open(gate)
+        await site.all_ended()
+
+
+async def test_who_was_frozen_goes_on_when_it_is_heard_of_again(
+    own_server: RedisServer, own_site: Site
+) -> None:
+    """A Redis that is silent for longer than a registration lasts costs attempts, no worker."""
+    site = own_site
+    site.settings |= {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30"}
+    worker = site.worker()
+    async with site.app() as app:
+        running = await app.submit(Gated(site.gate()))
+        await site.started(running)
+        os.kill(own_server.pid, signal.SIGSTOP)
+        try:
+            await site.until_event("cancelled", id=running)
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+        assert await (await app.submit(Quick(2))).result(timeout=30) == 2
+        await site.started(running, 2)
+    assert worker.alive
+
+
+async def test_who_stops_is_not_registered_any_more(site: Site) -> None:
+    """While it drains it says so; afterwards nothing of it is left."""
+    worker = site.worker()
+    gate = site.gate()
+    async with site.app() as app:
+        running = await app.submit(Gated(gate))
+        await site.started(running)
+        worker.terminate()
+        await until(lambda: off(site, worker.incarnation) == "it drains", "it says so")
+        (found,) = await app.client.results.workers()
+        assert (found.state, found.running) == ("draining", 1)
+        site.open(gate)
+        assert worker.wait() == 0
+        assert await app.client.results.workers() == []
+    assert said(site, worker.incarnation) == {}
+
+
+async def test_a_lost_worker_is_cleaned_up_within_a_lease_and_a_sweep(site: Site) -> None:
+    """By a worker of another size, and by the scheduler alone."""
+    for helper in (lambda: site.worker(size="large"), site.scheduler):
+        lost = site.worker()
+        await until(lambda: lost.incarnation in idle(site), "it is idle")  # noqa: B023
+        lost.kill()
+        helping = helper()
+        await until(lambda: said(site, lost.incarnation) == {}, "it is forgotten")  # noqa: B023
+        assert site.redis.zscore(site.key("workers"), lost.incarnation) is None
+        helping.terminate()
+        helping.wait()
+
+
+# --- veto -----------------------------------------------------------------------------------------
+
+
+async def test_a_worker_without_room_leaves_the_work_to_others(site: Site) -> None:
+    """It says why, nobody wakes it, and explain tells how many of them there are."""
+    full = site.worker(NONET_MEMORY_FLOOR=NEVER)
+    await until(lambda: off(site, full.incarnation).startswith("memory: "), "it says so")
+    async with site.app() as app:
+        waiting = await app.submit(Quick(1))
+        text = (await app.explain(waiting)).text
+        assert re.search(r"; 1 of 1 worker of size small takes nothing: memory: .* free", text)
+        assert (await app.explain(waiting)).cause == "veto"
+        assert idle(site) == set()
+        other = site.worker()
+        assert await waiting.result(timeout=30) == 1
+        await app.submit_many([Quick(n) for n in range(20)])
+        await site.all_ended()
+    assert {event.pid for event in site.journal("start")} == {other.pid}
+
+
+@asynccontextmanager
+async def running(app: Nonet, veto: Veto) -> AsyncIterator[Worker]:
+    """A worker in this process, with a veto of the test's own."""
+    async with app.injector() as injector:
+        worker, stop = app.worker(Size.SMALL, injector), Stop()
+        worker._veto = veto
+        work = asyncio.create_task(worker.run(stop))
+        yield worker
+        stop.request()
+        await work
+
+
+async def test_a_veto_ends_by_itself(site: Site) -> None:
+    """What runs goes on meanwhile; probes and registry tell of it; nobody wakes the worker."""
+    free, gate = [10], site.gate()
+    veto = Veto(Fitness(memory_floor=10), free=lambda: free[0])
+    os.environ["PROBE_JOURNAL"] = site.settings["PROBE_JOURNAL"]
+    async with site.app() as app, running(app, veto) as worker:
+        before = await app.submit(Gated(gate))
+        await site.started(before)
+        free[0] = 9
+        await until(lambda: off(site, worker.id) != "", "it takes nothing")
+        assert worker.report().reasons == [
+            "it takes nothing: memory: 9 B free, below the floor of 10 B"
+        ]
+        assert worker.id not in idle(site)
+        later = await app.submit(Quick(3))
+        site.open(gate)
+        await before.result(timeout=30)
+        assert (await later.status()).state == "queued"
+        free[0] = 10
+        assert await later.result(timeout=30) == 3
+        await until(lambda: off(site, worker.id) == "", "it says so")
+        assert worker.report().ready
+    del os.environ["PROBE_JOURNAL"]
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+
+def release(site: Site, version: str, least: str = "") -> dict[str, str]:
+    """Install a release of a package with a task; the variables of a process that has it."""
+    folder = Path(site.write(f"about-{version}", "")).parent / f"release-{version}"
+    info = folder / f"deployed-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: deployed\nVersion: {version}\n")
+    (info / "top_level.txt").write_text("deployed\n")
+    min_version = f'min_version = "{least}"' if least else ""
+    source = DEPLOYED.format(version=version, min_version=min_version)
+    (folder / "deployed.py").write_text(source)
+    return {"PYTHONPATH": f"{TESTS}:{folder}", "NONET_TASKS": f"{PROBES},deployed"}
+
+
+async def test_a_task_waits_for_a_worker_of_its_version(site: Site) -> None:
+    """The old worker hands on what new code has submitted; explain says what is missing."""
+    old, new = release(site, "1.4"), release(site, "2.0", least="2.0")
+    worker = site.worker(**old)
+    assert site.program("task-run", "submit", "Deployed", "--id", "d", **new).wait() == 0
+    async with site.app() as app:
+        await until(lambda: site.parked("d"), "it was handed on")
+        status = await app.client.results.status("d")
+        assert status is not None
+        assert (status.attempt, status.blocker) == (0, "needs deployed 2.0, here is 1.4")
+        text = (await app.explain("d")).text
+        assert "deployed:Deployed needs version 2.0, and no live worker of size small has" in text
+        assert "(1 worker: 1.4)" in text
+        site.worker(**new)
+        site.hurry("d")
+        for _ in range(600):
+            if (await app.client.results.status("d")).state == "done":  # type: ignore[union-attr]
+                break
+            site.hurry("d")  # the old worker may take it again
+            await asyncio.sleep(0.05)
+        assert await app.result("d", timeout=30) == "2.0"
+    assert site.program("task-run", "submit", "Deployed", "--id", "e", **old).wait() == 0
+    async with site.app() as app:
+        assert await app.result("e", timeout=30) in ("1.4", "2.0")
+    assert worker.alive

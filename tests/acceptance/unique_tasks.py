@@ -1,0 +1,77 @@
+"""Tasks that are the same as others, and one that submits; see `probe_tasks`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from acceptance.probe_tasks import note, passed
+
+from nonet import BaseTask, ExponentialBackoff, MutexLock, Size, Unique, context
+
+
+@dataclass
+class Refresh(BaseTask):
+    """Runs until its gate opens; one of a site at a time."""
+
+    gate: str
+    site: str
+    size = Size.SMALL
+    unique = Unique.until_done(key=lambda task: task.site)
+
+    async def execute(self) -> str:
+        note("start", site=self.site)
+        await passed(self.gate)
+        note("end")
+        return context().id
+
+
+@dataclass
+class Latest(BaseTask):
+    """Of one dataset only the newest version matters; under locks of its own, too."""
+
+    gate: str
+    version: int
+    size = Size.SMALL
+    unique = Unique.keep_latest()
+    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=5)
+
+    def unique_key(self) -> str:
+        return "dataset"
+
+    @property
+    def execution_locks(self) -> list[MutexLock]:
+        return [MutexLock("job", "dataset", self.version)]
+
+    async def execute(self) -> int:
+        note("start", version=self.version)
+        await passed(self.gate)
+        note("end", version=self.version)
+        return self.version
+
+
+@dataclass
+class Brief(BaseTask):
+    """Takes a moment."""
+
+    number: int
+    seconds: float = 0.2
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        note("start")
+        await asyncio.sleep(self.seconds)
+        note("end")
+        return self.number
+
+
+@dataclass
+class Submitter(BaseTask):
+    """Submits another one, whatever comes of it."""
+
+    number: int
+    size = Size.SMALL
+
+    async def execute(self) -> str:
+        note("start")
+        return str(await Brief(self.number, 0).schedule())

@@ -1,0 +1,308 @@
+"""What tasks cost, counted and not timed: commands, round trips, bytes, memory, Python calls.
+
+    python tests/budget/measure.py              # measured against budget
+    python tests/budget/measure.py --write      # make what was measured the budget
+
+A guard, not a benchmark: the same on a slow machine and on a fast one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+TESTS = Path(__file__).parent.parent
+sys.path[:0] = [str(TESTS)]
+
+import redis  # noqa: E402
+from budget.budget_tasks import Contended, Locked, Noop  # noqa: E402
+from daemons import Daemon, until  # noqa: E402
+from servers import RedisServer  # noqa: E402
+
+from nonet import BaseTask, Nonet, Size  # noqa: E402
+from nonet.service import Stop  # noqa: E402
+
+BUDGETS = Path(__file__).with_name("budgets.json")
+MODULE = "budget.budget_tasks"
+STREAM = "{nonet}:tasks:normal:small"
+NUMBER = 2000
+# A cost may grow by a tenth, and by so much where batches differ from run to run.
+GROWTH, SLACK = 1.1, {"commands": 0.2, "scripts": 0.05, "trips": 0.05, "bytes": 15.0, "memory": 5.0}
+SLACK |= {"commands per second": 4.0, "trips per second": 1.5}
+IDLE_SECONDS = 4.0
+# Below this share of the budget, the budget is no guard any more.
+SHRUNK = 0.75
+
+Costs = dict[str, float]
+
+
+class Meter:
+    """Counts what a server does between `start` and `costs`.
+
+    Attributes:
+        raw: a client of its own, whose own commands `polled` takes away.
+    """
+
+    def __init__(self, raw: redis.Redis) -> None:
+        self.raw = raw
+        self._polls = 0
+        self.start()
+
+    def start(self) -> None:
+        """Count from now on."""
+        self._polls = 0
+        self._before = self._counts()
+
+    def left(self) -> int:
+        """How many tasks are queued or running."""
+        self._polls += 1
+        return int(self.raw.xlen(STREAM))
+
+    def costs(self, number: int, *names: str) -> Costs:
+        """By task, of `number` tasks; the `names` that are asked for."""
+        now = self._counts()
+        spent = {name: value - self._before[name] for name, value in now.items()}
+        spent["commands"] -= self._polls
+        spent["trips"] -= self._polls + 3  # the questions themselves
+        return {name: round(max(0.0, spent[name]) / number, 3) for name in names}
+
+    def _counts(self) -> Costs:
+        stats = self.raw.info("commandstats")
+        net = self.raw.info("stats")
+        calls = {name.removeprefix("cmdstat_"): item["calls"] for name, item in stats.items()}
+        scripts = sum(calls.get(name, 0) for name in ("evalsha", "eval", "fcall"))
+        return {
+            "commands": sum(calls.values()) - calls.get("info", 0),
+            "scripts": scripts,
+            "trips": net["total_reads_processed"],
+            "bytes": net["total_net_input_bytes"] + net["total_net_output_bytes"],
+            "memory": self.raw.info("memory")["used_memory"],
+        }
+
+
+class Bench:
+    """One server, and what is needed to let tasks run on it."""
+
+    def __init__(self, server: RedisServer, home: Path) -> None:
+        self.meter = Meter(server.client())
+        self._url = server.url
+        self._home = home
+        self._workers = 0
+        self.is_warm = False
+
+    def app(self) -> Nonet:
+        """The application of this process, not yet open."""
+        return Nonet.from_settings(redis_url=self._url, tasks=(MODULE,), state_dir=self._home)
+
+    @contextmanager
+    def worker(self, result_ttl: int = 0) -> Iterator[Daemon]:
+        """A worker with 100 slots."""
+        self._workers += 1
+        environment = {
+            "NONET_REDIS_URL": self._url,
+            "NONET_STATE_DIR": str(self._home),
+            "NONET_RESULT_TTL": str(result_ttl),
+            "NONET_TASKS": MODULE,
+        }
+        log = self._home / f"worker-{self._workers}.log"
+        with Daemon("task-worker", "--size", "small", environment=environment, log=log) as daemon:
+            yield daemon
+            daemon.terminate()
+            daemon.wait()
+
+    def forget(self) -> None:
+        """An empty server that rests no locks."""
+        self.meter.raw.flushall()
+        self.meter.raw.hset("{nonet}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+
+
+ALL = ("commands", "scripts", "trips", "bytes")
+
+
+async def submit_one_by_one(bench: Bench) -> Costs:
+    """One `submit` after the other."""
+    async with bench.app() as app:
+        await app.submit(Noop(0))
+        bench.meter.start()
+        for number in range(300):
+            await app.submit(Noop(number))
+        return bench.meter.costs(300, *ALL)
+
+
+async def submit_by_fifty(bench: Bench) -> Costs:
+    """Fifty callers at the same time."""
+    async with bench.app() as app:
+        await app.submit(Noop(0))
+        bench.meter.start()
+        for _ in range(20):
+            await asyncio.gather(*(app.submit(Noop(number)) for number in range(50)))
+        return bench.meter.costs(1000, *ALL)
+
+
+async def submit_in_bulk(bench: Bench) -> Costs:
+    """`submit_many`; memory is what a task takes that is queued."""
+    async with bench.app() as app:
+        await app.submit(Noop(0))
+        bench.meter.start()
+        await app.submit_many(map(Noop, range(NUMBER)))
+        return bench.meter.costs(NUMBER, *ALL, "memory")
+
+
+async def drain(bench: Bench, make: Callable[[int], BaseTask], number: int, ttl: int = 0) -> Costs:
+    """From the start of a worker until nothing is queued, so with all that it does once."""
+    async with bench.app() as app:
+        await app.submit_many(map(make, range(number)))
+        bench.meter.start()
+        with bench.worker(ttl):
+            await until(lambda: not bench.meter.left() and not live(bench), "all has ended")
+            costs = bench.meter.costs(number, *ALL)
+    if ttl == 0:
+        costs["left"] = float(len(of_tasks(bench)))
+    return costs
+
+
+def live(bench: Bench) -> int:
+    """How many tasks wait for locks."""
+    bench.meter._polls += 1
+    return int(bench.meter.raw.zcard("{nonet}:tasks:delayed"))
+
+
+def of_tasks(bench: Bench) -> list[str]:
+    """Keys that tasks leave behind without a lifetime."""
+    keys = [str(key) for key in bench.meter.raw.scan_iter(count=1000)]
+    kinds = ("t:", "b:", "l:", "queue:", "writers:", "lock:")
+    ours = [key for key in keys if key.removeprefix("{nonet}:").startswith(kinds)]
+    return [key for key in ours if bench.meter.raw.ttl(key) == -1]
+
+
+async def promote(bench: Bench) -> Costs:
+    """Delayed tasks, from due to queued."""
+    async with bench.app() as app:
+        due = datetime.now(UTC) + timedelta(seconds=1.5)
+        await app.submit_many(map(Noop, range(1000)), at_time=due)
+        await asyncio.sleep(max(0.0, due.timestamp() - time.time()) + 0.05)
+        bench.meter.start()
+        while bench.meter.left() < 1000:
+            await app.broker.promote()
+        return bench.meter.costs(1000, *ALL)
+
+
+async def idle(bench: Bench) -> Costs:
+    """A worker that has nothing to do, by second."""
+    with bench.worker() as worker:
+        await asyncio.to_thread(worker.wait_ready)
+        await asyncio.sleep(0.5)  # what it does once is over
+        bench.meter.start()
+        await asyncio.sleep(IDLE_SECONDS)
+        costs = bench.meter.costs(1, "commands", "trips")
+    return {f"{name} per second": round(cost / IDLE_SECONDS, 1) for name, cost in costs.items()}
+
+
+async def calls_in_python(bench: Bench) -> Costs:
+    """Python functions that a worker calls for a task, in its event loop."""
+    counted = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    async with bench.app() as app, app.injector() as injector:
+        await app.submit_many(map(Noop, range(NUMBER)))
+        worker, stop = app.worker(Size.SMALL, injector), Stop()
+        sys.setprofile(count)
+        try:
+            running = asyncio.create_task(worker.run(stop))
+            await until(lambda: not bench.meter.left(), "all has ended")
+        finally:
+            sys.setprofile(None)
+        stop.request()
+        await running
+    return {"calls": round(counted / NUMBER, 1)}
+
+
+SCENARIOS: dict[str, Callable[[Bench], Awaitable[Costs]]] = {
+    "submit one by one": submit_one_by_one,
+    "submit by 50 at once": submit_by_fifty,
+    "submit in bulk": submit_in_bulk,
+    "drain": lambda bench: drain(bench, Noop, NUMBER),
+    "drain with results": lambda bench: drain(bench, Noop, NUMBER, 60),
+    "drain with a mutex": lambda bench: drain(bench, Locked, NUMBER),
+    "drain with a contended mutex": lambda bench: drain(bench, Contended, 500),
+    "promote": promote,
+    "idle worker": idle,
+    "worker in Python": calls_in_python,
+}
+
+
+def measure(scenario: str, bench: Bench) -> Costs:
+    """The costs of a scenario, by task."""
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        if not bench.is_warm:  # the text of each script travels once
+            bench.forget()
+            runner.run(drain(bench, Contended, 100))
+            bench.is_warm = True
+        bench.forget()
+        return runner.run(_awaited(SCENARIOS[scenario](bench)))
+
+
+async def _awaited(costs: Awaitable[Costs]) -> Costs:
+    return await costs
+
+
+# How many tasks are woken, fetched and settled at a time there depends on how busy the machine is.
+SLACKS = {"drain with a contended mutex": {"scripts": 0.2, "trips": 0.2, "commands": 6.0}}
+
+
+def problems(scenario: str, costs: Costs, budget: Costs) -> list[str]:
+    """What is dearer than its budget, or so much cheaper that the budget guards nothing.
+
+    A cost that has no budget may be 0.
+    """
+    found = []
+    for name, cost in costs.items():
+        allowed = budget.get(name, 0.0)
+        slack = SLACKS.get(scenario, SLACK).get(name, SLACK.get(name, 0.0))
+        if cost > max(allowed * GROWTH, allowed + slack):
+            found.append(f"{scenario}: {cost} {name}, the budget is {allowed}")
+        elif cost < min(allowed * SHRUNK, allowed - slack):
+            found.append(f"{scenario}: {cost} {name}: lower the budget, which is {allowed}")
+    return found
+
+
+def read_budgets() -> dict[str, Costs]:
+    """What each scenario may cost."""
+    return dict(json.loads(BUDGETS.read_text()))
+
+
+def main() -> None:
+    """Print what was measured beside its budget; with ``--write`` it is the budget from now on."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--write", action="store_true", help="make this the budget")
+    wants_write = parser.parse_args().write
+    budgets = read_budgets() if BUDGETS.exists() else {}
+    found: dict[str, Costs] = {}
+    with RedisServer() as server, tempfile.TemporaryDirectory() as home:
+        bench = Bench(server, Path(home))
+        for scenario in SCENARIOS:
+            found[scenario] = measure(scenario, bench)
+            for name, cost in found[scenario].items():
+                allowed = budgets.get(scenario, {}).get(name)
+                print(f"{scenario:30} {name:10} {cost:10.3f}   budget {allowed}")
+    if wants_write:
+        BUDGETS.write_text(json.dumps(found, indent=2) + "\n")
+        return
+    wrong = [text for name in found for text in problems(name, found[name], budgets.get(name, {}))]
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""``task-run cancel``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cli.errands import Add, Describe, Obstinate, Sleeper
+from cli.terminal import TaskRun, until_written
+
+from nonet import TaskCancelled
+
+
+def in_an_hour() -> datetime:
+    return datetime.now(UTC) + timedelta(hours=1)
+
+
+async def test_named_ones_in_any_state(task_run: TaskRun) -> None:
+    """Queued, delayed and running ones end; the command waits for the latter."""
+    report = task_run.home / "report"
+    async with task_run.worker() as app:
+        running = await app.submit(Sleeper(report), id="r")
+        await until_written(report)
+        await app.submit(Add(1), id="d", at_time=in_an_hour())
+        await app.submit(Add(1), id="q", labels={"size": "large"})
+        ended = await task_run("cancel", "r", "d", "q", "r", "--reason", "enough")
+        assert (ended.code, ended.err) == (0, "")
+        assert ended.out.splitlines() == ["r cancelled", "d cancelled", "q cancelled"]
+        with pytest.raises(TaskCancelled, match=r"task r was cancelled by \S+@.*: enough"):
+            await running.result(timeout=5)
+        events = (await task_run("events", "--kind", "tasks-cancelled", "--json")).json
+        assert [item["text"] for item in events] == ["3 tasks (r, d, q): enough"]
+        again = await task_run("cancel", "r", "--json")
+        assert (again.code, again.json) == (0, [{"id": "r", "state": "cancelled"}])
+
+
+async def test_conflicts(task_run: TaskRun) -> None:
+    """What has ended otherwise, or does not end in time, is told; 4 if nothing is known."""
+    report, gate = task_run.home / "report", task_run.home / "gate"
+    async with task_run.worker() as app:
+        done = await app.submit(Add(1), id="done")
+        assert await done.result(timeout=20) == 1
+        await app.submit(Obstinate(report, gate), id="o")
+        await until_written(report)
+        ended = await task_run("cancel", "done", "nobody", "--json")
+        assert ended.code == 1
+        assert ended.json == [{"id": "done", "state": "done"}, {"id": "nobody", "state": None}]
+        assert "task done is done" in ended.err and "task nobody is unknown" in ended.err
+        unknown = await task_run("cancel", "nobody")
+        assert (unknown.code, unknown.out) == (4, "")
+        late = await task_run("cancel", "o", "--wait", "0", "--json")
+        assert (late.code, late.json) == (1, [{"id": "o", "state": "cancelling"}])
+        assert "task o has not ended yet" in late.err
+        explained = await task_run("explain", "o", "--json")
+        assert explained.json["cause"] == "cancelling"
+        assert "cancelled by" in explained.json["text"]
+        gate.touch()
+        finished = await task_run("cancel", "o", "--wait", "20")
+        assert finished.code == 1 and "task o is done" in finished.err
+
+
+async def test_a_class_and_labels(task_run: TaskRun) -> None:
+    """All of a class, or with a label, running ones too; a misspelt class is not found."""
+    report = task_run.home / "report"
+    async with task_run.worker() as app:
+        await app.submit(Sleeper(report), labels={"run": 1})
+        await until_written(report)
+        await app.submit(Sleeper(report), at_time=in_an_hour(), labels={"run": 2})
+        other = await app.submit(Describe(), at_time=in_an_hour(), labels={"run": 2})
+        one = await task_run("cancel", "--task", "Sleeper", "--label", "run=2", "--json")
+        assert (one.code, one.json) == (0, {"cancelled": 1, "others": []})
+        rest = await task_run("cancel", "--task", "Sleeper", "--yes")
+        assert (rest.code, rest.out) == (0, "1 task cancelled\n")
+        nothing = await task_run("cancel", "--task", "Sleper")
+        assert (nothing.code, nothing.out) == (4, "")
+        assert "'Sleper' is not registered here, and no task has it. Did you mean" in nothing.err
+        none_left = await task_run("cancel", "--task", "Sleeper", "--yes", "--json")
+        assert (none_left.code, none_left.json) == (0, {"cancelled": 0, "others": []})
+        assert (await other.status()).state == "delayed"
+        assert (await task_run("cancel", "--label", "run=2")).out == "1 task cancelled\n"
+
+
+async def test_a_group(task_run: TaskRun) -> None:
+    """All its children that have not ended; what it submits then is no child of it."""
+    async with task_run.worker() as app:
+        children = [Add(1), *[Describe()] * 2]
+        await app.controls.pause(["task:Describe"], "ann@host 7")
+        group = await app.client.spawn_with_callback(children, Add(2), on_failure=Add(3))
+        await app.result(f"{group}.0", timeout=20)
+        ended = await task_run("cancel", "--group", group, "--json")
+        assert ended.code == 0
+        assert {row["id"] for row in ended.json} == {f"{group}.1", f"{group}.2"}
+        assert await app.result(f"{group}.failure", timeout=20) == 3
+        again = await task_run("cancel", "--group", group)
+        assert again.code == 1 and "has still to end: it is fired" in again.err
+        assert (await task_run("cancel", "--group", "nobody")).code == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ([], "which tasks? Name them"),
+        (["a", "--group", "g"], "only one of these at a time"),
+        (["a", "--task", "Add"], "only one of these at a time"),
+        (["--group", "g", "--label", "vo=lhcb"], "only one of these at a time"),
+        (["--label", "vo"], "must be NAME=VALUE"),
+    ],
+)
+async def test_a_slip_cancels_nothing(task_run: TaskRun, options: list[str], problem: str) -> None:
+    """What could mean more than was meant is refused."""
+    async with task_run.app() as app:
+        await app.submit(Add(1), id="a")
+        ended = await task_run("cancel", *options)
+        assert (ended.code, ended.out) == (2, "")
+        assert problem in ended.err
+        assert (await app.status("a")).state == "queued"
+        await app.cancel(["a"])

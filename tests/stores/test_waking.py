@@ -1,0 +1,109 @@
+"""Fetches that wait in Redis for a wake-up: what they are given, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from daemons import until
+from servers import RedisServer
+
+from nonet.errors import NonetError
+from nonet.stores.broker import Broker
+from nonet.stores.deliveries import Delivery
+from nonet.stores.leases import Leases
+from nonet.stores.submissions import Submission
+
+Woken = tuple[list[Delivery], bool, float]
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    yield opened
+    await opened.aclose()
+
+
+class Site:
+    """Idle workers that wait for a wake-up."""
+
+    def __init__(self, broker: Broker, server: RedisServer) -> None:
+        self.broker, self.server = broker, server
+
+    async def falls_asleep(self, worker: str, size: str = "small") -> asyncio.Task[Woken]:
+        asleep = self.number_asleep()
+        beat = Leases(
+            *(self.broker.url, "test", worker, "{}"),
+            worker_ttl=30,
+            lock_ttl=30,
+            timeout_seconds=5,
+        )
+        beat.renew([])
+        beat.close()
+        assert await self.broker.fetch(worker, size, 10) == ([], False)
+        waiting = asyncio.create_task(self.broker.fetch_when_woken(worker, size, 10))
+        await until(lambda: self.number_asleep() > asleep, "Redis lets it wait")
+        return waiting
+
+    def number_asleep(self) -> int:
+        with self.server.client() as looking:
+            return sum(each["cmd"] == "blpop" for each in looking.client_list())
+
+
+@pytest.fixture
+def site(broker: Broker, redis_server: RedisServer) -> Site:
+    return Site(broker, redis_server)
+
+
+def task(id: str, stream: str = "normal:small") -> Submission:
+    return Submission(id, "probe:Task", stream, b"envelope")
+
+
+async def test_who_is_woken_has_the_task(site: Site, broker: Broker) -> None:
+    """It comes with the wake-up, admitted as by any fetch, and the time is not after that."""
+    waiting = await site.falls_asleep("small-a")
+    before = time.monotonic()
+    await broker.submit([task("a")])
+    (delivery,), more, handed = await waiting
+    assert (delivery.id, delivery.state, more) == ("a", "running", False)
+    assert before - 1 < handed <= time.monotonic()
+    assert await broker.settle(delivery, "done") == "OK"
+
+
+async def test_the_last_to_fall_asleep_is_woken_alone(site: Site, broker: Broker) -> None:
+    """Workers of one process wait beside each other."""
+    first, last = [await site.falls_asleep(f"small-{name}") for name in "ab"]
+    await broker.submit([task("a")])
+    (delivery,), _, _ = await last
+    assert delivery.id == "a" and not first.done()
+    await broker.rouse("small-a")
+    assert (await first)[0] == []
+
+
+async def test_a_wait_is_over_when_it_is_asked_for(site: Site, broker: Broker) -> None:
+    """Nothing is handed over then, and the next one waits again."""
+    waiting = await site.falls_asleep("small-a")
+    await broker.rouse("small-a")
+    assert (await waiting)[:2] == ([], False)
+    again = await site.falls_asleep("small-a")
+    again.cancel()
+
+
+async def test_who_gave_up_is_given_nothing(site: Site, broker: Broker) -> None:
+    """A wait that was cancelled takes nothing more: others have what comes then."""
+    waiting = await site.falls_asleep("small-a")
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await until(lambda: site.number_asleep() == 0, "Redis has noticed")
+    await broker.submit([task("a")])
+    (delivery,), _ = await broker.fetch("small-b", "small", 10)
+    assert delivery.id == "a"
+
+
+async def test_a_wake_up_list_that_is_none_fails_the_wait(site: Site, broker: Broker) -> None:
+    """Who waits hears of it at once, instead of asking again and again without a pause."""
+    await broker.client.set(f"{broker.prefix}wake:small-a", "not a list")
+    with pytest.raises(NonetError, match="WRONGTYPE"):
+        await broker.fetch_when_woken("small-a", "small", 10)

@@ -1,0 +1,235 @@
+"""`run_inline`: one task in a test, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from nonet import (
+    BaseTask,
+    CallbackSpawner,
+    ChildResult,
+    Depends,
+    ExponentialBackoff,
+    InvalidArgumentsError,
+    LeaseLostError,
+    NotBoundError,
+    RegistrationError,
+    StopRetrying,
+    context,
+)
+from nonet.testing import run_inline
+
+seen: ContextVar[str] = ContextVar("seen", default="")
+
+
+def database() -> str:
+    raise ConnectionError("there is no database here")
+
+
+@dataclass
+class Note(BaseTask):
+    text: str
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Remove(BaseTask):
+    name: str
+
+    async def execute(self, db: Annotated[str, Depends(database)]) -> str:
+        return f"{self.name} from {db}"
+
+
+async def test_dependencies_are_replaced() -> None:
+    """The task gets the replacement, and the result comes back."""
+    run = await run_inline(Remove("a"), overrides={database: lambda: "memory"})
+    assert (run.result, run.attempts, run.error) == ("a from memory", 1, None)
+
+
+async def test_the_error_of_a_dependency_is_the_error_of_the_task() -> None:
+    """What is not replaced is called."""
+    with pytest.raises(ConnectionError, match="no database here"):
+        await run_inline(Remove("a"))
+
+
+class Told(BaseTask):
+    async def execute(self) -> tuple[Any, ...]:
+        known = context()
+        known.ensure_lease()
+        return known.id, known.attempt, dict(known.labels), known.saved, known.name
+
+
+async def test_the_context_tells_what_the_test_says() -> None:
+    """Id, attempt, labels and checkpoint of the context come from the call."""
+    run = await run_inline(Told(), id="mine", attempt=3, labels={"vo": "lhcb"}, saved=[7])
+    assert run.result == ("mine", 3, {"vo": "lhcb"}, [7], "test_inline:Told")
+
+
+async def test_no_context_is_left_behind() -> None:
+    """Neither the context nor variables that a task sets reach the test."""
+
+    class Sets(BaseTask):
+        async def execute(self) -> None:
+            seen.set("by the task")
+
+    await run_inline(Sets())
+    assert seen.get() == ""
+    with pytest.raises(LookupError):
+        context()
+    with pytest.raises(NotBoundError):
+        await Note("x").schedule()
+
+
+@dataclass
+class Chain(BaseTask):
+    fails: bool = False
+
+    async def execute(self) -> None:
+        context().after_commit(Note("after"), labels={"a": 1})
+        await Note("at once").schedule(id="n1", at_time=datetime(2030, 1, 1, tzinfo=UTC))
+        await context().checkpoint({"done": 1})
+        if self.fails:
+            raise ValueError("broken")
+
+
+class Works(BaseTask):
+    async def execute(self) -> Path:
+        (context().workdir / "part").write_text("of the work")
+        return context().workdir
+
+
+def exists(path: Path) -> bool:
+    return path.exists()
+
+
+async def test_no_directory_is_left_behind() -> None:
+    """That of an attempt is deleted at its end."""
+    run = await run_inline(Works())
+    assert run.result.is_absolute() and not exists(run.result)
+
+
+async def test_what_is_submitted_is_noted() -> None:
+    """By schedule() and, once the task has succeeded, by after_commit(); a checkpoint is kept."""
+    run = await run_inline(Chain())
+    assert [(item.task, item.labels) for item in run.submitted] == [
+        (Note("at once"), {}),
+        (Note("after"), {"a": 1}),
+    ]
+    assert run.submitted[0].id == "n1"
+    assert run.submitted[0].at_time == datetime(2030, 1, 1, tzinfo=UTC)
+    assert run.saved == {"done": 1}
+
+
+async def test_a_failed_attempt_commits_nothing() -> None:
+    """What after_commit() was given is not submitted; what was saved stays."""
+    run = await run_inline(Chain(fails=True), check=False)
+    assert isinstance(run.error, ValueError)
+    assert [item.task for item in run.submitted] == [Note("at once")]
+    assert run.saved == {"done": 1}
+
+
+class Fails(BaseTask):
+    retry_policy = ExponentialBackoff(base_delay_seconds=10, max_retries=2)
+
+    async def execute(self) -> int:
+        if context().attempt < 3:
+            await context().checkpoint(context().attempt)
+            raise ValueError(f"attempt {context().attempt}, saved {context().saved}")
+        return context().attempt
+
+
+async def test_retries_follow_the_policy_at_once() -> None:
+    """Each attempt has its number and the checkpoint of the one before; nobody waits."""
+    run = await run_inline(Fails(), retry=True)
+    assert (run.result, run.attempts) == (3, 3)
+    assert [str(error) for error in run.errors] == [
+        "attempt 1, saved None",
+        "attempt 2, saved 1",
+    ]
+    seconds = [round(wait / timedelta(seconds=1)) for wait in run.waits]
+    assert seconds == [10, 20]
+
+
+async def test_the_last_error_is_raised_when_the_policy_gives_up() -> None:
+    """As StopRetrying makes it do at once, too."""
+
+    class Stops(BaseTask):
+        retry_policy = ExponentialBackoff(max_retries=5)
+
+        async def execute(self) -> None:
+            raise StopRetrying("hopeless")
+
+    with pytest.raises(ValueError, match="attempt 1"):
+        await run_inline(Fails())
+    with pytest.raises(StopRetrying, match="hopeless"):
+        await run_inline(Stops(), retry=True)
+
+
+async def test_a_plain_function_runs_in_a_thread() -> None:
+    """And may save from there."""
+
+    class Plain(BaseTask):
+        def execute(self) -> bool:
+            context().checkpoint_from_thread("half")
+            return threading.current_thread() is threading.main_thread()
+
+    run = await run_inline(Plain())
+    assert (run.result, run.saved) == (False, "half")
+
+
+async def test_groups_are_noted() -> None:
+    """A spawner that is injected keeps what it is given; a callback reads what the test says."""
+
+    class Spawns(BaseTask):
+        async def execute(self, spawn: CallbackSpawner) -> str:
+            return await spawn([Note("a"), Note("b")], Note("all"), on_failure=Note("oh"))
+
+    class Reads(BaseTask):
+        async def execute(self) -> list[Any]:
+            return [child.value for child in await context().group_results()]
+
+    run = await run_inline(Spawns())
+    assert run.groups[0].children == (Note("a"), Note("b"))
+    assert (run.groups[0].callback, run.groups[0].on_failure) == (Note("all"), Note("oh"))
+    callback = await run_inline(Reads(), group_results=[ChildResult("c1", "done", 5)])
+    assert callback.result == [5]
+
+
+async def test_arguments_travel_first() -> None:
+    """What could not be submitted cannot be run inline."""
+    with pytest.raises(InvalidArgumentsError, match="text"):
+        await run_inline(Note(["no text"]))  # type: ignore[arg-type]
+    with pytest.raises(RegistrationError, match="no execute"):
+        await run_inline(BaseTask())
+
+
+async def test_a_lost_lease_is_noticed() -> None:
+    """A test may take the lease away: the attempt fails although it returns."""
+
+    class Goes(BaseTask):
+        async def execute(self) -> None:
+            context().lose_lease("taken by the test")
+
+    with pytest.raises(LeaseLostError, match="taken by the test"):
+        await run_inline(Goes())
+
+
+async def test_a_cancelled_test_ends() -> None:
+    """Cancelling whoever waits for the run cancels the task and is not swallowed."""
+
+    class Sleeps(BaseTask):
+        async def execute(self) -> None:
+            await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await run_inline(Sleeps(), check=False, retry=True)

@@ -1,0 +1,86 @@
+"""Amounts of memory: what is accepted, what it means, and what is said of the rest."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nonet.amounts import UNITS, format_bytes, parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("written", "bytes_"),
+    [
+        (0, 0),
+        (4096, 4096),
+        ("4096", 4096),
+        ("12B", 12),
+        ("1kB", 1000),
+        ("1KiB", 1024),
+        ("2 MB", 2_000_000),
+        ("512MiB", 512 * 2**20),
+        (" 512 MiB ", 512 * 2**20),
+        ("1.5GiB", 1536 * 2**20),
+        ("0.5GB", 500_000_000),
+        ("1.9B", 1),
+    ],
+)
+def test_amounts(written: int | str, bytes_: int) -> None:
+    """Bytes, or a number with a unit; a part of a byte does not count."""
+    assert parse_bytes(written) == bytes_
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("4Gb", "'4Gb' has an unknown unit: write GB or GiB"),
+        ("512mib", "'512mib' has an unknown unit: write MiB"),
+        ("512M", "'512M' has an unknown unit: write MB or MiB"),
+        ("2g", "'2g' has an unknown unit: write GB or GiB"),
+        ("1k", "'1k' has an unknown unit: write kB or KiB"),
+        ("1TB", "'1TB' has an unknown unit: write B or kB or MB or GB or KiB or MiB or GiB"),
+        *(
+            (wrong, f"{wrong!r} is no amount of memory: write bytes, or a number with one of")
+            for wrong in ("", "MiB", "-1MiB", "1e3", "1,5GiB", "1 000", "1  MiB", "0x10", "٣MiB")
+        ),
+        *(
+            (wrong, f"{wrong!r} is no amount of memory: write bytes, or a number with one of")
+            for wrong in (True, 1.5, None, b"1", [])
+        ),
+        (-1, "-1 is no amount of memory: expected 0 to"),
+        (2**60 + 1, f"{2**60 + 1} is no amount of memory: expected 0 to {2**60} bytes"),
+        ("999999999999999999GiB", "is no amount of memory: expected 0 to"),
+        ("9" * 19, "'9999999999999999999' is no amount of memory"),
+    ],
+)
+def test_what_is_no_amount(written: Any, reason: str) -> None:
+    """It is quoted, with the reason and the units that are near."""
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        parse_bytes(written)
+
+
+@given(st.integers(0, 10**6), st.sampled_from(list(UNITS)), st.sampled_from(["", " "]))
+def test_a_unit_multiplies(number: int, unit: str, blank: str) -> None:
+    """Whatever the number, with a blank or without."""
+    assert parse_bytes(f"{number}{blank}{unit}") == number * UNITS[unit]
+    assert parse_bytes(f"{number}.50{unit}") == number * UNITS[unit] + UNITS[unit] // 2
+
+
+@given(st.text())
+def test_any_text_is_an_amount_or_refused(text: str) -> None:
+    """Nothing else happens; what is accepted is a number of bytes."""
+    try:
+        assert 0 <= parse_bytes(text) <= 2**60
+    except ValueError as error:
+        assert re.search("no amount of memory|has an unknown unit", str(error))
+
+
+@given(st.integers(0, 2**60))
+def test_what_people_read_is_near(amount: int) -> None:
+    """An amount for people can be read back, and is right to one digit behind the point."""
+    shown = parse_bytes(format_bytes(amount))
+    assert abs(shown - amount) <= amount * 0.05

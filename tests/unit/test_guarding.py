@@ -1,0 +1,94 @@
+"""When a child process is killed, how its end is told, and what its lease on the board is worth."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from nonet import CpuLimitExceeded, MemoryLimitExceeded, TaskCrashed, TaskTimeoutError
+from nonet.children.guarding import LOOK_SECONDS, Bounds
+from nonet.worker.board import Board
+from nonet.worker.crashes import Crash
+
+
+@pytest.mark.parametrize(
+    ("bounds", "lease_ends", "memory", "cpu", "why"),
+    [
+        (Bounds(), 0.0, 10**12, 10**6, ""),
+        (Bounds(), 10.001, 0, 0.0, ""),
+        (Bounds(), 10.0, 0, 0.0, "lease"),
+        (Bounds(kill_at=10.001), 0.0, 0, 0.0, ""),
+        (Bounds(kill_at=10.0), 0.0, 0, 0.0, "time"),
+        (Bounds(memory=100), 0.0, 100, 0.0, ""),
+        (Bounds(memory=100), 0.0, 101, 0.0, "memory"),
+        (Bounds(cpu=2.0), 0.0, 0, 2.0, ""),
+        (Bounds(cpu=2.0), 0.0, 0, 2.1, "cpu"),
+        (Bounds(kill_at=9.0, memory=1, cpu=1.0), 9.0, 2, 2.0, "lease"),
+        (Bounds(kill_at=9.0, memory=1, cpu=1.0), 11.0, 2, 2.0, "memory"),
+    ],
+)
+def test_why_a_child_is_killed(
+    bounds: Bounds, lease_ends: float, memory: int, cpu: float, why: str
+) -> None:
+    """At the instant at which a limit is exceeded, and what is 0 is none; the lease counts most."""
+    assert bounds.exceeded(lease_ends, now=10.0, memory=memory, cpu=cpu) == why
+
+
+@pytest.mark.parametrize(
+    ("bounds", "lease_ends", "at"),
+    [
+        (Bounds(), 0.0, math.inf),
+        (Bounds(), 12.0, 12.0),
+        (Bounds(kill_at=11.0), 12.0, 11.0),
+        (Bounds(memory=1), 12.0, 10.0 + LOOK_SECONDS),
+        (Bounds(cpu=1.0, kill_at=10.01), 0.0, 10.01),
+    ],
+)
+def test_when_a_child_is_looked_at(bounds: Bounds, lease_ends: float, at: float) -> None:
+    """At its next deadline; again and again only if somebody has to measure it."""
+    assert bounds.next_look(lease_ends, now=10.0) == at
+
+
+def test_a_lease_is_never_shortened_nor_comes_back() -> None:
+    """What the watchdog says late of an attempt that is over changes nothing."""
+    board = Board()
+    try:
+        board.extend(3, 50.0)
+        assert board[3] == 0.0, "it was not open"
+        board.open(3, 10.0)
+        board.extend(3, 20.0)
+        board.extend(3, 15.0)
+        assert (board[3], board[4]) == (20.0, 0.0)
+        board.clear(3)
+        board.extend(3, 30.0)
+        assert board[3] == 0.0
+    finally:
+        board.close()
+    board.extend(3, 40.0)  # a thread may come late
+    board.close()
+
+
+def test_processes_share_a_board() -> None:
+    """What one writes the other one reads."""
+    ours = Board()
+    theirs = Board(ours.fd)
+    ours.open(7, 1.5)
+    assert theirs[7] == 1.5
+    ours.close()
+
+
+@pytest.mark.parametrize(
+    ("crash", "kind", "text"),
+    [
+        (Crash("", exit_code=3), TaskCrashed, "its process exited with code 3"),
+        (Crash("", signal=11), TaskCrashed, "its process was killed by signal 11 (SIGSEGV)"),
+        (Crash("memory", signal=9, allowed=2**30), MemoryLimitExceeded, "limit of 1 GiB"),
+        (Crash("cpu", signal=9, allowed=1.5), CpuLimitExceeded, "limit of 1.5 s"),
+        (Crash("time", "hard timeout of 2 s exceeded", signal=9), TaskTimeoutError, "2 s exceeded"),
+    ],
+)
+def test_the_end_of_a_process_is_an_exception(crash: Crash, kind: type, text: str) -> None:
+    """Of the class that a policy looks at, with the reason in its text."""
+    error = crash.error()
+    assert type(error) is kind and text in str(error)

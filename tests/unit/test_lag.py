@@ -1,0 +1,142 @@
+"""Who blocks the event loop is seen from outside: by name and line, once; the innocent are not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from daemons import until
+
+from nonet.worker.lag import Culprit, LoopLag
+
+
+class Watched:
+    """A watched loop, and what was said of it."""
+
+    def __init__(self) -> None:
+        self.blocked: list[Culprit] = []
+        self.lag = LoopLag(self._identify, self.blocked.append)
+
+    @staticmethod
+    def _identify(task: asyncio.Task[Any]) -> Culprit | None:
+        return Culprit("t-1", "x:Slow") if task.get_name() == "t-1" else None
+
+    async def answers(self) -> None:
+        """Wait until the loop was asked, and has answered, after now."""
+        since = time.monotonic()
+        while not (self.lag._answered > self.lag._asked > since):  # noqa: ASYNC110  # a thread asks
+            await asyncio.sleep(0.01)
+
+    async def named(self, count: int = 1) -> None:
+        """Wait until so many were named."""
+        await until(lambda: len(self.blocked) >= count, f"{count} were named")
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[Watched]:
+    made = Watched()
+    made.lag.start()
+    await made.answers()
+    yield made
+    made.lag.stop()
+    made.lag._thread.join()
+
+
+async def blocking(seconds: float) -> None:
+    time.sleep(seconds)  # noqa: ASYNC251  # what this is about
+
+
+async def computing(seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        sum(range(1000))
+
+
+@pytest.mark.parametrize("work", [blocking, computing])
+async def test_who_blocks_the_loop_is_named_once(
+    watched: Watched, caplog: pytest.LogCaptureFixture, work: Any
+) -> None:
+    """With its class, its id, where it is and how long it took."""
+    await asyncio.create_task(work(0.6), name="t-1")
+    await watched.named()
+    await watched.answers()
+    assert watched.blocked == [Culprit("t-1", "x:Slow")]
+    (line,) = [item.getMessage() for item in caplog.records if item.name == "nonet.worker.lag"]
+    found = re.search(r"blocked for (0\.\d+) s by task t-1 \(x:Slow\) at (\S+):(\d+): ", line)
+    assert found, line
+    assert float(found[1]) > 0.25
+    first = work.__code__.co_firstlineno
+    assert found[2] == __file__
+    assert first < int(found[3]) <= first + 4
+
+
+async def test_each_time_is_told_by_itself(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it is the same one; and what is none of our tasks by the name of its asyncio task,
+    without advice to its author."""
+    await asyncio.create_task(blocking(0.6), name="t-1")
+    await watched.answers()
+    await asyncio.create_task(blocking(0.6), name="reader")
+    await watched.named(2)
+    advised = ["isolate it" in item.getMessage() for item in caplog.records]
+    assert advised == [True, False]
+    assert watched.blocked == [Culprit("t-1", "x:Slow"), Culprit("reader")]
+    assert [str(culprit) for culprit in (*watched.blocked, Culprit())] == [
+        "task t-1 (x:Slow)",
+        "asyncio task reader",
+        "a callback",
+    ]
+
+
+async def test_one_that_blocks_for_ever_is_told_while_it_does(
+    watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only at its end, which may never come; and not again then."""
+    monkeypatch.setattr("nonet.worker.lag._TELL_SECONDS", 0.5)
+    caplog.set_level(logging.WARNING)
+
+    async def until_it_is_told() -> None:
+        ends = time.monotonic() + 20
+        while not watched.blocked and time.monotonic() < ends:
+            time.sleep(0.01)  # noqa: ASYNC251  # what this is about
+
+    await asyncio.create_task(until_it_is_told(), name="t-1")
+    assert watched.blocked == [Culprit("t-1", "x:Slow")]
+    await watched.answers()
+    assert len(watched.blocked) == 1
+    assert "still is blocked after" in caplog.text
+
+
+async def test_many_short_ones_are_no_block(watched: Watched) -> None:
+    """The loop is late with them all, and the lag says so; but none of them is to blame."""
+
+    async def short() -> None:
+        for _ in range(4):
+            await asyncio.sleep(0)
+            time.sleep(0.01)  # noqa: ASYNC251  # a short step
+
+    await asyncio.gather(*(short() for _ in range(50)))
+    await watched.answers()
+    assert watched.blocked == []
+    assert watched.lag.longest() > 0.2
+
+
+async def test_the_lag_is_the_longest_since_it_was_asked(watched: Watched) -> None:
+    """Also while the loop is blocked, when nobody in it could answer."""
+    watched.lag.longest()
+    await watched.answers()
+    assert watched.lag.longest() < 0.25
+    seen: list[float] = []
+
+    async def asking_itself() -> None:
+        time.sleep(0.5)  # noqa: ASYNC251  # what this is about
+        seen.append(watched.lag.longest())
+
+    await asyncio.create_task(asking_itself(), name="t-1")
+    assert seen[0] > 0.3

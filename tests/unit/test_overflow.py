@@ -1,0 +1,59 @@
+"""Overflow hooks: which are found, and what is said of those that are not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import pytest
+
+from nonet.errors import ConfigurationError
+from nonet.overflow import Overflow, overflow_hooks
+
+called: list[Overflow] = []
+number = 7
+
+
+class Scaler:
+    """A hook may be a method."""
+
+    @staticmethod
+    def scale(overflow: Overflow) -> None:
+        called.append(overflow)
+
+
+def test_no_hook_is_the_default() -> None:
+    """Nothing is called if nothing is named."""
+    assert overflow_hooks("") == {}
+
+
+def test_the_setting_names_one() -> None:
+    """module:function, or what is in a class."""
+    (hook,) = overflow_hooks(f"{__name__}:Scaler.scale").values()
+    hook(Overflow("small", 1, 2))
+    assert called == [Overflow("small", 1, 2)]
+
+
+def test_entry_points_name_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages bring theirs, under each prefix."""
+    entry = importlib.metadata.EntryPoint("a", f"{__name__}:Scaler.scale", "mine.overflow")
+
+    def found(*, group: str) -> list[Any]:
+        return [entry] if group == "mine.overflow" else []
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", found)
+    assert overflow_hooks("", ("nonet", "mine")) == {"mine.overflow a": Scaler.scale}
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("no.such.module:scale", "No module named"),
+        (f"{__name__}:missing", "has no attribute 'missing'"),
+        (f"{__name__}:number", "is no function"),
+    ],
+)
+def test_a_hook_that_is_none_is_refused_at_the_start(setting: str, problem: str) -> None:
+    """The setting, the reason and the next step are named."""
+    with pytest.raises(ConfigurationError, match=f"NONET_ON_OVERFLOW: {setting}.*{problem}"):
+        overflow_hooks(setting)

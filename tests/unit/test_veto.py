@@ -1,0 +1,114 @@
+"""Whether a worker takes anything: what it reads of its machine, and what it makes of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nonet.worker.machine import free_memory, load_per_core
+from nonet.worker.veto import Fitness, Veto
+
+MIB = 2**20
+
+
+class Machine:
+    """What a system says of itself, in files of the test's own."""
+
+    def __init__(self, home: Path) -> None:
+        self.proc, self.cgroups = home / "proc", home / "cgroup"
+        (self.proc / "self").mkdir(parents=True)
+        self.cgroups.mkdir()
+
+    def has(self, available_kib: int, group: str) -> None:
+        """So much memory, and this control group around the process."""
+        (self.proc / "meminfo").write_text(f"MemFree: 1 kB\nMemAvailable: {available_kib} kB\n")
+        (self.proc / "self" / "cgroup").write_text(f"0::{group}\n")
+
+    def limit(self, group: str, most: int | str, used: int, cache: int = 0) -> None:
+        """A control group with a limit."""
+        folder = self.cgroups / group
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(f"{most}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cache}\n")
+
+    def free(self) -> int | None:
+        return free_memory(self.proc, self.cgroups)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_without_limits_the_machine_counts(machine: Machine) -> None:
+    """What the kernel could give, not what nobody uses at all."""
+    machine.has(2048, "/")
+    assert machine.free() == 2 * MIB
+    machine.limit("", "max", 5 * MIB)
+    assert machine.free() == 2 * MIB
+
+
+def test_the_tightest_limit_counts(machine: Machine) -> None:
+    """Of the groups around the process, with the caches that would give way."""
+    machine.has(1_000_000, "/pod/container")
+    machine.limit("pod/container", 100 * MIB, 60 * MIB, cache=5 * MIB)
+    assert machine.free() == 45 * MIB
+    machine.limit("pod", 120 * MIB, 110 * MIB)
+    assert machine.free() == 10 * MIB
+    machine.limit("pod", 120 * MIB, 130 * MIB)
+    assert machine.free() == 0
+
+
+def test_in_a_container_its_root_is_its_group(machine: Machine) -> None:
+    """Where it sees itself at the root, or cannot see where it is."""
+    for seen in ("/", "/../other"):
+        machine.has(1_000_000, seen)
+        machine.limit("", 100 * MIB, 60 * MIB)
+        assert machine.free() == 40 * MIB
+
+
+def test_what_nobody_says_is_not_known(machine: Machine) -> None:
+    """Another system: no reason to take nothing."""
+    assert machine.free() is None
+    assert Fitness(memory_floor=2**40).veto(None, 0.0) == ""
+
+
+def test_this_machine_says_something() -> None:
+    """It has some memory and a load."""
+    free = free_memory()
+    assert free is None or free > 0
+    assert load_per_core() >= 0.0
+
+
+def test_it_looks_not_for_each_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice a second at most, and not at all if nothing is asked."""
+    now, looks = [100.0], [0]
+
+    def free() -> int:
+        looks[0] += 1
+        return 10 - looks[0]
+
+    def forbidden() -> float:
+        raise AssertionError("nobody asked for the load")
+
+    monkeypatch.setattr("nonet.worker.veto.time.monotonic", lambda: now[0])
+    veto = Veto(Fitness(memory_floor=9), free=free, load=forbidden)
+    assert [veto.reason() for _ in range(3)] == ["", "", ""]
+    assert looks == [1]
+    now[0] += 0.5
+    assert veto.reason() == "memory: 8 B free, below the floor of 9 B"
+    assert looks == [2]
+    off = Veto(Fitness(), free=free, load=forbidden)
+    assert (off.reason(), looks) == ("", [2])
+
+
+def test_a_load_can_be_too_high() -> None:
+    """Above the ceiling, not at it."""
+    load = [1.0]
+    veto = Veto(Fitness(load_ceiling=1.0), free=lambda: 0, load=lambda: load[0])
+    assert veto.reason() == ""
+    load[0] = 1.01
+    veto._next_look = 0.0
+    assert veto.reason() == "load: 1.01 per core, above the ceiling of 1"
