@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import mmap
-import os
+import asyncio
 import time
 from dataclasses import dataclass
-from functools import cache
 
-from nonet import BaseTask, LockedObjectType, MutexLock, Size
+import probe
+
+from nonet import BaseTask, LockedObjectType, MutexLock, Priority, Size
 from nonet.locks import BaseLock
 
-STAMPS = "BENCH_STAMPS"  # environment variable: a file of 8-byte slots
+_BURN_NS = 1_000_000
 
 
 @dataclass
@@ -21,7 +21,8 @@ class Noop(BaseTask):
     number: int
     size = Size.SMALL
 
-    async def execute(self) -> None: ...
+    async def execute(self) -> None:
+        probe.hit(self.number)
 
 
 @dataclass
@@ -35,31 +36,59 @@ class Locked(BaseTask):
     def execution_locks(self) -> list[BaseLock]:
         return [MutexLock(LockedObjectType.JOB, self.number)]
 
-    async def execute(self) -> None: ...
+    async def execute(self) -> None:
+        probe.hit(self.number)
 
 
 @dataclass
-class Stamp(BaseTask):
-    """Writes into shared memory when its body started, so that nothing is added to Redis."""
+class Urgent(BaseTask):
+    """Nothing, before all others."""
 
-    slot: int
+    number: int
+    size = Size.SMALL
+    priority = Priority.REALTIME
+
+    async def execute(self) -> None:
+        probe.hit(self.number)
+
+
+@dataclass
+class Sleep(BaseTask):
+    """Waits for 10 ms, as a task does that talks to another system."""
+
+    number: int
     size = Size.SMALL
 
     async def execute(self) -> None:
-        stamp(self.slot, time.monotonic_ns())
+        probe.begin(self.number)
+        await asyncio.sleep(0.01)
+        probe.end(self.number)
 
 
-@cache
-def _stamps() -> mmap.mmap:
-    with open(os.environ[STAMPS], "r+b") as file:
-        return mmap.mmap(file.fileno(), 0)
+@dataclass
+class Flood(BaseTask):
+    """Background work that keeps a slot busy for 5 ms."""
+
+    number: int
+    size = Size.SMALL
+    priority = Priority.BACKGROUND
+
+    async def execute(self) -> None:
+        probe.begin(self.number)
+        await asyncio.sleep(0.005)
+        probe.end(self.number)
 
 
-def stamp(slot: int, nanoseconds: int) -> None:
-    """Write one slot."""
-    _stamps()[slot * 8 : slot * 8 + 8] = nanoseconds.to_bytes(8, "little")
+@dataclass
+class Burn(BaseTask):
+    """Computes: 1 ms of CPU time."""
 
+    number: int
+    size = Size.SMALL
 
-def stamped(slot: int) -> int:
-    """One slot; 0 if it was not written. Linux has one monotonic clock for all processes."""
-    return int.from_bytes(_stamps()[slot * 8 : slot * 8 + 8], "little")
+    async def execute(self) -> None:
+        probe.begin(self.number)
+        until = time.thread_time_ns() + _BURN_NS
+        while time.thread_time_ns() < until:
+            pass
+        probe.end(self.number)

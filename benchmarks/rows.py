@@ -1,0 +1,171 @@
+"""The rows of the table: which figures there are, and what each is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from measures import Bench, Values
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table.
+
+    Attributes:
+        unit: ``/s``, ``ms``, …; empty for a ratio.
+        limit: key of the raw figure to compare with.
+        target: what we want to reach, in words.
+        more: whether more of it is better.
+    """
+
+    key: str
+    title: str
+    unit: str
+    limit: str = ""
+    target: str = ""
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is measured together, and chosen by name.
+
+    Attributes:
+        once: too slow for every round.
+        patient: takes the better part of a minute with any load: only with a full one, or by name.
+    """
+
+    name: str
+    figures: tuple[Figure, ...]
+    measure: Callable[[Bench], Awaitable[Values]]
+    once: bool = False
+    patient: bool = False
+
+
+_rate = partial(Figure, unit="/s", more=True)
+
+# Raw rows first; peers' harness and plot name these keys, too.
+ROWS = (
+    Row(
+        "raw",
+        (
+            _rate("raw_sequential", "raw: XADD one by one"),
+            _rate("raw_concurrent", "raw: XADD by 50 callers"),
+            _rate("raw_bulk", "raw: XADD, pipelines of 1,000"),
+        ),
+        Bench.raw_submit,
+    ),
+    Row(
+        "raw",
+        (
+            _rate("raw_drain", "raw: read, acknowledge, delete"),
+            Figure("raw_ping", "raw: PING, p50", "ms"),
+        ),
+        Bench.raw_drain,
+    ),
+    Row(
+        "submit",
+        (
+            _rate("sequential", "submit one by one", limit="raw_sequential", target="≥ 0.8 × raw"),
+            _rate("concurrent", "submit by 50 callers", limit="raw_concurrent", target="≥ 51,000"),
+            _rate("bulk", "submit_many", limit="raw_bulk", target="≥ 117,000"),
+        ),
+        Bench.submit,
+    ),
+    Row(
+        "drain",
+        (
+            _rate("drain", "drain, no results", limit="raw_drain", target="≥ 36,000"),
+            Figure("drain_cpu", "worker CPU a task", "µs", target="≤ 30"),
+            Figure("drain_redis", "Redis CPU a task", "µs", target="≤ 15"),
+            Figure("drain_commands", "Redis commands a task", ""),
+            Figure("drain_reads", "round trips a task", ""),
+        ),
+        Bench.drain,
+    ),
+    Row(
+        "drain",
+        (_rate("results", "drain, results stored", limit="raw_drain"),),
+        Bench.results,
+    ),
+    Row("drain", (_rate("mutex", "drain, a mutex each", limit="drain"),), Bench.mutex),
+    Row("two", (Figure("two", "2 workers ÷ 1, 1 ms CPU", "×", "", "≥ 1.8", True),), Bench.two),
+    Row(
+        "latency",
+        (
+            Figure("latency_20_p50", "latency at 20/s, p50", "ms", "raw_ping"),
+            Figure("latency_20_p99", "latency at 20/s, p99", "ms"),
+            Figure("latency_500_p50", "latency at 500/s, p50", "ms", "raw_ping"),
+            Figure("latency_500_p99", "latency at 500/s, p99", "ms"),
+        ),
+        Bench.latency,
+    ),
+    Row(
+        "sleeps",
+        (Figure("sleeps", "10 ms sleeps, share of ideal", "%", "", "≥ 90", True),),
+        Bench.sleeps,
+    ),
+    Row(
+        "delayed",
+        (
+            Figure("delayed_all", "due at one instant: all started in", "s", target="≤ 0.4"),
+            Figure("delayed_p50", "spread delays: lateness p50", "ms"),
+            Figure("delayed_p99", "spread delays: lateness p99", "ms", target="≤ 5"),
+            Figure("delayed_early", "delayed tasks that began early", "", target="0"),
+        ),
+        Bench.delayed,
+    ),
+    Row("memory", (Figure("memory", "memory a queued task", "B", target="≤ 250"),), Bench.memory),
+    Row(
+        "forgotten",
+        (Figure("memory_left", "memory left a task, dedup window over", "B", target="0"),),
+        Bench.forgotten,
+        once=True,
+        patient=True,
+    ),
+    Row(
+        "idle",
+        (
+            Figure("idle_reads", "idle worker: round trips", "/s", target="≤ 2"),
+            Figure("idle_commands", "idle worker: commands", "/s"),
+            Figure("idle_cpu", "idle worker: CPU", "%"),
+        ),
+        Bench.idle,
+    ),
+    Row(
+        "realtime",
+        (
+            Figure("realtime_p50", "realtime in a flood, p50", "ms"),
+            Figure("realtime_p99", "realtime in a flood, p99", "ms", target="≤ 15"),
+        ),
+        Bench.realtime,
+    ),
+    Row(
+        "scale",
+        (Figure("scale", "drain, long queue ÷ short", "×", "", "≥ 0.95", True),),
+        Bench.scale,
+        once=True,
+    ),
+    Row(
+        "start",
+        (
+            Figure("start", "start of a worker to its first task", "s", target="≤ 0.35"),
+            Figure("start_rss", "idle worker: RSS", "MiB", target="≤ 60"),
+        ),
+        Bench.start,
+    ),
+    Row(
+        "children",
+        (
+            Figure("slot_loop", "one slot: in the loop", "ms"),
+            Figure("slot_child", "one slot: in a reusable child", "ms", "slot_loop"),
+            Figure("slot_fresh", "one slot: in a fresh process", "ms", "slot_loop"),
+        ),
+        Bench.children,
+    ),
+)
+
+FIGURES = tuple(figure for row in ROWS for figure in row.figures)
+NAMES = sorted({row.name for row in ROWS})
