@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pymysql
 import redis
@@ -175,16 +175,26 @@ class RedisServer(Server):
         """For redis-py."""
         return f"redis://127.0.0.1:{self.port}/0"
 
-    def client(self) -> redis.Redis:
+    def url_for(self, command: str) -> str:
+        """What a daemon or a client, by the name of its command, is given as its URL."""
+        return self.url
+
+    def client(self, **options: Any) -> redis.Redis:
         """A synchronous client, to look at the data; close it."""
-        return redis.Redis(port=self.port, decode_responses=True)
+        return self._connect(self.port, **{"decode_responses": True, **options})
 
     def _options(self, port: int) -> list[str]:
-        options = f"--port {port} --bind 127.0.0.1 --dir {self.data} --appendonly yes"
+        options = f"{self._listen(port)} --bind 127.0.0.1 --dir {self.data} --appendonly yes"
         return [*options.split(), "--appendfsync", "no", "--save", "", *self._more_options]
 
+    def _listen(self, port: int) -> str:
+        return f"--port {port}"
+
+    def _connect(self, port: int, **options: Any) -> redis.Redis:
+        return redis.Redis(port=port, **options)
+
     def _answers(self, port: int) -> bool:
-        with redis.Redis(port=port, socket_timeout=1) as client:
+        with self._connect(port, decode_responses=True, socket_timeout=1) as client:
             try:
                 # Another server may have taken the port: ours runs in our directory.
                 return client.config_get("dir")["dir"] == os.path.realpath(self.data)

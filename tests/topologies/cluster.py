@@ -1,0 +1,172 @@
+"""`Cluster`: three Redis nodes on free ports, and the move of a namespace from one to another.
+
+with Cluster("acceptance") as cluster:
+    move = cluster.begin_move()         # its slot is on two nodes from now on
+    move.keys(10)                       # so many keys of it at a time
+    move.end()                          # every node knows where the slot is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from daemons import wait_until
+from redis.crc import key_slot
+from servers import RedisServer, _free_port
+
+from nonet.keys import prefix
+
+_SLOTS = 16384
+_TIMEOUT_MS = 30_000
+
+
+class Cluster:
+    """Three masters without replicas; one of them holds all keys of a namespace.
+
+    Args:
+        namespace: whose slot may be moved.
+        options: of each node's command line.
+        make: the kind of server that the nodes are.
+
+    Attributes:
+        nodes: its servers; the slot of the namespace begins on the first.
+        slot: that of the namespace.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        *options: str,
+        make: Callable[..., RedisServer] = RedisServer,
+    ) -> None:
+        self.slot = key_slot(prefix(namespace).encode())
+        self._buses = [_free_port() for _ in range(3)]
+        self.nodes = [
+            make(
+                *("--cluster-enabled", "yes", "--cluster-port", str(bus)),
+                *("--cluster-node-timeout", "500", *options),
+            )
+            for bus in self._buses
+        ]
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            for node in self.nodes:
+                stack.enter_context(node)
+            self._form()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def url(self) -> str:
+        """For `Nonet`: all nodes."""
+        first = urlsplit(self.nodes[0].url)
+        nodes = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        return urlunsplit((f"{first.scheme}+cluster", nodes, "", first.query, ""))
+
+    def url_for(self, command: str) -> str:
+        """The same for all."""
+        return self.url
+
+    @property
+    def home(self) -> RedisServer:
+        """The node that holds the namespace."""
+        for node in self.nodes:
+            with node.client() as client:
+                if self._has_slot(client):
+                    return node
+        raise AssertionError(f"no node has slot {self.slot}")
+
+    @property
+    def port(self) -> int:
+        """Of the node that holds the namespace."""
+        return self.home.port
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A client of the node that holds the namespace now; close it."""
+        return self.home.client(**options)
+
+    def begin_move(self) -> Move:
+        """Let the slot of the namespace begin to move to the next node."""
+        source = self.home
+        target = self.nodes[(self.nodes.index(source) + 1) % len(self.nodes)]
+        return Move(self, source, target)
+
+    def _has_slot(self, client: redis.Redis) -> bool:
+        own = client.execute_command("CLUSTER", "MYID")
+        nodes = client.execute_command("CLUSTER", "SLOTS")
+        for first, last, (_, _, id, *_), *_ in nodes:
+            if int(first) <= self.slot <= int(last):
+                return bool(id == own)
+        return False
+
+    def _form(self) -> None:
+        share = -(-_SLOTS // len(self.nodes))
+        starts = [(self.slot // share * share + n * share) % (share * 3) for n in range(3)]
+        first = self.nodes[0]
+        for epoch, (node, start) in enumerate(zip(self.nodes, starts, strict=True), 1):
+            with node.client() as client:
+                client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", epoch)
+                last = min(start + share, _SLOTS) - 1
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", start, last)
+                if node is not first:
+                    meet = ("127.0.0.1", first.port, self._buses[0])
+                    client.execute_command("CLUSTER", "MEET", *meet)
+        for node in self.nodes:
+            wait_until(lambda node=node: self._is_whole(node), "the cluster is formed")
+            with node.client() as client:  # a short one forms it soon, a busy machine needs more
+                client.config_set("cluster-node-timeout", 15000)
+
+    def _is_whole(self, node: RedisServer) -> bool:
+        with node.client() as client:
+            info = str(client.execute_command("CLUSTER", "INFO"))
+        return "cluster_state:ok" in info and f"cluster_known_nodes:{len(self.nodes)}" in info
+
+
+class Move:
+    """The move of a slot as an administrator does it: keys by keys, while clients go on.
+
+    Attributes:
+        source: the node that has the slot.
+        target: the node that is to have it.
+    """
+
+    def __init__(self, cluster: Cluster, source: RedisServer, target: RedisServer) -> None:
+        self.source, self.target = source, target
+        self._cluster = cluster
+        with source.client() as old, target.client() as new:
+            self._source_id = old.execute_command("CLUSTER", "MYID")
+            self._target_id = new.execute_command("CLUSTER", "MYID")
+            slot = cluster.slot
+            new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", self._source_id)
+            old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", self._target_id)
+
+    def keys(self, count: int) -> int:
+        """Move so many keys; how many there were."""
+        with self.source.client(decode_responses=False) as old:
+            keys = old.execute_command("CLUSTER", "GETKEYSINSLOT", self._cluster.slot, count)
+            if keys:
+                to = ("127.0.0.1", self.target.port, "", 0, _TIMEOUT_MS)
+                old.execute_command("MIGRATE", *to, "KEYS", *keys)
+        return len(keys)
+
+    def batches(self, count: int) -> Iterator[int]:
+        """Move all keys, so many at a time."""
+        while moved := self.keys(count):
+            yield moved
+
+    def end(self) -> None:
+        """Tell all nodes where the slot is, the new one first."""
+        others = [node for node in self._cluster.nodes if node not in (self.target, self.source)]
+        for node in (self.target, self.source, *others):
+            with node.client() as client:
+                name = (self._cluster.slot, "NODE", self._target_id)
+                client.execute_command("CLUSTER", "SETSLOT", *name)
