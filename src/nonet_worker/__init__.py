@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from nonet.init import run_under_init
+
 _OF_A_FLEET = ("--min", "--max")
 
 
@@ -20,6 +22,7 @@ def main() -> None:
     if _is_fleet(sys.argv[1:]):
         # All workers are started after the fleet has set its handler, and so are new.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    run_under_init()  # before there is anything that its parent would have, too
     from nonet.cli.worker import main as work
 
     work()

@@ -26,6 +26,7 @@ from nonet.cli.common import Version
 from nonet.cli.demo import demo
 from nonet.cli.doctor import doctor
 from nonet.cli.events import events
+from nonet.cli.probe import probe
 from nonet.cli.workers import workers
 
 app = typer.Typer(
@@ -64,6 +65,7 @@ app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(config.app, name="config")
 app.add_typer(database.app, name="db")
 app.command()(doctor)
+app.command()(probe)
 app.command()(demo)
 
 

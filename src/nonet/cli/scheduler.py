@@ -17,6 +17,7 @@ from nonet.cli.common import (
     set_up_logging,
     settings_options,
 )
+from nonet.init import run_under_init
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -63,4 +64,5 @@ def schedule(
 
 def main() -> None:
     """Entry point of the console script."""
+    run_under_init()
     app()
