@@ -17,8 +17,9 @@ from nonet.execution import TaskContext
 from nonet.explanation import HANDED_OVER_WITHIN, Explanation
 from nonet.injection import Injector, load_entry_points
 from nonet.locks import BaseLock, encode_locks
+from nonet.loop import in_own_thread
 from nonet.registry import Registry, vos_from_entry_points
-from nonet.service import in_own_thread, who
+from nonet.service import who
 from nonet.settings import Settings, load_settings
 from nonet.stores.broker import Broker, Waits
 from nonet.stores.results import TaskStatus
@@ -123,6 +124,7 @@ class Nonet:
             result_ttl=settings.result_ttl,
             dedup_ttl=settings.dedup_ttl,
             message_limit=settings.message_limit,
+            confirm_replicas=settings.confirm_replicas,
             waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
         )
         self._closing.push_async_callback(self._broker.aclose)

@@ -8,6 +8,7 @@
     ├── MalformedMessageError         bytes that are no envelope of ours
     ├── DependencyError               a parameter of ``execute`` cannot be provided
     ├── ServerUnreachableError        Redis or SQL does not answer (exit 3)
+    │   └── NotConfirmedError         too few replicas of Redis have it
     ├── BrokerFullError               Redis has no memory for another task
     ├── AdmissionRejected             there are as many tasks as a ceiling allows (exit 1)
     ├── NotFoundError                 no such task, group or dead letter (exit 4)
@@ -86,7 +87,7 @@ def masked(url: str) -> str:
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^:@/?#\[\]]*)(:[0-9]*)?"
-_SERVER = re.compile(rf"{_SCHEME}([^@/?#]*@)?{_HOST}([/?#][^@]*)?", re.DOTALL)
+_SERVER = re.compile(rf"{_SCHEME}([^@/?#]*@)?{_HOST}(,{_HOST})*([/?#][^@]*)?", re.DOTALL)
 # No host, so that nothing of a path or query can be one.
 _LOCAL = re.compile(r"(sqlite|unix)[a-z+]*://([/?#].*)?", re.DOTALL)
 
@@ -186,6 +187,21 @@ class DependencyError(NonetError):
 
 class ServerUnreachableError(NonetError):
     """Redis or the SQL server does not answer."""
+
+
+class NotConfirmedError(ServerUnreachableError):
+    """Fewer replicas of Redis than ``NONET_CONFIRM_REPLICAS`` have what was written, in time.
+
+    It was written, and may be lost if the master fails now. A task that is submitted again with
+    the same id stays one task.
+    """
+
+    def __init__(self, what: str, replicas: int) -> None:
+        super().__init__(
+            f"{what}: not confirmed by {replicas} replica{'s' if replicas > 1 else ''} of Redis in "
+            "time (NONET_CONFIRM_REPLICAS): look at the replicas (INFO replication), and try again "
+            "with the same id"
+        )
 
 
 class BrokerFullError(NonetError):

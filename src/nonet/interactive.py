@@ -31,7 +31,7 @@ from nonet.execution import TaskContext, current_holders, enter_context, holding
 from nonet.injection import Injector
 from nonet.invoke import invoke
 from nonet.locks import encode_locks, leased_ttl_ms
-from nonet.service import in_own_thread
+from nonet.loop import in_own_thread
 from nonet.settings import Settings
 from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases

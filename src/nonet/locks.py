@@ -309,6 +309,15 @@ def encode_locks(
     return "\n".join(head + [line for line in lines.values() if line not in implied])
 
 
+def has_structural(lines: str) -> bool:
+    """Whether a mutex or a reader/writer lock is among the lines of `encode_locks`.
+
+    >>> has_structural("C|limiter:conc:job:7||5||\nW|lock:rw:job:7||||"), has_structural("")
+    (True, False)
+    """
+    return any(line.startswith(("M|", "R|", "W|")) for line in lines.split("\n"))
+
+
 def _merged(one: str, other: str) -> str:
     """The line of a lock that satisfies two declarations of it.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 _Answer = TypeVar("_Answer")
@@ -22,6 +23,15 @@ def run(main: Coroutine[Any, Any, _Answer]) -> _Answer:
     """`asyncio.run` in such a loop."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
+
+
+async def in_own_thread(function: Callable[[], _Answer]) -> _Answer:
+    """What `function` returns; not in the loop's executor, whose threads user code may occupy."""
+    thread = ThreadPoolExecutor(1, thread_name_prefix="nonet-own")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, function)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def name_of(loop: asyncio.AbstractEventLoop) -> str:

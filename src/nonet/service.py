@@ -15,10 +15,9 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from nonet.errors import NonetError
 
@@ -32,9 +31,6 @@ _BLOCKED_SECONDS = 15.0
 _FORCED_BLOCKED_SECONDS = 10.0
 # New objects before the garbage collector looks at them; Python's own number is a few tasks.
 _USUAL_THRESHOLD, _THRESHOLD = 700, 10_000
-
-
-_Answer = TypeVar("_Answer")
 
 
 class ExitCode(IntEnum):
@@ -252,15 +248,6 @@ def log_tick_failure(name: str, error: BaseException, pause: float) -> None:
         why.text if expected else f"{why.type}: {why.text}",
         exc_info=None if expected else error,
     )
-
-
-async def in_own_thread(function: Callable[[], _Answer]) -> _Answer:
-    """What `function` returns; not in the loop's executor, whose threads user code may occupy."""
-    thread = ThreadPoolExecutor(1, thread_name_prefix="nonet-own")
-    try:
-        return await asyncio.get_running_loop().run_in_executor(thread, function)
-    finally:
-        thread.shutdown(wait=False)
 
 
 def retrieve(done: asyncio.Task[Any]) -> None:

@@ -48,8 +48,9 @@ class Settings(BaseSettings):
     Every field ``x`` is the environment variable ``NONET_X``.
 
     Attributes:
-        redis_url: ``redis://``, ``rediss://``, ``unix://`` or ``embedded://`` (a private server
-            under `state_dir`). ``NONET_REDIS_URL_FILE`` names a file that holds it.
+        redis_url: ``redis://``, ``rediss://`` (TLS), ``unix://``, ``redis+sentinel://``,
+            ``redis+cluster://`` (see docs/redis.md) or ``embedded://`` (a private server under
+            `state_dir`). ``NONET_REDIS_URL_FILE`` names a file that holds it.
         db_url: SQLAlchemy URL for dead letters and durable tasks; empty: SQLite under `state_dir`.
             ``NONET_DB_URL_FILE`` names a file that holds it.
         namespace: prefix of all keys; one Redis may hold several.
@@ -83,6 +84,8 @@ class Settings(BaseSettings):
             0: it does not look.
         load_ceiling: a worker takes nothing while more processes per core want to run, on average
             of the last minute; 0: it does not look.
+        confirm_replicas: so many replicas of Redis must have a submit, a settle or a structural
+            lock before it counts; 0: none. See docs/redis.md for what that guards against.
         message_limit: longest envelope or result, in bytes.
         accept_unsigned: execute tasks without a signature although there are keys.
         allow_eviction: start although Redis may drop keys when its memory is full.
@@ -132,6 +135,7 @@ class Settings(BaseSettings):
     misfire_grace: float = Field(default=60, ge=0)
     memory_floor: Annotated[int, BeforeValidator(parse_bytes)] = 0
     load_ceiling: float = Field(default=0, ge=0, le=1e6)
+    confirm_replicas: int = Field(default=0, ge=0, le=100)
     message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
     accept_unsigned: bool = False
     allow_eviction: bool = False

@@ -20,10 +20,12 @@ from nonet.errors import NotBoundError
 from nonet.stores.lane import Lane
 from nonet.stores.redis import Client, blocking_pop, connect, connect_blocking
 
+PREFIX = "{test}:"
+
 
 @pytest.fixture
 async def client(redis_url: str) -> AsyncIterator[Client]:
-    made = connect(redis_url)
+    made = connect(redis_url, PREFIX)
     yield made
     await made.aclose()
 
@@ -68,7 +70,7 @@ def test_each_caller_gets_its_own_answer(
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        made = connect(f"redis://127.0.0.1:{port}/0")
+        made = connect(f"redis://127.0.0.1:{port}/0", PREFIX)
         answers = []
         for number, payload in enumerate(payloads):
             answers.append(made.lane.call("ECHO", payload))
@@ -127,7 +129,7 @@ async def test_no_more_is_under_way_than_redis_does_between_others(length: int, 
         writer.close()
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    made = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
+    made = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0", PREFIX)
     lane = Lane(made.connection_pool.make_connection, 30)
     calls = [lane.call("SET", "key", bytes(length)) for _ in range(300)]
     await until(lambda: seen >= most, "what may be under way has arrived")
@@ -162,7 +164,7 @@ async def test_calls_of_one_step_go_out_together(
 async def test_a_silent_server_fails_all_that_is_under_way(redis_server: RedisServer) -> None:
     """After the time-out; then another connection is used."""
     with Proxy(redis_server.port) as proxy:
-        made = connect(proxy.url)
+        made = connect(proxy.url, PREFIX)
         lane = Lane(made.connection_pool.make_connection, 0.3)
         assert await lane.call("PING") == b"PONG"
         proxy.black_hole()
@@ -182,7 +184,7 @@ async def test_a_lost_connection_fails_all_that_is_under_way(
 ) -> None:
     """At once, and the next call opens another one."""
     with Proxy(redis_server.port) as proxy:
-        made = connect(proxy.url)
+        made = connect(proxy.url, PREFIX)
         assert await made.lane.call("PING") == b"PONG"
         proxy.black_hole()
         calls = [made.lane.call("PING") for _ in range(3)]
@@ -203,7 +205,7 @@ async def test_a_reply_that_breaks_off_is_none(redis_server: RedisServer) -> Non
             writer.close()
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    made = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
+    made = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0", PREFIX)
     for _ in range(2):
         with pytest.raises(exceptions.ConnectionError):
             await made.lane.call("GET", "key")
@@ -221,7 +223,7 @@ async def test_what_nobody_asked_for_ends_the_connection(redis_server: RedisServ
         writer.close()
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    made = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
+    made = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0", PREFIX)
     assert await made.lane.call("GET", "key") == b"one"
     assert made.lane._wire is None
     server.close()
@@ -230,7 +232,7 @@ async def test_what_nobody_asked_for_ends_the_connection(redis_server: RedisServ
 
 async def test_a_cancelled_pop_takes_nothing(redis_server: RedisServer, redis_url: str) -> None:
     """What is pushed after a wait was cancelled is there for the next one."""
-    made, other = connect_blocking(redis_url), connect(redis_url)
+    made, other = connect_blocking(redis_url, PREFIX), connect(redis_url, PREFIX)
     waiting = asyncio.create_task(blocking_pop(made, "list"))
 
     def is_popping() -> bool:
@@ -251,7 +253,7 @@ async def test_a_cancelled_pop_takes_nothing(redis_server: RedisServer, redis_ur
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_each_loop_has_a_connection_of_its_own(redis_url: str) -> None:
     """A client that outlives a loop goes on in the next one, whatever it left there."""
-    made = connect(redis_url)
+    made = connect(redis_url, PREFIX)
 
     async def ping(*, closes: bool) -> bytes:
         answer: bytes = await asyncio.wait_for(made.lane.call("PING"), 10)
@@ -290,7 +292,7 @@ async def test_closing_waits_for_what_waits_its_turn(client: Client) -> None:
 @pytest.mark.parametrize("patience", [0.0, 1.0])
 async def test_closing_at_once_leaves_nobody_waiting(redis_url: str, patience: float) -> None:
     """A call that the connection was never opened for fails, unless there is time to open it."""
-    made = connect(redis_url)
+    made = connect(redis_url, PREFIX)
     call = made.lane.call("PING")
     await made.lane.aclose(patience)
     assert call.done()
@@ -302,7 +304,7 @@ async def test_closing_at_once_leaves_nobody_waiting(redis_url: str, patience: f
 async def test_a_frozen_server_does_not_hold_up_the_end(redis_server: RedisServer) -> None:
     """What has no answer by then fails, sent or not; nothing is opened for it any more."""
     with Proxy(redis_server.port) as proxy:
-        made = connect(proxy.url)
+        made = connect(proxy.url, PREFIX)
         lane = made.lane
         await lane.call("PING")
         proxy.black_hole()
@@ -353,7 +355,7 @@ async def test_a_slow_way_is_no_silence(redis_server: RedisServer) -> None:
         passed.set()
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    made = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0")
+    made = connect(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0", PREFIX)
     lane = Lane(made.connection_pool.make_connection, 0.5)
     assert await lane.call("SET", "long", bytes(130_000)) == b"OK"
     await lane.aclose()

@@ -23,7 +23,7 @@ PREFIX = "{test}:"
 
 @pytest.fixture
 async def scripts(redis_url: str) -> AsyncIterator[Scripts]:
-    client = connect(redis_url)
+    client = connect(redis_url, PREFIX)
     yield Scripts(client, PREFIX)
     await client.aclose()
 
@@ -35,7 +35,7 @@ async def lead(runner: Scripts, owner: str) -> str:
 @pytest.mark.parametrize("steps", range(6))
 async def test_a_cancellation_is_never_swallowed(redis_url: str, steps: int) -> None:
     """Whenever a command is cancelled before it has its answer, its task ends cancelled."""
-    client = connect(redis_url)
+    client = connect(redis_url, PREFIX)
     await client.ping()
     for _ in range(20):
         call = asyncio.create_task(client.time())
@@ -93,7 +93,10 @@ async def test_a_cancelled_caller_does_not_harm_the_others(scripts: Scripts) -> 
 
 async def test_an_unreachable_server_is_named_without_its_password() -> None:
     """The error has one line with the address and hides the password."""
-    for client in (connect("redis://:secret@127.0.0.1:1/0"), connect_blocking("unix:///no/such")):
+    for client in (
+        connect("redis://:secret@127.0.0.1:1/0", PREFIX),
+        connect_blocking("unix:///no/such", PREFIX),
+    ):
         with pytest.raises(ServerUnreachableError) as caught:
             await ping(client)
         message = str(caught.value)
@@ -112,7 +115,7 @@ async def test_an_unreachable_server_is_named_without_its_password() -> None:
 )
 async def test_a_server_is_shown_as_it_was_named(url: str, shown: str) -> None:
     """Scheme, user, port and database stay, also where they are defaults."""
-    client = connect(url)
+    client = connect(url, PREFIX)
     with pytest.raises(ServerUnreachableError) as caught:
         await ping(client)
     assert f"Redis at {shown} " in str(caught.value)
@@ -131,14 +134,14 @@ def test_a_bad_url_is_refused(url: str) -> None:
     """What is no Redis URL, or could be read in two ways, is refused; nothing of it is shown."""
     for make in (connect, connect_blocking, connect_sync):
         with pytest.raises(ConfigurationError, match="NONET_REDIS_URL") as caught:
-            make(url)
+            make(url, PREFIX)
         assert "secret" not in str(caught.value) and "cret" not in str(caught.value)
         assert caught.value.__cause__ is None
 
 
 def connect_sync_to(scripts: Scripts):  # type: ignore[no-untyped-def]  # a context manager
     options = scripts.client.connection_pool.connection_kwargs
-    return connect_sync(f"redis://{options['host']}:{options['port']}/0")
+    return connect_sync(f"redis://{options['host']}:{options['port']}/0", PREFIX)
 
 
 def test_includes_are_resolved_once() -> None:
@@ -150,7 +153,7 @@ def test_includes_are_resolved_once() -> None:
 
 async def test_more_callers_than_connections(redis_url: str) -> None:
     """Hundreds of commands at once wait for their turn instead of failing."""
-    client = connect(redis_url)
+    client = connect(redis_url, PREFIX)
     assert await asyncio.gather(*(client.ping() for _ in range(400))) == [True] * 400
     assert int((await client.info("clients"))["connected_clients"]) < 100
     await client.aclose()

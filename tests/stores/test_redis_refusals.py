@@ -170,7 +170,7 @@ async def test_what_is_no_redis_is_no_success() -> None:
 
 
 PASSING = (
-    *("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"),
+    *("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"),
     *("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED"),
 )
 
@@ -179,8 +179,10 @@ PASSING = (
     ("reply", "error", "said"),
     [
         *((f"{code} wait", ServerUnreachableError, f"now: {code} wait") for code in PASSING),
+        ("TRYAGAIN wait", ServerUnreachableError, "being moved to another node: TRYAGAIN wait"),
+        ("ASK 7 a:1", ServerUnreachableError, "being moved to another node: ASK 7 a:1"),
         ("ERR max number of clients reached", ServerUnreachableError, "cannot be used now: max"),
-        ("MOVED 7 127.0.0.1:7001", ConfigurationError, "name that one in NONET_REDIS_URL"),
+        ("MOVED 7 127.0.0.1:7001", ConfigurationError, "write redis+cluster://"),
         ("NOAUTH Authentication required.", ConfigurationError, "does not let us in"),
         ("OOM command not allowed", BrokerFullError, "is out of memory"),
         ("ERR unknown command 'EVALSHA'", NonetError, "failed in the script 's': unknown command"),

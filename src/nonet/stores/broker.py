@@ -15,7 +15,9 @@ from enum import IntEnum
 from typing import Any
 
 from nonet.clock import ClockWatch, Reading, steady
+from nonet.errors import NotConfirmedError
 from nonet.keys import prefix
+from nonet.locks import has_structural
 from nonet.message import HARD_LIMIT_BYTES, ResultDocument, encode
 from nonet.stores.clock import logical_now, wall_now
 from nonet.stores.deliveries import Delivery, read_delivery
@@ -120,6 +122,7 @@ class Broker:
         lock_ttl, lease, result_ttl, dedup_ttl: seconds, see `nonet.settings.Settings`.
         waits: when parked tasks are looked at without a wake-up.
         message_limit: longest envelope that is handed to a worker, in bytes.
+        confirm_replicas: so many replicas must have a submit, a settle or a structural lock.
 
     Attributes:
         epoch: which data set of Redis this process has seen last.
@@ -141,15 +144,16 @@ class Broker:
         dedup_ttl: float,
         waits: Waits = Waits(),
         message_limit: int = HARD_LIMIT_BYTES,
+        confirm_replicas: int = 0,
     ) -> None:
         self.url = url
         self.prefix = prefix(namespace)
         self.epoch = EpochSeen()
         self.clock = ClockWatch()
         self.config_version = ""
-        self.client = connect(url)
-        self.scripts = Scripts(self.client, self.prefix)
-        self._blocking = connect_blocking(url)
+        self.client = connect(url, self.prefix)
+        self.scripts = Scripts(self.client, self.prefix, replicas=confirm_replicas)
+        self._blocking = connect_blocking(url, self.prefix)
         self.wakes = Wakes(url, self.prefix)
         self.moved = timedelta(0)
         self._asking: dict[str, _Asking] = {}
@@ -221,6 +225,9 @@ class Broker:
         workers.
 
         Not repeated when the reply is lost: then call `disown` before the next fetch.
+
+        Raises:
+            NotConfirmedError: too few replicas have the locks that were taken: call `disown`.
         """
         asking = self._asking_for(worker)
         sent = time.monotonic()
@@ -264,14 +271,15 @@ class Broker:
     def _asking_for(self, worker: str) -> _Asking:
         if worker not in self._asking:
             lane = self._blocking.lane_for(worker)
-            self._asking[worker] = _Asking(Scripts(self._blocking, self.prefix, lane))
+            scripts = Scripts(self._blocking, self.prefix, lane, self.scripts.replicas)
+            self._asking[worker] = _Asking(scripts)
         return self._asking[worker]
 
     async def _fetch(
         self, asking: _Asking, worker: str, size: str, free: int
     ) -> tuple[list[Delivery], bool, int]:
         """With the logical time of the hand-over, in µs."""
-        more, *answer = await asking.scripts.run(
+        (more, *answer), is_safe = await asking.scripts.run_confirmed(
             "fetch",
             worker,
             size,
@@ -299,6 +307,8 @@ class Broker:
                 deliveries.append(delivery)
         for row, reason in damaged:
             await self._end_damaged(row, reason)
+        if not is_safe and any(has_structural(item.locks) for item in deliveries):
+            raise NotConfirmedError("the locks of fetched tasks", self.scripts.replicas)
         return deliveries, more == 1 or bool(damaged), int(answer[2])
 
     async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
@@ -317,7 +327,7 @@ class Broker:
             True and the marks of `Delivery.held`, or False and the lock that refused. A delivery
             that is no longer ours counts as refused: its settle will be stale.
         """
-        answer = await self.scripts.run(
+        answer, is_safe = await self.scripts.run_confirmed(
             "admit",
             delivery.id,
             delivery.gen,
@@ -327,6 +337,8 @@ class Broker:
             self.epoch.seen,
         )
         text = answer[1].decode() if len(answer) > 1 else "the lease was lost"
+        if has_structural(locks) and not is_safe:
+            return False, "the replicas of Redis did not confirm its locks"
         return answer[0] == b"OK", text
 
     async def settle(
@@ -563,7 +575,7 @@ class Broker:
         Raises:
             Exception: of the Redis client.
         """
-        with connect_sync(self.url, timeout_seconds=seconds) as client:
+        with connect_sync(self.url, self.prefix, timeout_seconds=seconds) as client:
             run_sync(client, self.prefix, "leave", worker, size)
 
     async def hold(
@@ -587,8 +599,11 @@ class Broker:
         Returns:
             ``("OK", fence)``, ``("REFUSED", lock)``, ``("IMPOSSIBLE", why)`` or
             ``("DEADLOCK", lock)``: one of `holders` has it, or keeps away who has it.
+
+        Raises:
+            NotConfirmedError: too few replicas have the locks; they were given back.
         """
-        answer = await self.scripts.run(
+        answer, is_safe = await self.scripts.run_confirmed(
             "hold",
             id,
             locks,
@@ -599,6 +614,9 @@ class Broker:
             *holders,
         )
         self.epoch.see(answer[2:])
+        if answer[0] == b"OK" and has_structural(locks) and not is_safe:
+            await self.unhold(id)
+            raise NotConfirmedError("the locks", self.scripts.replicas)
         return answer[0].decode(), answer[1].decode()
 
     async def unhold(self, id: str) -> None:

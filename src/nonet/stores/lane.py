@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import hiredis
@@ -20,6 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from nonet.errors import NotBoundError
+from nonet.stores.topology import TURNED_DOWN
 
 # So much is under way at a time: Redis serves others in between, and what comes after waits here.
 _MOST_CALLS = 200
@@ -28,6 +29,8 @@ _SECOND_LOOK_SECONDS = 0.1
 _LEAST_BYTES_PER_SECOND = 64 * 1024
 _UNFINISHED = object()
 _CLOSED = "Connection closed by server."
+# A new connection may be better off: with another password, or to another server.
+_TURNED_DOWN = (exceptions.AuthenticationError, *TURNED_DOWN)
 
 _Answer = asyncio.Future[Any]
 
@@ -46,7 +49,7 @@ class Lane:
         self._timeout = timeout_seconds
         self._wire: _Wire | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._waiting: deque[tuple[bytes, _Answer]] = deque()
+        self._waiting: deque[tuple[bytes, Sequence[_Answer]]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def call(self, *args: str | bytes | float) -> _Answer:
@@ -61,20 +64,40 @@ class Lane:
         Example:
             await lane.call("GET", "key")
         """
+        loop = self._running_loop()
+        answer: _Answer = loop.create_future()
+        self._send(loop, hiredis.pack_command(args), (answer,))  # type: ignore[arg-type]  # it takes any number of them
+        return answer
+
+    def call_together(self, *commands: Sequence[str | bytes | float]) -> list[_Answer]:
+        """`call` each, with nothing in between and all over one connection.
+
+        Example:
+            await asyncio.gather(*lane.call_together(("SET", "key", 1), ("WAIT", 1, 1000)))
+        """
+        loop = self._running_loop()
+        packed = b"".join(hiredis.pack_command(tuple(each)) for each in commands)  # type: ignore[arg-type]  # as above
+        answers: list[_Answer] = [loop.create_future() for _ in commands]
+        self._send(loop, packed, answers)
+        return answers
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self.check_loop()
             self._move_to(loop)
-        answer: _Answer = loop.create_future()
-        packed = hiredis.pack_command(args)  # type: ignore[arg-type]  # it takes any number of them
+        return loop
+
+    def _send(
+        self, loop: asyncio.AbstractEventLoop, packed: bytes, answers: Sequence[_Answer]
+    ) -> None:
         wire = self._wire
         if wire is not None and not self._waiting and wire.has_room_for(len(packed)):
-            wire.send(packed, answer)
+            wire.send(packed, answers)
         else:
-            self._waiting.append((packed, answer))
+            self._waiting.append((packed, answers))
             if wire is None and self._opening is None:
                 self._opening = loop.create_task(self._open(), name="lane")
-        return answer
 
     def check_loop(self) -> None:
         """Return if no other event loop that still runs uses this lane.
@@ -90,7 +113,7 @@ class Lane:
             )
 
     def reset(self) -> None:
-        """Use another connection from now on: Redis has turned this one down."""
+        """Use another connection from now on: nobody wants the answers of this one."""
         if self._wire is not None:
             self._wire.close(exceptions.ConnectionError("Connection given up"))
 
@@ -122,7 +145,7 @@ class Lane:
 
     def _last(self) -> _Answer | None:
         """The answer that comes last, of those that somebody wants."""
-        waiting = (answer for _, answer in reversed(self._waiting) if not answer.done())
+        waiting = (each for _, (*_, each) in reversed(self._waiting) if not each.done())
         return next(waiting, None) or (self._wire.last if self._wire is not None else None)
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -148,9 +171,9 @@ class Lane:
         while self._wire is not None and self._waiting:
             if not self._wire.has_room_for(len(self._waiting[0][0])):
                 return
-            packed, answer = self._waiting.popleft()
-            if not answer.cancelled():
-                self._wire.send(packed, answer)
+            packed, answers = self._waiting.popleft()
+            if not all(answer.cancelled() for answer in answers):
+                self._wire.send(packed, answers)
 
     def _lost(self, wire: _Wire) -> None:
         if wire is not self._wire:
@@ -161,7 +184,7 @@ class Lane:
 
     def _fail_waiting(self, error: BaseException) -> None:
         waiting, self._waiting = self._waiting, deque()
-        _fail((answer for _, answer in waiting), error)
+        _fail((answer for _, answers in waiting for answer in answers), error)
 
 
 class _Wire(asyncio.Protocol):
@@ -194,6 +217,7 @@ class _Wire(asyncio.Protocol):
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_late = False
+        self._is_refused = False
         self._transport.set_protocol(self)
         self._transport.resume_reading()  # a StreamReader may have stopped it
 
@@ -208,8 +232,8 @@ class _Wire(asyncio.Protocol):
             return True
         return len(self._owed) < _MOST_CALLS and self._owed_bytes + length <= _MOST_BYTES
 
-    def send(self, packed: bytes, answer: _Answer) -> None:
-        """Send a command: at once if nothing is under way, else together with others."""
+    def send(self, packed: bytes, answers: Sequence[_Answer]) -> None:
+        """Send a command, or some: at once if nothing is under way, else together with others."""
         if not self._owed:
             self._heard = self._loop.time()
             if self._timer is None:
@@ -219,7 +243,10 @@ class _Wire(asyncio.Protocol):
             if not self._unsent:
                 self._loop.call_soon(self._flush)
             self._unsent.append(packed)
-        self._owed.append((answer, len(packed)))
+        first, *others = answers
+        self._owed.append((first, len(packed)))
+        for answer in others:
+            self._owed.append((answer, 0))
         self._owed_bytes += len(packed)
 
     def close(self, error: Exception) -> None:
@@ -240,8 +267,13 @@ class _Wire(asyncio.Protocol):
         try:
             while (reply := self._reader.gets()) is not _UNFINISHED:
                 self._give(reply)
+                if isinstance(reply, _TURNED_DOWN):
+                    self._is_refused = True
         except (hiredis.HiredisError, exceptions.InvalidResponse, IndexError) as error:
             self.close(exceptions.InvalidResponse(str(error) or "a reply to no command"))
+            return
+        if self._is_refused:
+            self.close(exceptions.ConnectionError("Connection given up"))
             return
         self._has_room()
 

@@ -75,8 +75,8 @@ class Leases:
         timeout_seconds: float,
         epoch: EpochSeen | None = None,
     ) -> None:
-        self._client = connect_sync(url, timeout_seconds=timeout_seconds)
         self._prefix = prefix(namespace)
+        self._client = connect_sync(url, self._prefix, timeout_seconds=timeout_seconds)
         self._epoch = epoch or EpochSeen()
         self._head = (worker, round(worker_ttl * 1000), round(lock_ttl * 1000))
         self._say: Callable[[], Said] = lambda: Said(info)

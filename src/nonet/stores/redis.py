@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from importlib.resources import files
@@ -21,6 +22,13 @@ from redis.retry import Retry
 from nonet.errors import ConfigurationError, masked, url_problem
 from nonet.stores.lane import Lane
 from nonet.stores.replies import REFUSALS, translated
+from nonet.stores.topology import (
+    PASSING,
+    FindingConnection,
+    FindingSyncConnection,
+    Place,
+    read_place,
+)
 
 # Every script is safe to repeat, so a lost reply may be retried. Total: below DEDUP_TTL.
 _TIMEOUT_SECONDS = 5.0
@@ -29,60 +37,72 @@ _CONNECTIONS = 50
 # The longest blocking pop; its connection waits longer than that for the answer.
 BLOCK_SECONDS = 2.0
 _CLOSE_SECONDS = 1.0
-# Before each retry of a script.
+# Before each retry of a script; the last of them again, while a failover is waited for.
 _PAUSES = (0.1, 0.2, 0.4)
+# So long a script is called again where another server may take over; with the time that the last
+# call takes it is below DEDUP_TTL.
+_FAILOVER_SECONDS = 14.0
+# So long the replicas may take to confirm; the lane carries nothing else meanwhile.
+_CONFIRM_MS = 2000
 
 # redis-py types every reply as `str | bytes | …`; here they are always bytes, and Any says less
 # wrong than a cast at each call would.
 AsyncRedis = Any
 SyncRedis = Any
 _RETRIED = (exceptions.ConnectionError, exceptions.TimeoutError)
-# A new connection may be better off: with another password, or to another server.
-_TURNED_DOWN = (exceptions.AuthenticationError, exceptions.ReadOnlyError)
 
 
-def connect(url: str) -> AsyncRedis:
+def connect(url: str, prefix: str) -> AsyncRedis:
     """A client for commands and scripts; connects when first used.
+
+    Args:
+        url: see `nonet.stores.topology.read_place`.
+        prefix: of the keys of the namespace.
 
     Raises:
         ConfigurationError: the URL is no Redis URL.
     """
     retry = AsyncRetry(ExponentialBackoff(cap=1.0, base=0.05), _RETRIES, _RETRIED)
     with _url_errors(url):
+        place = read_place(url, prefix)
         # Callers beyond the pool wait for a connection; the plain pool would refuse them.
         pool = aioredis.BlockingConnectionPool.from_url(
-            url,
+            place.url,
             max_connections=_CONNECTIONS,
             timeout=_TIMEOUT_SECONDS * (_RETRIES + 1),
             protocol=2,
             socket_timeout=_TIMEOUT_SECONDS,
             retry=retry,
         )
-    return Client.over(pool, _TIMEOUT_SECONDS, _RETRIES)
+    return Client.over(pool, place, _TIMEOUT_SECONDS, _RETRIES)
 
 
-def connect_blocking(url: str) -> AsyncRedis:
+def connect_blocking(url: str, prefix: str) -> AsyncRedis:
     """A client for blocking pops: it waits longer than they do and never repeats one itself."""
     with _url_errors(url):
+        place = read_place(url, prefix)
         pool = aioredis.ConnectionPool.from_url(
-            url,
+            place.url,
             protocol=2,
             socket_connect_timeout=_TIMEOUT_SECONDS,
             socket_timeout=BLOCK_SECONDS + _TIMEOUT_SECONDS,
             retry=AsyncRetry(ExponentialBackoff(), 0),
         )
-    return Client.over(pool, BLOCK_SECONDS + _TIMEOUT_SECONDS, 0)
+    return Client.over(pool, place, BLOCK_SECONDS + _TIMEOUT_SECONDS, 0)
 
 
-def connect_sync(url: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> SyncRedis:
+def connect_sync(url: str, prefix: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> SyncRedis:
     """A client for a thread of its own. It does not retry: its caller beats again anyway."""
     with _url_errors(url):
-        return redis.Redis.from_url(
-            url,
+        place = read_place(url, prefix)
+        client = redis.Redis.from_url(
+            place.url,
             protocol=2,
             socket_timeout=timeout_seconds,
             retry=Retry(ExponentialBackoff(), 0),
         )
+    _find_first(client.connection_pool, place, FindingSyncConnection)
+    return client
 
 
 class Client(aioredis.Redis):
@@ -91,19 +111,23 @@ class Client(aioredis.Redis):
     Attributes:
         lane: carries the scripts.
         retries: how often a script is called again that got no answer.
+        failover_seconds: how long it is called again while another server takes over.
     """
 
     lane: Lane
     retries: int
+    failover_seconds: float
 
     @classmethod
-    def over(cls, pool: Any, timeout_seconds: float, retries: int) -> Client:
+    def over(cls, pool: Any, place: Place, timeout_seconds: float, retries: int) -> Client:
         """A client of which each answer comes within a time."""
         client: Any = cls.from_pool(pool)
+        _find_first(pool, place, FindingConnection)
         plain = pool.connection_class
         pool.connection_class = type(plain.__name__, (_CancellableWrites, plain), {})
         client.lane = Lane(pool.make_connection, timeout_seconds)
         client.retries = retries
+        client.failover_seconds = _FAILOVER_SECONDS if place.finder and retries else 0.0
         client._popping = {}
         client._timeout = timeout_seconds
         made: Client = client
@@ -133,17 +157,22 @@ class Scripts:
 
     Args:
         lane: another one.
+        replicas: how many must confirm what `run_confirmed` wrote.
     """
 
-    def __init__(self, client: AsyncRedis, prefix: str, lane: Lane | None = None) -> None:
+    def __init__(
+        self, client: AsyncRedis, prefix: str, lane: Lane | None = None, replicas: int = 0
+    ) -> None:
         self.client = client
         self.prefix = prefix
+        self.replicas = replicas
         self.lane: Lane = lane or client.lane
 
     async def run(self, name: str, *args: Any) -> Any:
         """Run a script; loads it into the server when that does not know it yet.
 
-        It is called again while there is no answer, unless the client is one that repeats nothing.
+        It is called again while there is no answer, unless the client is one that repeats nothing;
+        and where another server may take over, while none has.
         A cancelled caller does not undo the call.
 
         Raises:
@@ -151,21 +180,46 @@ class Scripts:
             ConfigurationError: Redis does not let us in, or forbids the script.
             NonetError: the script failed.
         """
+        return await self._repeat(self.lane.call, name, args)
+
+    async def run_confirmed(self, name: str, *args: Any) -> tuple[Any, bool]:
+        """`run`, and whether as many replicas as are asked for have what it wrote.
+
+        If they do not have it in time, it was written nevertheless.
+        """
+        if not self.replicas:
+            return await self.run(name, *args), True
+        answer, replicas = await self._repeat(self._call_and_wait, name, args)
+        return answer, replicas >= self.replicas
+
+    async def _repeat(
+        self, call: Callable[..., Awaitable[Any]], name: str, args: Sequence[Any]
+    ) -> Any:
         source, digest = script(name)
-        lane, failures = self.lane, 0
+        failures, began = 0, time.monotonic()
         while True:
             try:
                 try:
-                    return await lane.call("EVALSHA", digest, 1, self.prefix, *args)
+                    return await call("EVALSHA", digest, 1, self.prefix, *args)
                 except exceptions.NoScriptError:
-                    return await lane.call("EVAL", source, 1, self.prefix, *args)
+                    return await call("EVAL", source, 1, self.prefix, *args)
             except REFUSALS as error:
-                if isinstance(error, _TURNED_DOWN):
-                    lane.reset()
-                if failures >= self.client.retries or not isinstance(error, _RETRIED):
+                if not self._may_repeat(error, failures, began):
                     raise translated(error, _address(self.client), name) from error
-            await asyncio.sleep(_PAUSES[failures])
+            await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
             failures += 1
+
+    async def _call_and_wait(self, *command: Any) -> list[Any]:
+        # Also what a repeated call finds done is confirmed: Redis waits for all that it had
+        # written when the last command of this connection ended.
+        answers = self.lane.call_together(command, ("WAIT", self.replicas, _CONFIRM_MS))
+        return await asyncio.gather(*answers)
+
+    def _may_repeat(self, error: Exception, failures: int, began: float) -> bool:
+        if failures < self.client.retries and isinstance(error, _RETRIED):
+            return True
+        waits = isinstance(error, (*_RETRIED, *PASSING))
+        return waits and time.monotonic() < began + self.client.failover_seconds
 
 
 def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
@@ -268,10 +322,20 @@ def _url_errors(url: str) -> Iterator[None]:
     raise ConfigurationError(f"NONET_REDIS_URL {masked(url)!r}: {problem}") from None
 
 
+def _find_first(pool: Any, place: Place, how: type) -> None:
+    """Let the connections of a pool find their server, if it is no fixed one."""
+    if place.finder is not None:
+        plain = pool.connection_class
+        pool.connection_class = type(plain.__name__, (how, plain), {})
+        pool.connection_kwargs["finder"] = place.finder
+
+
 def _address(client: AsyncRedis | SyncRedis) -> str:
     """The URL that a client was made of, without its password."""
     pool = client.connection_pool
     options = pool.connection_kwargs
+    if "finder" in options:
+        return str(options["finder"])
     user = options.get("username") or ""
     login = f"{user}{':***' if options.get('password') else ''}"
     at = f"{login}@" if login else ""

@@ -24,7 +24,7 @@ REFUSALS = (
 
 # Replies of a server that will work again by itself, after a failover for example.
 _LATER = {
-    *("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN"),
+    *("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK"),
     *("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED"),
 }
 
@@ -44,10 +44,14 @@ def translated(error: Exception, address: str, script: str = "") -> NonetError:
     >>> print(translated(exceptions.ResponseError("READONLY no writes"), "redis://db.example/0"))
     Redis at redis://db.example/0 cannot be used now: READONLY no writes
     """
+    for cause in error.args[:1]:
+        if isinstance(cause, NonetError):  # redis-py wraps what fails while it connects
+            return cause
     code, text = _reply(error)
     at = f"Redis at {address}"
     if code in _LATER:
-        return ServerUnreachableError(f"{at} cannot be used now: {code} {text}")
+        why = "its keys are being moved to another node: " if code in ("ASK", "TRYAGAIN") else ""
+        return ServerUnreachableError(f"{at} cannot be used now: {why}{code} {text}")
     if code == "OOM":
         return BrokerFullError(
             f"{at} is out of memory: nothing was submitted. Try again when tasks have ended, or "
@@ -67,10 +71,10 @@ def translated(error: Exception, address: str, script: str = "") -> NonetError:
             f"{at} does not have this database ({text}): change the number that NONET_REDIS_URL "
             "ends with"
         )
-    if code in ("MOVED", "ASK"):
+    if code == "MOVED":
         return ConfigurationError(
-            f"{at} is not the node of the cluster that holds this namespace ({code} {text}): "
-            "name that one in NONET_REDIS_URL"
+            f"{at} is a node of a cluster ({code} {text}): write redis+cluster:// in "
+            "NONET_REDIS_URL, or rediss+cluster:// with TLS"
         )
     if isinstance(error, exceptions.InvalidResponse):
         return ConfigurationError(f"{at} is no Redis server ({text}): check NONET_REDIS_URL")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from nonet.errors import BrokerFullError, ConfigurationError, ServerUnreachableError
 from nonet.stores.redis import Scripts
+
+logger = logging.getLogger(__name__)
 
 # One script settles and submits so many tasks, and so many bytes: Redis is not held up for long.
 _MOST_TASKS = 100
@@ -92,7 +95,7 @@ class Settlements:
     async def _settle(self, batch: Sequence[_Asked]) -> None:
         args = [part for asked in batch for part in asked[0]]
         try:
-            answers = await self._scripts.run("settle", *self._ttls, *args)
+            answers, is_safe = await self._scripts.run_confirmed("settle", *self._ttls, *args)
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, _OF_ALL):
                 await self._settle_alone(batch)
@@ -101,6 +104,9 @@ class Settlements:
                 if not answer.done():
                     answer.set_exception(error)
             return
+        if not is_safe:
+            # Settled it is. Should the master fail now, the task runs again.
+            logger.warning("%d ends of tasks were not confirmed by the replicas", len(batch))
         if answers == b"OK":
             answers = [b"OK"] * len(batch)
         failed = []

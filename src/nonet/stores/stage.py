@@ -59,8 +59,8 @@ class Stage:
     """
 
     def __init__(self, url: str, namespace: str, lock_ttl: float) -> None:
-        self._client = connect_sync(url)
         self._prefix = prefix(namespace)
+        self._client = connect_sync(url, self._prefix)
         self._lock_ttl_ms = round(lock_ttl * 1000)
 
     def close(self) -> None:

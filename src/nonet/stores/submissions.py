@@ -15,6 +15,7 @@ from nonet.errors import (
     BrokerFullError,
     ConfigurationError,
     LimitImpossible,
+    NotConfirmedError,
     ServerUnreachableError,
 )
 from nonet.stores.redis import Scripts
@@ -217,7 +218,12 @@ class Submissions:
     async def _ask(self, chunk: Sequence[Submission]) -> Sequence[Accepted | None]:
         if not chunk:
             return []
-        answer = await self._scripts.run("submit", *self._ttls, *submit_arguments(chunk))
+        scripts = self._scripts
+        answer, is_safe = await scripts.run_confirmed(
+            "submit", *self._ttls, *submit_arguments(chunk)
+        )
+        if not is_safe:
+            raise NotConfirmedError(f"{len(chunk)} submitted tasks", scripts.replicas)
         if answer == 1:
             return [Accepted(item.id, True) for item in chunk]
         _raise_refusal(answer, 0)

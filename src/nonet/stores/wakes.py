@@ -42,7 +42,7 @@ class Wakes:
 
     def __init__(self, url: str, prefix: str) -> None:
         self.client = f"client-{secrets.token_hex(8)}"
-        self._blocking = connect_blocking(url)
+        self._blocking = connect_blocking(url, prefix)
         self._key = f"{prefix}wake:{self.client}"
         self._waiting: dict[str, set[Wake]] = {}
         self._listener: asyncio.Task[None] | None = None

@@ -19,7 +19,8 @@ from nonet.message import Usage
 from nonet.outcomes import Cancelled, Failed, Lost, Outcome
 from nonet.overrides import Effective
 from nonet.registry import Registry, TaskClass
-from nonet.service import ExitCode, in_own_thread
+from nonet.loop import in_own_thread
+from nonet.service import ExitCode
 from nonet.settings import Settings
 from nonet.stores.broker import Broker, Order
 from nonet.stores.deliveries import Delivery

@@ -17,12 +17,11 @@ from typing import Any
 
 from nonet.errors import ConfigurationError, NonetError
 from nonet.health import Report
-from nonet.loop import name_of
+from nonet.loop import in_own_thread, name_of
 from nonet.service import (
     ExitCode,
     Stop,
     every,
-    in_own_thread,
     log_tick_failure,
     wind_up,
 )

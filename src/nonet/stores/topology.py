@@ -1,0 +1,302 @@
+"""Which server holds a namespace: a fixed one, the master that Sentinel names, a node of a cluster.
+
+All keys of a namespace are in one slot, so one server has them all at any time. Whoever connects
+looks for it first; whoever is turned down connects anew. The rest of the code knows one server.
+
+While a slot is being moved (ASK, TRYAGAIN) its keys are on two nodes, and a script would see only
+some of them. Nothing is asked of the new node before it has them all: the namespace pauses.
+See https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#ask-redirection
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import redis
+from redis import exceptions
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.crc import key_slot
+from redis.retry import Retry
+
+from nonet.errors import ConfigurationError, masked
+from nonet.loop import in_own_thread
+
+# Sentinels and nodes that do not answer in time are passed over.
+_ASK_SECONDS = 1.0
+_SENTINEL_PORT, _REDIS_PORT = 26379, 6379
+_SENTINEL_LOGIN = ("sentinel_username", "sentinel_password")
+# What a server says that is not, or not any more, the one to ask.
+TURNED_DOWN = (exceptions.ReadOnlyError, exceptions.MovedError, exceptions.MasterDownError)
+# What passes when a failover or a migration has ended. MovedError is an AskError of redis-py's.
+PASSING = (
+    exceptions.ReadOnlyError,
+    exceptions.AskError,
+    exceptions.TryAgainError,
+    exceptions.ClusterDownError,
+    exceptions.BusyLoadingError,
+)
+
+Address = tuple[str, int]
+
+
+class Finder(Protocol):
+    """Knows where to ask which server holds a namespace."""
+
+    def __str__(self) -> str:
+        """What was asked for, for people; no password."""
+
+    def find(self) -> Address:
+        """Its address now; asks over the network.
+
+        Raises:
+            ConnectionError: nobody knows it now (of redis-py).
+            ConfigurationError: nobody ever will.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A Redis URL that was read.
+
+    Attributes:
+        url: the same for one server, as redis-py reads it.
+        finder: finds that server; None: its address is in `url`.
+    """
+
+    url: str
+    finder: Finder | None = None
+
+
+def read_place(url: str, prefix: str) -> Place:
+    """Read one of the URLs of Redis that Nonet knows, see docs/redis.md.
+
+    Args:
+        prefix: of the keys of the namespace.
+
+    Raises:
+        ConfigurationError: it does not say what it must.
+
+    Example:
+        >>> read_place("redis+cluster://a:7000,b:7000", "{nonet}:").url
+        'redis://a:7000/0'
+    """
+    scheme, _, kind = url.partition("://")[0].partition("+")
+    if kind not in ("sentinel", "cluster"):
+        return Place(url)
+    parts = urlsplit(url)
+    login, at, servers = parts.netloc.rpartition("@")
+    service, _, database = parts.path.strip("/").partition("/")
+    if kind == "cluster":
+        service, database = "", service or database
+    query = dict(parse_qsl(parts.query))
+    sentinel_login = {
+        name.removeprefix("sentinel_"): query.pop(name) for name in _SENTINEL_LOGIN if name in query
+    }
+    addresses = _addresses(servers, _SENTINEL_PORT if kind == "sentinel" else _REDIS_PORT)
+    host, port = addresses[0]
+    shown = f"[{host}]" if ":" in host else host
+    plain = f"{scheme}://{login}{at}{shown}:{port}/{database or 0}?{urlencode(query)}".rstrip("?")
+    options = _options_to_ask(plain)
+    if kind == "cluster":
+        if database not in ("", "0"):
+            raise _wrong(url, "a cluster has one database, 0")
+        options = {name: value for name, value in options.items() if name != "db"}
+        return Place(plain, _Cluster(addresses, key_slot(prefix.encode()), options))
+    if not service or not re.fullmatch(r"\d*", database):
+        raise _wrong(url, "write redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DATABASE")
+    login_free = {
+        name: value for name, value in options.items() if name not in ("db", "username", "password")
+    }
+    return Place(plain, _Sentinels(addresses, service, {**login_free, **sentinel_login}))
+
+
+class _Sentinels:
+    """Asks Sentinels for the master of a service, who was right last time first."""
+
+    def __init__(
+        self, addresses: Sequence[Address], service: str, options: Mapping[str, Any]
+    ) -> None:
+        self._addresses = list(addresses)
+        self._service = service
+        self._options = options
+
+    def __str__(self) -> str:
+        return f"the Sentinels {_shown(self._addresses)}, service {self._service!r}"
+
+    def find(self) -> Address:
+        known: set[str] = set()
+        problems = []
+        for address in list(self._addresses):
+            try:
+                masters = _ask(address, self._options, "SENTINEL", "MASTERS")
+            except exceptions.RedisError as error:
+                problems.append(f"{address[0]}:{address[1]}: {error}")
+                continue
+            services = [_pairs(item) for item in masters]
+            known |= {item["name"] for item in services}
+            for item in services:
+                if item["name"] == self._service and _is_up(item["flags"]):
+                    self._addresses = sorted(self._addresses, key=lambda each: each != address)
+                    return item["ip"], int(item["port"])
+        if known and self._service not in known:
+            raise ConfigurationError(
+                f"NONET_REDIS_URL: Sentinel knows no service {self._service!r}; "
+                f"it knows {', '.join(sorted(known))}"
+            )
+        raise exceptions.ConnectionError(
+            f"Sentinel knows no master of {self._service!r} that is up"
+            + "".join(f"; {problem}" for problem in problems)
+        )
+
+
+class _Cluster:
+    """Asks nodes of a cluster who has a slot, the one that was right last time first."""
+
+    def __init__(self, seeds: Sequence[Address], slot: int, options: Mapping[str, Any]) -> None:
+        self._seeds = seeds
+        self._known = list(seeds)
+        self._slot = slot
+        self._options = options
+
+    def __str__(self) -> str:
+        return f"the cluster {_shown(self._seeds)}, slot {self._slot}"
+
+    def find(self) -> Address:
+        problems = []
+        for address in list(dict.fromkeys((*self._known, *self._seeds))):
+            try:
+                ranges = _ask(address, self._options, "CLUSTER", "SLOTS")
+            except exceptions.RedisError as error:
+                if "cluster support disabled" in str(error):
+                    raise ConfigurationError(
+                        f"NONET_REDIS_URL: {address[0]}:{address[1]} is no node of a cluster; "
+                        "write redis://, or rediss:// with TLS"
+                    ) from None
+                problems.append(f"{address[0]}:{address[1]}: {error}")
+                continue
+            nodes = [_address_of(node, address[0]) for item in ranges for node in item[2:]]
+            for first, last, node, *_ in ranges:
+                if first <= self._slot <= last:
+                    owner = _address_of(node, address[0])
+                    self._known = list(dict.fromkeys((owner, *nodes)))
+                    return owner
+            problems.append(f"{address[0]}:{address[1]} knows no node with slot {self._slot}")
+        raise exceptions.ConnectionError(
+            "no node of the cluster says who has the namespace; " + "; ".join(problems)
+        )
+
+
+class FindingConnection:
+    """A connection of redis-py's asyncio client that finds its server whenever it connects.
+
+    Args:
+        finder: finds it.
+        options: of the connection.
+    """
+
+    def __init__(self, *, finder: Finder, **options: Any) -> None:
+        self._finder = finder
+        super().__init__(**options)
+
+    async def _connect(self: Any) -> None:
+        self.host, self.port = await in_own_thread(self._finder.find)
+        await super()._connect()  # type: ignore[misc]  # of the class that this is mixed into
+
+    async def read_response(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return await super().read_response(*args, **options)  # type: ignore[misc]
+        except PASSING as error:
+            await self.disconnect(nowait=True)
+            raise _again(error) from error
+
+
+class FindingSyncConnection:
+    """The same for redis-py's synchronous client."""
+
+    def __init__(self, *, finder: Finder, **options: Any) -> None:
+        self._finder = finder
+        super().__init__(**options)
+
+    def _connect(self: Any) -> Any:
+        self.host, self.port = self._finder.find()
+        return super()._connect()  # type: ignore[misc]  # of the class that this is mixed into
+
+    def read_response(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return super().read_response(*args, **options)  # type: ignore[misc]
+        except PASSING as error:
+            self.disconnect()
+            raise _again(error) from error
+
+
+def _again(error: Exception) -> exceptions.ConnectionError:
+    """What redis-py repeats over a new connection."""
+    code = getattr(error, "status_code", None)
+    return exceptions.ConnectionError(f"{code} {error}" if code else str(error))
+
+
+def _ask(address: Address, options: Mapping[str, Any], *command: str) -> Any:
+    """The plain reply of one server to a command."""
+    retry = Retry(NoBackoff(), 0)
+    timeouts = {"socket_timeout": _ASK_SECONDS, "socket_connect_timeout": _ASK_SECONDS}
+    host, port = address
+    with redis.Redis(host, port, **{**options, **timeouts}, protocol=2, retry=retry) as client:
+        return client.execute_command(*command)
+
+
+def _options_to_ask(url: str) -> dict[str, Any]:
+    """What redis-py reads from the URL of one server, as its client takes it."""
+    try:
+        options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py
+    except ValueError as error:
+        raise _wrong(url, str(error)) from None
+    tls = {"ssl": True} if options.pop("connection_class", None) else {}
+    drop = ("host", "port", "socket_timeout", "socket_connect_timeout", "protocol")
+    return {name: value for name, value in options.items() if name not in drop} | tls
+
+
+def _addresses(servers: str, port: int) -> list[Address]:
+    """
+    >>> _addresses("a:7000,[::1],b", 6379)
+    [('a', 7000), ('::1', 6379), ('b', 6379)]
+    """
+    found = []
+    for server in servers.split(","):
+        parts = urlsplit(f"//{server}")
+        found.append((parts.hostname or "localhost", parts.port or port))
+    return found
+
+
+def _address_of(node: Sequence[Any], asked: str) -> Address:
+    """A node of CLUSTER SLOTS: without a name it is where the one is that was asked."""
+    host, port, *_ = node
+    name = host.decode() if isinstance(host, bytes) else host or ""
+    return (asked if name in ("", "?") else name), int(port)
+
+
+def _shown(addresses: Iterable[Address]) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in addresses)
+
+
+def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
+    texts = [part.decode() for part in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _is_up(flags: str) -> bool:
+    """Whether Sentinel believes in a master.
+
+    >>> _is_up("master"), _is_up("s_down,master"), _is_up("master,failover_in_progress")
+    (True, False, True)
+    """
+    said = set(flags.split(","))
+    return "master" in said and not {"s_down", "o_down", "disconnected"} & said
+
+
+def _wrong(url: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"NONET_REDIS_URL {masked(url)!r}: {why}")
