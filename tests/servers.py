@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -178,6 +178,11 @@ class RedisServer(Server):
     def url_for(self, command: str) -> str:
         """What a daemon or a client, by the name of its command, is given as its URL."""
         return self.url
+
+    @property
+    def announcers(self) -> list[Callable[..., redis.Redis]]:
+        """Each makes a client of a server that announces what happens to keys."""
+        return [self.client]
 
     def client(self, **options: Any) -> redis.Redis:
         """A synchronous client, to look at the data; close it."""

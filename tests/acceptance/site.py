@@ -54,6 +54,7 @@ class Site:
 
     def __init__(self, server: RedisServer, home: Path) -> None:
         self._home = home
+        self._server = server
         self._journal = home / "journal"
         self._daemons: list[Daemon] = []
         self._gates = 0
@@ -215,7 +216,10 @@ class Site:
 
     def _start(self, *command: str, wait: bool, **environment: str) -> Daemon:
         log = self._home / f"{command[0]}-{len(self._daemons)}.log"
-        daemon = Daemon(*command, environment={**self.settings, **environment}, log=log)
+        chosen = {**self.settings, **environment}
+        if chosen["NONET_REDIS_URL"] == self._server.url:  # each kind of process as its own user
+            chosen["NONET_REDIS_URL"] = self._server.url_for(command[0])
+        daemon = Daemon(*command, environment=chosen, log=log)
         self._daemons.append(daemon)
         return daemon.wait_ready() if wait else daemon
 

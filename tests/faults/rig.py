@@ -202,7 +202,7 @@ class Rig:
         """What ``task-run doctor`` finds; through no proxy."""
         settings = {**self.site.settings, **self._of_workers}
         times = {n: float(settings[f"NONET_{n.upper()}"]) for n in ("lease", "lock_ttl")}
-        async with self.site.app(redis_url=self.server.url, **times) as app:
+        async with self.site.app(redis_url=self.server.url_for("task-run"), **times) as app:
             found = (await app.doctor()).problems
         return [f"doctor: {item.kind} {item.what} {item.problem}" for item in found]
 
@@ -360,24 +360,23 @@ class Load:
 class Settled:
     """Which tasks have ended and when, as Redis announces it: a settle writes the result once.
 
-    It listens in a thread, outlives restarts of the server, and remembers across a flush.
+    It listens in threads, outlives restarts of the servers, and remembers across a flush.
     """
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
+        self._client = server.client()
         self._at: dict[str, list[float]] = defaultdict(list)
         self._marks = 0
-        self._seen = -1
-        self._stopping = False
-        self._listening = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="settled", daemon=True)
-        self._thread.start()
-        assert self._listening.wait(10), "nobody announces settlements"
+        self._listeners = [_Listener(connect, self._note) for connect in server.announcers]
+        for listener in self._listeners:
+            assert listener.listening.wait(10), "nobody announces settlements"
 
     def close(self) -> None:
         """Stop listening."""
-        self._stopping = True
-        self._thread.join(10)
+        for listener in self._listeners:
+            listener.close()
+        self._client.close()
 
     def ids(self) -> set[str]:
         """Those that have ended, perhaps not all that did so in this moment."""
@@ -385,11 +384,11 @@ class Settled:
 
     def includes(self, wanted: set[str]) -> bool:
         """Whether all these have ended. The few that are missing are looked up in Redis: what
-        ends before the thread has come back to a new server is announced to nobody."""
+        ends before the threads have come back to a new server is announced to nobody."""
         missing = sorted(wanted - self.ids())
         if 0 < len(missing) <= _FEW:
             self._catch_up()
-            with self._server.client() as client, client.pipeline(transaction=False) as pipe:
+            with self._client.pipeline(transaction=False) as pipe:
                 for id in missing:
                     pipe.exists(f"{PREFIX}r:{id}")
                 ended = [id for id, found in zip(missing, pipe.execute(), strict=True) if found]
@@ -407,46 +406,67 @@ class Settled:
         """When it ended (Unix seconds), the last time if it did so more than once."""
         return self._at[id][-1]
 
+    def first(self, id: str) -> float:
+        """When it ended (Unix seconds), the first time if it did so more than once."""
+        return self._at[id][0]
+
     def _catch_up(self) -> None:
         """Wait until everything announced so far has been heard."""
         self._marks += 1
         mark = self._marks
-        with self._server.client() as client:
-            deadline = time.monotonic() + 30
-            while self._seen < mark:
-                assert time.monotonic() < deadline, "the announcements have stopped"
-                # As if it were announced; a full Redis would refuse to make a key.
-                client.publish(f"__keyspace@0__:{PREFIX}r:mark-{mark}", "set")
-                time.sleep(0.02)
+        deadline = time.monotonic() + 30
+        while any(listener.seen < mark for listener in self._listeners):
+            assert time.monotonic() < deadline, "the announcements have stopped"
+            # As if it were announced; a full Redis would refuse to make a key.
+            self._client.publish(f"__keyspace@0__:{PREFIX}r:mark-{mark}", "set")
+            time.sleep(0.02)
+
+    def _note(self, id: str) -> None:
+        self._at[id].append(time.time())
+
+
+class _Listener:
+    """A thread that hears what one server announces."""
+
+    def __init__(self, connect: Callable[..., redis.Redis], note: Callable[[str], None]) -> None:
+        self.seen = -1
+        self.listening = threading.Event()
+        self._connect, self._note = connect, note
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="settled", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopping = True
+        self._thread.join(10)
 
     def _run(self) -> None:
         while not self._stopping:
             with contextlib.suppress(redis.RedisError, OSError):
                 self._listen()
-            self._listening.clear()
+            self.listening.clear()
             time.sleep(0.005)
 
     def _listen(self) -> None:
         # A new connection each time, and only when the data is loaded: what Redis reads back from
         # its own log it announces once more.
-        never = Retry(NoBackoff(), 0)
-        with redis.Redis(port=self._server.port, decode_responses=True, retry=never) as client:
+        with self._connect(retry=Retry(NoBackoff(), 0)) as client:
             client.ping()
             pubsub = client.pubsub(ignore_subscribe_messages=True)
             pubsub.psubscribe(f"__keyspace@0__:{PREFIX}r:*")
             pubsub.get_message(timeout=1)
-            self._listening.set()
+            self.listening.set()
             while not self._stopping:
                 message = pubsub.get_message(timeout=0.5)
                 if message and message["data"] == "set":
-                    self._note(message["channel"].partition(":r:")[2])
+                    self._hear(message["channel"].partition(":r:")[2])
             pubsub.close()
 
-    def _note(self, id: str) -> None:
+    def _hear(self, id: str) -> None:
         if id.startswith("mark-"):
-            self._seen = max(self._seen, int(id.removeprefix("mark-")))
+            self.seen = max(self.seen, int(id.removeprefix("mark-")))
         else:
-            self._at[id].append(time.time())
+            self._note(id)
 
 
 async def rows_of(url: str) -> list[str]:

@@ -86,13 +86,15 @@ class Cluster:
         raise AssertionError(f"no node has slot {self.slot}")
 
     @property
-    def port(self) -> int:
-        """Of the node that holds the namespace."""
-        return self.home.port
+    def announcers(self) -> list[Callable[..., redis.Redis]]:
+        """All nodes: what happens on one is announced by it alone."""
+        return [node.client for node in self.nodes]
 
-    def client(self, **options: Any) -> redis.Redis:
-        """A client of the node that holds the namespace now; close it."""
-        return self.home.client(**options)
+    def client(self, **options: Any) -> Any:
+        """A client of the whole cluster, as if it were one server; close it."""
+        first = self.nodes[0]
+        url = first.url.removesuffix("/0")
+        return redis.RedisCluster.from_url(url, **{"decode_responses": True, **options})
 
     def begin_move(self) -> Move:
         """Let the slot of the namespace begin to move to the next node."""

@@ -8,6 +8,7 @@ with Sentinels() as sentinels:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -77,6 +78,11 @@ class Sentinels:
     def pid(self) -> int:
         """Of the master."""
         return self.master.pid
+
+    @property
+    def announcers(self) -> list[Callable[..., redis.Redis]]:
+        """The master alone: replicas announce what it has announced."""
+        return [self.client]
 
     def client(self, **options: Any) -> redis.Redis:
         """A client of whoever is master; close it."""

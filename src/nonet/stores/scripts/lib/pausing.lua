@@ -12,11 +12,14 @@ local function pauses_in(name)
   return key
 end
 
--- To be called before the first pause is written, and after the last one is deleted.
+-- To be called before the first pause is written, and after the last one is deleted. Where nothing
+-- is to change nothing is written: who only looks may lack the permission.
 local function mark_pausing(will_be)
-  if will_be or redis.call('EXISTS', pauses_in('paused')) == 1 then
+  local shall = will_be or redis.call('EXISTS', pauses_in('paused')) == 1
+  local does = redis.call('EXISTS', P .. 'pausing') == 1
+  if shall and not does then
     redis.call('SET', P .. 'pausing', 1)
-  else
+  elseif does and not shall then
     redis.call('DEL', P .. 'pausing')
   end
 end

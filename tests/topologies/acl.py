@@ -1,0 +1,61 @@
+"""`AclServer`: a Redis whose users are those of ``docs/redis.md``, one for each kind of process."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from servers import RedisServer
+
+PASSWORD = "s3cret"
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"
+_USERS = {"task-worker": "worker", "task-scheduler": "scheduler", "task-run": "operator"}
+
+
+def users(namespace: str) -> dict[str, list[str]]:
+    """The rules of each user that the documentation gives, for another namespace than its own."""
+    (block,) = re.findall(r"```acl\n(.+?)```", _DOCUMENT.read_text(), re.DOTALL)
+    rules = {}
+    for line in block.splitlines():
+        command, name, *rest = line.replace("{nonet}", f"{{{namespace}}}").split(maxsplit=3)
+        assert (command, name) == ("ACL", "SETUSER")
+        user, *said = " ".join(rest).replace("PASSWORD", PASSWORD).split()
+        rules[user] = said
+    return rules
+
+
+class AclServer(RedisServer):
+    """Lets each process in as the user that its role has; whoever looks at it is the default user.
+
+    Args:
+        namespace: whose keys the users may touch.
+    """
+
+    def __init__(self, namespace: str, *options: str) -> None:
+        super().__init__(*options)
+        self._namespace = namespace
+
+    @property
+    def url(self) -> str:
+        """As a program that submits has it."""
+        return self.url_of("nonet-client")
+
+    def url_for(self, command: str) -> str:
+        """Of the user that this process is to be."""
+        return self.url_of(f"nonet-{_USERS.get(command, 'client')}")
+
+    def url_of(self, user: str) -> str:
+        """Of one user."""
+        return f"redis://{user}:{PASSWORD}@127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Users are no data: each start makes them anew."""
+        super().start()
+        with self.client() as client:
+            for user, rules in users(self._namespace).items():
+                client.execute_command("ACL", "SETUSER", user, *rules)
+
+    def denials(self) -> set[str]:
+        """What was denied to whom since the start."""
+        with self.client() as client:
+            return {f"{item['username']}: {item['object']}" for item in client.acl_log(1000)}

@@ -1,0 +1,141 @@
+"""The users of ``docs/redis.md``: what each needs, and no more."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from servers import RedisServer
+from topologies.acl import AclServer, users
+
+import nonet.stores
+from nonet.stores.redis import script
+
+NAMESPACE = "nonet"
+SCRIPTS = Path(nonet.stores.__path__[0]) / "scripts"
+FOR_TESTS = {"advance", "survey"}
+OF_CLIENTS = (
+    *("submit", "room", "wait", "cancel", "hold", "unhold", "explain", "presence", "log_event"),
+    *("group_open", "group_seal"),
+)
+# What is sent outside of scripts alone, or runs them.
+OUTSIDE = {"ping", "eval", "evalsha", "blpop", "scan", "multi", "exec", "wait", "cluster|slots"}
+LOOKS = (
+    *("queues", "workers", "list", "status {}", "explain {}", "locks", "limits list", "schedules"),
+    *("groups", "quarantine list", "events", "config show --task probe_tasks:Quick"),
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[AclServer]:
+    """A server with all users."""
+    with AclServer(NAMESPACE) as server:
+        yield server
+
+
+def called_by(names: set[str], known: set[str]) -> set[str]:
+    """The commands that these scripts name."""
+    text = "\n".join(script(name)[0] for name in names)
+    code = re.sub(r"--.*", "", text)
+    # probe says KEYS of keys, which is a command, too.
+    return {name.lower() for name in re.findall(r"'([A-Z]{2,})'", code)} & known - {"keys"}
+
+
+def test_each_role_may_what_its_scripts_call_and_no_more(server: AclServer) -> None:
+    """The lines of the documentation name the commands of the scripts and a few others."""
+    with server.client() as client:
+        known = {name.lower() for name in client.execute_command("COMMAND LIST", NEVER_DECODE=True)}
+    known = {name.decode() if isinstance(name, bytes) else name for name in known}
+    every = {path.stem for path in SCRIPTS.glob("*.lua")} - FOR_TESTS
+    of_daemons = called_by(every, known) | OUTSIDE | {"info"}
+    of_clients = called_by(set(OF_CLIENTS), known) | OUTSIDE
+    keys = f"~{{{NAMESPACE}}}:*"
+    for role in ("worker", "scheduler", "operator"):
+        assert allowed(role) == (of_daemons, [keys])
+    assert allowed("client") == (of_clients, [keys])
+    commands, patterns = allowed("monitor")
+    assert patterns == [keys.removesuffix("*"), f"%R{keys}"]  # a script names the prefix as its key
+    assert commands <= of_daemons - {"set", "del", "hset", "zadd", "xadd", "xreadgroup"}
+
+
+def allowed(role: str) -> tuple[set[str], list[str]]:
+    """Commands and key patterns of a role, as the documentation says."""
+    rules = users(NAMESPACE)[f"nonet-{role}"]
+    commands = {rule[1:] for rule in rules if rule.startswith("+")}
+    return commands, [rule for rule in rules if rule[0] in "~%"]
+
+
+def test_a_user_may_not_touch_other_keys_or_take_tasks_as_a_client(server: AclServer) -> None:
+    """Keys of others are refused to all, tasks to who only submits, changes to who only looks."""
+    for user in users(NAMESPACE):
+        with redis.Redis.from_url(server.url_of(user)) as client:
+            for command in (
+                ("GET", "{other}:x"),
+                ("EVAL", "return 1", "1", "{other}:"),
+                ("KEYS", "*"),
+            ):
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    client.execute_command(*command)
+    refused = pytest.raises(redis.exceptions.NoPermissionError)
+    with redis.Redis.from_url(server.url_of("nonet-client")) as client, refused:
+        client.xreadgroup("workers", "me", {"{nonet}:tasks:normal:small": ">"})
+    refused = pytest.raises(redis.exceptions.ResponseError, match=r"can't (run|access)")
+    with redis.Redis.from_url(server.url_of("nonet-monitor")) as client, refused:
+        client.eval("return redis.call('SET', KEYS[1] .. 'x', 1)", 1, "{nonet}:")
+
+
+def test_a_monitor_sees_all_and_changes_nothing(server: AclServer, tmp_path: Path) -> None:
+    """Each command of ``task-run`` that only looks works for the user that may only read."""
+    submitted = run(server, tmp_path, "nonet-client", "submit", "probe_tasks:Quick")
+    assert submitted.returncode == 0, submitted.stderr
+    with server.client() as client:
+        client.acl_log_reset()
+        before = {key: client.dump(key) for key in client.scan_iter()}
+    commands = [look.format(submitted.stdout.strip()) for look in LOOKS]
+    answers = {look: run(server, tmp_path, "nonet-monitor", *look.split()) for look in commands}
+    failed = {look: answer.stderr for look, answer in answers.items() if answer.returncode}
+    assert (failed, server.denials()) == ({}, set())
+    with server.client() as client:
+        assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
+@pytest.mark.parametrize("missing", ["zadd", "evalsha"])
+def test_a_daemon_that_lacks_a_permission_names_it(
+    server: AclServer, tmp_path: Path, missing: str
+) -> None:
+    """It does not start, and says which command to allow."""
+    rules = [*users(NAMESPACE)["nonet-worker"], f"-{missing}"]
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "nonet-worker", *rules)
+        try:
+            answer = run(server, tmp_path, "nonet-worker", "--size", "small", program="task-worker")
+        finally:
+            client.execute_command("ACL", "SETUSER", "nonet-worker", *rules[:-1])
+    assert answer.returncode == 2
+    assert missing in answer.stderr and "ACL SETUSER" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def run(
+    server: RedisServer, home: Path, user: str, *args: str, program: str = "task-run"
+) -> subprocess.CompletedProcess[str]:
+    """A command as one of the users."""
+    assert isinstance(server, AclServer)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("NONET_")}
+    environment |= {
+        "NONET_REDIS_URL": server.url_of(user),
+        "NONET_NAMESPACE": NAMESPACE,
+        "NONET_TASKS": "acceptance.probe_tasks",
+        "NONET_STATE_DIR": str(home / "state"),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+    }
+    command = Path(sys.executable).parent / program
+    return subprocess.run(
+        [str(command), *args], env=environment, cwd=home, capture_output=True, text=True, timeout=60
+    )
