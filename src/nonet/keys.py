@@ -55,6 +55,7 @@ this table.
                                     problem_at (µs)
     events                  STREAM  fields kind, at (µs), who, text: changes by people; capped
     counters                HASH    what operators should know of → how often
+    mark                    STRING  written before replicas are asked to confirm; with a TTL
     clock                   STRING  µs to add to the server's clock, so that time goes on evenly
     clock:moved             STRING  µs by which a test has moved the clock of schedules
     clock:stepped           HASH    last correction: at, by, wrong (µs); stream → what was renewed

@@ -209,11 +209,12 @@ class Scripts:
             await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
             failures += 1
 
-    async def _call_and_wait(self, *command: Any) -> list[Any]:
-        # Also what a repeated call finds done is confirmed: Redis waits for all that it had
-        # written when the last command of this connection ended.
-        answers = self.lane.call_together(command, ("WAIT", self.replicas, _CONFIRM_MS))
-        return await asyncio.gather(*answers)
+    async def _call_and_wait(self, *command: Any) -> tuple[Any, int]:
+        mark, _ = script("mark")
+        wait = ("WAIT", self.replicas, _CONFIRM_MS)
+        answers = self.lane.call_together(command, ("EVAL", mark, 1, self.prefix), wait)
+        answer, _, replicas = await asyncio.gather(*answers)
+        return answer, replicas
 
     def _may_repeat(self, error: Exception, failures: int, began: float) -> bool:
         if failures < self.client.retries and isinstance(error, _RETRIED):

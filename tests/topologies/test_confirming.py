@@ -1,0 +1,118 @@
+"""`NONET_CONFIRM_REPLICAS`: what counts only when replicas have it, and what happens when not."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import pytest
+from daemons import wait_until
+from servers import RedisServer
+from topologies.valkey import ValkeyServer
+
+from nonet.errors import NotConfirmedError
+from nonet.locks import MutexLock, encode_locks
+from nonet.stores.broker import Broker
+from nonet.stores.submissions import Submission
+
+MUTEX = encode_locks([MutexLock("job", 1)])
+
+
+@dataclass
+class Pair:
+    """A master, and its replica, which can be frozen."""
+
+    master: RedisServer
+    replica: RedisServer
+
+    def freeze(self) -> None:
+        """The replica takes nothing from now on."""
+        os.kill(self.replica.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It takes all that it has missed."""
+        os.kill(self.replica.pid, signal.SIGCONT)
+        wait_until(self.is_in_step, "the replica has all that the master has")
+
+    def is_in_step(self) -> bool:
+        """Whether the replica has confirmed all that the master has."""
+        with self.master.client() as client:
+            client.set("another", 1)
+            return bool(client.execute_command("WAIT", 1, 1000))
+
+
+@pytest.fixture(scope="module", params=[RedisServer, ValkeyServer])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Of Redis, and of Valkey."""
+    make = request.param
+    with make("--repl-diskless-sync-delay", "0") as master, make() as replica:
+        with replica.client() as client:
+            client.replicaof("127.0.0.1", master.port)
+        pair = Pair(master, replica)
+        wait_until(pair.is_in_step, "the replica follows")
+        yield pair
+
+
+@pytest.fixture
+async def broker(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+    """Of an empty namespace that has been in use, which wants one replica to confirm, soon."""
+    monkeypatch.setattr("nonet.stores.redis._CONFIRM_MS", 300)
+    with pair.master.client() as client:
+        client.flushall()
+        client.hset("{test}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+    times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
+    opened = Broker(pair.master.url, "test", **times, confirm_replicas=1)
+    await opened.ping()
+    yield opened
+    pair.thaw()
+    await opened.aclose()
+
+
+def task(id: str, locks: str = "") -> Submission:
+    """A task that may need locks."""
+    return Submission(id, "probe:Task", "normal:small", b"{}", locks=locks)
+
+
+async def test_a_submit_that_no_replica_has_fails_and_may_be_repeated(
+    pair: Pair, broker: Broker
+) -> None:
+    """Also the repetition, which writes nothing new, is not confirmed before the replica has it."""
+    pair.freeze()
+    for _ in range(2):
+        with pytest.raises(NotConfirmedError, match="1 submitted tasks: not confirmed by 1 rep"):
+            await broker.submit([task("a")])
+        broker.client.lane.reset()  # a new connection has written nothing
+    pair.thaw()
+    assert await broker.submit([task("a")]) == [False]
+    assert len((await broker.fetch("w", "small", 9))[0]) == 1
+
+
+async def test_locks_that_no_replica_has_are_not_granted(pair: Pair, broker: Broker) -> None:
+    """A fetch with a mutex fails and is given back, a hold is given back, an admit refuses."""
+    await broker.submit([task("a", MUTEX), task("b")])
+    (plain,) = [one for one in (await broker.fetch("w", "small", 2))[0] if one.id == "b"]
+    assert await broker.disown("w", "small", [plain]) == 1
+    pair.freeze()
+    with pytest.raises(NotConfirmedError, match="locks"):
+        await broker.fetch("w", "small", 2)
+    assert await broker.disown("w", "small", [plain]) == 1
+    with pytest.raises(NotConfirmedError, match="locks"):
+        await broker.hold("hold-1", MUTEX)
+    admitted, why = await broker.admit(plain, MUTEX)
+    assert not admitted and "did not confirm" in why
+    assert await broker.settle(plain, "back") == "OK"
+    pair.thaw()
+    for id in ("a", "b"):  # which need the same mutex now
+        ((one,), _) = await broker.fetch("w", "small", 2)
+        assert (one.id, one.used) == (id, 0)
+        assert await broker.settle(one, "done", b"{}") == "OK"
+
+
+async def test_what_needs_no_lock_goes_on_without_replicas(pair: Pair, broker: Broker) -> None:
+    """Tasks without structural locks are fetched, and settled, later and with a line in the log."""
+    await broker.submit([task("a")])
+    pair.freeze()
+    ((delivery,), _) = await broker.fetch("w", "small", 2)
+    assert await broker.settle(delivery, "done", b"{}") == "OK"

@@ -1,0 +1,182 @@
+"""Which server a process talks to: what the URL says, and who answers for the namespace now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from daemons import until
+from servers import RedisServer
+from topologies.cluster import Cluster
+from topologies.sentinel import Sentinels
+
+from nonet.errors import ConfigurationError, ServerUnreachableError
+from nonet.stores.broker import Broker
+from nonet.stores.redis import connect, connect_blocking, connect_sync
+from nonet.stores.submissions import Submission
+from nonet.stores.topology import read_place
+
+PREFIX = "{test}:"
+STREAM = f"{PREFIX}tasks:normal:small"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three nodes, of which one holds the namespace ``test``."""
+    with Cluster("test") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def sentinels() -> Iterator[Sentinels]:
+    """A master, two replicas, three sentinels."""
+    with Sentinels() as sentinels:
+        yield sentinels
+
+
+@asynccontextmanager
+async def open_broker(url: str, **options: Any) -> AsyncIterator[Broker]:
+    """A broker of the namespace ``test``."""
+    times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
+    broker = Broker(url, "test", **{**times, **options})
+    try:
+        yield broker
+    finally:
+        await broker.aclose()
+
+
+def task(id: str) -> Submission:
+    """A task that waits for nothing."""
+    return Submission(id, "probe:Task", "normal:small", b"{}")
+
+
+@pytest.mark.parametrize(
+    ("url", "plain", "shown"),
+    [
+        ("redis://h/3", "redis://h/3", "None"),
+        (
+            "redis+sentinel://u:p%40@a,b:1/svc/2",
+            "redis://u:p%40@a:26379/2",
+            "the Sentinels a:26379, b:1, service 'svc'",
+        ),
+        (
+            "rediss+sentinel://a/svc?ssl_ca_certs=ca.pem&sentinel_password=x",
+            "rediss://a:26379/0?ssl_ca_certs=ca.pem",
+            "the Sentinels a:26379, service 'svc'",
+        ),
+        ("redis+cluster://:p@[::1]:7,b", "redis://:p@[::1]:7/0", "the cluster ::1:7, b:6379, slot"),
+    ],
+)
+def test_a_url_names_a_server_or_who_knows_it(url: str, plain: str, shown: str) -> None:
+    """Login, database and options are of the server; who is asked for it is shown without them."""
+    place = read_place(url, PREFIX)
+    assert place.url == plain
+    assert str(place.finder).startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis+sentinel://a,b", "HOST:PORT/SERVICE/DATABASE"),
+        ("redis+sentinel://a/svc/x", "HOST:PORT/SERVICE/DATABASE"),
+        ("redis+cluster://a/1", "a cluster has one database"),
+        ("redis+magic://a", "must specify one of"),
+        ("http+cluster://a", "must specify one of"),
+        ("redis+cluster://a:x", "percent-encode"),
+        ("redis+cluster://:se@cret@a,b", "percent-encode"),
+        ("redis+cluster://:secret@a?socket_timeout=x", "Invalid value"),
+    ],
+)
+def test_a_url_that_names_none_is_refused(url: str, said: str) -> None:
+    """With what to write, and without the password."""
+    for make in (connect, connect_blocking, connect_sync):
+        with pytest.raises(ConfigurationError, match="NONET_REDIS_URL") as caught:
+            make(url, PREFIX)
+        assert said in str(caught.value) and "cret" not in str(caught.value)
+
+
+async def test_any_node_leads_to_the_one_with_the_namespace(cluster: Cluster) -> None:
+    """One of the others is named alone: the tasks are where they belong."""
+    (other, *_) = [node for node in cluster.nodes if node is not cluster.home]
+    async with open_broker(f"redis+cluster://127.0.0.1:{other.port}") as broker:
+        await broker.ping()
+        assert await broker.submit([task("from-another")]) == [True]
+    with cluster.client() as client:
+        assert client.exists(f"{PREFIX}t:from-another")
+
+
+async def test_a_node_of_a_cluster_says_which_url_to_write(cluster: Cluster) -> None:
+    """A plain URL of a node that has other keys does not work, and the error says what does."""
+    (other, *_) = [node for node in cluster.nodes if node is not cluster.home]
+    async with open_broker(other.url) as broker:
+        with pytest.raises(ConfigurationError, match=r"write redis\+cluster://"):
+            await broker.ping()
+
+
+async def test_a_plain_server_is_no_cluster(redis_server: RedisServer) -> None:
+    """The error says which URL to write."""
+    async with open_broker(f"redis+cluster://127.0.0.1:{redis_server.port}") as broker:
+        with pytest.raises(ConfigurationError, match="is no node of a cluster; write redis://"):
+            await broker.ping()
+
+
+async def test_nobody_runs_a_script_on_half_of_the_keys(cluster: Cluster) -> None:
+    """While the slot moves calls wait; the new node gets no key but by the move; then they end."""
+    async with open_broker(cluster.url) as broker:
+        await broker.submit([task(f"before-{n}") for n in range(20)])
+        move = cluster.begin_move()
+        move.keys(10)
+        with move.target.client() as target:
+            moved = set(target.scan_iter(f"{PREFIX}*"))
+        submitting = asyncio.create_task(broker.submit([task("meanwhile")]))
+        settled = asyncio.create_task(broker.scripts.run("presence", "", 30_000, "", "before-1"))
+        with move.source.client() as source:
+            refused = _asked(source)
+            await until(
+                lambda: _asked(source) > refused + 4,
+                "the calls are tried again",
+            )
+        with move.target.client() as target:
+            assert set(target.scan_iter(f"{PREFIX}*")) == moved
+        assert not submitting.done() and not settled.done()
+        for _ in move.batches(100):
+            pass
+        move.end()
+        assert await submitting == [True]
+        assert (await settled)[4] == 2
+        assert await broker.client.xlen(STREAM) == 21 + await broker.client.exists(
+            f"{PREFIX}t:from-another"
+        )
+
+
+def _asked(client: Any) -> int:
+    """How often a node has named the other one."""
+    return int(client.info("errorstats").get("errorstat_ASK", {}).get("count", 0))
+
+
+async def test_the_sentinels_name_what_they_know(sentinels: Sentinels) -> None:
+    """A service that no Sentinel knows is a mistake of the URL, and not waited for."""
+    async with open_broker(sentinels.url.replace("/nonet/", "/other/")) as broker:
+        with pytest.raises(ConfigurationError, match="no service 'other'; it knows nonet"):
+            await broker.ping()
+
+
+async def test_no_sentinel_is_a_server_that_does_not_answer() -> None:
+    """With the address of each that was asked."""
+    async with open_broker("redis+sentinel://127.0.0.1:1/nonet") as broker:
+        with pytest.raises(ServerUnreachableError, match=r"up; 127\.0\.0\.1:1: .*refused"):
+            await broker.ping()
+
+
+async def test_a_submit_waits_for_the_new_master(sentinels: Sentinels) -> None:
+    """The master is killed: a submit a moment later succeeds, by a script called again."""
+    async with open_broker(sentinels.url, confirm_replicas=2) as broker:
+        await broker.submit([task("before")])
+        old = sentinels.kill().port
+        broker.scripts.replicas = 0  # two replicas are no more
+        assert await broker.submit([task("before"), task("after")]) == [False, True]
+        assert sentinels.promoted(old).port != old
+        assert await broker.client.xlen(STREAM) == 2
