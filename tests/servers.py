@@ -70,6 +70,11 @@ class Server:
         return self._process.pid
 
     @property
+    def runs(self) -> bool:
+        """Whether it was started, and not ended since."""
+        return self._process is not None
+
+    @property
     def data(self) -> Path:
         """Where the server keeps its data."""
         return self._home / "data"
@@ -178,6 +183,11 @@ class RedisServer(Server):
     def url_for(self, command: str) -> str:
         """What a daemon or a client, by the name of its command, is given as its URL."""
         return self.url
+
+    @property
+    def nodes(self) -> list[RedisServer]:
+        """The servers that it consists of."""
+        return [self]
 
     @property
     def announcers(self) -> list[Callable[..., redis.Redis]]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from acceptance.site import no_variables
@@ -35,16 +36,18 @@ def _own_environment() -> Iterator[None]:
 
 @pytest.fixture
 def make_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeRig]:
-    """Builds a rig: ``make_rig("--maxmemory", "50mb", proxied=True)``."""
+    """Builds a rig: ``make_rig("--maxmemory", "50mb", proxied=True)``, or on `other` servers."""
     name = request.node.name.removeprefix("test_").replace("_", " ")
     scenario = (
         re.sub(r"\[(.*)\]", r" (\1)", name).replace("(full)", "").replace("full-", "").strip()
     )
     with ExitStack() as stack:
 
-        def make(*options: str, proxied: bool = False, **environment: str) -> Rig:
+        def make(
+            *options: str, proxied: bool = False, other: Any = None, **environment: str
+        ) -> Rig:
             server = stack.enter_context(
-                RedisServer(*ANNOUNCING, *options, environment=environment)
+                other or RedisServer(*ANNOUNCING, *options, environment=environment)
             )
             proxy = stack.enter_context(Proxy(server.port)) if proxied else None
             rig = Rig(scenario, tmp_path, server, proxy)

@@ -163,7 +163,7 @@ async def test_clients_killed_all_the_time(rig: Rig, scale: float) -> None:
                 await own.is_busy()
                 began = time.time()
                 while time.time() < began + scale:
-                    rig.site.redis.execute_command("CLIENT", "KILL", "TYPE", "normal")
+                    rig.kill_clients()
                     kills += 1
                     await asyncio.sleep(0.5)  # the pace of the fault
                 recovery = await own.goes_on(time.time())

@@ -1,11 +1,11 @@
-"""`AclServer`: a Redis whose users are those of ``docs/redis.md``, one for each kind of process."""
+"""`AclServer`: a Redis over TLS with the users of ``docs/redis.md``, one for each kind of process."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from servers import RedisServer
+from topologies.tls import TlsServer
 
 PASSWORD = "s3cret"
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"
@@ -24,7 +24,7 @@ def users(namespace: str) -> dict[str, list[str]]:
     return rules
 
 
-class AclServer(RedisServer):
+class AclServer(TlsServer):
     """Lets each process in as the user that its role has; whoever looks at it is the default user.
 
     Args:
@@ -46,7 +46,7 @@ class AclServer(RedisServer):
 
     def url_of(self, user: str) -> str:
         """Of one user."""
-        return f"redis://{user}:{PASSWORD}@127.0.0.1:{self.port}/0"
+        return f"rediss://{user}:{PASSWORD}@127.0.0.1:{self.port}/0?{self.query}"
 
     def start(self) -> None:
         """Users are no data: each start makes them anew."""

@@ -27,13 +27,13 @@ class Sentinels:
     """The servers of one service.
 
     Attributes:
-        servers: the data servers; the first begins as master.
+        nodes: the data servers; the first begins as master.
         sentinels: who watch them.
     """
 
     def __init__(self, *options: str) -> None:
         self._options = (*options, "--repl-diskless-sync-delay", "0", "--repl-timeout", "10")
-        self.servers: list[RedisServer] = []
+        self.nodes: list[RedisServer] = []
         self.sentinels: list[_SentinelServer] = []
         self._stack = ExitStack()
 
@@ -42,7 +42,7 @@ class Sentinels:
             master = stack.enter_context(RedisServer(*self._options))
             follow = ("--replicaof", f"127.0.0.1 {master.port}")
             replicas = [stack.enter_context(RedisServer(*self._options, *follow)) for _ in range(2)]
-            self.servers = [master, *replicas]
+            self.nodes = [master, *replicas]
             self.sentinels = [stack.enter_context(_SentinelServer(master.port)) for _ in range(3)]
             wait_until(self._is_whole, "every sentinel knows all servers and all others")
             self._stack = stack.pop_all()
@@ -71,7 +71,7 @@ class Sentinels:
     @property
     def master(self) -> RedisServer:
         """The server that leads."""
-        (found,) = [server for server in self.servers if server.port == self.port]
+        (found,) = [server for server in self.nodes if server.port == self.port]
         return found
 
     @property
@@ -106,9 +106,12 @@ class Sentinels:
         wait_until(self._agree_on_another(old), "the sentinels have another master")
         return self.master
 
-    def in_step(self) -> None:
-        """Wait until both replicas follow the master, and have all that it has."""
-        wait_until(self._follow, "two replicas are in step with the master")
+    def restore(self) -> None:
+        """Start who was killed, and wait until two replicas follow the master again."""
+        for server in self.nodes:
+            if not server.runs:
+                server.start()
+        wait_until(self._follow, "two replicas follow the master", seconds=60)
 
     def _agree_on_another(self, old: int) -> Any:
         def agree() -> bool:
@@ -126,10 +129,7 @@ class Sentinels:
         with suppress(redis.RedisError), self.master.client() as client:
             state = client.info("replication")
             followers = [state.get(f"slave{n}") or {} for n in range(2)]
-            return all(
-                one.get("state") == "online" and one["offset"] == state["master_repl_offset"]
-                for one in followers
-            )
+            return all(one.get("state") == "online" for one in followers)
         return False
 
     def _is_whole(self) -> bool:

@@ -1,0 +1,202 @@
+"""The same faults against other Redis than a single one, and the faults that only those have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acceptance.contention import scales
+from acceptance.site import LEASE, NAMESPACE
+from daemons import until
+from faults import test_kills, test_redis_dies
+from faults.conftest import MakeRig
+from faults.fault_tasks import FailsOnce, Family, Timed
+from faults.rig import ANNOUNCING, Load, Rig
+from faults.test_kills import Kills
+from faults.test_redis_dies import Crew, held
+from topologies.acl import AclServer
+from topologies.cluster import Cluster
+from topologies.sentinel import Sentinels
+from topologies.tls import Certificates, TlsServer
+from topologies.valkey import ValkeyServer
+
+from nonet import BaseTask
+
+
+def tls_cluster(home: Path) -> Cluster:
+    nodes = partial(TlsServer, certificates=Certificates(home))
+    return Cluster(NAMESPACE, *ANNOUNCING, make=nodes)
+
+
+TOPOLOGIES: dict[str, Callable[[Path], Any]] = {
+    "Valkey": lambda home: ValkeyServer(*ANNOUNCING),
+    "TLS, ACL": lambda home: AclServer(NAMESPACE, *ANNOUNCING),
+    "Sentinel": lambda home: Sentinels(*ANNOUNCING),
+    "Cluster": lambda home: Cluster(NAMESPACE, *ANNOUNCING),
+    "TLS Cluster": tls_cluster,
+    "Valkey Cluster": lambda home: Cluster(NAMESPACE, *ANNOUNCING, make=ValkeyServer),
+}
+# In each test run; Sentinel and Cluster have scenarios of their own there.
+SINGLE = ("Valkey", "TLS, ACL")
+Scenario = Callable[..., Awaitable[None]]
+CORE: dict[str, tuple[Scenario, Any]] = {
+    "workers killed": (
+        test_kills.test_workers_killed_every_second,
+        Kills(600, 0.2, 3, 15, 2.0),
+    ),
+    "workers frozen": (test_kills.test_workers_frozen_beyond_their_lease, 2),
+    "leaders killed": (test_kills.test_leaders_killed_every_two_seconds, 6),
+    "flushed": (test_redis_dies.test_flushed_every_three_seconds, 3),
+    "clients killed": (test_redis_dies.test_clients_killed_all_the_time, 5),
+}
+# A failover or a migration may cut off a beat, whatever it costs: the lease is then over.
+AFTERWARDS = 15.0
+# Of a task that had ended just before its server died nobody may know it.
+LAST_MOMENT = 2.0
+
+
+def mixed(n: int) -> BaseTask:
+    """One of each kind in turn: plain, under a mutex, with a retry, with a group."""
+    kinds = (Timed(0.05), held(2 * n + 1), FailsOnce(), Family(f"family-{n}", 2))
+    return kinds[n % len(kinds)]
+
+
+def every_fifth(n: int) -> float:
+    """A short delay for some of them."""
+    return 0.3 if n % 5 == 0 else 0.0
+
+
+def crew(rig: Rig, load: Load) -> Crew:
+    """Two workers and a scheduler, which need not live for ever."""
+    return Crew(rig, rig.workers(2, slots=10), rig.site.scheduler(), load)
+
+
+async def families_reported(rig: Rig) -> None:
+    """Wait until every group that an owed parent has spawned was called back."""
+    events = rig.site.journal("start")
+    parents = {event.id for event in events if event.task == "Family"} & rig.owed
+    await until(
+        lambda: len(_names(rig)) >= len(parents),
+        f"the callbacks of {len(parents)} groups have run",
+    )
+
+
+def _names(rig: Rig) -> set[str]:
+    return {event.details["name"] for event in rig.site.journal("start", task="Report")}
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [pytest.param(name, marks=() if name in SINGLE else pytest.mark.soak) for name in TOPOLOGIES],
+)
+async def test_core(make_rig: MakeRig, tmp_path: Path, topology: str) -> None:
+    """Locks, delays, retries and groups survive a killed worker and killed connections."""
+    rig = make_rig(other=TOPOLOGIES[topology](tmp_path))
+    async with rig.site.app() as app:
+        load = Load(rig, app, mixed, later=every_fifth)
+        own = crew(rig, load)
+        async with load.running():
+            await own.is_busy()
+            await asyncio.to_thread(own.fleet.kill_one)
+            rig.kill_clients()
+            recovery = await own.goes_on(time.time())
+        await rig.settles(rig.owed)
+        await families_reported(rig)
+        await rig.judge("SIGKILL of a worker, CLIENT KILL", recovery=recovery, within=10)
+    if isinstance(rig.server, AclServer):
+        assert rig.server.denials() == set()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("scenario", CORE)
+async def test_same_faults(make_rig: MakeRig, tmp_path: Path, topology: str, scenario: str) -> None:
+    """What holds on a single Redis holds on every other."""
+    fault, scale = CORE[scenario]
+    await fault(make_rig(other=TOPOLOGIES[topology](tmp_path)), scale)
+
+
+@pytest.mark.parametrize(
+    ("how", "confirmed", "rounds"),
+    [
+        pytest.param("killed", 1, 1, id="killed, confirmed"),
+        pytest.param("killed", 1, 5, id="full-killed, confirmed", marks=pytest.mark.soak),
+        pytest.param("killed", 0, 5, id="full-killed", marks=pytest.mark.soak),
+        pytest.param("asked", 2, 5, id="full-asked, confirmed by all", marks=pytest.mark.soak),
+        pytest.param("asked", 1, 5, id="full-asked, confirmed by one", marks=pytest.mark.soak),
+        pytest.param("asked", 0, 5, id="full-asked", marks=pytest.mark.soak),
+    ],
+)
+async def test_failover(make_rig: MakeRig, how: str, confirmed: int, rounds: int) -> None:
+    """Another master under load: what replicas have confirmed is not lost, and all go on soon."""
+    sentinels = Sentinels(*ANNOUNCING)
+    rig = make_rig(other=sentinels)
+    rig.site.settings["NONET_CONFIRM_REPLICAS"] = str(confirmed)
+    is_safe = confirmed > (how == "asked")
+    async with rig.site.app(confirm_replicas=confirmed) as app:
+        load = Load(rig, app, mixed, later=every_fifth)
+        own = crew(rig, load)
+        recoveries, unsure = [], set[str]()
+        async with load.running():
+            for _ in range(rounds):
+                await asyncio.to_thread(sentinels.restore)
+                await own.is_busy()
+                began = time.time()
+                promoted = await asyncio.to_thread(replace_master, sentinels, how)
+                recoveries.append(await own.goes_on(promoted))
+                unsure |= ended_between(rig, began - LAST_MOMENT, promoted + LAST_MOMENT)
+        if is_safe:
+            await rig.settles(rig.owed)
+            await families_reported(rig)
+        await rig.judge(
+            f"{rounds} x master {how}, {confirmed} of 2 replicas confirm",
+            recovery=max(recoveries),
+            within=AFTERWARDS,
+            may_end_again=unsure,
+            may_lose=not is_safe,
+        )
+
+
+def replace_master(sentinels: Sentinels, how: str) -> float:
+    """When there is another one (Unix seconds)."""
+    old = sentinels.port
+    sentinels.kill() if how == "killed" else sentinels.fail_over()
+    sentinels.promoted(old)
+    return time.time()
+
+
+def ended_between(rig: Rig, start: float, end: float) -> set[str]:
+    """What ended in that time for the first time."""
+    return {id for id in rig.settled.ids() if start <= rig.settled.first(id) <= end}
+
+
+@scales(1, 5)
+async def test_slot_moves(make_rig: MakeRig, scale: int) -> None:
+    """The namespace moves to another node, for longer than leases last: nothing is lost."""
+    cluster = Cluster(NAMESPACE, *ANNOUNCING)
+    rig = make_rig(other=cluster)
+    async with rig.site.app() as app:
+        load = Load(rig, app, mixed, later=every_fifth)
+        own = crew(rig, load)
+        recoveries, moved = [], 0
+        async with load.running():
+            for _ in range(scale):
+                await own.is_busy()
+                move = cluster.begin_move()
+                moved += await asyncio.to_thread(move.keys, 100)
+                await asyncio.sleep(1.5 * LEASE)  # the fault itself: half of it is here, half there
+                moved += await asyncio.to_thread(lambda m=move: sum(m.batches(20)))
+                await asyncio.to_thread(move.end)
+                recoveries.append(await own.goes_on(time.time()))
+        await rig.settles(rig.owed)
+        await families_reported(rig)
+        await rig.judge(
+            f"{scale} x slot moved ({moved} keys) in more than a lease",
+            recovery=max(recoveries),
+            within=LEASE + AFTERWARDS,
+        )
