@@ -78,7 +78,7 @@ def task(id: str, locks: str = "") -> Submission:
 async def test_a_submit_that_no_replica_has_fails_and_may_be_repeated(
     pair: Pair, broker: Broker
 ) -> None:
-    """Also the repetition, which writes nothing new, is not confirmed before the replica has it."""
+    """Also the repetition, of a task that is known by then, fails until the replica has it."""
     pair.freeze()
     for _ in range(2):
         with pytest.raises(NotConfirmedError, match="1 submitted tasks: not confirmed by 1 rep"):
@@ -116,3 +116,14 @@ async def test_what_needs_no_lock_goes_on_without_replicas(pair: Pair, broker: B
     pair.freeze()
     ((delivery,), _) = await broker.fetch("w", "small", 2)
     assert await broker.settle(delivery, "done", b"{}") == "OK"
+
+
+async def test_a_script_that_writes_nothing_is_not_confirmed_for_that(
+    pair: Pair, broker: Broker
+) -> None:
+    """It has found its work done, by a call whose reply was lost and which no replica has."""
+    pair.freeze()
+    await broker.client.set("{test}:other", 1)
+    broker.client.lane.reset()
+    answer, is_safe = await broker.scripts.run_confirmed("presence", "", 30_000, "", "a")
+    assert (answer[4], is_safe) == (0, False)
