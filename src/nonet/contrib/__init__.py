@@ -1,1 +1,1 @@
-"""What ties Nonet to other packages; each module needs an extra, as ``nonet[fastapi]``."""
+"""What nobody needs who does not ask for it: ties to other packages, and a canary task."""

@@ -1,0 +1,286 @@
+{{/* The beginning of all names. 44 characters, so that the rest has room within 63. */}}
+{{- define "nonet.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 44 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 44 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 44 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels by which the pods of the release are found: they never change. */}}
+{{- define "nonet.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "nonet.labels" -}}
+{{ include "nonet.selector" . }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "nonet.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A value as an environment variable has it: Helm would write a million as 1e+06. */}}
+{{- define "nonet.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
+{{- end -}}
+
+{{/* The pools that are wanted, with their defaults: name → pool. */}}
+{{- define "nonet.pools" -}}
+{{- $pools := dict -}}
+{{- range $name, $pool := .Values.workers -}}
+{{- $merged := mustMergeOverwrite (deepCopy $.Values.workerDefaults) (deepCopy $pool) -}}
+{{- if $merged.enabled -}}{{- $_ := set $pools $name $merged -}}{{- end -}}
+{{- end -}}
+{{- toJson $pools -}}
+{{- end -}}
+
+{{/* The first of these references that names a secret: a list, most particular first. */}}
+{{- define "nonet.secret" -}}
+{{- $found := dict -}}
+{{- range . -}}{{- if and .name (not $found) -}}{{- $found = . -}}{{- end -}}{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- define "nonet.bundledSecret" -}}
+{{- default (printf "%s-redis" (include "nonet.fullname" .)) .Values.redis.bundled.existingSecret -}}
+{{- end -}}
+
+{{/* Secrets of a component, as the settings that they fill → reference. Takes root and secrets. */}}
+{{- define "nonet.secrets" -}}
+{{- $values := .root.Values -}}
+{{- $own := default dict .secrets -}}
+{{- $redis := list (default dict $own.redis) $values.redis.secret -}}
+{{- if $values.redis.bundled.enabled -}}
+{{- $redis = append $redis (dict "name" (include "nonet.bundledSecret" .root) "key" "redis-url") -}}
+{{- end -}}
+{{- dict
+  "REDIS_URL" (include "nonet.secret" $redis | fromJson)
+  "DB_URL" (include "nonet.secret" (list (default dict $own.database) $values.database.secret) | fromJson)
+  "SIGNING_KEYS" (include "nonet.secret" (list (default dict $own.signing) $values.signing.secret) | fromJson)
+  | toJson -}}
+{{- end -}}
+
+{{/* Modules with tasks; all daemons know the canary. */}}
+{{- define "nonet.tasks" -}}
+{{- $tasks := .Values.tasks -}}
+{{- if .Values.canary.enabled -}}{{- $tasks = append $tasks "nonet.contrib.canary" -}}{{- end -}}
+{{- join "," ($tasks | uniq) -}}
+{{- end -}}
+
+{{/*
+Environment of a container. Takes root, secrets (as of nonet.secrets), settings (a list of mappings, the
+last wins), own (settings that the chart makes), extraEnv.
+*/}}
+{{- define "nonet.env" -}}
+{{- $env := dict "NONET_STATE_DIR" "/var/lib/nonet" -}}
+{{- with include "nonet.tasks" .root -}}{{- $_ := set $env "NONET_TASKS" . -}}{{- end -}}
+{{- range .settings -}}
+{{- range $name, $value := . -}}
+{{- $_ := set $env (printf "NONET_%s" $name) (include "nonet.text" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $value := .own -}}
+{{- $_ := set $env (printf "NONET_%s" $name) (include "nonet.text" $value) -}}
+{{- end -}}
+{{- range $setting, $secret := .secrets -}}
+{{- if $secret -}}
+{{- $_ := set $env (printf "NONET_%s_FILE" $setting) (printf "/etc/nonet/secrets/%s" ($setting | lower | replace "_" "-")) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not .secrets.REDIS_URL) .root.Values.redis.url (hasKey .secrets "REDIS_URL") -}}
+{{- $_ := set $env "NONET_REDIS_URL" .root.Values.redis.url -}}
+{{- end -}}
+{{- range $name, $value := $env }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- with concat .root.Values.extraEnv (default list .extraEnv) }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "nonet.envFrom" -}}
+{{- with concat .root.Values.extraEnvFrom (default list .extraEnvFrom) -}}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{/* What all our containers mount. Takes root and secrets. */}}
+{{- define "nonet.mounts" -}}
+- {name: tmp, mountPath: /tmp}
+- {name: state, mountPath: /var/lib/nonet}
+- {name: secrets, mountPath: /etc/nonet/secrets, readOnly: true}
+{{- if and .root.Values.redis.tlsSecretName (hasKey .secrets "REDIS_URL") }}
+- {name: redis-tls, mountPath: /etc/nonet/redis-tls, readOnly: true}
+{{- end }}
+{{- if and .root.Values.database.tlsSecretName .secrets.DB_URL }}
+- {name: db-tls, mountPath: /etc/nonet/db-tls, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{/* And the volumes for that. Takes root, secrets, tmpSize and stateSize. */}}
+{{- define "nonet.volumes" -}}
+- name: tmp
+  emptyDir: {sizeLimit: {{ .tmpSize }}}
+- name: state
+  emptyDir: {sizeLimit: {{ .stateSize }}}
+- name: secrets
+  projected:
+    defaultMode: 0440
+    {{- $sources := list }}
+    {{- range $setting, $secret := .secrets }}
+    {{- if $secret }}
+    {{- $item := dict "key" $secret.key "path" ($setting | lower | replace "_" "-") }}
+    {{- $sources = append $sources (dict "secret" (dict "name" $secret.name "items" (list $item))) }}
+    {{- end }}
+    {{- end }}
+    sources:
+      {{- toYaml $sources | nindent 6 }}
+{{- if and .root.Values.redis.tlsSecretName (hasKey .secrets "REDIS_URL") }}
+- name: redis-tls
+  secret: {secretName: {{ .root.Values.redis.tlsSecretName }}, defaultMode: 0440}
+{{- end }}
+{{- if and .root.Values.database.tlsSecretName .secrets.DB_URL }}
+- name: db-tls
+  secret: {secretName: {{ .root.Values.database.tlsSecretName }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
+{{/* The beginning of each pod's spec of ours. Takes root and serviceAccountName. */}}
+{{- define "nonet.pod" -}}
+serviceAccountName: {{ .serviceAccountName }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The beginning of each container of ours. */}}
+{{- define "nonet.container" -}}
+image: {{ include "nonet.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  {{- toYaml .Values.securityContext | nindent 2 }}
+{{- end -}}
+
+{{/* Port and probes of a daemon. */}}
+{{- define "nonet.probes" -}}
+ports:
+  - {name: metrics, containerPort: {{ .Values.metricsPort }}, protocol: TCP}
+startupProbe:
+  httpGet: {path: /livez, port: metrics}
+  {{- toYaml .Values.probes.startup | nindent 2 }}
+livenessProbe:
+  httpGet: {path: /livez, port: metrics}
+  {{- toYaml .Values.probes.liveness | nindent 2 }}
+readinessProbe:
+  httpGet: {path: /readyz, port: metrics}
+  {{- toYaml .Values.probes.readiness | nindent 2 }}
+{{- end -}}
+
+{{/* Where a pod runs. Takes component (its values), affinity (if it has none of its own) and labels. */}}
+{{- define "nonet.placement" -}}
+{{- with .component.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with default .affinity .component.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .component.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- $labels := .labels }}
+{{- with .component.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{- toYaml (merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" $labels))) | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- with .component.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Takes component (its values), root, name (of what it is for). */}}
+{{- define "nonet.serviceAccountName" -}}
+{{- with .component.serviceAccount -}}
+{{- if .name -}}{{ .name }}{{- else if .create -}}{{ $.name }}{{- else -}}default{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Rules of a NetworkPolicy to one kind of server. Takes to, ports and protocols. */}}
+{{- define "nonet.egress" -}}
+{{- if .ports }}
+- ports:
+    {{- range $port := .ports }}
+    {{- range $protocol := $.protocols }}
+    - {port: {{ $port }}, protocol: {{ $protocol }}}
+    {{- end }}
+    {{- end }}
+  {{- with .to }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* What a schema cannot say. */}}
+{{- define "nonet.validate" -}}
+{{- $pools := include "nonet.pools" . | fromJson -}}
+{{- if not $pools -}}{{- fail "workers: no pool is enabled; enable at least one" -}}{{- end -}}
+{{- with .Values.redis -}}
+{{- $ways := list -}}
+{{- if .secret.name -}}{{- $ways = append $ways "redis.secret" -}}{{- end -}}
+{{- if .url -}}{{- $ways = append $ways "redis.url" -}}{{- end -}}
+{{- if .bundled.enabled -}}{{- $ways = append $ways "redis.bundled" -}}{{- end -}}
+{{- if not $ways -}}
+{{- fail "redis: there is none; name a Secret in redis.secret.name, set redis.url, or for a trial redis.bundled.enabled=true" -}}
+{{- end -}}
+{{- if gt (len $ways) 1 -}}
+{{- fail (printf "redis: %s are set; choose one" (join " and " $ways)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.config -}}
+{{- $ways := list -}}
+{{- if .files -}}{{- $ways = append $ways "config.files" -}}{{- end -}}
+{{- if .existingConfigMap -}}{{- $ways = append $ways "config.existingConfigMap" -}}{{- end -}}
+{{- if .git.url -}}{{- $ways = append $ways "config.git" -}}{{- end -}}
+{{- if gt (len $ways) 1 -}}
+{{- fail (printf "config: %s are set; choose one" (join " and " $ways)) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $pool := $pools -}}
+{{- $autoscaling := $pool.autoscaling -}}
+{{- if gt (int $autoscaling.min) (int $autoscaling.max) -}}
+{{- fail (printf "workers.%s.autoscaling: min (%v) is more than max (%v)" $name $autoscaling.min $autoscaling.max) -}}
+{{- end -}}
+{{- if and (eq $autoscaling.type "hpa") (lt (int $autoscaling.min) 1) -}}
+{{- fail (printf "workers.%s.autoscaling: a HorizontalPodAutoscaler keeps at least one pod; set min to 1, or type to keda" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

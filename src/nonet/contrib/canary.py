@@ -1,0 +1,30 @@
+"""A task that does nothing but end: whether a deployment runs any, asked with ``helm test``.
+
+It is not registered by itself; ``NONET_TASKS=nonet.contrib.canary`` (or ``--tasks``) does so, for
+workers and for who submits it.
+
+Example:
+    $ task-run submit canary:Canary --label size=large --start-by 60 --wait 60
+    "worker-large-6c5d"
+"""
+
+from __future__ import annotations
+
+import socket
+
+from nonet.task import BaseTask, Priority, Size
+
+__all__ = ["Canary"]
+
+
+class Canary(BaseTask):
+    """Returns the host name of the worker that ran it.
+
+    It goes before other work, and takes no lock; the label ``size`` chooses the workers.
+    """
+
+    priority = Priority.REALTIME
+    size = Size.SMALL
+
+    async def execute(self) -> str:
+        return socket.gethostname()
