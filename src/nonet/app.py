@@ -18,7 +18,7 @@ from nonet.explanation import HANDED_OVER_WITHIN, Explanation
 from nonet.injection import Injector, load_entry_points
 from nonet.locks import BaseLock, encode_locks
 from nonet.loop import in_own_thread
-from nonet.registry import Registry, vos_from_entry_points
+from nonet.registry import Registry, TaskClass, vos_from_entry_points
 from nonet.service import who
 from nonet.settings import Settings, load_settings
 from nonet.stores.broker import Broker, Waits
@@ -39,6 +39,7 @@ from nonet.worker.closing import RowCloser
 # Imported by whoever asks for them: a submitter needs neither a worker nor a scheduler nor SQL.
 if TYPE_CHECKING:
     from nonet.doctor import Diagnosis
+    from nonet.health import Reached
     from nonet.hooks import Hook
     from nonet.interactive import Debugger
     from nonet.scheduler.scheduler import Scheduler
@@ -325,6 +326,18 @@ class Nonet:
         is_made_on_demand = url.startswith("sqlite")
         return "" if state is Schema.ABSENT and is_made_on_demand else str(state)
 
+    def _sql_for_probes(self) -> Reached | None:
+        """Whether SQL answers, if somebody may ask; a file of this machine needs no probe."""
+        if not self.settings.metrics_port or not self.settings.db_url.get_secret_value():
+            return None
+
+        from nonet.health import Reached
+
+        async def ping() -> None:
+            await (await self.dead_letters()).ping()
+
+        return Reached("SQL", ping)
+
     def injector(self) -> Injector:
         """A new injector over `dependency_overrides`; close it when the process ends."""
         return Injector(self.dependency_overrides)
@@ -375,6 +388,7 @@ class Nonet:
             injector,
             settler,
             version("nonet"),
+            self._sql_for_probes() if any(map(_needs_sql, self.registry)) else None,
         )
         return Worker(parts, size, concurrency, isolation)
 
@@ -388,6 +402,7 @@ class Nonet:
         """
         from nonet.hooks import startup_hooks
         from nonet.overflow import overflow_hooks
+        from nonet.scheduler.census import Census
         from nonet.scheduler.configuration import ConfigurationLoop, check
         from nonet.scheduler.demand import DemandLoop
         from nonet.scheduler.lost import LostWorkers
@@ -399,6 +414,7 @@ class Nonet:
         from nonet.scheduler.scheduler import Scheduler, SchedulerParts
         from nonet.scheduler.startup import StartUp
         from nonet.sources import open_source
+        from nonet.stores.figures import Measures
         from nonet.stores.leadership import Leadership
         from nonet.stores.publication import Publication
         from nonet.worker.worker import slots_of
@@ -417,6 +433,14 @@ class Nonet:
             self.admission,
             Publication(self.broker.client, namespace),
             periodic.adopt,
+        )
+        # A waiting task is looked at after so long at the latest: its pause is half as long again.
+        ahead = 1.5 * settings.lock_recheck_max
+        census = Census(
+            lambda: Measures(self.broker.client, namespace, ahead),
+            self.dead_letters,
+            settings.may_have_sql,
+            self.registry.versions(),
         )
         parts = SchedulerParts(
             settings,
@@ -441,6 +465,8 @@ class Nonet:
                 ).tick,
                 "old dead letters": Retention(self.dead_letters, settings.dlq_retention).tick,
             },
+            census=census if settings.metrics_port else None,
+            sql=self._sql_for_probes(),
         )
         return Scheduler(parts)
 
@@ -564,6 +590,11 @@ class Nonet:
         server = open_embedded(self.settings.state_dir)
         self._closing.push_async_callback(asyncio.to_thread, server.close)
         return server.url
+
+
+def _needs_sql(task_class: TaskClass) -> bool:
+    """Whether tasks of a class may have rows, as far as the class says."""
+    return task_class.cls.dlq_eligible or task_class.cls.durable
 
 
 def _make_database(url: str) -> Database:

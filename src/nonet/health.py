@@ -1,4 +1,4 @@
-"""What a daemon tells probes of itself: ``/livez`` and ``/readyz``, over HTTP.
+"""What a daemon tells of itself over HTTP: ``/livez`` and ``/readyz``, metrics, and more.
 
 The server has threads of its own, so that a blocked event loop is told, and never hides the answer.
 """
@@ -12,15 +12,17 @@ import math
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from socketserver import TCPServer
-from typing import Any
+from typing import Any, Protocol
 
-from nonet.errors import ConfigurationError
+from nonet.errors import ConfigurationError, NonetError
+from nonet.telemetry.metrics import Sample, Samples
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,9 @@ _MOST_CONNECTIONS = 32
 # A thread whose connection is cut off ends at once, unless it is stuck elsewhere.
 _GIVE_WAY_SECONDS = 1.0
 _POLL_SECONDS = 0.1
+# Of something else that a daemon uses: how long it may take to answer, and how often it is asked.
+_ASK_SECONDS = 5.0
+_ASK_EVERY_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,71 @@ class Report:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent for a path."""
+
+    content: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = "application/json"
+
+    @classmethod
+    def json(cls, body: Mapping[str, Any], *, is_fine: bool = True) -> Answer:
+        """One line of JSON; 503 if something is not as it should be."""
+        status = HTTPStatus.OK if is_fine else HTTPStatus.SERVICE_UNAVAILABLE
+        return cls(json.dumps(body, default=str).encode() + b"\n", status)
+
+
+Page = Callable[[str], Answer]
+"""Answers a path, given the header ``Accept``; called in a thread, where it must not wait."""
+
+
+class Observed(Protocol):
+    """A daemon as `answering_probes` sees it; all is asked in a thread and waits for nothing."""
+
+    def report(self) -> Report:
+        """Whether it can do its work, for ``/readyz``."""
+
+    def stuck(self) -> Sequence[str]:
+        """Why it makes no progress although its event loop goes round, for ``/livez``."""
+
+    def samples(self) -> Samples:
+        """Its metrics, see `nonet.telemetry.metrics.METRICS`."""
+
+    def pages(self) -> Mapping[str, Page]:
+        """What it answers beside probes and metrics, by path."""
+
+
+def never_stuck() -> Sequence[str]:
+    """Of a daemon that has nothing but its event loop."""
+    return ()
+
+
+class Reached:
+    """Whether something that a daemon uses answers, as it did when it was asked last.
+
+    Args:
+        name: for people.
+        ask: raises if it does not answer.
+    """
+
+    def __init__(self, name: str, ask: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._ask = ask
+        self.problem = f"{name} has not been asked yet"
+
+    async def look(self) -> float:
+        """Ask once; returns the seconds until the next time."""
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                await self._ask()
+        except (NonetError, TimeoutError) as error:
+            self.problem = f"{self._name}: {error or 'no answer'}"
+            return _ASK_AGAIN_SECONDS
+        self.problem = ""
+        return _ASK_EVERY_SECONDS
+
+
 class Health:
     """Answers probes while its ``async with`` block runs.
 
@@ -58,6 +128,8 @@ class Health:
         host: address to listen on.
         port: 0 takes any that is free: see `port`.
         report: asked for each ``/readyz``, in a thread; it must not wait for anything.
+        stuck: asked for each ``/livez``: why the process makes no progress, if it does not.
+        pages: what else is answered, by path.
         live_seconds: for how long the event loop may be blocked before ``/livez`` fails.
         ready_seconds: and before ``/readyz`` does.
 
@@ -74,12 +146,20 @@ class Health:
         port: int,
         report: Callable[[], Report],
         *,
+        stuck: Callable[[], Sequence[str]] = never_stuck,
+        pages: Mapping[str, Page] | None = None,
         live_seconds: float = LIVE_SECONDS,
         ready_seconds: float = READY_SECONDS,
     ) -> None:
         self.port = port
         self._host = host
         self._report = report
+        self._stuck = stuck
+        self._pages: Mapping[str, Page] = {
+            "/livez": lambda _: self._live(),
+            "/readyz": lambda _: self._ready(),
+            **(pages or {}),
+        }
         self._live_seconds = live_seconds
         self._ready_seconds = ready_seconds
         self._beat_at = time.monotonic()
@@ -106,7 +186,7 @@ class Health:
             daemon=True,
         )
         self._thread.start()
-        logger.info("health on http://%s:%d/livez and /readyz", self._host, self.port)
+        logger.info("health on http://%s:%d: %s", self._host, self.port, self._paths)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -126,21 +206,41 @@ class Health:
             self._beat_at = time.monotonic()
             await asyncio.sleep(_BEAT_SECONDS)
 
-    def _answer(self, path: str) -> tuple[HTTPStatus, dict[str, Any]]:
+    @property
+    def is_ready(self) -> bool:
+        """What ``/readyz`` says."""
+        return self._ready().status is HTTPStatus.OK
+
+    @property
+    def _paths(self) -> str:
+        *others, last = self._pages
+        return f"{', '.join(others)} and {last}"
+
+    def _answer(self, path: str, accept: str) -> Answer:
+        page = self._pages.get(path)
+        if page is None:
+            body = json.dumps({"error": f"there are {self._paths}"}).encode() + b"\n"
+            return Answer(body, HTTPStatus.NOT_FOUND)
+        return page(accept)
+
+    def _live(self) -> Answer:
         silent = time.monotonic() - self._beat_at
-        if path == "/livez":
-            is_live = silent <= self._live_seconds
-            body: dict[str, Any] = {"live": is_live, "blocked_seconds": round(silent, 1)}
-            return _status(is_live), body
-        if path != "/readyz":
-            return HTTPStatus.NOT_FOUND, {"error": "there are /livez and /readyz"}
+        reasons = list(self._stuck())
+        if silent > self._live_seconds:
+            reasons.append(f"the event loop has been blocked for {silent:.0f} s")
+        body = {"live": not reasons, "blocked_seconds": round(silent, 1), "reasons": reasons}
+        return Answer.json(body, is_fine=not reasons)
+
+    def _ready(self) -> Answer:
+        silent = time.monotonic() - self._beat_at
         found = self._asked()
         reasons = list(found.reasons)
         is_at_work = silent <= self._ready_seconds
         if not is_at_work:
             reasons.append(f"the event loop has been blocked for {silent:.0f} s")
         is_ready = found.ready and is_at_work
-        return _status(is_ready), {"ready": is_ready, "reasons": reasons, **found.details}
+        body = {"ready": is_ready, "reasons": reasons, **found.details}
+        return Answer.json(body, is_fine=is_ready)
 
     def _asked(self) -> Report:
         try:
@@ -151,22 +251,31 @@ class Health:
 
 
 @asynccontextmanager
-async def answering_probes(
-    host: str, port: int, report: Callable[[], Report]
-) -> AsyncIterator[None]:
-    """`Health` as the settings of a daemon ask for it; port 0: none."""
+async def answering_probes(host: str, port: int, daemon: Observed) -> AsyncIterator[None]:
+    """`Health` and the metrics of a daemon, as its settings ask for them; port 0: none."""
     if not port:
         yield
         return
-    async with Health(host, port, report):
+    # Here, as it costs a daemon without a port nothing.
+    from nonet.telemetry.exposition import Exposition
+
+    def read() -> Iterator[Sample]:
+        yield "nonet_build_info", (version("nonet"),), 1.0
+        yield "nonet_ready", (), float(health.is_ready)
+        yield from daemon.samples()
+
+    def metrics(accept: str) -> Answer:
+        content, content_type = exposition.render(accept)
+        return Answer(content, content_type=content_type)
+
+    exposition = Exposition(read)
+    pages = {"/metrics": metrics, **daemon.pages()}
+    health = Health(host, port, daemon.report, stuck=daemon.stuck, pages=pages)
+    async with health:
         yield
 
 
-def _status(is_fine: bool) -> HTTPStatus:
-    return HTTPStatus.OK if is_fine else HTTPStatus.SERVICE_UNAVAILABLE
-
-
-_Answer = Callable[[str], tuple[HTTPStatus, dict[str, Any]]]
+_Answers = Callable[[str, str], Answer]
 
 
 class _Server(ThreadingHTTPServer):
@@ -180,7 +289,7 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 2 * _MOST_CONNECTIONS
 
-    def __init__(self, host: str, port: int, answer: _Answer) -> None:
+    def __init__(self, host: str, port: int, answer: _Answers) -> None:
         self.answer = answer
         # Each connection that has a thread, the oldest first, and when it is cut off; infinite: it
         # was, and its thread is about to end.
@@ -247,15 +356,21 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        status, body = self.server.answer(self.path.partition("?")[0])
-        content = json.dumps(body, default=str).encode() + b"\n"
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
+        path, accept = self.path.partition("?")[0], self.headers.get("Accept", "")
+        try:
+            answer = self.server.answer(path, accept)
+        except Exception:
+            logger.exception("%s failed", path)
+            answer = Answer(
+                b"failed, see the log\n", HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain"
+            )
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.content)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content)
+            self.wfile.write(answer.content)
 
     do_HEAD = do_GET
 

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _SETTLE_SECONDS = 0.05
 _STOP_SECONDS = 1.0
+# So late no thread is that only waits for its turn.
+_STUCK_SECONDS = 60.0
 _NEVER = float("inf")
 _OVERDUE = "the lease could not be renewed in time"
 
@@ -73,6 +75,7 @@ class Watchdog:
 
     Attributes:
         renewed_at: monotonic time before the last beat that Redis answered.
+        losses: how many leases were lost.
     """
 
     def __init__(
@@ -92,8 +95,12 @@ class Watchdog:
         self._held: dict[str, _Held] = {}
         self._stopping = False
         self.renewed_at = -_NEVER
+        self.losses = 0
+        self._counting = threading.Lock()
         self._last_beat = 0.0
         self._next_beat = 0.0
+        # When the thread that beats is to wake, infinite while it is awake.
+        self._due = _NEVER
         self._beats, self._deadlines = _Sleep(), _Sleep()
         self._thread = threading.Thread(target=self._run, name="nonet-watchdog", daemon=True)
         self._enforcer = threading.Thread(
@@ -160,6 +167,16 @@ class Watchdog:
         """Whether others have to believe that this process is alive."""
         return time.monotonic() < self.renewed_at + self._trusted_for
 
+    def stuck(self) -> str:
+        """Why nobody keeps the leases alive, or empty. That Redis is silent is no reason."""
+        for thread in (self._thread, self._enforcer):
+            if thread.ident is not None and not thread.is_alive() and not self._stopping:
+                return f"the thread {thread.name} has ended"
+        late = time.monotonic() - self._due
+        if late > _STUCK_SECONDS:
+            return f"the watchdog has not come round for {late:.0f} s"
+        return ""
+
     def beat_soon(self) -> None:
         """Renew now: something may have happened to the leases. From any thread."""
         self._next_beat = 0.0
@@ -167,7 +184,10 @@ class Watchdog:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._beats.until_time(self._next_beat_time())
+            next_beat = self._next_beat_time()
+            self._due = max(time.monotonic(), next_beat)
+            self._beats.until_time(next_beat)
+            self._due = _NEVER  # a beat takes as long as Redis is silent
             if not self._stopping and time.monotonic() >= self._next_beat_time():
                 self._try_beat()
 
@@ -222,6 +242,8 @@ class Watchdog:
     def _lose(self, item: _Held, reason: str) -> None:
         # A settle may have dropped it meanwhile; then nothing was lost.
         if self._held.pop(item.lease.key, None) is not None:
+            with self._counting:
+                self.losses += 1
             item.on_lost(reason)  # first: whoever asks meanwhile must not believe that it holds
             logger.warning("task %s: %s", item.lease.id, reason)
 

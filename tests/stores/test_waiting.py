@@ -589,4 +589,4 @@ async def test_nothing_is_left_of_waiting(queue: Queue) -> None:
     await queue.tick()
     left = {key.decode() async for key in queue.redis.scan_iter("{test}:*")}
     kinds = {key.removeprefix("{test}:").partition(":")[0] for key in left}
-    assert kinds <= {"tasks", "woken", "fence", "epoch", "idle", "r", "wake", "workers"}
+    assert kinds <= {"tasks", "woken", "fence", "epoch", "idle", "r", "wake", "workers", "counters"}

@@ -9,15 +9,16 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from daemons import until
 
 from nonet import health as module
-from nonet.errors import ConfigurationError
-from nonet.health import Health, Report, answering_probes
+from nonet.errors import ConfigurationError, ServerUnreachableError
+from nonet.health import Answer, Health, Page, Reached, Report, answering_probes
+from nonet.telemetry.metrics import Sample, Samples
 
 HOST = "127.0.0.1"
 READY = Report(True, details={"name": "worker-1"})
@@ -28,13 +29,25 @@ class Daemon:
 
     Attributes:
         says: the report, or what raises one's exception.
+        is_stuck, counts: what it is asked for beside.
     """
 
     def __init__(self) -> None:
         self.says: Callable[[], Report] = lambda: READY
+        self.is_stuck: list[str] = []
+        self.counts: list[Sample] = []
 
     def report(self) -> Report:
         return self.says()
+
+    def stuck(self) -> Sequence[str]:
+        return self.is_stuck
+
+    def samples(self) -> Samples:
+        return self.counts
+
+    def pages(self) -> Mapping[str, Page]:
+        return {}
 
 
 @pytest.fixture
@@ -293,7 +306,7 @@ async def test_at_the_end_nothing_is_left(daemon: Daemon) -> None:
 
 async def test_port_0_in_the_settings_is_none(daemon: Daemon) -> None:
     """Without a port nothing listens, and no thread runs."""
-    async with answering_probes(HOST, 0, daemon.report):
+    async with answering_probes(HOST, 0, daemon):
         assert "nonet-health" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -307,3 +320,91 @@ async def test_ipv6(daemon: Daemon) -> None:
         pytest.skip("no IPv6 here")
     async with Health("::1", 0, daemon.report) as health:
         socket.create_connection(("::1", health.port), timeout=30).close()
+
+
+async def test_a_process_without_progress_is_not_live(daemon: Daemon) -> None:
+    """A daemon may have other reasons to be restarted than its loop; they are told."""
+    async with Health(HOST, 0, daemon.report, stuck=daemon.stuck) as health:
+        daemon.is_stuck = ["its watchdog has ended"]
+        status, body = await asked(health, "/livez")
+        assert (status, body["live"]) == (503, False)
+        assert body["reasons"] == ["its watchdog has ended"]
+
+
+async def test_pages_beside_probes(daemon: Daemon) -> None:
+    """What a daemon answers beside probes gets the header Accept; one that fails is a 500."""
+
+    def broken(accept: str) -> Answer:
+        raise KeyError("s3cret")
+
+    def page(accept: str) -> Answer:
+        return Answer(accept.encode(), content_type="text/x-test")
+
+    async with Health(HOST, 0, daemon.report, pages={"/page": page, "/broken": broken}) as health:
+        status, body, headers = await asyncio.to_thread(ask, health, "/page")
+        assert (status, headers["Content-Type"], body) == (200, "text/x-test", b"")
+        status, body, _ = await asyncio.to_thread(ask, health, "/broken")
+        assert status == 500 and b"s3cret" not in body
+        status, wrong = await asked(health, "/")
+        assert (status, wrong["error"]) == (404, "there are /livez, /readyz, /page and /broken")
+
+
+async def test_metrics_of_a_daemon_are_its_own(daemon: Daemon) -> None:
+    """Two in one process share nothing; what cannot be exported is an error, and no dead daemon."""
+    daemon.counts = [("nonet_leases_lost_total", (), 3)]
+    ports = []
+    for _ in range(2):
+        with socket.create_server((HOST, 0)) as server:
+            ports.append(server.getsockname()[1])
+    async with answering_probes(HOST, ports[0], daemon), answering_probes(HOST, ports[1], daemon):
+        for port in ports:
+            text = await asyncio.to_thread(scrape, port)
+            assert text.count("nonet_leases_lost_total 3.0") == 1
+            assert "nonet_ready 1.0" in text and "nonet_build_info{version=" in text
+            assert "process_open_fds" in text and "python_info" in text
+        daemon.says = lambda: Report(False, ["it drains"])
+        assert "nonet_ready 0.0" in await asyncio.to_thread(scrape, ports[0])
+        daemon.counts = [("nonet_unheard_of", (), 1)]
+        status = await asyncio.to_thread(status_of, ports[0], "/metrics")
+        assert status == 500
+        assert await asyncio.to_thread(status_of, ports[0], "/livez") == 200
+
+
+def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
+    """Status, body and type of what is answered."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), answer.headers["Content-Type"]
+    finally:
+        connection.close()
+
+
+def scrape(port: int) -> str:
+    status, text, content_type = get(port, "/metrics")
+    assert status == 200 and content_type.startswith("text/plain")
+    status, open_text, content_type = get(port, "/metrics", Accept="application/openmetrics-text")
+    assert status == 200 and content_type.startswith("application/openmetrics-text")
+    assert open_text.endswith("# EOF\n")
+    return text
+
+
+def status_of(port: int, path: str) -> int:
+    return get(port, path)[0]
+
+
+async def test_what_a_daemon_uses_is_asked_and_told() -> None:
+    """Until it has answered, and while it does not, there is a problem; its text names it."""
+    answers: list[Exception | None] = [ServerUnreachableError("db:3306 does not answer"), None]
+
+    async def ask_it() -> None:
+        if (problem := answers.pop(0)) is not None:
+            raise problem
+
+    reached = Reached("SQL", ask_it)
+    assert reached.problem == "SQL has not been asked yet"
+    soon = await reached.look()
+    assert reached.problem.startswith("SQL: ") and "db:3306" in reached.problem
+    later = await reached.look()
+    assert reached.problem == "" and soon < later

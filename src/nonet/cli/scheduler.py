@@ -55,8 +55,8 @@ def schedule(
         settings = application.settings
         async with application, application.injector() as injector, stop_on_signals() as stop:
             scheduler = application.scheduler(injector)
-            probes = (settings.metrics_host, settings.metrics_port, scheduler.report)
-            async with answering_probes(*probes):
+            address = settings.metrics_host, settings.metrics_port
+            async with answering_probes(*address, scheduler):
                 return await scheduler.run(stop)
 
     run(debug, command, in_spite_of_tasks=True)

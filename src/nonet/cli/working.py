@@ -61,7 +61,8 @@ async def work(size: Size, concurrency: int | None, ends: Ends, options: dict[st
         for problem in application.dependency_problems(injector):
             logger.error("%s", problem)
         worker = application.worker(size, injector, concurrency=concurrency)
-        probes = answering_probes(settings.metrics_host, settings.metrics_port, worker.report)
+        address = settings.metrics_host, settings.metrics_port
+        probes = answering_probes(*address, worker)
         about = _about(settings, size, worker.id)
         async with probes, _retiring(application, size, worker, ends, stop):
             with _announced(settings, about) as announced:
@@ -145,6 +146,7 @@ async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | N
         settings.grace,
         settings.worker_ttl,
         fleet.max_lifetime,
+        settings.metrics_port,
     )
     async with application:
         await Inspection(application.broker, settings.namespace).check(
@@ -153,8 +155,9 @@ async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | N
         supervisor = Supervisor(plan, application.demands)
         about = _about(settings, fleet.size, supervisor.id)
         signals = stop_on_signals(settings.grace + END_SECONDS, on_hangup=supervisor.roll)
-        probes = (settings.metrics_host, settings.metrics_port, supervisor.report)
-        async with signals as stop, answering_probes(*probes):
+        address = settings.metrics_host, settings.metrics_port
+        probes = answering_probes(*address, supervisor)
+        async with signals as stop, probes:
             with _announced(settings, about) as announced:
                 spare_collector()
                 code = await supervisor.run(stop)
@@ -172,7 +175,7 @@ def _options_of_workers(fleet: Fleet, options: dict[str, Any]) -> list[str]:
         "--state-dir": options["state_dir"],
         "--grace": options["grace"],
     }
-    told = ["--size", fleet.size, "--idle-exit", str(idle_exit), "--metrics-port", "0"]
+    told = ["--size", fleet.size, "--idle-exit", str(idle_exit)]
     told += [
         part for name, value in given.items() if value is not None for part in (name, str(value))
     ]

@@ -6,17 +6,20 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from nonet.demand import Demand, spawns
 from nonet.fleet.backoff import Backoff
 from nonet.fleet.child import Child
 from nonet.fleet.retirement import spread
-from nonet.health import Report
+from nonet.health import Page, Report, never_stuck
 from nonet.service import ExitCode, Stop, every, wind_up
 from nonet.stores.demand import Demands
 from nonet.task import Size
+from nonet.telemetry.metrics import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,7 @@ _START_SECONDS = 120.0
 # Beyond the grace, workers may take so long to cancel, hand back and sign off.
 END_SECONDS = 20.0
 _SILENT_SECONDS = 5.0
+_STATES = ("starting", "ready", "draining", "silent")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Plan:
         max_lifetime: seconds after which a worker is replaced, a tenth more or less.
         worker_ttl: a worker that Redis has not heard of for so long beyond its registration is
             killed.
+        metrics_port: of the fleet; its workers have the ports after it. 0: none has any.
     """
 
     size: Size
@@ -49,6 +54,7 @@ class Plan:
     grace: float
     worker_ttl: float
     max_lifetime: float | None = None
+    metrics_port: int = 0
 
 
 @dataclass
@@ -57,6 +63,7 @@ class _Member:
 
     child: Child
     ends_at: float
+    port: int = 0
     is_old: bool = False
     replaces: _Member | None = field(default=None, repr=False)
 
@@ -135,6 +142,20 @@ class Supervisor:
         }
         return Report(not reasons, reasons, details)
 
+    def stuck(self) -> Sequence[str]:
+        """Nothing: all that it does goes on in its event loop."""
+        return never_stuck()
+
+    def pages(self) -> Mapping[str, Page]:
+        """Nothing beside probes and metrics."""
+        return {}
+
+    def samples(self) -> Iterator[Sample]:
+        """What metrics tell of this fleet; its workers have ports of their own."""
+        states = Counter(_state(member.child) for member in list(self._members))
+        for state in _STATES:
+            yield "nonet_fleet_workers", (str(self._plan.size), state), states[state]
+
     def _told(self, member: _Member, now: float) -> dict[str, object]:
         child = member.child
         known = {item.id: item for item in self._demand.workers} if self._demand else {}
@@ -145,6 +166,7 @@ class Supervisor:
             "state": _state(child),
             "slots": worker.slots if worker else None,
             "running": worker.busy if worker else None,
+            "port": member.port,
             "age": round(now - child.started_at, 1),
         }
 
@@ -202,10 +224,18 @@ class Supervisor:
         if now < self._backoff.until or self._stop.requested.is_set():
             return
         life = self._plan.max_lifetime
-        child = self._start_child(self._plan.options)
+        port = self._free_port()
+        child = self._start_child([*self._plan.options, "--metrics-port", str(port)])
         ends_at = float("inf") if life is None else now + spread(life)
-        self._members.append(_Member(child, ends_at, replaces=replaces))
+        self._members.append(_Member(child, ends_at, port, replaces=replaces))
         logger.info("started a worker (pid %d): %s", child.pid, why)
+
+    def _free_port(self) -> int:
+        """For the probes and metrics of a worker: the first one after ours that none has."""
+        if not self._plan.metrics_port:
+            return 0
+        taken = {member.port for member in self._members}
+        return next(port for port in count(self._plan.metrics_port + 1) if port not in taken)
 
     def _bury(self, member: _Member, code: int, now: float) -> None:
         child = member.child

@@ -14,7 +14,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -22,9 +22,10 @@ from typing import Any
 from nonet.client import Client
 from nonet.clock import Reading, steady
 from nonet.errors import NonetError
-from nonet.health import Report
+from nonet.health import Answer, Page, Reached, Report, never_stuck
 from nonet.loop import name_of
 from nonet.outcomes import summarize
+from nonet.scheduler.census import Census
 from nonet.scheduler.configuration import ConfigurationLoop
 from nonet.scheduler.memory import Memory
 from nonet.scheduler.pauses import PauseMemory
@@ -34,6 +35,7 @@ from nonet.service import ExitCode, Stop, every, retrieve, who, wind_up
 from nonet.settings import Settings
 from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import DeposedError, Leadership
+from nonet.telemetry.metrics import ROUND_TRIPS, Histogram, Peak, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +63,8 @@ class SchedulerParts:
     Attributes:
         memory, pauses: of what Redis may forget; cleared while somebody else leads.
         chores: further loops by name; each runs while this process leads.
+        census: what metrics tell of the namespace; None: nobody asks.
+        sql: whether the database answers; None: there is none, or nobody asks.
     """
 
     settings: Settings
@@ -72,6 +76,8 @@ class SchedulerParts:
     memory: Memory
     pauses: PauseMemory
     chores: Mapping[str, Chore]
+    census: Census | None = None
+    sql: Reached | None = None
 
 
 @dataclass
@@ -101,6 +107,7 @@ class Scheduler:
         self._leads_until = 0.0
         self._has_led = False
         self._beat_at, self._longest_gap = time.monotonic(), 0.0
+        self._lag, self._round_trips = Peak(), Histogram(ROUND_TRIPS)
         self._leads_since: datetime | None = None
         self._heard_at = -_SILENT_SECONDS
         self._pulses: dict[str, _Pulse] = {}
@@ -141,6 +148,10 @@ class Scheduler:
             "pauses": self._while_leading(self._parts.pauses.tick),
             **{name: self._while_leading(chore) for name, chore in self._parts.chores.items()},
         }
+        if (census := self._parts.census) is not None:
+            ticks |= {"metrics": census.look, "dead letters": census.count_letters}
+        if self._parts.sql is not None:
+            ticks["SQL"] = self._parts.sql.look
         try:
             async with asyncio.TaskGroup() as loops:
                 running = {
@@ -180,7 +191,40 @@ class Scheduler:
             reasons.append("Redis has not answered for some seconds")
         elif self.term is not None and (waits_for := self._waits_for(self.term)):
             reasons.append(waits_for)
+        if self._parts.sql is not None and self._parts.sql.problem:
+            reasons.append(self._parts.sql.problem)
         return Report(not reasons, reasons, self._told())
+
+    def stuck(self) -> Sequence[str]:
+        """Nothing: all that it does goes on in its event loop."""
+        return never_stuck()
+
+    def pages(self) -> Mapping[str, Page]:
+        """What autoscalers ask for."""
+        return {"/desired": lambda _: self._desired()}
+
+    def _desired(self) -> Answer:
+        wanted = self._parts.census.desired() if self._parts.census is not None else None
+        if wanted is None:
+            problem = {"error": "nobody knows: no scheduler leads, or Redis does not answer"}
+            return Answer.json(problem, is_fine=False)
+        return Answer.json(wanted)
+
+    def samples(self) -> Iterator[Sample]:
+        """What metrics tell of this scheduler and of its namespace."""
+        configuration, periodic = self._parts.configuration, self._parts.periodic
+        version = configuration.current.version if configuration.current else ""
+        yield "nonet_event_loop_lag_seconds", (), self._lag.largest()
+        yield "nonet_redis_round_trip_seconds", (), self._round_trips
+        yield "nonet_config_version", (version,), 1
+        yield "nonet_config_refused", (), float(bool(configuration.problem))
+        yield "nonet_scheduler_is_leader", (), float(self.term is not None)
+        yield "nonet_periodic_entries", (), periodic.number
+        yield "nonet_periodic_broken_entries", (), len(periodic.problems)
+        for name, pulse in list(self._pulses.items()):
+            yield "nonet_scheduler_loop_failures_total", (name,), pulse.failures
+        if self._parts.census is not None:
+            yield from self._parts.census.samples()
 
     def _waits_for(self, term: str) -> str:
         """Why nothing periodic is fired yet; empty: it is."""
@@ -256,6 +300,7 @@ class Scheduler:
         told, leads = json.dumps(self._told()), self._has_led and asked < self._leads_until
         term = await self._leadership.lead(self._owner, ttl, told, has_led=leads)
         self._heard_at = time.monotonic()
+        self._round_trips.observe(self._heard_at - asked)
         self._has_led = self._has_led if term is None and self._is_new(epoch) else term is not None
         if term != self._term:
             logger.info("leading in term %s" if term else "standing by%s", term or "")
@@ -280,7 +325,9 @@ class Scheduler:
     async def _beat(self) -> float:
         """Notice a standstill, whatever the other loops wait for."""
         now = time.monotonic()
-        self._longest_gap = max(self._longest_gap, now - self._beat_at)
+        gap = now - self._beat_at
+        self._longest_gap = max(self._longest_gap, gap)
+        self._lag.note(max(0.0, gap - _BEAT_SECONDS), now)
         self._beat_at = now
         return _BEAT_SECONDS
 

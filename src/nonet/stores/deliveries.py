@@ -18,6 +18,7 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
         locks: the lines that were read, see `nonet.locks.encode_locks`.
         held: a mark for each of its locks and limiters that says which limiters hold; or empty.
         saved: what an earlier attempt saved, encoded; empty if nothing.
+        waited: for how long it was parked before this delivery, in microseconds.
         error, reason, died, detail: of a dying task: its error document, or reason and detail
             where there is none, and the generation in which it died.
     """
@@ -39,6 +40,7 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     detail: str = ""
     saved: bytes = b""
     crashes: int = 0
+    waited: int = 0
 
     @property
     def attempt(self) -> int:
@@ -70,7 +72,13 @@ def read_delivery(row: Sequence[bytes]) -> Delivery:
 
 
 def _read_more(
-    error: bytes, reason: bytes, died: bytes, detail: bytes, saved: bytes, crashes: bytes
-) -> tuple[bytes, str, str, str, bytes, int]:
+    error: bytes,
+    reason: bytes,
+    died: bytes,
+    detail: bytes,
+    saved: bytes,
+    crashes: bytes,
+    waited: bytes,
+) -> tuple[bytes, str, str, str, bytes, int, int]:
     text = detail.decode(errors="replace")
-    return error, reason.decode(), died.decode(), text, saved, int(crashes)
+    return error, reason.decode(), died.decode(), text, saved, int(crashes), int(waited)

@@ -28,6 +28,7 @@ class About:
 
     Attributes:
         off: why this worker takes nothing, or empty.
+        resident: memory that was told with the last beat, in bytes.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class About:
         children: Callable[[], Iterable[int]],
     ) -> None:
         self.off = ""
+        self.resident = 0
         self._describe = describe
         self._lag = lag
         self._children = children
@@ -49,10 +51,11 @@ class About:
     def say(self) -> Said:
         """What is said with this beat."""
         counts, self._counts = self._counts, Counter()
+        self.resident = all_resident([os.getpid(), *self._children()])
         info = {
             **self._describe(),
             "since": self._since,
-            "rss": all_resident([os.getpid(), *self._children()]),
+            "rss": self.resident,
             "lag_ms": round(self._lag() * 1000),
         }
         text = json.dumps(info, separators=(",", ":"))

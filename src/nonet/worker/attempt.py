@@ -73,6 +73,7 @@ class Attempt:
         vo: of its task, see `nonet.task.vo_of`; empty for none.
         size: of the stream from which it came.
         is_settling: what it was is over: only its settlement is left.
+        tallied: where its end is to be counted, see `nonet.worker.tally`; None: nowhere.
     """
 
     lease: Lease
@@ -89,6 +90,7 @@ class Attempt:
     vo = ""
     is_waiting = False
     is_settling = False
+    tallied: Any = None
     _share: Callable[[float], None] | None = None
     _cancellable: asyncio.Task[Any] | None = None
 

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from nonet.telemetry.metrics import Peak
+
 logger = logging.getLogger(__name__)
 
 BLOCKED_SECONDS = 0.25
@@ -89,6 +91,7 @@ class LoopLag:
         # When the loop was asked, and when it answered (monotonic).
         self._asked = self._answered = 0.0
         self._longest = 0.0
+        self._peak = Peak()
         self._stretch: _Stretch | None = None
 
     def start(self) -> None:
@@ -107,6 +110,11 @@ class LoopLag:
         longest, self._longest = max(self._longest, silence), 0.0
         return longest
 
+    def recent(self) -> float:
+        """The same of the last half a minute, whoever asks."""
+        silence = time.monotonic() - self._asked if self._is_silent else 0.0
+        return max(self._peak.largest(), silence)
+
     @property
     def _is_silent(self) -> bool:
         return self._asked > self._answered
@@ -114,7 +122,9 @@ class LoopLag:
     def _answer(self) -> None:
         """Called in the loop."""
         self._answered = time.monotonic()
-        self._longest = max(self._longest, self._answered - self._asked)
+        lag = self._answered - self._asked
+        self._longest = max(self._longest, lag)
+        self._peak.note(lag, self._answered)
 
     def _run(self) -> None:
         woke, used = time.monotonic(), time.process_time()

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from nonet.client import Client
+from nonet.health import Reached
 from nonet.injection import Injector
 from nonet.locks import leased_ttl_ms
+from nonet.loop import in_own_thread
 from nonet.message import Usage
 from nonet.outcomes import Cancelled, Failed, Lost, Outcome
 from nonet.overrides import Effective
 from nonet.registry import Registry, TaskClass
-from nonet.loop import in_own_thread
 from nonet.service import ExitCode
 from nonet.settings import Settings
 from nonet.stores.broker import Broker, Order
@@ -29,11 +30,13 @@ from nonet.task import Isolation
 from nonet.watchdog import Watchdog
 from nonet.worker.attempt import Attempt
 from nonet.worker.children import Children
+from nonet.worker.conclusion import Conclusion
 from nonet.worker.execute import Known, Tools, execute_known, identify, readmit
 from nonet.worker.isolated import Isolated
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
 from nonet.worker.settle import Settler
+from nonet.worker.tally import Tally
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,11 @@ _STUCK_SECONDS = 1.5
 
 @dataclass(frozen=True)
 class WorkerParts:
-    """What an open application gives a worker."""
+    """What an open application gives a worker.
+
+    Attributes:
+        sql: whether the database answers; None: none is needed, or nobody asks.
+    """
 
     settings: Settings
     broker: Broker
@@ -52,6 +59,7 @@ class WorkerParts:
     injector: Injector
     settler: Settler
     version: str
+    sql: Reached | None = None
 
 
 class Runner:
@@ -64,6 +72,7 @@ class Runner:
         isolation: where all of them run; None: as their classes say.
         sign_off: takes this worker off the lists of Redis, called by a thread right before the
             process ends; must not raise, nor take long.
+        tally: counts the attempts; None: nobody does.
 
     Attributes:
         freed: set when a slot has become free.
@@ -78,8 +87,10 @@ class Runner:
         slots: int,
         isolation: Isolation | None,
         sign_off: Callable[[], None],
+        tally: Tally | None = None,
     ) -> None:
         self._parts = parts
+        self._tally = tally
         self._sign_off = sign_off
         self._watchdog = watchdog
         self._slots = slots
@@ -215,6 +226,8 @@ class Runner:
 
     async def _execute(self, attempt: Attempt) -> None:
         known = identify(attempt, self._tools)
+        if self._tally is not None:
+            self._tally.started(attempt)
         if not isinstance(known, Known):
             await self._settle(attempt, *known)
             return
@@ -224,7 +237,7 @@ class Runner:
             of = attempt, known.task_class, known.effective
             conclusion = await self._isolated.run(*of, fresh=fresh)
             self._free_slot_of(attempt)
-            await self._parts.settler.settle(attempt, conclusion)
+            await self._end_as(attempt, conclusion)
             return
         began = time.monotonic()
         outcome = await execute_known(attempt, known, self._tools)
@@ -257,7 +270,14 @@ class Runner:
         conclusion = settler.conclude(attempt, task_class, outcome, usage)
         attempt.runs_code = False
         self._free_slot_of(attempt)
-        await settler.settle(attempt, conclusion)
+        await self._end_as(attempt, conclusion)
+
+    async def _end_as(self, attempt: Attempt, conclusion: Conclusion) -> None:
+        outcome = await self._parts.settler.settle(attempt, conclusion)
+        if self._tally is not None:
+            settlement = conclusion.settlement
+            crashed = settlement.crashed or settlement.outcome == "crash"
+            self._tally.finished(attempt, outcome, conclusion.usage, crashed=crashed)
 
     def _free_slot_of(self, attempt: Attempt) -> None:
         """Only its settlement is left: the next one may be fetched meanwhile."""
@@ -270,6 +290,8 @@ class Runner:
         """It is over; it may have been left alone before."""
         if self._running.pop(attempt, None) is not None:
             self._settling -= attempt.is_settling
+            if self._tally is not None:  # its settlement failed, if that has not counted it
+                self._tally.finished(attempt, "lost")
             self._watchdog.drop(attempt.lease)
             self.busy_at = time.monotonic()
             self.freed.set()

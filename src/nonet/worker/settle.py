@@ -8,6 +8,7 @@ import logging
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,6 +64,10 @@ _SQL_RETRY_DELAY = timedelta(seconds=5)
 _BURIALS_AT_ONCE = 10
 _RESETTLE_PAUSE = 0.5
 _TERMINAL = ("done", "dead", "cancelled", "expired")
+# How an attempt has ended that was to be done, by what Redis answers.
+_ENDS = {"OK": "done", "LOST": "back"}
+# What people need not tell apart: all of them use no attempt.
+_HANDED_BACK = {"suspect": "back", "on": "back"}
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,7 @@ class Settler:
         live_config: what holds for the classes.
         rows: deletes the rows of durable tasks that have ended.
         burials: attempts that are writing to SQL.
+        counts: of what happened, ``stale``: settles of what was not this worker's any more.
     """
 
     broker: Broker
@@ -87,16 +93,22 @@ class Settler:
     live_config: LiveConfig
     rows: RowCloser
     burials: set[Attempt] = field(default_factory=set, init=False)
+    counts: Counter[str] = field(default_factory=Counter, init=False)
 
-    async def settle(self, attempt: Attempt, conclusion: Conclusion) -> None:
-        """Settle one attempt as it was concluded."""
+    async def settle(self, attempt: Attempt, conclusion: Conclusion) -> str:
+        """Settle one attempt as it was concluded.
+
+        Returns:
+            How it has ended: ``done``, ``retry``, ``crash``, ``dead``, ``cancelled``, ``expired``,
+            ``back`` (no attempt is used), or ``lost``: it is void, whatever was concluded.
+        """
         if conclusion.lost:
             logger.warning("task %s: attempt voided: %s", attempt.delivery.id, conclusion.lost)
             if not attempt.in_thread:
                 # It has ended here: whoever owns it now refuses this, else it need not wait for
                 # the end of its lease, which would count as a death of this worker.
                 await self._script(attempt, conclusion.settlement, b"")
-            return
+            return "lost"
         settlement = conclusion.settlement
         if settlement.outcome == "done":
             document, submissions = conclusion.document, conclusion.submissions
@@ -105,12 +117,14 @@ class Settler:
                 # A lock ran out before the settle: whatever was done may have been overtaken.
                 back = Settlement("back", reason="a lock was lost before the settle")
                 await self._script(attempt, back, b"")
-            return
+            return _ENDS.get(answer, "lost")
         if settlement.error.type:
             self._log_failure(attempt, settlement)
         if settlement.reason == Reason.QUARANTINED:
             await self.broker.quarantine(attempt.delivery, settlement.error.text)
-        await self._apply(attempt, conclusion)
+        if await self._apply(attempt, conclusion) != "OK":
+            return "lost"
+        return _HANDED_BACK.get(settlement.outcome, settlement.outcome)
 
     def conclude(
         self,
@@ -150,7 +164,8 @@ class Settler:
         else:
             await self._script(attempt, dead, encode(result_of(attempt, dead, document.usage)))
 
-    async def _apply(self, attempt: Attempt, conclusion: Conclusion) -> None:
+    async def _apply(self, attempt: Attempt, conclusion: Conclusion) -> str:
+        """What Redis answers; of a dead letter: to that it is one."""
         settlement, usage = conclusion.settlement, conclusion.usage
         if settlement.outcome == "dead" and settlement.keep:
             document = _error_document(attempt, settlement, usage)
@@ -159,13 +174,14 @@ class Settler:
             marked = await self._script(attempt, dying, encode(document))
             if marked == "OK":
                 await self._to_sql_then_dead(attempt, settlement, document)
-        elif settlement.outcome in ("retry", "crash"):
+            return marked
+        if settlement.outcome in ("retry", "crash"):
             document = _error_document(attempt, settlement, usage)
-            await self._script(attempt, settlement, encode(document))
-        elif settlement.outcome in ("back", "suspect", "on"):
-            await self._script(attempt, settlement, b"")
-        else:
-            await self._script(attempt, settlement, encode(result_of(attempt, settlement, usage)))
+            return await self._script(attempt, settlement, encode(document))
+        if settlement.outcome in ("back", "suspect", "on"):
+            return await self._script(attempt, settlement, b"")
+        result = result_of(attempt, settlement, usage)
+        return await self._script(attempt, settlement, encode(result))
 
     async def _to_sql_then_dead(
         self, attempt: Attempt, settlement: Settlement, document: ErrorDocument
@@ -259,6 +275,7 @@ class Settler:
                 await asyncio.sleep(_RESETTLE_PAUSE)
                 continue
             if answer != "OK":
+                self.counts["stale"] += answer == "STALE"
                 logger.warning(
                     "task %s: settle as %s refused: %s",
                     attempt.delivery.id,

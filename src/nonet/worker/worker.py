@@ -10,13 +10,13 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from nonet.errors import ConfigurationError, NonetError
-from nonet.health import Report
+from nonet.health import Page, Report
 from nonet.loop import in_own_thread, name_of
 from nonet.service import (
     ExitCode,
@@ -26,11 +26,13 @@ from nonet.service import (
     wind_up,
 )
 from nonet.settings import Settings
+from nonet.stores.clock import correction
 from nonet.stores.deliveries import Delivery
 from nonet.stores.inspection import Inspection
 from nonet.stores.leases import Leases
 from nonet.stores.workers import DRAINS
 from nonet.task import Isolation, Size
+from nonet.telemetry.metrics import Sample
 from nonet.watchdog import Watchdog
 from nonet.worker.about import About
 from nonet.worker.attempt import uncancel
@@ -39,6 +41,7 @@ from nonet.worker.chores import Chores, pause_beside
 from nonet.worker.forking import ForkServerError
 from nonet.worker.lag import Culprit, LoopLag
 from nonet.worker.runner import Runner, WorkerParts
+from nonet.worker.tally import Tally
 from nonet.worker.veto import Fitness, Veto
 
 logger = logging.getLogger(__name__)
@@ -56,6 +59,8 @@ _LEAVE_SECONDS = 1.0
 # Between two looks whether this worker may take something again.
 _DECLINE_SECONDS = 0.5
 _STOPPED = "the worker stopped"
+_MEASURE_SECONDS = 5.0
+_UNREGISTERED = "its registration could not be renewed"
 # Who has not heard of Redis for so long is not ready.
 _SILENT_SECONDS = 5.0
 
@@ -88,6 +93,7 @@ class Worker:
         self.id = f"{size}-{secrets.token_hex(6)}"
         self.name = f"{os.getpid()}@{socket.getfqdn()}"
         self._loop_name = ""
+        self._has_fetched = False
         # Set while a fetch may have handed over tasks of which we know nothing.
         self._unsure = False
         self._heard_at = time.monotonic()
@@ -99,6 +105,7 @@ class Worker:
         # Whether it fetches only when something wakes it.
         self._sleeps = False
         self._children = Children(parts.settings, parts.broker.url)
+        self._tally = Tally(parts.registry.versions()) if parts.settings.metrics_port else None
         self._lag = LoopLag(self._seen_in_loop, self._count_blocked, self._see_to_blocked)
         self._about = About(
             parts.registry, self._described, self._lag.longest, lambda: self._children.pids
@@ -116,6 +123,7 @@ class Worker:
         self._runner = Runner(
             *(parts, self._watchdog, self._children, self._concurrency, isolation),
             sign_off=self._sign_off,
+            tally=self._tally,
         )
         self._chores = Chores(parts.broker, self.id, size, parts.settings.lease)
 
@@ -155,6 +163,11 @@ class Worker:
                     loops.create_task(every(stop, "help to promote", self._help_promote)),
                     loops.create_task(self._read(stop), name="reader"),
                 }
+                if self._tally is not None:
+                    measuring = partial(self._measure, self._tally)
+                    running.add(loops.create_task(every(stop, "round trip", measuring)))
+                if self._parts.sql is not None:
+                    running.add(loops.create_task(every(stop, "SQL", self._parts.sql.look)))
                 await wind_up(stop, running)
             return await self._drain(stop)
         finally:
@@ -169,14 +182,20 @@ class Worker:
         return time.monotonic() - self._runner.busy_at if self._runner.is_idle else 0.0
 
     def report(self) -> Report:
-        """Whether this process takes tasks: registered, not stopping, and Redis answers."""
-        now, reasons = time.monotonic(), []
+        """Whether this process takes tasks: it does not stop, and all that it needs is there."""
+        now, reasons, live = time.monotonic(), [], self._parts.client.live_config
         if self._is_stopping:
             reasons.append(DRAINS)
         elif self._about.off:
             reasons.append(f"it takes nothing: {self._about.off}")
         elif not self._watchdog.is_registered:
             reasons.append("it is not registered with Redis")
+        elif not self._has_fetched:
+            reasons.append("it has not joined its streams yet")
+        if not live.version and live.problem:
+            reasons.append(f"it cannot apply the configuration: {live.problem}")
+        if self._parts.sql is not None and self._parts.sql.problem:
+            reasons.append(self._parts.sql.problem)
         if now - self._heard_at > _SILENT_SECONDS:
             reasons.append(f"Redis has not answered for {now - self._heard_at:.0f} s")
         elif self._unsure:
@@ -189,6 +208,37 @@ class Worker:
             "running": len(self._runner),
         }
         return Report(not reasons, reasons, details)
+
+    def stuck(self) -> Sequence[str]:
+        """Why the leases are not kept alive, if they are not."""
+        return [why] if (why := self._watchdog.stuck()) else []
+
+    def pages(self) -> Mapping[str, Page]:
+        """Nothing beside probes and metrics."""
+        return {}
+
+    def samples(self) -> Iterator[Sample]:
+        """What metrics tell of this worker."""
+        live, size = self._parts.client.live_config, str(self._size)
+        yield "nonet_event_loop_lag_seconds", (), self._lag.recent()
+        yield "nonet_config_version", (live.version,), 1
+        yield "nonet_config_refused", (), float(bool(live.problem))
+        yield "nonet_leases_lost_total", (), self._watchdog.losses
+        yield "nonet_settles_stale_total", (), self._parts.settler.counts["stale"]
+        yield "nonet_worker_slots", (size,), self._concurrency
+        yield "nonet_worker_slots_busy", (size,), len(self._runner)
+        yield "nonet_worker_accepting", (), float(not (self._is_stopping or self._about.off))
+        yield "nonet_worker_children", (), len(self._children.pids)
+        yield "nonet_worker_memory_bytes", (), self._about.resident
+        if self._tally is not None:
+            yield from self._tally.samples()
+
+    async def _measure(self, tally: Tally) -> float:
+        """How long Redis takes, and by how much its time is not that of leases."""
+        sent = time.monotonic()
+        tally.offset = (await correction(self._broker.client, self._broker.prefix)).total_seconds()
+        tally.round_trips.observe(time.monotonic() - sent)
+        return _MEASURE_SECONDS
 
     async def _read(self, stop: Stop) -> None:
         """Fetch for the free slots; wait for a free slot, a wake-up or the stop."""
@@ -262,6 +312,7 @@ class Worker:
         else:
             deliveries, more = await self._broker.fetch(self.id, self._size, wanted)
         self._heard_at = time.monotonic()
+        self._has_fetched = True
         self._sleeps = len(deliveries) < wanted and not more
         if deliveries and was_asleep and (self._is_stopping or self._reason_to_decline()):
             await self._broker.disown(self.id, self._size, self._runner.deliveries)
@@ -283,13 +334,15 @@ class Worker:
     def _reason_to_decline(self) -> str:
         if not self._watchdog.is_registered:
             # Others must take it for dead, and what it takes from now on, too.
-            return "its registration could not be renewed"
+            return _UNREGISTERED
         return self._veto.reason()
 
     async def _stand_aside(self, why: str) -> None:
         """Take nothing for a moment, and let nobody wake this worker meanwhile."""
         if not self._about.off:
             await self._broker.decline(self.id, self._size)
+            if self._tally is not None:
+                self._tally.vetoes[_kind_of_veto(why)] += 1
             logger.warning("this worker takes nothing: %s", why)
             self._watchdog.beat_soon()
         self._about.off = why
@@ -310,6 +363,8 @@ class Worker:
 
     def _count_blocked(self, culprit: Culprit) -> None:
         self._about.blocked(culprit)
+        if self._tally is not None:
+            self._tally.blocked[self._tally.label(culprit.task)] += 1
 
     def _notice_loss(self) -> None:
         """Called by any thread that hears of another epoch."""
@@ -416,3 +471,12 @@ class Worker:
             timeout_seconds=min(5.0, settings.renew_interval),
             epoch=self._broker.epoch,
         )
+
+
+def _kind_of_veto(why: str) -> str:
+    """What a worker lacks that takes nothing.
+
+    >>> _kind_of_veto("memory: 512 MiB free, below the floor of 1 GiB")
+    'memory'
+    """
+    return "registration" if why == _UNREGISTERED else why.partition(":")[0]

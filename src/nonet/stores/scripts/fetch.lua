@@ -10,8 +10,8 @@
 --       (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope, locks,
 --       marks of the limiters that hold or ''), and for those of which it says something (error
 --       document, reason, generation in which it died, what it died of, what an earlier attempt has
---       saved, crashes of child processes): the first four only of dying tasks; of a running one what
---       it died of says why its envelope is not sent
+--       saved, crashes of child processes, µs for which it was parked): the first four only of dying
+--       tasks; of a running one what it died of says why its envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
@@ -73,9 +73,10 @@ local function hand_over(pointer, record, state, held, lines, document)
   end
   local row = {pointer.id, pointer.gen, text, state, record.attempt or '0', record.deaths or '0',
     pointer.stream, pointer.entry, envelope, lines, held}
-  if state == 'dying' or record.detail or record.saved or record.crashes then
+  if state == 'dying' or record.detail or record.saved or record.crashes or record.since then
     for _, told in ipairs({document, record.reason or '', record.died or '', record.detail or '',
-      record.saved and saved_by(pointer.id) or '', record.crashes or '0'}) do
+      record.saved and saved_by(pointer.id) or '', record.crashes or '0',
+      digits(math.max(0, now - (tonumber(record.since or '') or now)))}) do
       row[#row + 1] = told
     end
   end

@@ -84,6 +84,9 @@ while run < LAST do
   if known > 0 and not is_capped then
     count_active(stream, name, -known)
   end
+  if not is_capped and tonumber(ARGV[run]) > known then
+    count_submitted(stream, tonumber(ARGV[run]) - known)
+  end
   if is_alone and problem then
     return redis.error_reply(reason_of(problem))
   end

@@ -165,9 +165,14 @@ local function count_active(stream, name, by)
   end
 end
 
+-- Count tasks that were accepted, for metrics.
+local function count_submitted(stream, by)
+  redis.call('HINCRBY', P .. 'counters', 'submitted:' .. stream, by)
+end
+
 -- Create a task unless its id is known: as a record, as a remembered result, or as an ended
 -- child of its group. due is what due_of says, 0 for now; terms is '' or lines 'name|value|…';
--- is_counted: count_active has been told of it.
+-- is_counted: count_active and count_submitted are told of it by the caller.
 -- Returns 1 if made, 0 if known, or the id of the task that has its unique key: it is the same.
 local function submit_one(id, name, stream, due, group, envelope, locks, terms, is_counted)
   if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then
@@ -186,6 +191,7 @@ local function submit_one(id, name, stream, due, group, envelope, locks, terms, 
   end
   if not is_counted then
     count_active(stream, name, 1)
+    count_submitted(stream, 1)
   end
   local gen = digits(now + submitted)  -- its ticket for ever, too
   submitted = submitted + 1

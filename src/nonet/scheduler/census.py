@@ -1,0 +1,137 @@
+"""What a scheduler tells metrics and autoscalers of its namespace: what it saw there last.
+
+It looks whether it leads or not, so that nothing is missing while the leader changes. Who asks is
+answered from memory; what was not seen for a while is not told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+
+from nonet.stores.dead_letters import DeadLetters
+from nonet.stores.figures import Figures, Measures, complete
+from nonet.telemetry.metrics import UNKNOWN, Sample
+
+_LOOK_SECONDS = 5.0
+_SQL_SECONDS = 60.0
+# What is older than this is told no more.
+_STALE_SECONDS = 30.0
+_STALE_SQL_SECONDS = 5 * _SQL_SECONDS
+_ANOMALIES = {
+    "settle-lost": "settle:lost",
+    "finish-broken": "finish:broken",
+    "overflow-failed": "overflow:failed",
+}
+
+
+class Census:
+    """Looks at one namespace every 5 seconds, and at its dead letters every minute.
+
+    Args:
+        dead_letters: opens their store.
+        has_sql: whether there is a database to look into.
+        names: of the classes that are told apart; all others are one.
+    """
+
+    def __init__(
+        self,
+        measures: Callable[[], Measures],
+        dead_letters: Callable[[], Awaitable[DeadLetters]],
+        has_sql: Callable[[], bool],
+        names: Collection[str],
+    ) -> None:
+        self._measures = measures
+        self._dead_letters = dead_letters
+        self._has_sql = has_sql
+        self._names = frozenset(names)
+        self._figures: Figures | None = None
+        self._memory: tuple[int | None, int | None] = (None, None)
+        self._letters: Mapping[str, int] = {}
+        # Monotonic, for what is stale; and for people.
+        self._seen_at = self._letters_at = -_STALE_SQL_SECONDS
+        self._refreshed = 0.0
+
+    async def look(self) -> float:
+        """One look at Redis; returns the seconds until the next."""
+        measures = self._measures()
+        figures, memory = await measures.figures(), await measures.memory()
+        self._memory, self._figures = memory, figures
+        self._seen_at, self._refreshed = time.monotonic(), time.time()
+        return _LOOK_SECONDS
+
+    async def count_letters(self) -> float:
+        """One look at SQL; returns the seconds until the next."""
+        if self._has_sql():
+            letters = await self._dead_letters()
+            self._letters = {str(status): n for status, n in (await letters.count()).items()}
+            self._letters_at = time.monotonic()
+        return _SQL_SECONDS
+
+    def desired(self) -> dict[str, int] | None:
+        """How many workers each size wants; None: nobody knows."""
+        figures = self._fresh()
+        return complete(figures.desired) if figures and figures.desired else None
+
+    def samples(self) -> Iterator[Sample]:
+        """What was seen, as metrics."""
+        yield "nonet_namespace_refreshed_timestamp_seconds", (), self._refreshed
+        if time.monotonic() - self._letters_at < _STALE_SQL_SECONDS:
+            for status, number in self._letters.items():
+                yield "nonet_dead_letters", (status,), number
+        figures = self._fresh()
+        if figures is None:
+            return
+        yield from _of_streams(figures)
+        yield from _of_schedulers(figures)
+        yield from self._of_classes(figures)
+        for size, number in complete(figures.workers).items():
+            yield "nonet_workers", (size,), number
+        for size, number in (self.desired() or {}).items():
+            yield "nonet_desired_workers", (size,), number
+        for kind, name in _ANOMALIES.items():
+            yield "nonet_anomalies_total", (kind,), figures.counters.get(name, 0)
+        for name, value in (
+            ("nonet_redis_memory_used_bytes", self._memory[0]),
+            ("nonet_redis_memory_max_bytes", self._memory[1]),
+        ):
+            if value:  # no limit is none, and no limit of 0
+                yield name, (), value
+
+    def _fresh(self) -> Figures | None:
+        return self._figures if time.monotonic() - self._seen_at < _STALE_SECONDS else None
+
+    def _of_classes(self, figures: Figures) -> Iterator[Sample]:
+        active: dict[tuple[str, ...], int] = {}
+        for (name, *stream), number in figures.active.items():
+            labels = (name if name in self._names else UNKNOWN, *stream)
+            active[labels] = active.get(labels, 0) + number
+        for labels, number in active.items():
+            yield "nonet_active_tasks", labels, number
+
+
+def _of_streams(figures: Figures) -> Iterator[Sample]:
+    for labels, found in figures.streams.items():
+        yield "nonet_tasks_submitted_total", labels, figures.submitted.get(labels, 0)
+        yield "nonet_stream_depth", labels, found.depth
+        yield "nonet_stream_in_flight", labels, found.in_flight
+        yield "nonet_stream_oldest_age_seconds", labels, found.oldest
+    yield "nonet_delayed_tasks", (), figures.delayed
+    yield "nonet_delayed_overdue_tasks", (), figures.overdue
+    yield "nonet_waiting_tasks", (), figures.waiting
+    yield "nonet_dying_tasks", (), figures.dying
+    yield "nonet_quarantine_entries", (), figures.quarantined
+    yield "nonet_quarantined_total", (), figures.counters.get("quarantined", 0)
+    yield "nonet_paused", (), figures.paused
+
+
+def _of_schedulers(figures: Figures) -> Iterator[Sample]:
+    yield "nonet_scheduler_has_leader", (), float(bool(figures.leader))
+    if figures.leader:
+        yield "nonet_scheduler_leader_info", (figures.leader.partition("/")[0],), 1
+    yield "nonet_scheduler_term", (), figures.term
+    yield "nonet_config_valid", (), float(not figures.config_problem)
+    if figures.config:
+        yield "nonet_config_published_info", (figures.config,), 1
+        yield "nonet_config_published_timestamp_seconds", (), figures.config_since
+    yield "nonet_epoch_timestamp_seconds", (), figures.epoch

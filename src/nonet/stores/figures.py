@@ -1,0 +1,179 @@
+"""What metrics tell of a namespace, read in one script."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.keys import prefix
+from nonet.stores.broker import SIZES
+from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+
+# Of the delayed set, tasks that are looked at by themselves; 1000 take about 1 ms.
+_LOOKS = 1000
+_SUBMITTED = "submitted:"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """One stream, and what was woken for it.
+
+    Attributes:
+        depth: tasks in it, queued and running.
+        in_flight: those in the hands of workers.
+        oldest: for how many seconds the oldest has been there that no worker has read.
+    """
+
+    depth: int
+    in_flight: int
+    oldest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One namespace at one instant; times are Unix seconds, 0 if there is none.
+
+    Attributes:
+        streams: by priority and size.
+        submitted: tasks that were accepted since Redis was empty, likewise.
+        active: tasks that have not ended, by class name, priority and size.
+        delayed: tasks that wait for their time.
+        overdue: entries of the delayed set whose time passed more than a second ago.
+        waiting, dying: tasks that wait for locks, and for SQL; estimates if there are very many.
+        counters: what operators should know of → how often.
+        workers: registered ones, by size.
+        desired: by size, as the leader publishes it; empty if none has led for a minute.
+        leader: who leads, or empty.
+        term: the last one that was handed out, or 0.
+        config: the version that is published, or empty.
+        config_problem: why its source is not applied as it is now, or empty.
+        epoch: since when Redis has had these data.
+        paused: number of pauses.
+        quarantined: entries of the quarantine.
+    """
+
+    streams: Mapping[tuple[str, str], StreamFigures]
+    submitted: Mapping[tuple[str, str], int]
+    active: Mapping[tuple[str, str, str], int]
+    delayed: int
+    overdue: int
+    waiting: int
+    dying: int
+    counters: Mapping[str, int]
+    workers: Mapping[str, int]
+    desired: Mapping[str, int]
+    leader: str
+    term: int
+    config: str
+    config_since: float
+    config_problem: str
+    epoch: float
+    paused: int
+    quarantined: int
+
+
+class Measures:
+    """The figures of one namespace, over a broker's connection.
+
+    Args:
+        ahead: seconds after which what waits for locks is looked at again at the latest.
+    """
+
+    def __init__(self, client: AsyncRedis, namespace: str, ahead: float) -> None:
+        self._client = client
+        self._scripts = Scripts(client, prefix(namespace))
+        self._ahead_us = round(ahead * 1e6)
+
+    async def figures(self) -> Figures:
+        """All of them, at one instant.
+
+        Raises:
+            NonetError: Redis does not answer, or refuses.
+        """
+        answer = await self._scripts.run("measure", self._ahead_us, _LOOKS)
+        now, streams, (size, overdue, waiting, dying, woken), *hashes = answer[:9]
+        workers, term, paused, quarantined = answer[9:]
+        epoch, leader, config, counters, active, desired = map(_texts, hashes)
+        counts = {name: _number(value) for name, value in counters.items()}
+        leads = leader["owner"] and _number(leader["expiry"]) > int(now)
+        return Figures(
+            streams={
+                _pair(name): StreamFigures(depth, in_flight, int(age) / 1e6)
+                for name, depth, in_flight, age in streams
+            },
+            submitted={
+                _split(name.removeprefix(_SUBMITTED)): number
+                for name, number in counts.items()
+                if name.startswith(_SUBMITTED)
+            },
+            active=_by_class(active),
+            delayed=max(0, size - waiting - dying - woken),
+            overdue=overdue,
+            waiting=waiting,
+            dying=dying,
+            counters=counts,
+            workers=Counter(name.decode(errors="replace").partition("-")[0] for name in workers),
+            desired={name: int(n) for name, n in desired.items() if n.isdigit()},
+            leader=leader["owner"] if leads else "",
+            term=_number(term.decode(errors="replace")),
+            config=config["version"],
+            config_since=_number(config["at"]) / 1e6,
+            config_problem=config["problem"],
+            epoch=_number(epoch["since"]) / 1e6,
+            paused=paused,
+            quarantined=quarantined,
+        )
+
+    async def memory(self) -> tuple[int | None, int | None]:
+        """Bytes that Redis uses, and may use (0: any number); None: it does not let us ask.
+
+        Raises:
+            ServerUnreachableError: it does not answer.
+        """
+        try:
+            async with server_errors(self._client):
+                info: Mapping[str, Any] = await self._client.info("memory")
+        except ServerUnreachableError:
+            raise
+        except (ConfigurationError, NonetError):
+            return None, None
+        used, most = info.get("used_memory"), info.get("maxmemory")
+        return used if isinstance(used, int) else None, most if isinstance(most, int) else None
+
+
+def complete(desired: Mapping[str, int]) -> dict[str, int]:
+    """Workers by size, with each size.
+
+    >>> complete({"small": 3})
+    {'small': 3, 'medium': 0, 'large': 0}
+    """
+    return {size: desired.get(size, 0) for size in SIZES}
+
+
+def _texts(flat: Sequence[bytes]) -> dict[str, str]:
+    texts = [part.decode(errors="replace") for part in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 0  # somebody else may have written it
+
+
+def _split(name: str) -> tuple[str, str]:
+    priority, _, size = name.partition(":")
+    return priority, size
+
+
+def _pair(name: bytes) -> tuple[str, str]:
+    return _split(name.decode())
+
+
+def _by_class(active: Mapping[str, str]) -> dict[tuple[str, str, str], int]:
+    found = {}
+    for field, number in active.items():
+        stream, _, name = field.partition("|")
+        found[(name, *_split(stream))] = _number(number)
+    return found

@@ -1,0 +1,70 @@
+#!lua flags=allow-oom
+-- measure: what metrics tell of a namespace, all at one instant. Nothing is changed.
+-- KEYS  prefix
+-- ARGV  how far ahead (µs) tasks of the delayed set are looked at by themselves, how many of them at most
+-- returns {now µs, {n × (stream, depth, in the hands of workers, age µs of the oldest that nobody has
+--       read)}, {entries of the delayed set, those overdue, waiting, dying, with a reservation}, {n × field,
+--       value} of epoch, leader, config, counters, active and desired, {registered workers …}, last term or
+--       '', number of pauses, entries of the quarantine}
+-- @include base unread
+local ahead, looks = tonumber(ARGV[1]), tonumber(ARGV[2])
+local OVERDUE = 1000000
+
+-- The answer; otherwise, if the key is of another type, which doctor tells.
+local function ask(otherwise, ...)
+  local answer = redis.pcall(...)
+  return type(answer) == 'table' and answer.err and otherwise or answer or otherwise
+end
+
+local function some_of(key, names)
+  local found = {}
+  for i, value in ipairs(ask({}, 'HMGET', key, unpack(names))) do
+    found[#found + 1] = names[i]
+    found[#found + 1] = value or ''
+  end
+  return found
+end
+
+local streams, wall = {}, clock[1] * 1000000 + clock[2]
+for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+  for _, size in ipairs({'small', 'medium', 'large'}) do
+    local depth, unread_ones, oldest = 0, 0, 0
+    for _, kind in ipairs({'woken', 'tasks'}) do
+      local key = P .. kind .. ':' .. priority .. ':' .. size
+      local has = ask(0, 'XLEN', key)
+      if has > 0 then
+        local count, start = unread(key)
+        depth, unread_ones = depth + has, unread_ones + count
+        local first = count > 0 and redis.call('XRANGE', key, start, '+', 'COUNT', 1)[1]
+        local at = first and tonumber(string.match(first[1], '^%d+')) * 1000
+        oldest = math.max(oldest, at and wall - at or 0)
+      end
+    end
+    streams[#streams + 1] = {priority .. ':' .. size, depth, depth - unread_ones, digits(oldest)}
+  end
+end
+
+-- What waits for locks, what waits for SQL and what was woken is looked at again soon: it stands among the
+-- first. If there are very many, those behind are taken to be like them.
+local delayed = P .. 'tasks:delayed'
+local soon = ask({}, 'ZRANGEBYSCORE', delayed, '-inf', digits(now + ahead), 'LIMIT', 0, looks)
+local all_soon = #soon < looks and #soon or ask(0, 'ZCOUNT', delayed, '-inf', digits(now + ahead))
+local states = {}
+for _, id in ipairs(soon) do
+  local state = ask('', 'HGET', P .. 't:' .. id, 'state')
+  states[state] = (states[state] or 0) + 1
+end
+local function number_of(state)
+  return math.floor((states[state] or 0) * all_soon / math.max(1, #soon) + 0.5)
+end
+
+return {
+  digits(now), streams,
+  {ask(0, 'ZCARD', delayed), ask(0, 'ZCOUNT', delayed, '-inf', digits(now - OVERDUE)),
+    number_of('waiting'), number_of('dying'), number_of('queued')},
+  some_of(P .. 'epoch', {'since'}), some_of(P .. 'leader', {'owner', 'expiry'}),
+  some_of(P .. 'config', {'version', 'at', 'problem'}), ask({}, 'HGETALL', P .. 'counters'),
+  ask({}, 'HGETALL', P .. 'active'), ask({}, 'HGETALL', P .. 'desired'),
+  ask({}, 'ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf'),
+  ask('', 'GET', P .. 'term'), ask(0, 'HLEN', P .. 'paused'), ask(0, 'XLEN', P .. 'quarantine'),
+}

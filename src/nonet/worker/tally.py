@@ -1,0 +1,130 @@
+"""What a worker counts of the attempts that it makes, in less than 2 µs for each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from nonet.message import Usage
+from nonet.stores.deliveries import Delivery
+from nonet.telemetry.metrics import ROUND_TRIPS, UNKNOWN, Histogram, Sample
+from nonet.worker.attempt import Attempt
+
+# What `Settler.settle` returns, as the label of that name.
+OUTCOMES = ("done", "retry", "crash", "dead", "cancelled", "expired", "back", "lost")
+VETOES = ("memory", "load", "registration")
+
+
+class _OfClass:
+    """Of the attempts of one class from the streams of one size."""
+
+    __slots__ = ("finished", "run", "started")
+
+    def __init__(self, run: Histogram) -> None:
+        self.started = 0
+        self.finished: Counter[str] = Counter()
+        self.run = run
+
+
+class Tally:
+    """Counts of one worker. Its event loop counts; any thread may read.
+
+    Args:
+        names: of the classes that are told apart; all others are one.
+
+    Attributes:
+        offset: seconds by which the time of leases is ahead of the server's clock.
+        vetoes: how often the worker began to take nothing, by reason.
+        blocked: how often its loop was blocked, by the class that did it; counted by a thread.
+        round_trips: of single scripts.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self.offset = 0.0
+        self.vetoes: Counter[str] = Counter(dict.fromkeys(VETOES, 0))
+        self.blocked: Counter[str] = Counter()
+        self.round_trips = Histogram(ROUND_TRIPS)
+        self._names = frozenset(names)
+        self._classes: dict[tuple[str, str], _OfClass] = {}
+        self._runs: dict[str, Histogram] = {}
+        self._waits: dict[str, Histogram] = {}
+        self._lock_waits: dict[str, Histogram] = {}
+        self._crashes: Counter[str] = Counter()
+
+    def label(self, name: str) -> str:
+        """The label ``task`` of a class name."""
+        return name if name in self._names else UNKNOWN
+
+    def started(self, attempt: Attempt) -> None:
+        """It begins: its envelope was read, or cannot be."""
+        delivery = attempt.delivery
+        of_class = attempt.tallied = self._of(attempt.context.name, attempt.size)
+        of_class.started += 1
+        waits = self._waits.get(delivery.stream_key)
+        if waits is None:
+            waits = self._waits[delivery.stream_key] = Histogram()
+        waits.observe(self._waited(delivery, attempt.context.fence))
+        if delivery.waited:
+            task = self.label(attempt.context.name)
+            self._lock_waits.setdefault(task, Histogram()).observe(delivery.waited / 1e6)
+
+    def finished(
+        self, attempt: Attempt, outcome: str, usage: Usage | None = None, *, crashed: bool = False
+    ) -> None:
+        """It has ended; only the first end of one that was started counts.
+
+        Args:
+            outcome: see `nonet.worker.settle.Settler.settle`.
+            crashed: its process died with it.
+        """
+        of_class = attempt.tallied
+        if of_class is None:
+            return
+        attempt.tallied = None
+        of_class.finished[outcome] += 1
+        if usage is not None and usage.wall is not None:
+            of_class.run.observe(usage.wall)
+        if crashed:
+            self._crashes[self.label(attempt.context.name)] += 1
+
+    def samples(self) -> Iterator[Sample]:
+        """All of it, as metrics."""
+        for (task, size), of_class in list(self._classes.items()):
+            yield "nonet_tasks_started_total", (task, size), of_class.started
+            # With 0, so that the first one of its kind is an increase.
+            counts = {**dict.fromkeys(OUTCOMES, 0), **of_class.finished}
+            for outcome, number in counts.items():
+                yield "nonet_tasks_finished_total", (task, size, outcome), number
+        for stream_key, waits in list(self._waits.items()):
+            _, priority, size = stream_key.split(":")
+            yield "nonet_task_wait_seconds", (priority, size), waits
+        for name, found in (
+            ("nonet_task_run_seconds", self._runs),
+            ("nonet_lock_wait_seconds", self._lock_waits),
+        ):
+            for task, times in list(found.items()):
+                yield name, (task,), times
+        for name, counts in (
+            ("nonet_task_crashes_total", self._crashes),
+            ("nonet_worker_vetoes_total", self.vetoes),
+            ("nonet_event_loop_blocked_total", self.blocked),
+        ):
+            for label, number in list(counts.items()):
+                yield name, (label,), number
+        yield "nonet_redis_round_trip_seconds", (), self.round_trips
+
+    def _waited(self, delivery: Delivery, fence: int) -> float:
+        """Seconds from its entry, whose id is that time (ms, µs), to its fetch, as its fence is."""
+        milliseconds, _, rest = delivery.entry.partition("-")
+        waited = (fence - 1000 * int(milliseconds) - int(rest)) / 1e6
+        if self.offset and f"{milliseconds}{rest:0>3}" != delivery.gen:
+            waited -= self.offset  # by the server's clock; that of a new task is by ours
+        return waited
+
+    def _of(self, name: str, size: str) -> _OfClass:
+        found = self._classes.get((name, size))
+        if found is None:
+            task = self.label(name)
+            run = self._runs.setdefault(task, Histogram())
+            found = self._classes.setdefault((task, size), _OfClass(run))
+        return found
