@@ -243,9 +243,8 @@ class _Wire(asyncio.Protocol):
             if not self._unsent:
                 self._loop.call_soon(self._flush)
             self._unsent.append(packed)
-        first, *others = answers
-        self._owed.append((first, len(packed)))
-        for answer in others:
+        self._owed.append((answers[0], len(packed)))
+        for answer in answers[1:]:
             self._owed.append((answer, 0))
         self._owed_bytes += len(packed)
 
