@@ -11,7 +11,7 @@ JOBS ?= 3
 BIN := .venv/bin
 DEMO := .venv/.synced-demo
 DEV := .venv/.synced-dev
-LOCKED := uv.lock pyproject.toml scripts/sync
+LOCKED := uv.lock pyproject.toml scripts/sync scripts/helm
 
 # The caller's environment may forbid bytecode or have another virtual environment active;
 # neither is meant for what runs here.
