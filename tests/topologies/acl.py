@@ -1,4 +1,4 @@
-"""`AclServer`: a Redis over TLS with the users of ``docs/redis.md``, one for each kind of process."""
+"""`AclServer`: a Redis over TLS with the users of ``docs/redis.md``, one per role."""
 
 from __future__ import annotations
 
