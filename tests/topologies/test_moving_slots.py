@@ -1,0 +1,137 @@
+"""What a real cluster does with our scripts while the slot of the namespace is on two nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemons import until, wait_until
+from redis import exceptions
+from servers import RedisServer
+from topologies.cluster import Cluster
+from topologies.valkey import ValkeyServer
+
+import nonet.stores
+from nonet.keys import prefix
+from nonet.stores.broker import Broker
+from nonet.stores.redis import script
+from nonet.stores.submissions import Submission
+
+NAMESPACE = "test"
+PREFIX = prefix(NAMESPACE)
+SCRIPTS = sorted(path.stem for path in (Path(nonet.stores.__path__[0]) / "scripts").glob("*.lua"))
+
+
+@pytest.fixture(scope="module", params=[RedisServer, ValkeyServer], ids=["Redis", "Valkey"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three nodes of either kind."""
+    with Cluster(NAMESPACE, make=request.param) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def broker(cluster: Cluster) -> Iterator[Broker]:
+    """A broker of a namespace with some keys."""
+    with cluster.client() as client:
+        client.flushall()
+    yield Broker(cluster.url, NAMESPACE, lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+
+
+def contents(server: RedisServer) -> dict[str, bytes]:
+    """Every key of one node, and its value."""
+    found = {}
+    with server.client(single_connection_client=True) as client:
+        for key in client.scan_iter(count=1000):
+            client.execute_command("ASKING")  # or a node would not tell what it has already
+            found[key] = client.dump(key)
+    return found
+
+
+async def submit(broker: Broker, *ids: str) -> None:
+    await broker.submit([Submission(id, "m:Task", "normal:small", b"e") for id in ids])
+
+
+async def test_no_script_is_begun_while_the_slot_moves(cluster: Cluster, broker: Broker) -> None:
+    """With any part of the keys moved each script is refused as a whole, and changes nothing."""
+    await submit(broker, *(f"task-{n}" for n in range(10)))
+    await broker.aclose()
+    move = cluster.begin_move()
+    try:
+        for _ in range(3):
+            before = contents(move.source), contents(move.target)
+            for name in SCRIPTS:
+                with (
+                    move.source.client() as client,
+                    pytest.raises(exceptions.AskError, match=str(move.target.port)),
+                ):
+                    client.eval(script(name)[0], 1, PREFIX)
+                with (
+                    move.target.client() as client,
+                    pytest.raises(exceptions.MovedError, match=str(move.source.port)),
+                ):
+                    client.eval(script(name)[0], 1, PREFIX)
+            assert (contents(move.source), contents(move.target)) == before
+            move.keys(8)
+    finally:
+        sum(move.batches(100))
+        move.end()
+
+
+async def test_asking_the_new_node_would_tear_the_namespace(cluster: Cluster) -> None:
+    """A client that followed ASK would begin a second, empty namespace: so ours must not."""
+    with cluster.client() as client:
+        client.flushall()
+        client.set(f"{PREFIX}term", 41)
+    move = cluster.begin_move()
+    with move.target.client(single_connection_client=True) as client:
+        client.execute_command("ASKING")
+        assert client.eval("return redis.call('INCR', KEYS[1] .. 'term')", 1, PREFIX) == 1
+        client.execute_command("ASKING")
+        client.delete(f"{PREFIX}term")
+    sum(move.batches(100))
+    move.end()
+
+
+async def test_a_call_waits_until_the_slot_has_moved(cluster: Cluster, broker: Broker) -> None:
+    """What is called meanwhile is answered by the new node, with all that the old one had."""
+    await submit(broker, "before")
+    move = cluster.begin_move()
+    try:
+        submitted = asyncio.create_task(submit(broker, "meanwhile", "before"))
+        assert await asyncio.to_thread(refused, move.source)
+        assert not submitted.done()
+    finally:
+        sum(move.batches(100))
+        move.end()
+    await submitted
+    assert cluster.home is move.target
+    keys = set(contents(move.target))
+    assert {f"{PREFIX}t:before", f"{PREFIX}t:meanwhile"} <= keys
+    with cluster.client() as client:
+        assert client.xlen(f"{PREFIX}tasks:normal:small") == 2
+    await broker.aclose()
+
+
+def refused(source: RedisServer) -> bool:
+    """Wait until a call was answered with ASK."""
+    with source.client() as client:
+        return wait_until(
+            lambda: "errorstat_ASK" in client.info("errorstats"), "somebody was told to ask"
+        )
+
+
+async def test_who_is_blocked_is_sent_on(cluster: Cluster) -> None:
+    """A blocking pop ends with MOVED when its slot has gone, long before its timeout."""
+    source = cluster.home
+    with source.client() as client, source.client() as looker:
+
+        def pop() -> None:
+            client.blpop([f"{PREFIX}wake:somebody"], timeout=60)
+
+        popping = asyncio.create_task(asyncio.to_thread(pop))
+        await until(lambda: looker.info("clients")["blocked_clients"], "it is blocked")
+        cluster.begin_move().end()
+        with pytest.raises(exceptions.MovedError):
+            await asyncio.wait_for(popping, 10)
