@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 from nonet.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
 from nonet.message import encode, pack
+from nonet.secrecy import secret_texts
 from nonet.task import BaseTask
 
 GroupReader = Callable[[str], Awaitable[Sequence[Any]]]
@@ -70,6 +71,8 @@ class TaskContext:
     _after_commit: Sequence[Prepared] = ()
     _workdir: Path | None = None
     _parent_dir: str | None = None
+    _made_of: tuple[Mapping[str, Any], type] | None = None
+    _secrets: Sequence[str] | None = None
 
     def __init__(
         self,
@@ -91,6 +94,17 @@ class TaskContext:
 
     def __repr__(self) -> str:
         return f"TaskContext({self.name} {self.id}, attempt {self.attempt})"
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """What stands in secret arguments, and so in no log line, for the framework."""
+        if self._secrets is None:
+            self._secrets = secret_texts(*self._made_of) if self._made_of is not None else ()
+        return self._secrets
+
+    def is_made_of(self, arguments: Mapping[str, Any], cls: type) -> None:
+        """Called by the framework: the packed arguments of the task and its class."""
+        self._made_of, self._secrets = (arguments, cls), None
 
     @property
     def workdir(self) -> Path:
@@ -276,6 +290,22 @@ def context() -> TaskContext:
 def running_context() -> TaskContext | None:
     """The context of the running task, or None outside of one."""
     return _context.get(None)
+
+
+_subject: ContextVar[TaskContext | None] = ContextVar("nonet_subject", default=None)
+
+
+def current_subject() -> TaskContext | None:
+    """The attempt that the code here is about, the framework's own included, or None.
+
+    It is so before `context()` works, and still when the attempt is settled.
+    """
+    return _subject.get() or running_context()
+
+
+def enter_subject(value: TaskContext) -> None:
+    """Called by the framework in the asyncio task of an attempt, for as long as that lasts."""
+    _subject.set(value)
 
 
 _Hold: TypeAlias = tuple[str, "asyncio.Task[Any] | None"]

@@ -7,9 +7,11 @@ few of them (``--namespace``, ``--tasks``, ``--state-dir``, ``--concurrency`` â€
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 from pydantic import (
     BeforeValidator,
@@ -34,6 +36,8 @@ _TEXTS = {
 }
 # Secrets, which may come in files: NONET_REDIS_URL_FILE â€¦
 _FROM_FILES = ("redis_url", "db_url", "signing_keys")
+# In a URL: that of the user, and those among the parameters, such as sentinel_password.
+_PASSWORDS = re.compile(r"(?:://[^:/?#@]*:|[?&][^=&#]*passw[^=&#]*=)([^/?#@&]+)")
 Names = Annotated[tuple[str, ...], NoDecode]
 
 
@@ -86,6 +90,9 @@ class Settings(BaseSettings):
             of the last minute; 0: it does not look.
         confirm_replicas: so many replicas of Redis must have a submit, a settle or a structural
             lock before it counts; 0: none. See docs/redis.md for what that guards against.
+        log_format: of a daemon's log lines: ``console`` or ``json``; ``auto``: JSON in a pod of
+            Kubernetes, else ``console``.
+        log_level: the least that a daemon logs: ``debug``, ``info``, ``warning`` or ``error``.
         message_limit: longest envelope or result, in bytes.
         accept_unsigned: execute tasks without a signature although there are keys.
         allow_eviction: start although Redis may drop keys when its memory is full.
@@ -136,6 +143,8 @@ class Settings(BaseSettings):
     memory_floor: Annotated[int, BeforeValidator(parse_bytes)] = 0
     load_ceiling: float = Field(default=0, ge=0, le=1e6)
     confirm_replicas: int = Field(default=0, ge=0, le=100)
+    log_format: Literal["auto", "console", "json"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
     accept_unsigned: bool = False
     allow_eviction: bool = False
@@ -151,6 +160,11 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("log_format", "log_level", mode="before")
+    @classmethod
+    def _in_any_case(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
 
     @field_validator("config", mode="before")
     @classmethod
@@ -203,6 +217,17 @@ class Settings(BaseSettings):
         """What signs and verifies the envelopes of this namespace."""
         keys = parse_keys(self.signing_keys.get_secret_value())
         return Signer(keys, self.namespace, accept_unsigned=self.accept_unsigned)
+
+    def secrets(self) -> list[str]:
+        """Passwords and keys of these settings: what no log line may show."""
+        keys = self.signing_keys.get_secret_value().split(",")
+        urls = (self.redis_url.get_secret_value(), self.db_url.get_secret_value(), self.config)
+        passwords = [password for url in urls for password in _PASSWORDS.findall(url)]
+        return [
+            *(key.partition(":")[2].strip() for key in keys),
+            *passwords,
+            *map(unquote, passwords),
+        ]
 
     def sql_url(self) -> str:
         """Where dead letters and durable tasks go: `db_url`, else SQLite under `state_dir`."""

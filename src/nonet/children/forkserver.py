@@ -32,6 +32,8 @@ from nonet.children.guarding import Bounds
 from nonet.children.serving import serve
 from nonet.errors import NonetError
 from nonet.settings import plain_settings
+from nonet.telemetry.logs import describe_process, set_up_logs
+from nonet.telemetry.masking import keep_secret
 from nonet.worker.board import Board
 from nonet.worker.memory import all_resident, children_of, cpu_seconds, descendants
 from nonet.worker.wire import (
@@ -55,7 +57,6 @@ _POLL_SECONDS = 0.005
 _SILENT = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @dataclass
@@ -316,8 +317,11 @@ class ForkServer:
 
 def _load(set_up: SetUp) -> Nonet:
     sys.path[:] = set_up.path
-    logging.basicConfig(level=set_up.log_level, format=_LOG_FORMAT, stream=sys.stderr)
-    application = Nonet(plain_settings(**set_up.settings))
+    settings = plain_settings(**set_up.settings)
+    set_up_logs(settings.log_format, set_up.log_level)
+    describe_process(**set_up.about)
+    keep_secret(settings.secrets())
+    application = Nonet(settings)
     if threads := len(os.listdir("/proc/self/task")) - 1:
         logger.warning(
             "task modules have started %d threads when they were imported: child processes are "

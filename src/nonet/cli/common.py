@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -37,6 +38,7 @@ from nonet.service import ExitCode
 if TYPE_CHECKING:
     from nonet.app import Nonet
     from nonet.registry import Registry
+    from nonet.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +100,7 @@ def run(debug: bool, command: Command, *, in_spite_of_tasks: bool = False) -> No
         in_spite_of_tasks: it runs code of others and sees to signals itself: neither SystemExit
             nor KeyboardInterrupt that such code raises ends it.
     """
+    _fill_standard_files()
     if debug:
         set_up_logging(debug)
     try:
@@ -130,6 +133,16 @@ def _run_on(main: Coroutine[Any, Any, int]) -> int:
                 if task.done() or (isinstance(error, KeyboardInterrupt) and is_ours):
                     raise
                 logger.warning("a task raised %s beside its attempt", type(error).__name__)
+
+
+def _fill_standard_files() -> None:
+    """A process without stdout or stderr gives their numbers to sockets, and writes to those.
+
+    The event loop of uvloop ends a process that closes such a one.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
 
 
 async def _to_the_end(command: Command) -> int:
@@ -166,8 +179,9 @@ def exit_with(code: int) -> None:
 
 def _leave(code: int) -> NoReturn:
     """Skip the interpreter's shutdown, which waits for threads that run user code."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(AttributeError, OSError, ValueError):  # nobody reads it, or the disk is full
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
@@ -191,16 +205,22 @@ def named(thing: str, problem: str) -> str:
     return problem if has_name else f"{thing}: {problem}"
 
 
-def set_up_logging(debug: bool) -> None:
-    """Log lines of this process to stderr."""
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
-    if not debug:
-        # Tells of each look at the tables which kind of database it is.
-        logging.getLogger("alembic").setLevel(logging.WARNING)
+def set_up_logging(debug: bool, settings: Settings | None = None) -> None:
+    """Log lines of this process to stderr.
+
+    Args:
+        debug: all of them, whatever the settings say.
+        settings: of a daemon; without them the lines are text, for who called the command.
+    """
+    from nonet.telemetry.logs import describe_process, set_up_logs
+    from nonet.telemetry.masking import keep_secret
+
+    name = "DEBUG" if debug else settings.log_level.upper() if settings else "INFO"
+    level = logging.getLevelNamesMapping()[name]
+    set_up_logs(settings.log_format if settings else "console", level)
+    if settings is not None:
+        describe_process(namespace=settings.namespace)
+        keep_secret(settings.secrets())
 
 
 def application(

@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nonet.cli.secrets import masked_arguments
 from nonet.config import Config, SectionConfig, dotted
 from nonet.errors import ConfigurationError
 from nonet.limits import DEFAULT, Limit, LimitAddress, find_object_type, snake_case
@@ -21,6 +20,7 @@ from nonet.scheduler import plan
 from nonet.scheduler.periodic import overlap_of
 from nonet.scheduler.plan import Entry, describe, entries
 from nonet.schedules import CatchUp, Overlap
+from nonet.secrecy import masked_arguments
 from nonet.stores.leadership import Leader
 from nonet.stores.publication import Published
 from nonet.stores.workers import WorkerStatus

@@ -514,7 +514,7 @@ def _document(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _details(letter: DeadLetter) -> dict[str, Any]:
-    from nonet.cli.secrets import mask_names
+    from nonet.secrecy import mask_names
 
     return {
         "labels": mask_names(letter.labels),
@@ -552,8 +552,8 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
 def _arguments(
     letter: DeadLetter, tasks: list[str] | None, namespace: str | None, state_dir: Path | None
 ) -> dict[str, Any]:
-    from nonet.cli.secrets import masked_arguments
     from nonet.message import decode
+    from nonet.secrecy import masked_arguments
 
     if not letter.task_class:
         typer.echo("its arguments cannot be decoded", err=True)

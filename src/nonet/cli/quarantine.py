@@ -269,7 +269,7 @@ def _claims(envelope: Envelope) -> dict[str, Any]:
 def _arguments(
     envelope: Envelope, tasks: list[str] | None, namespace: str | None, state_dir: Path | None
 ) -> dict[str, Any]:
-    from nonet.cli.secrets import mask_names, masked_arguments
+    from nonet.secrecy import mask_names, masked_arguments
 
     found = application(tasks, namespace, state_dir).registry.find(envelope.name)
     return {

@@ -46,13 +46,14 @@ def schedule(
     from nonet.app import Nonet  # what these bring takes longer than the help needs
     from nonet.health import answering_probes
     from nonet.service import stop_on_signals
+    from nonet.settings import load_settings
 
-    set_up_logging(debug)
     options = settings_options(tasks, namespace, state_dir)
 
     async def command() -> int:
-        application = Nonet.from_settings(**options, config=config, metrics_port=metrics_port)
-        settings = application.settings
+        settings = load_settings(**options, config=config, metrics_port=metrics_port)
+        set_up_logging(debug, settings)
+        application = Nonet(settings)
         async with application, application.injector() as injector, stop_on_signals() as stop:
             scheduler = application.scheduler(injector)
             address = settings.metrics_host, settings.metrics_port

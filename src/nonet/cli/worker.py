@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 import typer
@@ -14,7 +15,6 @@ from nonet.cli.common import (
     Tasks,
     Version,
     run,
-    set_up_logging,
     settings_options,
 )
 
@@ -96,7 +96,6 @@ def work(
     from nonet.cli import working  # what it brings takes longer than the help needs
     from nonet.task import Size
 
-    set_up_logging(debug)
     chosen = None if size is None else Size(size)
     if drain:
         other = (concurrency, grace, tasks, metrics_port, minimum, maximum, idle_exit, max_lifetime)
@@ -120,7 +119,8 @@ def work(
         run(debug, lambda: working.supervise(fleet, {**options, "grace": grace}, metrics_port))
     ends = working.Ends(idle_exit, max_lifetime, fleet_line)
     options |= {"grace": grace, "metrics_port": metrics_port}
-    run(debug, lambda: working.work(chosen, concurrency, ends, options), in_spite_of_tasks=True)
+    start = partial(working.work, chosen, concurrency, ends, options, debug)
+    run(debug, start, in_spite_of_tasks=True)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import typer
 
 from nonet import runfiles
 from nonet.app import Nonet
-from nonet.cli.common import say, settings_options
+from nonet.cli.common import say, set_up_logging, settings_options
 from nonet.errors import ConfigurationError, NotFoundError
 from nonet.fleet.child import Line
 from nonet.fleet.retirement import Retirement
@@ -29,6 +29,7 @@ from nonet.service import DRAIN_SIGNAL, ExitCode, Stop, every, spare_collector, 
 from nonet.settings import Settings, load_settings
 from nonet.stores.inspection import Inspection
 from nonet.task import Size
+from nonet.telemetry.logs import describe_process
 from nonet.worker.worker import Worker, slots_of
 
 logger = logging.getLogger(__name__)
@@ -52,15 +53,19 @@ class Ends:
     fleet_line: int | None
 
 
-async def work(size: Size, concurrency: int | None, ends: Ends, options: dict[str, Any]) -> int:
+async def work(
+    size: Size, concurrency: int | None, ends: Ends, options: dict[str, Any], debug: bool
+) -> int:
     """One worker, from its start to its end."""
-    application = Nonet.from_settings(**options)
-    settings = application.settings
+    settings = load_settings(**options)
+    set_up_logging(debug, settings)
+    application = Nonet(settings)
     signals = stop_on_signals(settings.grace)
     async with application, application.injector() as injector, signals as stop:
         for problem in application.dependency_problems(injector):
             logger.error("%s", problem)
         worker = application.worker(size, injector, concurrency=concurrency)
+        describe_process(size=size, worker=worker.id)
         address = settings.metrics_host, settings.metrics_port
         probes = answering_probes(*address, worker)
         about = _about(settings, size, worker.id)
@@ -136,6 +141,8 @@ class Fleet:
 async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | None) -> int:
     """A fleet, from its start to its end; task classes are for its workers alone."""
     settings = load_settings(**options, metrics_port=metrics_port)
+    set_up_logging(fleet.debug, settings)
+    describe_process(size=fleet.size)
     application = Nonet(settings, load_tasks=False)
     plan = Plan(
         fleet.size,

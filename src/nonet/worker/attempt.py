@@ -10,7 +10,7 @@ from typing import Any
 
 from nonet.client import Client
 from nonet.errors import TaskTimeoutError
-from nonet.execution import Prepared, TaskContext
+from nonet.execution import Prepared, TaskContext, enter_subject
 from nonet.locks import rate_limited
 from nonet.message import Envelope
 from nonet.stores.deliveries import Delivery
@@ -149,12 +149,13 @@ class Attempt:
         return waited > _TOKEN_SECONDS and rate_limited(self.locks, self.held)
 
     def describe(self, envelope: Envelope) -> None:
-        """Fill in what the envelope says."""
+        """Fill in what the envelope says; from now on log lines name the task and this attempt."""
         self.context.name = envelope.name
         self.context.labels = envelope.labels
         self.context.group = envelope.group
         # What its class says of it counts as soon as it is made.
         self.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
+        enter_subject(self.context)
 
     def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:
         """From here on `cut` and `time_out` cancel this asyncio task, else the current one."""

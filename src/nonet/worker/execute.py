@@ -103,6 +103,7 @@ def identify(attempt: Attempt, tools: Tools) -> Known | tuple[TaskClass | None, 
         return None, _handed_on(f"no worker knows {envelope.name}")
     if problem := task_class.too_old_for(envelope.min_version):
         return task_class, _handed_on(problem)
+    attempt.context.is_made_of(envelope.args, task_class.cls)
     effective = effective_now(attempt, task_class, tools.client.live_config)
     return Known(task_class, envelope, effective)
 

@@ -22,6 +22,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from nonet.settings import Settings
+from nonet.telemetry.logs import process_description
 from nonet.worker.board import CELLS, Board
 from nonet.worker.wire import (
     Channel,
@@ -135,7 +136,8 @@ class ForkServer:
         asyncio.get_running_loop().add_reader(ours, self._hear)
         level = logging.getLogger().getEffectiveLevel()
         settings = _as_data(self._settings) | {"redis_url": self._redis_url}
-        self._send(SetUp(settings, sys.path, level, self.board.fd))
+        about = dict(process_description())
+        self._send(SetUp(settings, sys.path, level, about, self.board.fd))
         try:
             ready = await asyncio.wait_for(asyncio.shield(self._ready), _START_SECONDS)
         except TimeoutError:

@@ -41,12 +41,14 @@ class SetUp(Message, frozen=True):
         settings: of the worker, by name.
         path: where modules are looked for.
         log_level: of the root logger.
+        about: what each of its JSON log lines says of the worker.
         board: file descriptor of the `nonet.worker.board.Board`.
     """
 
     settings: dict[str, Any]
     path: list[str]
     log_level: int
+    about: dict[str, str]
     board: int
 
 

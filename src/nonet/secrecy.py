@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter
@@ -51,6 +52,38 @@ def mask_names(value: Any) -> Any:
             return value
 
 
+def secret_texts(arguments: Mapping[str, Any], cls: type) -> tuple[str, ...]:
+    """What stands in the secret arguments, as `masked_arguments` tells them: to be found in texts.
+
+    >>> class Login:
+    ...     def __init__(self, host: str, login: dict[str, str]) -> None: ...
+    >>> secret_texts({"host": "db", "login": {"user": "me", "api_key": "k3y-1"}}, cls=Login)
+    ('k3y-1',)
+    """
+    found: list[str] = []
+    for name, value in arguments.items():
+        found += _leaves(value, is_secret=_is_secret(name, cls))
+    return tuple(found)
+
+
+def _leaves(value: Any, *, is_secret: bool) -> Iterator[str]:
+    """Texts of `value`: all of them, or those that have a telling name."""
+    match value:
+        case Mapping():
+            for key, item in value.items():
+                told = isinstance(key, str) and _TELLING.search(key) is not None
+                yield from _leaves(item, is_secret=is_secret or told)
+        case list() | tuple():
+            for item in value:
+                yield from _leaves(item, is_secret=is_secret)
+        case bytes() if is_secret:
+            yield value.decode(errors="ignore")
+        case str() | int() | float() if is_secret and not isinstance(value, bool):
+            yield str(value)
+
+
+# Classes are few, and so are their arguments; a task asks when it has something to say.
+@lru_cache(4096)
 def _is_secret(name: str, cls: type) -> bool:
     if _TELLING.search(name):
         return True

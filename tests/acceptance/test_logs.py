@@ -1,0 +1,129 @@
+"""Log lines of daemons: which task they are about, what they hide, and that none ends a worker."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acceptance.logging_tasks import (
+    PASSWORD,
+    LogsIn,
+    LogsInFromChild,
+    Says,
+    SaysInChild,
+    SaysInThread,
+)
+from acceptance.site import Site
+from daemons import Daemon, until
+from pydantic import SecretStr
+
+from nonet import TaskFailed
+
+MODULE = "acceptance.logging_tasks"
+
+
+def lines(daemon: Daemon) -> list[dict[str, Any]]:
+    """All lines of a daemon, each of which is an object."""
+    return [json.loads(line) for line in daemon.log.splitlines()]
+
+
+def json_worker(site: Site) -> Daemon:
+    site.settings["NONET_TASKS"] = MODULE
+    return site.worker(NONET_LOG_FORMAT="json")
+
+
+async def test_a_json_line_of_a_task_names_it(site: Site) -> None:
+    """What its author logs in a coroutine, a thread or a child has id, class and attempt."""
+    worker = json_worker(site)
+    async with site.app() as app:
+        ids = {}
+        for task in (Says(), SaysInThread(), SaysInChild()):
+            handle = await app.submit(task)
+            ids[type(task).__name__] = str(handle)
+            await handle.result(timeout=30)
+    said = [line for line in lines(worker) if line["logger"] == "author"]
+    assert [(line["event"], line["task_id"], line["task"], line["attempt"]) for line in said] == [
+        ("said by logging", ids["Says"], "logging_tasks:Says", 1),
+        ("said by structlog", ids["Says"], "logging_tasks:Says", 1),
+        ("said in a thread", ids["SaysInThread"], "logging_tasks:SaysInThread", 1),
+        ("said in a child", ids["SaysInChild"], "logging_tasks:SaysInChild", 1),
+    ]
+    assert [line.get("pages") for line in said] == [3, 4, None, None]
+    for line in said:
+        assert line["level"] == "info"
+        assert line["namespace"] == "acceptance"
+        assert (line["size"], line["worker"]) == ("small", worker.incarnation)
+        assert datetime.fromisoformat(line["timestamp"]).utcoffset() is not None
+    assert "task_id" not in lines(worker)[0]
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+async def test_no_line_shows_a_secret(site: Site, form: str) -> None:
+    """Secret arguments and passwords in URLs are masked in texts, tracebacks and failures."""
+    site.settings["NONET_TASKS"] = MODULE
+    worker = site.worker(NONET_LOG_FORMAT=form)
+    async with site.app() as app:
+        for kind in (LogsIn, LogsInFromChild):
+            handle = await app.submit(kind(SecretStr(PASSWORD)))
+            with pytest.raises(TaskFailed):
+                await handle.result(timeout=30)
+    await until(lambda: worker.log.count("failed in attempt 1") == 2, "the failures are told")
+    log = worker.log
+    for masked in (
+        "login with *** at https://me:***@db.example/x",
+        "refused",
+        "failed in attempt 1, dead: ValueError: *** is wrong",
+        "a log line could not be made at logging_tasks.py",
+    ):
+        assert log.count(masked) == 2
+    assert "Traceback" in log
+    assert "\nValueError: ***" in log.replace("\\n", "\n")
+    assert not [shown for shown in ("hunter", "s3cret-url") if shown in log]
+    if form == "json":
+        assert all("event" in line for line in lines(worker))
+
+
+async def test_lines_for_people_name_the_task_once(site: Site) -> None:
+    """Text has the task where the line does not name it, and is the default outside of pods."""
+    site.settings["NONET_TASKS"] = MODULE
+    worker = site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Says())
+        await handle.result(timeout=30)
+    named = f"task_id={handle} task=logging_tasks:Says attempt=1"
+    assert f" INFO author: said by logging pages=3 {named}\n" in worker.log
+
+
+async def test_in_a_pod_lines_are_json(site: Site) -> None:
+    """Unless it is said otherwise, a daemon in Kubernetes logs JSON."""
+    worker = site.worker(KUBERNETES_SERVICE_HOST="10.0.0.1")
+    assert [line["logger"] for line in lines(worker)][-1] == "nonet.worker.worker"
+
+
+async def test_a_level_keeps_the_rest_out(site: Site) -> None:
+    """Of what is below the level nothing is written, whoever says it."""
+    site.settings["NONET_TASKS"] = MODULE
+    worker = site.worker(NONET_LOG_LEVEL="Warning", wait=False)
+    async with site.app() as app:
+        for task in (Says(), SaysInChild()):
+            await (await app.submit(task)).result(timeout=30)
+    assert worker.log == ""
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_log_that_takes_nothing_stops_nobody(site: Site, closed: bool) -> None:
+    """A worker whose disk is full, or that has no stderr, works and ends as others do."""
+    site.settings["NONET_TASKS"] = MODULE
+    script = Path(sys.executable).parent / "task-worker"
+    redirected = "2>&-" if closed else "2>/dev/full >/dev/full"
+    command = f'exec "{script}" --size small {redirected}'
+    worker = site.program("/bin/sh", "-c", command)
+    async with site.app() as app:
+        for task in (Says(), SaysInChild()):
+            await (await app.submit(task)).result(timeout=30)
+    worker.terminate()
+    assert worker.wait() == 0
