@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self, TypeVar
 
+from preloaded import Preloaded, may_be_preloaded
+
 # The same helper that ends the servers: one pipe, one process.
 from servers import _reaper
 
@@ -44,16 +46,27 @@ class Daemon:
     def __init__(self, *command: str, environment: Mapping[str, str], log: Path) -> None:
         self._log = log
         script = str(Path(sys.executable).parent / command[0])
+        variables = {**_clean_environment(), **environment}
+        self._process: Preloaded | subprocess.Popen[bytes]
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [script, *command[1:]],
-                env={**_clean_environment(), **environment},
-                cwd=log.parent,  # no stray .env
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            if may_be_preloaded(command[0], environment):
+                self._process = Preloaded(
+                    [script, *command[1:]],
+                    environment=variables,
+                    cwd=log.parent,  # no stray .env
+                    stdout=output,
+                    stderr=output,
+                )
+            else:
+                self._process = subprocess.Popen(
+                    [script, *command[1:]],
+                    env=variables,
+                    cwd=log.parent,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
         _reaper.watch(self.pid)
 
     def __enter__(self) -> Self:

@@ -7,14 +7,16 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import redis
 from daemons import until
+from preloaded import Preloaded, may_be_preloaded
 from servers import RedisServer
 
 from nonet import Nonet, Size
@@ -52,7 +54,7 @@ class TaskRun:
     def __init__(self, redis_server: RedisServer, home: Path) -> None:
         self.redis: redis.Redis = redis_server.client()
         self.home = home
-        self._started: list[asyncio.subprocess.Process] = []
+        self._started: list[asyncio.subprocess.Process | Preloaded] = []
         self.environment = {
             "NONET_REDIS_URL": redis_server.url,
             "NONET_NAMESPACE": NAMESPACE,
@@ -65,6 +67,8 @@ class TaskRun:
         self, *arguments: object, script: str = "task-run", input: str = "", **environment: str
     ) -> Ended:
         """Run to the end; other keywords are variables beside those of the test."""
+        if may_be_preloaded(script, environment):
+            return await self._run(script, *arguments, input=input, **environment)
         process = await self.start(*arguments, script=script, **environment)
         async with asyncio.timeout(_SECONDS):
             out, err = await process.communicate(input.encode())
@@ -74,12 +78,10 @@ class TaskRun:
         self, *arguments: object, script: str = "task-run", **environment: str
     ) -> asyncio.subprocess.Process:
         """A command that goes on while the test does."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
-        kept.pop("PYTHONDONTWRITEBYTECODE", None)
         process = await asyncio.create_subprocess_exec(
             str(_SCRIPTS / script),
             *map(str, arguments),
-            env={**kept, "PYTHONPATH": str(_TESTS), **self.environment, **environment},
+            env=self._variables(environment),
             cwd=self.home,  # no stray .env
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -87,6 +89,31 @@ class TaskRun:
         )
         self._started.append(process)
         return process
+
+    async def _run(self, script: str, *arguments: object, input: str, **environment: str) -> Ended:
+        """The same as a start and its end, without the imports of a start."""
+        with ExitStack() as opened:
+            given, out, err = (opened.enter_context(TemporaryFile()) for _ in range(3))
+            given.write(input.encode())
+            given.seek(0)
+            process = Preloaded(
+                [str(_SCRIPTS / script), *map(str, arguments)],
+                environment=self._variables(environment),
+                cwd=self.home,
+                stdin=given,
+                stdout=out,
+                stderr=err,
+            )
+            self._started.append(process)
+            code = await asyncio.to_thread(process.wait, _SECONDS)
+            out.seek(0)
+            err.seek(0)
+            return Ended(code, out.read().decode(), err.read().decode())
+
+    def _variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
+        kept.pop("PYTHONDONTWRITEBYTECODE", None)
+        return {**kept, "PYTHONPATH": str(_TESTS), **self.environment, **environment}
 
     def close(self) -> None:
         """Leave nothing behind of a test that failed."""

@@ -1,0 +1,197 @@
+"""`Preloaded`: a command of Nonet in a process of its own that need not import the libraries again.
+
+    process = Preloaded([script, "--size", "small"], environment=..., cwd=path, stdout=file)
+    process.wait(30)
+
+Most of the processor time of these tests would be imports of the same libraries, thousands of
+times. So one process has imported them and forks: each fork runs the console script from its first
+line, imports Nonet, and ends as any interpreter does. What a fork cannot change (what the loader
+and the interpreter read at their start) is left to a real start: see `may_be_preloaded`.
+
+`PRELOADED=0 make test` starts everything for real.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+_TESTS = str(Path(__file__).parent)
+_SCRIPTS = ("task-run", "task-scheduler", "task-worker")
+# Read by Nonet and the tasks of the tests, which each fork imports; others may be for libraries.
+_HARMLESS = ("NONET_", "PROBE_")
+_LIBRARIES = """
+asyncio concurrent.futures.thread ctypes email.message getpass http.server sqlite3 ssl zoneinfo
+alembic.command aiosqlite croniter dateutil.rrule hiredis msgspec opentelemetry.trace
+pydantic pydantic_settings redis.asyncio redis.asyncio.sentinel sqlalchemy.ext.asyncio
+sqlalchemy.dialects.sqlite.aiosqlite structlog typer uvloop yaml
+""".split()  # noqa: SIM905  # shorter than a list
+_MESSAGE_BYTES = 1 << 20
+_POLL_SECONDS = 0.005
+
+
+def may_be_preloaded(script: str, environment: Mapping[str, str]) -> bool:
+    """Whether a fork does the same as a real start, with these variables beside our own."""
+    own = {"PYTHONPATH": _TESTS}
+    return (
+        os.environ.get("PRELOADED") != "0"
+        and script in _SCRIPTS
+        and all(
+            name.startswith(_HARMLESS) or own.get(name) == value
+            for name, value in environment.items()
+        )
+    )
+
+
+class Preloaded:
+    """A running command; the methods are those of `subprocess.Popen`.
+
+    Args:
+        command: path of a console script, and its options.
+        environment: all its variables.
+        cwd: where it runs.
+        stdin, stdout, stderr: open files; without them, nothing.
+
+    Attributes:
+        pid: its process id.
+        returncode: exit code, negative for a signal; ``None`` until `poll` or `wait` has seen it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        cwd: Path,
+        stdin: IO[bytes] | None = None,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+    ) -> None:
+        self.returncode: int | None = None
+        self._seen = threading.Lock()
+        order = {"command": list(command), "environment": dict(environment), "cwd": str(cwd)}
+        status, told = os.pipe()
+        self._status = open(status, "rb", buffering=0)  # noqa: SIM115  # until it has ended
+        with open(os.devnull, "r+b", buffering=0) as nothing:
+            files = [stdin or nothing, stdout or nothing, stderr or nothing]
+            handed = [*(file.fileno() for file in files), told]
+            socket.send_fds(_server().line, [json.dumps(order).encode()], handed)
+        os.close(told)
+        self.pid = int(self._status.readline())
+        self._ended = select.poll()
+        self._ended.register(self._status, select.POLLIN)
+
+    def poll(self) -> int | None:
+        """The exit code if it has ended."""
+        with self._seen:
+            if self.returncode is None and self._ended.poll(0):
+                self.returncode = int(self._status.readline())
+                self._status.close()
+        return self.returncode
+
+    def wait(self, timeout: float = 30) -> int:
+        """Wait for its end, so many seconds at most.
+
+        Raises:
+            subprocess.TimeoutExpired: it goes on.
+        """
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(_POLL_SECONDS)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        self.send_signal(signal.SIGKILL)
+
+
+class _Server:
+    """The process that forks; it ends when ours does."""
+
+    def __init__(self) -> None:
+        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {**os.environ, "PYTHONPATH": _TESTS, "PYTHONUNBUFFERED": "1"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        self.process = subprocess.Popen(
+            [sys.executable, __file__],
+            env=environment,
+            stdin=theirs,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+
+
+_server = cache(_Server)
+
+
+def _serve() -> str:
+    """Fork for whoever asks; returns in the forks, with the script to run."""
+    for name in _LIBRARIES:
+        with suppress(ModuleNotFoundError):  # of an extra
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    orders = socket.socket(fileno=os.dup(0))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        message, files, _, _ = socket.recv_fds(orders, _MESSAGE_BYTES, 4)
+        if not message:
+            os._exit(0)
+        if os.fork() == 0:
+            orders.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return _become(json.loads(message), files)
+        for file in files:
+            os.close(file)
+
+
+def _become(order: Mapping[str, object], files: Sequence[int]) -> str:
+    """Fork the command; the parent only waits for it, to tell its id and how it ended."""
+    *streams, status = files
+    command = os.fork()
+    if command != 0:
+        for file in streams:
+            os.close(file)
+        os.write(status, b"%d\n" % command)
+        _, ended = os.waitpid(command, 0)
+        os.write(status, b"%d\n" % os.waitstatus_to_exitcode(ended))
+        os._exit(0)
+    os.close(status)
+    for number, file in enumerate(streams):
+        os.dup2(file, number)
+        os.close(file)
+    os.setsid()
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.argv = order["command"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)  # as the interpreter does
+    importlib.invalidate_caches()
+    return sys.argv[0]
+
+
+if __name__ == "__main__":
+    runpy.run_path(_serve(), run_name="__main__")
