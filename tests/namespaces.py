@@ -28,7 +28,9 @@ def as_first(*command: str) -> list[str]:
     """The command line that starts a command as process 1 of a new namespace."""
     options = _options()
     assert options is not None, "ask `allowed` first"
-    return [*_MAKE, *options, *command]
+    program = shutil.which(_MAKE[0])
+    assert program is not None
+    return [program, *_MAKE[1:], *options, *command]
 
 
 def first(pid: int) -> int:

@@ -215,7 +215,7 @@ class Site:
         return [key for key in found if not key.endswith((":quarantine", ":events"))]
 
     def _start(self, *command: str, wait: bool, **environment: str) -> Daemon:
-        log = self._home / f"{command[0]}-{len(self._daemons)}.log"
+        log = self._home / f"{Path(command[0]).name}-{len(self._daemons)}.log"
         chosen = {**self.settings, **environment}
         if chosen["NONET_REDIS_URL"] == self._server.url:  # each kind of process as its own user
             chosen["NONET_REDIS_URL"] = self._server.url_for(command[0])

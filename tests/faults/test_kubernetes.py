@@ -1,0 +1,129 @@
+"""Pods are deleted as a kubelet does it: nothing is lost, and no attempt is used."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from acceptance.contention import scales
+from acceptance.probe_tasks import Gated
+from daemons import until
+from faults.fault_tasks import FailsOnce, Timed
+from faults.pod_tasks import LargeTimed, MediumTimed
+from faults.pods import Deletion, Pod
+from faults.rig import PRODUCTION, TASKS, Load, Rig
+
+from nonet import BaseTask
+
+# Fast and slow ones of all sizes, under locks or not, and one that is retried.
+MIX = [
+    *[Timed(0.05) for _ in range(12)],
+    *[Timed(0.2, lock=f"lock-{n}") for n in range(3)],
+    *[Timed(1.5) for _ in range(2)],
+    MediumTimed(0.3),
+    LargeTimed(0.3),
+    FailsOnce(),
+]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """How much is deployed, and how often anew."""
+
+    small: int
+    others: int
+    rounds: int
+    backlog: int
+
+
+@scales(Rollout(2, 1, 1, 100), Rollout(3, 2, 4, 2000))
+async def test_rolling_restarts(rig: Rig, scale: Rollout) -> None:
+    """All pods are replaced one by one under load: each attempt of each task ran once."""
+    rig.site.settings |= PRODUCTION | {"NONET_TASKS": f"{TASKS},faults.pod_tasks"}
+    sizes = ["small"] * scale.small + ["medium", "large"] * scale.others
+    pods = [_pod(rig, size) for size in sizes]
+    deletions: list[Deletion] = []
+    in_hand = 0
+    async with rig.site.app() as app:
+        ids = await rig.submit(app, itertools.islice(_mix(), scale.backlog))
+        load = Load(rig, app, lambda number: MIX[number % len(MIX)], clients=4)
+        async with load.running():
+            for _, place in itertools.product(range(scale.rounds), range(len(pods))):
+                new = _pod(rig, sizes[place])
+                await asyncio.gather(
+                    *(asyncio.to_thread(pod.wait_ready) for pod in (new, pods[place]))
+                )
+                in_hand += rig.site.pending()
+                deletions.append(await asyncio.to_thread(pods[place].delete))
+                pods[place] = new
+        await rig.settles([*ids, *load.accepted], seconds=120)
+    attempts: dict[str, list[int]] = defaultdict(list)
+    for event in rig.site.journal("start"):
+        attempts[event.id].append(event.attempt)
+    kinds = Counter((item.task, *attempts[item.id]) for item in rig.site.journal("end"))
+    once = {(name, 1) for name in ("Timed", "MediumTimed", "LargeTimed")}
+    assert set(kinds) == once | {("FailsOnce", 1, 2)}, kinds
+    assert {(item.hook, item.killed) for item in deletions} == {(0, False)}
+    assert in_hand > 0, "no pod had anything to drain"
+    longest = max(item.seconds for item in deletions)
+    print(f"\n{len(deletions)} pods deleted, {in_hand} deliveries in hand, {longest:.1f} s at most")
+    await rig.judge(f"{len(deletions)} pods replaced one by one")
+
+
+async def test_the_grace_is_too_short(rig: Rig) -> None:
+    """What is cut off by the grace is handed back, and runs elsewhere in its first attempt."""
+    gate = rig.site.gate()
+    pod = _pod(rig, "small", slots=10, NONET_GRACE="1")
+    async with rig.site.app() as app:
+        ids = await rig.submit(app, [Gated(gate) for _ in range(30)])
+        await asyncio.to_thread(pod.wait_ready)
+        await rig.site.until_event("start", 10)
+        deletion = await asyncio.to_thread(pod.delete)
+        assert (deletion.hook, deletion.killed) == (1, False), pod.daemon.log[-2000:]
+        records = [rig.site.redis.hgetall(rig.site.key(f"t:{id}")) for id in ids]
+        states = {(item["state"], item.get("attempt", "0")) for item in records}
+        assert states == {("queued", "0")}
+        rig.site.open(gate)
+        _pod(rig, "small")
+        await rig.settles(ids)
+    assert {event.attempt for event in rig.site.journal("start")} == {1}
+    assert not any(record.get("deaths") for record in records)
+    await rig.judge("a pod deleted with tasks that outlast the grace")
+
+
+async def test_only_sigkill_helps(rig: Rig) -> None:
+    """A worker that hangs is killed: its death counts, no attempt does, and nothing is lost."""
+    gate = rig.site.gate()
+    pod = _pod(rig, "small", slots=5, period=2.0)
+    async with rig.site.app() as app:
+        ids = await rig.submit(app, [Gated(gate) for _ in range(10)])
+        await asyncio.to_thread(pod.wait_ready)
+        held = {event.id for event in await rig.site.until_event("start", 5)}
+        pod.freeze()
+        deletion = await asyncio.to_thread(pod.delete)
+        assert (deletion.hook, deletion.killed) == (None, True)
+        _pod(rig, "small")
+        await until(
+            lambda: {event.id for event in rig.site.journal("start")[5:]} == set(ids),
+            "all run elsewhere",
+        )
+        deaths = {id: rig.site.redis.hget(rig.site.key(f"t:{id}"), "deaths") for id in sorted(ids)}
+        assert deaths == {id: "1" if id in held else None for id in ids}
+        rig.site.open(gate)
+        await rig.settles(ids)
+    assert {event.attempt for event in rig.site.journal("start")} == {1}
+    await rig.judge("a pod that hangs, deleted and killed")
+
+
+def _pod(
+    rig: Rig, size: str, *, slots: int | None = None, period: float = 40.0, **environment: str
+) -> Pod:
+    wanted = slots or (20 if size == "small" else 2)
+    return Pod(rig.site, size, slots=wanted, period=period, **environment)
+
+
+def _mix() -> Iterator[BaseTask]:
+    return itertools.cycle(MIX)
