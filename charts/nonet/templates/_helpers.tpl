@@ -274,13 +274,56 @@ priorityClassName: {{ . }}
 {{- fail (printf "config: %s are set; choose one" (join " and " $ways)) -}}
 {{- end -}}
 {{- end -}}
+{{- include "nonet.validateLease" (dict "where" "scheduler" "settings" (list .Values.settings .Values.scheduler.settings)) -}}
+{{- if contains "@" .Values.redis.url -}}
+{{- fail "redis.url: there is a user or password in it; put the URL into a Secret, and name that in redis.secret" -}}
+{{- end -}}
+{{- if regexMatch "://[^/]*:[^/]*@" .Values.config.git.url -}}
+{{- fail "config.git.url: there is a password in it; put it into a Secret, and name that in config.git.credentialsSecret" -}}
+{{- end -}}
+{{- include "nonet.validateEnv" (dict "where" "extraEnv" "env" .Values.extraEnv) -}}
+{{- include "nonet.validateEnv" (dict "where" "scheduler.extraEnv" "env" .Values.scheduler.extraEnv) -}}
+{{- include "nonet.validateLabels" (dict "where" "commonLabels" "labels" .Values.commonLabels) -}}
+{{- include "nonet.validateLabels" (dict "where" "scheduler.podLabels" "labels" .Values.scheduler.podLabels) -}}
 {{- range $name, $pool := $pools -}}
+{{- include "nonet.validateEnv" (dict "where" (printf "workers.%s.extraEnv" $name) "env" $pool.extraEnv) -}}
+{{- include "nonet.validateLabels" (dict "where" (printf "workers.%s.podLabels" $name) "labels" $pool.podLabels) -}}
+{{- include "nonet.validateLease" (dict "where" (printf "workers.%s" $name) "settings" (list $.Values.settings $pool.settings)) -}}
 {{- $autoscaling := $pool.autoscaling -}}
 {{- if gt (int $autoscaling.min) (int $autoscaling.max) -}}
 {{- fail (printf "workers.%s.autoscaling: min (%v) is more than max (%v)" $name $autoscaling.min $autoscaling.max) -}}
 {{- end -}}
 {{- if and (eq $autoscaling.type "hpa") (lt (int $autoscaling.min) 1) -}}
 {{- fail (printf "workers.%s.autoscaling: a HorizontalPodAutoscaler keeps at least one pod; set min to 1, or type to keda" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A relation of settings over which a pod would not start. Takes where and settings. */}}
+{{- define "nonet.validateLease" -}}
+{{- $all := dict "LEASE" 45 "LOCK_TTL" 30 -}}
+{{- range .settings -}}{{- $all = mustMergeOverwrite $all (deepCopy .) -}}{{- end -}}
+{{- if ge (float64 $all.LOCK_TTL) (float64 $all.LEASE) -}}
+{{- fail (printf "%s: LOCK_TTL (%v s) must be shorter than LEASE (%v s)" .where $all.LOCK_TTL $all.LEASE) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Settings have a place of their own, where the schema knows them. Takes where and env. */}}
+{{- define "nonet.validateEnv" -}}
+{{- $where := .where -}}
+{{- range .env -}}
+{{- if hasPrefix "NONET_" .name -}}
+{{- fail (printf "%s: %s is a setting of Nonet; write it under settings, without NONET_" $where .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels by which pods are found are the chart's. Takes where and labels. */}}
+{{- define "nonet.validateLabels" -}}
+{{- $where := .where -}}
+{{- range $name, $_ := .labels -}}
+{{- if or (hasPrefix "app.kubernetes.io/" $name) (hasPrefix "helm.sh/" $name) (hasPrefix "nonet/" $name) -}}
+{{- fail (printf "%s: the label %s is set by the chart; choose another" $where $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,155 @@
+"""Monitors, alerts and the dashboard: they find the pods, and ask for what is there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+from rendering import NAMESPACE, Charts, Object, Rendered
+
+_DOCS = Path(__file__).parents[2] / "docs"
+_DURATION = re.compile(r"[0-9]+(ms|s|m|h)")
+_ON = {
+    "redis": {"url": "redis://redis:6379/0"},
+    "monitoring": {"enabled": True, "rules": {"enabled": True}, "dashboard": {"enabled": True}},
+}
+
+
+@pytest.fixture
+def monitored(charts: Charts) -> Rendered:
+    """The defaults with everything of monitoring."""
+    return charts.render(_ON)
+
+
+def test_monitors_find_all_daemons(monitored: Rendered) -> None:
+    """PodMonitor and ServiceMonitor scrape each daemon once, at a port that it has."""
+    pods = monitored.named("PodMonitor", "-worker")["spec"]
+    services = monitored.named("ServiceMonitor", "-scheduler")["spec"]
+    (service,) = monitored.of_kind("Service")
+    assert services["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    (endpoint,) = services["endpoints"]
+    assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
+    (scraped,) = pods["podMetricsEndpoints"]
+    for name, pod, container in monitored.daemons():
+        is_found = pods["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+        is_served = service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+        assert is_found != is_served, name
+        assert scraped["port"] == container["ports"][0]["name"]
+    for item in (endpoint, scraped):
+        assert item["path"] == "/metrics"
+        assert _DURATION.fullmatch(item["interval"]) and _DURATION.fullmatch(item["scrapeTimeout"])
+        (relabeling,) = item["relabelings"]
+        assert relabeling == {
+            "action": "replace",
+            "targetLabel": "nonet_release",
+            "replacement": "prod-nonet",
+        }
+
+
+def test_alerts_are_well_formed(monitored: Rendered) -> None:
+    """Each alert is PromQL, says how long it must hold, how bad it is, and what it means."""
+    for alert in _alerts(monitored):
+        assert set(alert) == {"alert", "expr", "for", "labels", "annotations"}
+        promql_parser.parse(alert["expr"])
+        assert _DURATION.fullmatch(alert["for"])
+        assert alert["labels"]["severity"] in ("critical", "warning")
+        assert alert["annotations"]["summary"].endswith(f"({NAMESPACE}/prod-nonet)")
+        for selector in re.findall(r"nonet_[a-z_]+(\{[^}]*\})?", alert["expr"]):
+            if "nonet_release" not in alert["expr"]:
+                raise AssertionError(alert["alert"])
+            assert not selector or f'namespace="{NAMESPACE}",nonet_release="prod-nonet"' in selector
+
+
+def test_alerts_are_explained(monitored: Rendered) -> None:
+    """Each alert has a section of its own in docs/alerts.md, and each section an alert."""
+    text = (_DOCS / "alerts.md").read_text(encoding="utf-8")
+    anchors = {f"docs/alerts.md#{title.lower()}" for title in re.findall(r"(?m)^## (.+)$", text)}
+    assert {alert["annotations"]["runbook_url"] for alert in _alerts(monitored)} == anchors
+
+
+def test_alerts_wait_for_two_leases_of_the_leader(charts: Charts) -> None:
+    """No leader is an alert after twice the time in which another one takes over."""
+    for settings, expected in (({}, "60s"), ({"LEADER_TTL": 12.5}, "26s")):
+        rendered = charts.render({**_ON, "settings": settings})
+        (alert,) = [item for item in _alerts(rendered) if item["alert"] == "NonetNoLeader"]
+        assert alert["for"] == expected
+
+
+def test_what_is_asked_for_is_documented(monitored: Rendered) -> None:
+    """Each metric in an alert, the dashboard or an autoscaler is one that docs/metrics.md names."""
+    known = documented()
+    asked = set()
+    for expression in [*(item["expr"] for item in _alerts(monitored)), *_expressions(monitored)]:
+        asked |= names(expression)
+    assert asked and asked <= known, asked - known
+    assert "nonet_desired_workers" in known  # of the HorizontalPodAutoscaler
+
+
+def test_labels_that_are_asked_for_exist(monitored: Rendered) -> None:
+    """Alerts and the dashboard group by labels that Nonet or Prometheus gives."""
+    known = {"task", "size", "priority", "outcome", "pod", "le"}
+    for expression in [*(item["expr"] for item in _alerts(monitored)), *_expressions(monitored)]:
+        for group in re.findall(r"(?:by|on|without) \(([^)]*)\)", expression):
+            assert set(re.split(r",\s*", group)) <= known, expression
+
+
+def test_the_dashboard_is_one(monitored: Rendered) -> None:
+    """The dashboard is found by Grafana's sidecar, its panels have ids, places and PromQL."""
+    config = monitored.named("ConfigMap", "-dashboard")
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    panels = json.loads(config["data"]["nonet.json"])["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) >= 12
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken and max(x for x, _ in cells) < 24, panel["title"]
+        taken |= cells
+        assert panel["description"], panel["title"]
+    for expression in _expressions(monitored):
+        promql_parser.parse(expression.replace("$__rate_interval", "5m"))
+        assert 'namespace="$namespace",nonet_release="$release"' in expression
+
+
+def test_alerts_can_be_left_out_and_added(charts: Charts) -> None:
+    """`disabled` leaves alerts out, `extra` adds rules, `alertLabels` labels all of ours."""
+    alerts = list(_alerts(charts.ci("everything")))
+    assert "NonetQuarantined" not in {item["alert"] for item in alerts}
+    assert [item for item in alerts if item["alert"] == "Mine"] == [
+        {"alert": "Mine", "expr": "vector(1)"}
+    ]
+    assert all(item["labels"]["team"] == "physics" for item in alerts if item["alert"] != "Mine")
+
+
+def documented() -> set[str]:
+    """Names in the tables of docs/metrics.md."""
+    text = (_DOCS / "metrics.md").read_text(encoding="utf-8")
+    return set(re.findall(r"(?m)^\| `(nonet_[a-z_]+)` \|", text))
+
+
+def names(expression: str) -> set[str]:
+    """The metrics of Nonet in an expression, as they are registered."""
+    found = re.findall(r"\bnonet_[a-z_]+", expression)
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found} - {"nonet_release"}
+
+
+def _alerts(rendered: Rendered) -> Iterator[Object]:
+    (item,) = rendered.of_kind("PrometheusRule")
+    for group in item["spec"]["groups"]:
+        yield from group["rules"]
+
+
+def _expressions(rendered: Rendered) -> Iterator[str]:
+    """What the dashboard asks, but for the names of namespaces and releases."""
+    dashboard: Any = json.loads(rendered.named("ConfigMap", "-dashboard")["data"]["nonet.json"])
+    yield from (target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+    yield from (item["expr"] for item in dashboard["annotations"]["list"])

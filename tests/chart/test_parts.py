@@ -1,0 +1,221 @@
+"""What single values are for: secrets, migrations, the configuration, the bundled Redis, notes."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+from rendering import NAMESPACE, RELEASE, Charts, Object, Rendered, environment
+from typer.testing import CliRunner
+
+from nonet.cli.run import app
+
+_REDIS = {"redis": {"url": "redis://redis:6379/0"}}
+_BUNDLED = {"redis": {"bundled": {"enabled": True}}}
+
+
+def test_each_pool_sees_its_own_secrets(charts: Charts) -> None:
+    """A pod sees the secrets that its pool names, else the common ones, and no others."""
+    seen = {name: _secrets(pod) for name, pod in charts.ci("per-pool-secrets").pods()}
+    assert seen == {
+        "prod-nonet-scheduler": {
+            "redis-url": ("nonet-redis-scheduler", "redis-url"),
+            "db-url": ("nonet-db-scheduler", "url"),
+            "signing-keys": ("nonet-signing", "signing-keys"),
+        },
+        "prod-nonet-worker-small": {
+            "redis-url": ("nonet-redis-small", "redis-url"),
+            "db-url": ("nonet-db", "db-url"),
+            "signing-keys": ("nonet-signing", "signing-keys"),
+        },
+        "prod-nonet-worker-medium": {
+            "redis-url": ("nonet-redis-medium", "redis-url"),
+            "db-url": ("nonet-db", "db-url"),
+            "signing-keys": ("nonet-signing-medium", "keys"),
+        },
+        "prod-nonet-worker-large": {
+            "redis-url": ("nonet-redis-large", "redis-url"),
+            "db-url": ("nonet-db", "db-url"),
+            "signing-keys": ("nonet-signing", "signing-keys"),
+        },
+        "prod-nonet-canary": {
+            "redis-url": ("nonet-redis-submit", "redis-url"),
+            "signing-keys": ("nonet-signing", "signing-keys"),
+        },
+        "prod-nonet-migrate": {"db-url": ("nonet-db", "db-url")},
+    }
+
+
+def test_each_secret_that_is_seen_is_read(rendered: Rendered) -> None:
+    """The file of each secret is named by a setting, and each such setting names a file."""
+    for name, pod in rendered.pods():
+        for container in pod["spec"]["containers"]:
+            if not container["command"][0].startswith("task-"):
+                continue
+            named = {
+                value
+                for key, value in environment(container).items()
+                if key.startswith("NONET_") and key.endswith("_FILE")
+            }
+            assert named == {f"/etc/nonet/secrets/{path}" for path in _secrets(pod)}, name
+
+
+def test_pools_have_service_accounts_of_their_own(charts: Charts) -> None:
+    """A pool has one of its own, an existing one, or the default one, as its values say."""
+    rendered = charts.ci("per-pool-secrets")
+    accounts = {name: pod["spec"]["serviceAccountName"] for name, pod in rendered.pods()}
+    assert accounts["prod-nonet-worker-small"] == "prod-nonet-worker-small"
+    assert accounts["prod-nonet-worker-medium"] == "existing"
+    assert accounts["prod-nonet-worker-large"] == "default"
+    made = {item["metadata"]["name"] for item in rendered.of_kind("ServiceAccount")}
+    assert made == {"prod-nonet-scheduler", "prod-nonet-worker-small"}
+
+
+def test_tables_are_migrated_first(charts: Charts) -> None:
+    """A database is migrated before install and upgrade, by its owner, and a failed Job is kept."""
+    (job,) = [item for item in charts.ci("sentinel-tls").hooks if item["kind"] == "Job"]
+    notes = job["metadata"]["annotations"]
+    assert notes["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert "hook-failed" not in notes["helm.sh/hook-delete-policy"]
+    assert job["spec"]["backoffLimit"] == 3 and job["spec"]["activeDeadlineSeconds"] == 600
+    pod = job["spec"]["template"]
+    assert _secrets(pod) == {"db-url": ("nonet-db-owner", "db-url")}
+    assert pod["spec"]["serviceAccountName"] == "migrations"
+
+
+def test_without_a_database_nothing_is_migrated(charts: Charts) -> None:
+    """There is no Job without a database, and none where it is not wanted."""
+    off = {"secret": {"name": "db"}, "migrate": {"enabled": False}}
+    for values in (_REDIS, {**_REDIS, "database": off}):
+        assert "Job" not in {item["kind"] for item in charts.render(values).hooks}
+
+
+def test_the_configuration_is_good(charts: Charts, tmp_path: Path) -> None:
+    """Files of the values, as YAML or as text, become a directory that Nonet accepts."""
+    data = charts.ci("everything").of_kind("ConfigMap")
+    (files,) = [item["data"] for item in data if item["metadata"]["name"] == "tasks-config"]
+    assert set(files) == {"nonet.yaml", "limits.yaml"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    command = ["config", "check", str(tmp_path), "--tasks", "nonet.contrib.canary"]
+    checked = CliRunner().invoke(app, command)
+    assert checked.exit_code == 0, checked.output
+
+
+def test_git_is_given_its_password_as_a_file(charts: Charts) -> None:
+    """The scheduler alone reads the repository, with git's credential store from a secret."""
+    rendered = charts.ci("git-config")
+    for name, pod, container in rendered.daemons():
+        env = environment(container)
+        volumes = {item["name"]: item for item in pod["spec"]["volumes"]}
+        if not name.endswith("-scheduler"):
+            assert "NONET_CONFIG" not in env and "git" not in volumes
+            continue
+        assert env["NONET_CONFIG"] == "git+https://git.example.org/conf.git#main:nonet"
+        assert env["NONET_CONFIG_POLL"] == "30"
+        assert env["GIT_CONFIG_VALUE_0"] == "store --file=/etc/nonet/git/credentials"
+        assert volumes["git"]["secret"]["secretName"] == "nonet-git"
+        assert volumes["git"]["secret"]["items"] == [{"key": "credentials", "path": "credentials"}]
+        mounts = {item["name"]: item["mountPath"] for item in container["volumeMounts"]}
+        assert mounts["git"] == "/etc/nonet/git"
+
+
+def test_the_bundled_redis_has_a_password(charts: Charts) -> None:
+    """Server and clients have the same random password, which only a secret holds."""
+    rendered = charts.render(_BUNDLED)
+    secret = _decoded(rendered.named("Secret", "-redis"))
+    password = secret["auth.conf"].removeprefix("requirepass ").strip()
+    assert len(password) == 32
+    assert secret["redis-url"] == f"redis://:{password}@prod-nonet-redis:6379/0"
+    (redis,) = rendered.of_kind("StatefulSet")
+    config = rendered.named("ConfigMap", "-redis")["data"]["redis.conf"]
+    assert "maxmemory-policy noeviction" in config
+    included = config.split("include ")[1].strip()
+    container = redis["spec"]["template"]["spec"]["containers"][0]
+    mounts = {item["mountPath"] for item in container["volumeMounts"]}
+    assert str(Path(included).parent) in mounts
+    assert str(Path(container["command"][1]).parent) in mounts
+
+
+def test_the_password_survives_an_upgrade(charts: Charts) -> None:
+    """Where there is a secret already, its password stays."""
+    old = charts.render(_BUNDLED).named("Secret", "-redis")
+    owner = {
+        "meta.helm.sh/release-name": RELEASE,
+        "meta.helm.sh/release-namespace": NAMESPACE,
+    }
+    old = {**old, "metadata": {**old["metadata"], "annotations": owner}}
+    path = f"api/v1/namespaces/{NAMESPACE}/secrets/prod-nonet-redis"
+    new = charts.render(_BUNDLED, {path: old}).named("Secret", "-redis")
+    assert new["data"] == old["data"]
+
+
+def test_the_bundled_redis_may_keep_its_data(charts: Charts) -> None:
+    """With persistence there is an append-only file in a volume, else a directory of the pod."""
+    for rendered, keeps in ((charts.ci("bundled"), True), (charts.render(_BUNDLED), False)):
+        (redis,) = rendered.of_kind("StatefulSet")
+        config = rendered.named("ConfigMap", "-redis")["data"]["redis.conf"]
+        assert f"appendonly {'yes' if keeps else 'no'}" in config
+        assert bool(redis["spec"].get("volumeClaimTemplates")) == keeps
+        volumes = {item["name"] for item in redis["spec"]["template"]["spec"]["volumes"]}
+        assert ("data" in volumes) != keeps
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (_BUNDLED, ["trials only", "its tasks are lost when the pod ends", "no database"]),
+        (_REDIS, ["helm -n tasks test prod", "small: size small, 2 pods, 100 tasks at a time"]),
+        (
+            {**_REDIS, "workerDefaults": {"autoscaling": {"type": "keda"}}},
+            ["large: size large, 1 to 10 pods by keda"],
+        ),
+    ],
+)
+def test_notes_tell_what_to_do(charts: Charts, values: Object, said: list[str]) -> None:
+    """The notes name the next commands and what is not fit for production."""
+    notes = charts.render(values).notes
+    assert all(text in notes for text in said), notes
+
+
+def test_notes_warn_of_nothing_that_is_fine(charts: Charts) -> None:
+    """With servers of one's own there is no warning."""
+    assert "WARNING" not in charts.ci("standalone").notes
+
+
+def test_a_pool_can_be_taken_away(charts: Charts) -> None:
+    """A pool that is null, or not enabled, leaves nothing behind, nor a canary of its size."""
+    values = {**_REDIS, "workers": {"medium": None, "large": {"enabled": False}}}
+    rendered = charts.render(values)
+    names = [item["metadata"]["name"] for item in rendered.objects]
+    assert not [name for name in names if "medium" in name or "large" in name]
+    (canary,) = rendered.hooks
+    assert [item["name"] for item in canary["spec"]["containers"]] == ["small"]
+
+
+def test_settings_of_a_pool_go_before_those_of_all(charts: Charts) -> None:
+    """A setting of a pool replaces the common one, for that pool alone."""
+    values = {"settings": {"LEASE": 60}, "workers": {"small": {"settings": {"LEASE": 90.5}}}}
+    rendered = charts.render({**_REDIS, **values})
+    leases = {name: environment(item)["NONET_LEASE"] for name, _, item in rendered.daemons()}
+    assert leases == {
+        "prod-nonet-worker-small": "90.5",
+        "prod-nonet-worker-medium": "60",
+        "prod-nonet-worker-large": "60",
+        "prod-nonet-scheduler": "60",
+    }
+
+
+def _secrets(pod: Object) -> dict[str, tuple[str, str]]:
+    """File → name and key of the secret that is seen there."""
+    found = {}
+    for volume in pod["spec"].get("volumes", ()):
+        for source in volume.get("projected", {}).get("sources", ()):
+            for item in source["secret"]["items"]:
+                found[item["path"]] = (source["secret"]["name"], item["key"])
+    return found
+
+
+def _decoded(secret: Object) -> dict[str, str]:
+    return {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
