@@ -60,9 +60,10 @@ class Tally:
         delivery = attempt.delivery
         of_class = attempt.tallied = self._of(attempt.context.name, attempt.size)
         of_class.started += 1
-        waits = self._waits.get(delivery.stream_key)
+        stream = delivery.stream_key.partition(":")[2]  # without what was woken for it
+        waits = self._waits.get(stream)
         if waits is None:
-            waits = self._waits[delivery.stream_key] = Histogram()
+            waits = self._waits[stream] = Histogram()
         waits.observe(self._waited(delivery, attempt.context.fence))
         if delivery.waited:
             task = self.label(attempt.context.name)
@@ -95,8 +96,8 @@ class Tally:
             counts = {**dict.fromkeys(OUTCOMES, 0), **of_class.finished}
             for outcome, number in counts.items():
                 yield "nonet_tasks_finished_total", (task, size, outcome), number
-        for stream_key, waits in list(self._waits.items()):
-            _, priority, size = stream_key.split(":")
+        for stream, waits in list(self._waits.items()):
+            priority, _, size = stream.partition(":")
             yield "nonet_task_wait_seconds", (priority, size), waits
         for name, found in (
             ("nonet_task_run_seconds", self._runs),

@@ -1,0 +1,219 @@
+"""What real daemons tell Prometheus and autoscalers."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from acceptance.blocking_tasks import Blocks
+from acceptance.probe_tasks import Quick
+from acceptance.site import Site
+from acceptance.test_health import Probed
+from daemons import until, wait_until
+from metrics_names import Watched, exported_names, get, watched
+from servers import RedisServer
+
+from nonet.telemetry.metrics import METRICS
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+NAMESPACE_ONLY = re.compile(
+    r"nonet_(tasks_submitted|active_tasks|stream_|delayed_|waiting|dying|dead_letters|quarantine|"
+    r"anomalies|paused|workers|desired|scheduler_(has_leader|leader|term)|config_(valid|published)|"
+    r"epoch)"
+)
+
+
+@pytest.fixture(scope="module")
+def system() -> Watched:
+    return watched()
+
+
+def test_the_page_and_the_code_have_the_same_metrics() -> None:
+    """Each name, type and label of docs/metrics.md is in the code, and the other way round."""
+    rows = re.findall(r"^\| `(nonet_\w+)` \| (\w+) \| ([^|]*)\| \S", PAGE.read_text(), re.M)
+    told = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
+    assert told == {name: (item.kind, set(item.labels)) for name, item in METRICS.items()}
+    assert len(rows) == len(told)
+
+
+def test_all_that_is_documented_is_exported(system: Watched) -> None:
+    """A running system has each metric, of its type and with its labels, and no other ones."""
+    found = {
+        family.name: family
+        for daemon in system.by_daemon.values()
+        for family in daemon.values()
+        if family.name.startswith("nonet_")
+    }
+    assert set(found) == {name.removesuffix("_total") for name in METRICS}
+    for name, metric in METRICS.items():
+        family = found[name.removesuffix("_total")]
+        labels = {frozenset(set(sample.labels) - {"le"}) for sample in family.samples}
+        assert (family.type, labels) == (metric.kind, {frozenset(metric.labels)}), name
+    assert {"nonet_tasks_started_total", "nonet_task_run_seconds_bucket"} <= exported_names()
+    assert "process_resident_memory_bytes" in exported_names()
+
+
+def test_attempts_are_counted_by_class_and_outcome(system: Watched) -> None:
+    """Each attempt that began has ended once, but for the one that runs."""
+    ends = {
+        ("Succeeds", "done"): 3,
+        ("Fails", "retry"): 1,
+        ("Fails", "dead"): 1,
+        ("Crashes", "crash"): 1,
+        ("Crashes", "done"): 1,
+        ("GivesBack", "back"): 1,
+        ("GivesBack", "done"): 1,
+        ("Blocks", "done"): 1,
+        ("Holds", "done"): 2,
+        ("Holds", "cancelled"): 1,
+    }
+    finished = {
+        (sample.labels["task"].partition(":")[2], sample.labels["outcome"]): sample.value
+        for sample in system.by_daemon["worker"]["nonet_tasks_finished"].samples
+        if sample.name.endswith("_total") and sample.value
+    }
+    assert finished == ends
+    assert sum(system.values("worker", "nonet_tasks_started_total")) == sum(ends.values()) + 1
+    name = "metrics_tasks:Holds"
+    assert system.value("worker", "nonet_tasks_started_total", task=name, size="small") == 4
+    assert system.value("worker", "nonet_task_crashes_total") == 1
+    assert system.value("worker", "nonet_event_loop_blocked_total") == 1
+    assert system.value("worker", "nonet_worker_slots") == 4
+    assert system.value("worker", "nonet_worker_slots_busy") == 1
+    assert system.value("worker", "nonet_leases_lost_total") == 0
+
+
+def test_durations_are_counted_by_class_and_stream(system: Watched) -> None:
+    """How long tasks ran, stood in their stream, and waited for locks, each for itself."""
+    blocks = {"task": "metrics_tasks:Blocks"}
+    assert system.value("worker", "nonet_task_run_seconds_count", **blocks) == 1
+    assert 0.6 <= system.value("worker", "nonet_task_run_seconds_sum", **blocks) < 10
+    assert system.value("worker", "nonet_task_run_seconds_bucket", **blocks, le="0.5") == 0
+    waits = {"priority": "normal", "size": "small"}
+    assert system.value("worker", "nonet_task_wait_seconds_count", **waits) == 14
+    assert 0 < system.value("worker", "nonet_task_wait_seconds_sum", **waits) < 60
+    holds = {"task": "metrics_tasks:Holds"}
+    assert system.value("worker", "nonet_lock_wait_seconds_count", **holds) == 1
+    assert 0 < system.value("worker", "nonet_lock_wait_seconds_sum", **holds) < 60
+    # Who was delayed has not waited for a lock, and who met none neither.
+    for name in ("Succeeds", "Fails"):
+        waited = {"task": f"metrics_tasks:{name}"}
+        assert system.values("worker", "nonet_lock_wait_seconds_count", **waited) == []
+    assert system.value("worker", "nonet_redis_round_trip_seconds_count") >= 1
+
+
+@pytest.mark.parametrize("daemon", ["leader", "standby"])
+def test_each_scheduler_tells_of_the_namespace(system: Watched, daemon: str) -> None:
+    """Depth, what runs, what waits and why, dead letters, workers, configuration and Redis."""
+
+    def value(name: str, **labels: str) -> float:
+        return system.value(daemon, name, **labels)
+
+    small, medium = ({"priority": "normal", "size": size} for size in ("small", "medium"))
+    assert value("nonet_tasks_submitted_total", **small) == 14
+    assert value("nonet_tasks_submitted_total", **medium) == 1
+    assert (value("nonet_stream_depth", **small), value("nonet_stream_in_flight", **small)) == (
+        1,
+        1,
+    )
+    assert (value("nonet_stream_depth", **medium), value("nonet_stream_in_flight", **medium)) == (
+        1,
+        0,
+    )
+    assert value("nonet_stream_oldest_age_seconds", **small) == 0
+    assert 0 < value("nonet_stream_oldest_age_seconds", **medium) < 120
+    assert value("nonet_active_tasks", task="metrics_tasks:Holds", **small) == 3
+    assert (value("nonet_delayed_tasks"), value("nonet_waiting_tasks")) == (1, 2)
+    assert (value("nonet_delayed_overdue_tasks"), value("nonet_dying_tasks")) == (0, 0)
+    assert value("nonet_dead_letters", status="PENDING") == 1
+    assert value("nonet_workers", size="small") == value("nonet_workers", size="large") == 1
+    assert value("nonet_desired_workers", size="medium") == 1
+    assert value("nonet_scheduler_has_leader") == value("nonet_config_valid") == 1
+    assert 0 < value("nonet_redis_memory_used_bytes") < value("nonet_redis_memory_max_bytes")
+    assert time.time() - value("nonet_namespace_refreshed_timestamp_seconds") < 600
+    assert time.time() - value("nonet_epoch_timestamp_seconds") < 600
+
+
+def test_schedulers_differ_in_what_is_their_own(system: Watched) -> None:
+    """One leads; of the namespace both say the same."""
+    leads = [system.value(who, "nonet_scheduler_is_leader") for who in ("leader", "standby")]
+    assert leads == [1, 0]
+    shared = {
+        name: [
+            {tuple(sample.labels.items()) for sample in system.by_daemon[who][name].samples}
+            for who in ("leader", "standby")
+        ]
+        for name in system.by_daemon["leader"]
+        if NAMESPACE_ONLY.match(name)
+    }
+    assert len(shared) >= 20
+    assert all(first == second for first, second in shared.values())
+
+
+def test_autoscalers_are_told_each_size(system: Watched) -> None:
+    """The leader and the standby answer alike; what nobody wants is 0, not absent."""
+    first, second = system.desired
+    assert first == second
+    assert list(first) == ["small", "medium", "large"]
+    assert (first["small"], first["medium"], first["large"]) == (1, 1, 0)
+
+
+def test_a_fleet_and_its_workers_have_ports_of_their_own(system: Watched) -> None:
+    """The fleet counts its workers by state; the first has the next port."""
+    ready = system.value("fleet", "nonet_fleet_workers", size="large", state="ready")
+    assert (ready, system.value("fleet", "nonet_ready")) == (1, 1)
+    assert system.value("member", "nonet_worker_slots", size="large") == 1
+    assert "nonet_worker_slots" not in system.by_daemon["fleet"]
+
+
+def metric(probed: Probed, name: str) -> float | None:
+    """The value of a series that is alone of its name; None if it is not there."""
+    status, text = get(probed.port, "/metrics")
+    assert status == 200
+    found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M)
+    return float(found[1]) if found else None
+
+
+def test_metrics_without_redis(own_server: RedisServer, own_site: Site) -> None:
+    """They are served on: who is not ready says so, and nobody claims to lead."""
+    worker, scheduler = Probed(own_site, "worker"), Probed(own_site, "scheduler")
+    for probed in (worker, scheduler):
+        wait_until(lambda probed=probed: metric(probed, "nonet_ready") == 1, "it is ready")  # type: ignore[misc]
+    assert metric(scheduler, "nonet_namespace_refreshed_timestamp_seconds")
+    own_server.kill()
+    for probed in (worker, scheduler):
+        wait_until(lambda probed=probed: metric(probed, "nonet_ready") == 0, "it is not ready")  # type: ignore[misc]
+        assert probed.status("/livez") == 200
+    wait_until(lambda: metric(scheduler, "nonet_scheduler_is_leader") == 0, "nobody leads")
+    seen = metric(scheduler, "nonet_namespace_refreshed_timestamp_seconds")
+    assert seen is not None and seen < time.time()
+
+
+async def test_a_blocked_loop_hides_no_metrics(site: Site) -> None:
+    """They are answered meanwhile, with the lag, and then name the class that did it."""
+    site.settings["NONET_TASKS"] = "acceptance.blocking_tasks"
+    probed = Probed(site, "worker")
+    async with site.app() as app:
+        blocking = await app.submit(Blocks(3.0))
+        await until(
+            lambda: (metric(probed, "nonet_event_loop_lag_seconds") or 0) > 1, "the lag is told"
+        )
+        status, body = probed.ask("/livez")
+        assert (status, body["live"]) == (200, True)
+        await blocking.result(timeout=30)
+        name = 'nonet_event_loop_blocked_total{task="blocking_tasks:Blocks"}'
+        await until(lambda: metric(probed, re.escape(name)) == 1, "it is counted")
+
+
+async def test_unknown_classes_are_one_label(site: Site) -> None:
+    """A class that this worker does not know makes no series of its own."""
+    probed = Probed(site, "worker", wait=True)
+    async with site.app() as app:
+        await (await app.submit(Quick(1))).result(timeout=30)
+        site.queue_raw("stranger", b"no envelope")
+        await site.all_ended()
+    text = get(probed.port, "/metrics")[1]
+    started = re.findall(r'nonet_tasks_started_total\{.*task="([^"]*)"', text)
+    assert sorted(started) == ["probe_tasks:Quick", "unknown"]

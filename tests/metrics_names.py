@@ -1,0 +1,220 @@
+"""What a running system exports: `exported_names` for tests of alerts and dashboards.
+
+    from metrics_names import exported_names
+
+    assert used_in_my_rules <= exported_names()
+
+Real daemons run tasks that end in each way, once in each test process; that takes about 15 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from daemons import Daemon, until
+from metrics_tasks import Blocks, Crashes, Fails, GivesBack, Heavy, Holds, Succeeds
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse
+from servers import RedisServer
+
+from nonet import Nonet
+from nonet.errors import NonetError
+
+HOST = "127.0.0.1"
+NAMESPACE = "watched"
+_CONFIG = "common:\n  tasks:\n    Succeeds: {priority: normal}\n"
+
+
+@cache
+def exported_names() -> frozenset[str]:
+    """Names of all series of a worker, two schedulers and a fleet, as PromQL uses them.
+
+    Of a histogram they are ``…_bucket``, ``…_sum`` and ``…_count``. Call it from no running loop.
+    """
+    return frozenset(
+        sample.name
+        for daemon in watched().by_daemon.values()
+        for family in daemon.values()
+        for sample in family.samples
+    )
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was scraped of a system in which all is in one state for a while.
+
+    Attributes:
+        by_daemon: of ``worker``, ``leader``, ``standby``, ``fleet`` and ``member`` its families.
+        desired: what the leader and the standby answer to autoscalers.
+    """
+
+    by_daemon: Mapping[str, Mapping[str, Metric]]
+    desired: tuple[dict[str, int], dict[str, int]]
+
+    def value(self, daemon: str, name: str, **labels: str) -> float:
+        """Of one series; fails if it is not there, or there are two."""
+        (found,) = self.values(daemon, name, **labels)
+        return found
+
+    def values(self, daemon: str, name: str, **labels: str) -> list[float]:
+        """Of all series that have these labels."""
+        return [
+            sample.value
+            for family in self.by_daemon[daemon].values()
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        ]
+
+
+@cache
+def watched() -> Watched:
+    """Run a system, once in a process. Its last state: see `_work`."""
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = stack.enter_context(RedisServer("--maxmemory", "300mb"))
+        return asyncio.run(_watch(stack, server, home))
+
+
+async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
+    (home / "config.yaml").write_text(_CONFIG)
+    environment = {
+        "NONET_REDIS_URL": server.url,
+        "NONET_NAMESPACE": NAMESPACE,
+        "NONET_STATE_DIR": str(home / "state"),
+        "NONET_TASKS": "metrics_tasks",
+        "NONET_METRICS_HOST": HOST,
+        "NONET_CONFIG": str(home / "config.yaml"),
+    }
+
+    def start(name: str, *command: str) -> int:
+        port = free_ports(2)
+        daemon = Daemon(
+            *command,
+            *("--metrics-port", str(port)),
+            environment=environment,
+            log=home / f"{name}.log",
+        )
+        stack.enter_context(daemon)
+        return port
+
+    worker = start("worker", "task-worker", "--size", "small", "--concurrency", "4")
+    fleet = start("fleet", "task-worker", "--size", "large", "--min", "1", "--max", "2")
+    options = {name.removeprefix("NONET_").lower(): text for name, text in environment.items()}
+    async with Nonet.from_settings(**options) as app:
+        gate = await _work(app, home)
+        schedulers = [start(f"scheduler-{i}", "task-scheduler") for i in range(2)]
+        for port in schedulers:
+            await until(lambda port=port: _is_settled(port), "a scheduler has seen all")  # type: ignore[misc]
+        await until(lambda: get(fleet + 1, "/readyz")[0] == 200, "the fleet has a worker")
+        await until(lambda: get(fleet, "/readyz")[0] == 200, "the fleet is ready")
+        leads = [
+            _families(port)["nonet_scheduler_is_leader"].samples[0].value for port in schedulers
+        ]
+        leader, standby = schedulers if leads[0] else reversed(schedulers)
+        ports = {"worker": worker, "fleet": fleet, "member": fleet + 1}
+        ports |= {"leader": leader, "standby": standby}
+        desired = [json.loads(get(port, "/desired")[1]) for port in (leader, standby)]
+        found = {name: _families(port) for name, port in ports.items()}
+        gate.touch()
+    return Watched(found, (desired[0], desired[1]))
+
+
+async def _work(app: Nonet, home: Path) -> Path:
+    """Let tasks end in each way; then one runs, two wait for its lock, one is delayed, one queued.
+
+    As many have ended of each kind as `test_metrics` says.
+    """
+    gate = home / "gate"
+    for seconds in (0, 0, 0.3):
+        at = datetime.now(UTC) + timedelta(seconds=seconds) if seconds else None
+        await (await app.submit(Succeeds(), at_time=at)).result(timeout=30)
+    ends = [Fails(), Crashes(), GivesBack(str(home / "given")), Blocks(0.6)]
+    handles = [await app.submit(task) for task in ends]
+    for handle in handles:
+        await _ended(app, handle)
+    first = home / "first"
+    before = [await app.submit(Holds(str(first))) for _ in range(2)]
+    await _states(app, before, {"running": 1, "waiting": 1})
+    first.touch()
+    for handle in before:
+        await handle.result(timeout=30)
+    cut = await app.submit(Holds(str(gate)))
+    await _states(app, [cut], {"running": 1})
+    await app.cancel([cut])
+    await _ended(app, cut)
+    await app.submit(Succeeds(), at_time=datetime.now(UTC) + timedelta(hours=1))
+    await app.submit(Heavy())
+    left = [await app.submit(Holds(str(gate))) for _ in range(3)]
+    await _states(app, left, {"running": 1, "waiting": 2})
+    return gate
+
+
+async def _ended(app: Nonet, id: str) -> None:
+    """Wait for the end of a task, whatever it is."""
+    async with asyncio.timeout(60):
+        with suppress(NonetError):
+            await app.result(id)
+
+
+async def _states(app: Nonet, ids: list[Any], wanted: dict[str, int]) -> None:
+    async with asyncio.timeout(60):
+        while Counter([(await app.status(id)).state for id in ids]) != wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+def _is_settled(port: int) -> bool:
+    """Whether a scheduler has seen who leads, and what that has published."""
+    status, body = get(port, "/desired")
+    if status != 200 or not json.loads(body)["medium"]:
+        return False
+    found = _families(port)
+    return "nonet_config_published_info" in found and "nonet_dead_letters" in found
+
+
+def free_ports(number: int) -> int:
+    """The first of some ports in a row on which nobody listens."""
+    while True:
+        with socket.create_server((HOST, 0)) as server:
+            first: int = server.getsockname()[1]
+        try:
+            for port in range(first, first + number):
+                socket.create_server((HOST, port)).close()
+        except OSError:
+            continue
+        return first
+
+
+def get(port: int, path: str, **headers: str) -> tuple[int, str]:
+    """Status and body; 0 if nobody listens."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except ConnectionRefusedError:
+        return 0, ""
+    finally:
+        connection.close()
+
+
+def _families(port: int) -> dict[str, Metric]:
+    """What is exported under a port; both formats must say the same names."""
+    status, text = get(port, "/metrics")
+    assert status == 200, text
+    found = {family.name: family for family in parse(text)}
+    _, open_text = get(port, "/metrics", Accept="application/openmetrics-text")
+    assert {family.name for family in parse_open(open_text)} == set(found)
+    return found

@@ -1,0 +1,123 @@
+"""What a worker counts of its attempts, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nonet.message import Usage
+from nonet.stores.deliveries import Delivery
+from nonet.telemetry.metrics import DURATIONS, Histogram, Peak
+from nonet.worker.attempt import Attempt
+from nonet.worker.tally import Tally
+
+MINUTE = 60_000_000
+QUEUED = 1_800_000_000_123_456
+
+
+@pytest.fixture
+async def tally() -> Iterator[Tally]:
+    """In a loop, as an attempt needs one."""
+    return Tally(["files:Audit"])
+
+
+def attempt(
+    *,
+    name: str = "files:Audit",
+    stream: str = "tasks:normal:small",
+    entry: str = "1800000000123-456",
+    gen: str = str(QUEUED),
+    fence: int = QUEUED + MINUTE,
+    waited: int = 0,
+) -> Attempt:
+    delivery = Delivery(
+        *("id", gen, str(fence), "running", 0, 0, stream, entry, b"", "", ""), waited=waited
+    )
+    made = Attempt(delivery, 0.0)
+    made.context.name = name
+    return made
+
+
+def found(tally: Tally, name: str) -> dict[tuple[str, ...], float]:
+    """Series that are not 0, by their labels; of a histogram its sum."""
+    values = {
+        labels: value.sum if isinstance(value, Histogram) else value
+        for name_found, labels, value in tally.samples()
+        if name_found == name
+    }
+    return {labels: value for labels, value in values.items() if value}
+
+
+async def test_an_attempt_is_counted_where_it_began_and_ends_once(tally: Tally) -> None:
+    """A second end of it, after it was left alone or its settlement failed, is none."""
+    one = attempt()
+    tally.started(one)
+    tally.finished(one, "retry", Usage(wall=2.0), crashed=True)
+    tally.finished(one, "lost")
+    assert found(tally, "nonet_tasks_started_total") == {("files:Audit", "small"): 1}
+    assert found(tally, "nonet_tasks_finished_total") == {("files:Audit", "small", "retry"): 1}
+    assert found(tally, "nonet_task_run_seconds") == {("files:Audit",): 2.0}
+    assert found(tally, "nonet_task_crashes_total") == {("files:Audit",): 1}
+
+
+async def test_what_did_not_begin_does_not_end(tally: Tally) -> None:
+    """A dead letter that only goes to SQL is no attempt."""
+    tally.finished(attempt(), "dead", Usage(wall=1.0))
+    assert found(tally, "nonet_tasks_finished_total") == {}
+
+
+async def test_unknown_classes_share_a_series(tally: Tally) -> None:
+    """Whoever submits what nobody knows makes no series."""
+    for name in ("", "files:Gone", "a:B\n"):
+        tally.started(attempt(name=name))
+    assert found(tally, "nonet_tasks_started_total") == {("unknown", "small"): 3}
+
+
+async def test_a_wait_is_from_the_entry_to_the_fetch(tally: Tally) -> None:
+    """Woken tasks count at their stream, and those that were parked with the time for which."""
+    tally.started(attempt(fence=QUEUED + 1_500_000))
+    tally.started(attempt(stream="woken:normal:small", fence=QUEUED + 500_000, waited=4_000_000))
+    waits = [labels for name, labels, _ in tally.samples() if name == "nonet_task_wait_seconds"]
+    assert waits == [("normal", "small")]
+    total = found(tally, "nonet_task_wait_seconds")["normal", "small"]
+    assert total == pytest.approx(2.0)
+    assert found(tally, "nonet_lock_wait_seconds") == {("files:Audit",): 4.0}
+
+
+@pytest.mark.parametrize(("offset", "gen", "waited"), [(0, "7", 60), (50, "7", 10)])
+async def test_a_wait_by_the_servers_own_clock(
+    tally: Tally, offset: float, gen: str, waited: float
+) -> None:
+    """An entry whose time Redis has set is compared with that clock, which may be another one."""
+    tally.offset = offset
+    tally.started(attempt(gen=gen))
+    assert found(tally, "nonet_task_wait_seconds")["normal", "small"] == pytest.approx(waited)
+    tally.started(attempt())  # this one has the time of leases
+    assert found(tally, "nonet_task_wait_seconds")["normal", "small"] == pytest.approx(waited + 60)
+
+
+async def test_a_clock_that_was_set_makes_no_negative_wait(tally: Tally) -> None:
+    """A sum that shrinks would be a reset."""
+    tally.started(attempt(fence=QUEUED - MINUTE))
+    assert found(tally, "nonet_task_wait_seconds") == {}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.001, 0.0011, 1, 43200, 1e6])
+def test_a_duration_is_in_the_bucket_that_holds_it(seconds: float) -> None:
+    """The upper end of a bucket belongs to it, as Prometheus has it."""
+    times = Histogram()
+    times.observe(seconds)
+    place = times.counts.index(1)
+    assert place == len(DURATIONS) or seconds <= DURATIONS[place]
+    assert place == 0 or seconds > DURATIONS[place - 1]
+
+
+def test_a_peak_is_remembered_for_a_while() -> None:
+    """For half the time at least, for all of it at most."""
+    peak = Peak(30)
+    peak.note(2.0, at=100)
+    assert [peak.largest(at) for at in (100, 110, 119, 121, 134)] == [2.0, 2.0, 2.0, 0.0, 0.0]
+    peak.note(1.0, at=134)
+    peak.note(0.5, at=136)
+    assert [peak.largest(at) for at in (136, 149, 151, 165)] == [1.0, 1.0, 0.5, 0.0]
