@@ -10,7 +10,10 @@ from typing import Any
 
 import promql_parser
 import pytest
+from metrics_names import exported_names
 from rendering import NAMESPACE, Charts, Object, Rendered
+
+from nonet.telemetry.metrics import METRICS
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _DURATION = re.compile(r"[0-9]+(ms|s|m|h)")
@@ -80,20 +83,22 @@ def test_alerts_wait_for_two_leases_of_the_leader(charts: Charts) -> None:
         assert alert["for"] == expected
 
 
-def test_what_is_asked_for_is_documented(monitored: Rendered) -> None:
-    """Each metric in an alert, the dashboard or an autoscaler is one that docs/metrics.md names."""
-    known = documented()
-    asked = set()
-    for expression in [*(item["expr"] for item in _alerts(monitored)), *_expressions(monitored)]:
-        asked |= names(expression)
-    assert asked and asked <= known, asked - known
-    assert "nonet_desired_workers" in known  # of the HorizontalPodAutoscaler
+def test_what_is_asked_for_is_exported(monitored: Rendered) -> None:
+    """Each series in an alert or the dashboard is one that a running system exports."""
+    asked = {name for text in _asked(monitored) for name in re.findall(r"\bnonet_[a-z_]+", text)}
+    asked -= {"nonet_release"}
+    assert asked and asked <= exported_names(), asked - exported_names()
 
 
 def test_labels_that_are_asked_for_exist(monitored: Rendered) -> None:
-    """Alerts and the dashboard group by labels that Nonet or Prometheus gives."""
-    known = {"task", "size", "priority", "outcome", "pod", "le"}
-    for expression in [*(item["expr"] for item in _alerts(monitored)), *_expressions(monitored)]:
+    """What a series is selected by is a label of that metric, or one that the scrape adds."""
+    scraped = {"namespace", "nonet_release", "pod"}
+    for expression in _asked(monitored):
+        for name, matchers in re.findall(r"\b(nonet_[a-z_]+)\{([^}]*)\}", expression):
+            metric = METRICS[re.sub(r"_bucket$", "", name)]
+            labels = set(re.findall(r"(\w+)=~?\"", matchers))
+            assert labels <= scraped | set(metric.labels), expression
+        known = set().union(*(METRICS[name].labels for name in METRICS), scraped, {"le"})
         for group in re.findall(r"(?:by|on|without) \(([^)]*)\)", expression):
             assert set(re.split(r",\s*", group)) <= known, expression
 
@@ -130,16 +135,10 @@ def test_alerts_can_be_left_out_and_added(charts: Charts) -> None:
     assert all(item["labels"]["team"] == "physics" for item in alerts if item["alert"] != "Mine")
 
 
-def documented() -> set[str]:
-    """Names in the tables of docs/metrics.md."""
-    text = (_DOCS / "metrics.md").read_text(encoding="utf-8")
-    return set(re.findall(r"(?m)^\| `(nonet_[a-z_]+)` \|", text))
-
-
-def names(expression: str) -> set[str]:
-    """The metrics of Nonet in an expression, as they are registered."""
-    found = re.findall(r"\bnonet_[a-z_]+", expression)
-    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found} - {"nonet_release"}
+def _asked(rendered: Rendered) -> Iterator[str]:
+    """All PromQL of the alerts and the dashboard."""
+    yield from (item["expr"] for item in _alerts(rendered))
+    yield from _expressions(rendered)
 
 
 def _alerts(rendered: Rendered) -> Iterator[Object]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from rendering import Charts, Object, environment
 
+from nonet.telemetry.metrics import METRICS
+
 
 def test_keda_asks_the_schedulers(charts: Charts) -> None:
     """A trigger reads the desired workers of the pool's size at the Service of the schedulers."""
@@ -72,6 +74,7 @@ def test_an_hpa_reads_the_same_number(charts: Charts) -> None:
         "name": "nonet_desired_workers",
         "selector": {"matchLabels": {"nonet_release": "prod-nonet", "size": "small"}},
     }
+    assert {"size"} == set(METRICS["nonet_desired_workers"].labels)
     assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "1"}
     (metric,) = rendered.named("HorizontalPodAutoscaler", "-worker-medium")["spec"]["metrics"]
     assert metric["resource"]["name"] == "cpu"

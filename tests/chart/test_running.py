@@ -1,0 +1,139 @@
+"""The manifests, played: daemons, probes, canary and drain as a kubelet would start them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from daemons import WAIT_SECONDS, Daemon, wait_until
+from rendering import Charts, Object, Rendered, environment
+
+_VALUES = {
+    "redis": {"secret": {"name": "redis"}},
+    "signing": {"secret": {"name": "signing"}},
+    "config": {"files": {"nonet.yaml": {"vos": ["lhcb"]}}},
+    "settings": {"NAMESPACE": "nonet"},
+    "workerDefaults": {"autoscaling": {"type": "keda"}},
+    "workers": {"medium": {"enabled": False}, "large": {"enabled": False}},
+}
+
+
+class Kubelet:
+    """Runs containers of manifests as processes; what is mounted is in directories of a test."""
+
+    def __init__(self, directory: Path, redis_url: str) -> None:
+        self._directory = directory
+        secrets = directory / "secrets"
+        secrets.mkdir()
+        (secrets / "redis-url").write_text(redis_url + "\n")
+        (secrets / "signing-keys").write_text("k:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n")
+
+    def mount(self, rendered: Rendered) -> None:
+        """The ConfigMap of the configuration."""
+        (self._directory / "config").mkdir()
+        for name, text in rendered.named("ConfigMap", "-config")["data"].items():
+            (self._directory / "config" / name).write_text(text)
+
+    def environment(self, pod: str, container: Object, port: int = 0) -> dict[str, str]:
+        """As in the manifest, but for where things are on this machine."""
+        places = {
+            "/etc/nonet": str(self._directory),
+            "/var/lib/nonet": str(self._directory / pod),
+        }
+        found = environment(container)
+        for here, there in places.items():
+            found = {name: text.replace(here, there) for name, text in found.items()}
+        return {**found, "NONET_METRICS_HOST": "127.0.0.1", "NONET_METRICS_PORT": str(port)}
+
+    def start(self, pod: str, container: Object, port: int) -> Daemon:
+        """Start a daemon."""
+        env = self.environment(pod, container, port)
+        return Daemon(*container["command"], environment=env, log=self._directory / f"{pod}.log")
+
+    def run(
+        self, pod: str, container: Object, command: list[str]
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the environment of a container."""
+        script = str(Path(sys.executable).parent / command[0])
+        return subprocess.run(
+            [script, *command[1:]],
+            env=self.environment(pod, container),
+            cwd=self._directory,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path, redis_url: str) -> Kubelet:
+    """One with an empty Redis."""
+    return Kubelet(tmp_path, redis_url)
+
+
+def test_what_is_rendered_runs(charts: Charts, kubelet: Kubelet) -> None:
+    """Daemons get ready, the canary runs, KEDA's number is there, and the preStop hook drains."""
+    rendered = charts.render(_VALUES)
+    kubelet.mount(rendered)
+    ports = dict(zip(("scheduler", "worker"), _free_ports(2), strict=True))
+    with ExitStack() as stack:
+        running: dict[str, tuple[str, Object, Daemon]] = {}
+        for pod, _, container in rendered.daemons():
+            kind = container["name"]
+            daemon = stack.enter_context(kubelet.start(pod, container, ports[kind]))
+            running[kind] = (pod, container, daemon)
+        for kind, (_, container, daemon) in running.items():
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                path = container[probe]["httpGet"]["path"]
+                wait_until(
+                    lambda at=(ports[kind], path): _get(*at)[0] == 200,
+                    f"{kind} answers {path} ({daemon.log[-500:]})",
+                )
+        (trigger,) = rendered.named("ScaledObject", "-worker-small")["spec"]["triggers"]
+        path = "/" + trigger["metadata"]["url"].rpartition("/")[2]
+        wait_until(lambda: _get(ports["scheduler"], path)[0] == 200, "the demand is known")
+        wanted = json.loads(_get(ports["scheduler"], path)[1])
+        assert wanted[trigger["metadata"]["valueLocation"]] == 0
+
+        (canary,) = rendered.hooks
+        (container,) = canary["spec"]["containers"]
+        ran = kubelet.run("canary", container, container["command"])
+        assert ran.returncode == 0, ran.stderr
+        assert socket.gethostname() in ran.stdout
+
+        pod, container, worker = running["worker"]
+        hook = container["lifecycle"]["preStop"]["exec"]["command"]
+        drained = kubelet.run(pod, container, hook)
+        assert drained.returncode == 0, drained.stderr
+        assert worker.wait() == 0
+        running["scheduler"][2].terminate()
+        assert running["scheduler"][2].wait() == 0
+
+
+def _free_ports(count: int) -> Iterator[int]:
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for item in held:
+            item.bind(("127.0.0.1", 0))
+        ports = [item.getsockname()[1] for item in held]
+    yield from ports
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    """Status and body; 0 while nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
