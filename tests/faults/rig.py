@@ -139,7 +139,9 @@ class Rig:
         excused = set(may_end_again)
         twice = {id: n for id, n in counts.items() if n > 1 and id not in excused}
         problems += [f"lost: {sorted(lost)[:5]} …"] if lost and not may_lose else []
-        problems += [f"settled more than once: {twice}"] if twice and not may_lose else []
+        if twice and not may_lose:
+            few = dict(itertools.islice(twice.items(), 5))
+            problems.append(f"{len(twice)} settled more than once: {few} …")
         problems += self._wrong_ends(set(dead))
         problems += self._leftovers()
         problems += await self._doctor()

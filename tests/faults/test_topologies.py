@@ -200,3 +200,29 @@ async def test_slot_moves(make_rig: MakeRig, scale: int) -> None:
             recovery=max(recoveries),
             within=LEASE + AFTERWARDS,
         )
+
+
+@pytest.mark.soak
+async def test_slot_moves_at_once(make_rig: MakeRig) -> None:
+    """Where the server itself moves the slot of the namespace, nobody has to stand still."""
+    cluster = Cluster(NAMESPACE, *ANNOUNCING, make=ValkeyServer)
+    rig = make_rig(other=cluster)
+    async with rig.site.app() as app:
+        load = Load(rig, app, mixed, later=every_fifth)
+        own = crew(rig, load)
+        recoveries, moved = [], set[str]()
+        async with load.running():
+            for _ in range(5):
+                await own.is_busy()
+                await asyncio.to_thread(cluster.move_at_once)
+                # The new node announces what is written to it, be it as old as it may.
+                moved |= rig.settled.ids()
+                recoveries.append(await own.goes_on(time.time()))
+        await rig.settles(rig.owed)
+        await families_reported(rig)
+        await rig.judge(
+            "5 x slot moved by Valkey itself",
+            recovery=max(recoveries),
+            within=AFTERWARDS,
+            may_end_again=moved,
+        )

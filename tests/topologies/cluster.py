@@ -80,9 +80,8 @@ class Cluster:
     def home(self) -> RedisServer:
         """The node that holds the namespace."""
         for node in self.nodes:
-            with node.client() as client:
-                if self._has_slot(client):
-                    return node
+            if self._knows_home(node, node):
+                return node
         raise AssertionError(f"no node has slot {self.slot}")
 
     @property
@@ -99,16 +98,32 @@ class Cluster:
     def begin_move(self) -> Move:
         """Let the slot of the namespace begin to move to the next node."""
         source = self.home
-        target = self.nodes[(self.nodes.index(source) + 1) % len(self.nodes)]
-        return Move(self, source, target)
+        return Move(self, source, self._after(source))
 
-    def _has_slot(self, client: redis.Redis) -> bool:
-        own = client.execute_command("CLUSTER", "MYID")
-        nodes = client.execute_command("CLUSTER", "SLOTS")
-        for first, last, (_, _, id, *_), *_ in nodes:
+    def move_at_once(self) -> RedisServer:
+        """Move it as Valkey 9 does by itself, all keys at a time; the node that has it then."""
+        source = self.home
+        target = self._after(source)
+        with source.client() as old, target.client() as new:
+            where = ("SLOTSRANGE", self.slot, self.slot)
+            to = ("NODE", new.execute_command("CLUSTER", "MYID"))
+            old.execute_command("CLUSTER", "MIGRATESLOTS", *where, *to)
+        for node in self.nodes:
+            wait_until(lambda node=node: self._knows_home(node, target), "all know the new node")
+        return target
+
+    def _after(self, node: RedisServer) -> RedisServer:
+        return self.nodes[(self.nodes.index(node) + 1) % len(self.nodes)]
+
+    def _knows_home(self, node: RedisServer, home: RedisServer) -> bool:
+        with node.client() as client:
+            return self._port_of_slot(client) == home.port
+
+    def _port_of_slot(self, client: redis.Redis) -> int:
+        for first, last, (_, port, *_), *_ in client.execute_command("CLUSTER", "SLOTS"):
             if int(first) <= self.slot <= int(last):
-                return bool(id == own)
-        return False
+                return int(port)
+        return 0
 
     def _form(self) -> None:
         share = -(-_SLOTS // len(self.nodes))
