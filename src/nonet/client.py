@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from nonet.envelopes import Envelopes
@@ -41,6 +42,7 @@ from nonet.stores.publication import Publication
 from nonet.stores.results import Ended, Results, TaskStatus
 from nonet.stores.submissions import Accepted, Submission
 from nonet.task import FROM_CLASS, BaseTask, FromClass, current_submitter
+from nonet.telemetry.tracing import describe_sent, sending
 from nonet.terms import StartBy
 from nonet.unique import Unique
 
@@ -197,13 +199,22 @@ class Client:
         durable = self._is_durable(task, transaction)
         if self.live_config.is_due:
             await self.live_config.refresh()
-        submission = self.envelopes.prepare(
-            task, at_time=at_time, id=id, labels=labels, start_by=start_by, unique=unique
-        )
-        if transaction is not None:
-            await (await self._rows()).submit_within(transaction, [submission])
-            return Handle(submission.id, self)
-        return await self.send(submission, durable=durable, id_is_new=id is None)
+        with sending() as trace:
+            submission = self.envelopes.prepare(
+                task,
+                at_time=at_time,
+                id=id,
+                labels=labels,
+                start_by=start_by,
+                unique=unique,
+                trace=trace,
+            )
+            if trace:
+                describe_sent([submission])
+            if transaction is not None:
+                await (await self._rows()).submit_within(transaction, [submission])
+                return Handle(submission.id, self)
+            return await self.send(submission, durable=durable, id_is_new=id is None)
 
     async def submit_many(
         self,
@@ -229,20 +240,29 @@ class Client:
         durable: list[Submission] = []
         others: list[Submission] = []
         prepared: list[Submission] = []
-        prepare = self.envelopes.prepare
-        for task in tasks:
-            is_durable = self._is_durable(task, transaction)
-            made = prepare(task, at_time=at_time, labels=labels, start_by=start_by, unique=unique)
-            prepared.append(made)
-            (durable if is_durable else others).append(made)
-        if transaction is not None:
-            await (await self._rows()).submit_within(transaction, durable)
-        elif durable:
-            await (await self._rows()).submit(durable, ids_are_new=True)
-        try:
-            accepted = await self.broker.accept(others)
-        except AdmissionRejected as error:
-            raise error.after(len(durable)) from None
+        prepare = partial(
+            self.envelopes.prepare,
+            at_time=at_time,
+            labels=labels,
+            start_by=start_by,
+            unique=unique,
+        )
+        with sending() as trace:
+            for task in tasks:
+                is_durable = self._is_durable(task, transaction)
+                made = prepare(task, trace=trace)
+                prepared.append(made)
+                (durable if is_durable else others).append(made)
+            if trace:
+                describe_sent(prepared)
+            if transaction is not None:
+                await (await self._rows()).submit_within(transaction, durable)
+            elif durable:
+                await (await self._rows()).submit(durable, ids_are_new=True)
+            try:
+                accepted = await self.broker.accept(others)
+            except AdmissionRejected as error:
+                raise error.after(len(durable)) from None
         if not durable:
             return [Handle(item.id, self, item.created) for item in accepted]
         found = dict(zip((item.id for item in others), accepted, strict=True))
@@ -492,32 +512,36 @@ class Client:
             name = f"{running.id}/{running.next_spawn()}"
             group = hashlib.sha256(name.encode()).hexdigest()[:32]
         await self.live_config.refresh()
-        prepared = [
-            self.envelopes.prepare(child, id=child_id(group, index), child_of=group)
-            for index, child in enumerate(children)
-        ]
-        state = await self.groups.open(
-            group,
-            parent,
-            policy=policy,
-            ttl_seconds=ttl_seconds,
-            total=len(prepared),
-            callback=self.envelopes.prepare(callback, id=callback_id(group), callback_of=group),
-            on_failure=(
-                self.envelopes.prepare(on_failure, id=failure_id(group), callback_of=group)
-                if on_failure is not None
-                else None
-            ),
-        )
-        if state == "building":
-            await self.broker.submit(prepared)
-            if running:  # what a voided attempt has opened fails with it
-                running.ensure_lease()
-            if not await self.groups.seal(group, parent):
-                raise NonetError(
-                    f"group {group} is gone: Redis lost it, or submitting {len(prepared)} "
-                    "children took longer than a day"
-                )
+        with sending() as trace:
+            prepare = partial(self.envelopes.prepare, trace=trace)
+            prepared = [
+                prepare(child, id=child_id(group, index), child_of=group)
+                for index, child in enumerate(children)
+            ]
+            if trace:
+                describe_sent(prepared)
+            state = await self.groups.open(
+                group,
+                parent,
+                policy=policy,
+                ttl_seconds=ttl_seconds,
+                total=len(prepared),
+                callback=prepare(callback, id=callback_id(group), callback_of=group),
+                on_failure=(
+                    prepare(on_failure, id=failure_id(group), callback_of=group)
+                    if on_failure is not None
+                    else None
+                ),
+            )
+            if state == "building":
+                await self.broker.submit(prepared)
+                if running:  # what a voided attempt has opened fails with it
+                    running.ensure_lease()
+                if not await self.groups.seal(group, parent):
+                    raise NonetError(
+                        f"group {group} is gone: Redis lost it, or submitting {len(prepared)} "
+                        "children took longer than a day"
+                    )
         return group
 
     async def group_results(self, group: str) -> list[ChildResult]:

@@ -49,8 +49,12 @@ class Envelopes:
         unique: Unique | FromClass | None = FROM_CLASS,
         child_of: str = "",
         callback_of: str = "",
+        trace: str = "",
     ) -> Submission:
         """Everything about a submission that can be checked before Redis is asked.
+
+        Args:
+            trace: what `nonet.telemetry.tracing.sending` gives.
 
         Raises:
             RegistrationError: the class is not registered.
@@ -71,6 +75,7 @@ class Envelopes:
             running.id if running else "",
             callback_of,
             cls.min_version or "",
+            trace,
         )
         try:
             envelope = self._signer.signed(encode(content))

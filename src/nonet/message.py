@@ -35,6 +35,8 @@ MAX_ELEMENTS = 100_000
 # A document and its mapping of arguments are levels of their own.
 _MAX_DECODED_DEPTH = MAX_DEPTH + 2
 _CONTAINERS = (dict, list, tuple)
+# How MessagePack begins a list of all fields of an envelope but the last.
+_UNTRACED = b"\x99"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _LONGEST_NAME = 255
 _END_OF_TIME = 253_402_300_800  # the year 10000
@@ -54,6 +56,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
         group: id of the callback group whose callback this is, or empty.
         min_version: which version of the distribution that provides the class a worker must have
             at least (PEP 440), or empty: any.
+        trace: W3C context of the span that submitted it, see `nonet.telemetry.tracing`; empty: it
+            was not traced. It is left out then; workers that do not know it skip it.
     """
 
     version: int
@@ -65,6 +69,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     parent: str = ""
     group: str = ""
     min_version: str = ""
+    trace: str = ""
 
 
 class Usage(msgspec.Struct, array_like=True, frozen=True):
@@ -171,6 +176,8 @@ def encode(value: Any) -> bytes:
         TypeError: there is more in it than anybody would decode.
     """
     data = _ENCODER.encode(value)
+    if type(value) is Envelope and not value.trace:
+        data = _UNTRACED + data[1:-1]  # few are traced: the others are not a byte longer for it
     if len(data) > MAX_ELEMENTS and _has_too_many_elements(data):
         raise TypeError(f"the value has more than {MAX_ELEMENTS:,} elements, which cannot travel")
     return data

@@ -63,6 +63,19 @@ def test_a_newer_document_is_readable() -> None:
     assert decode_envelope(new).version == 2
 
 
+def test_an_envelope_that_is_not_traced_is_not_longer_for_it() -> None:
+    """Without a trace it is encoded as it was before there were traces."""
+    fields = [1, "id", "files:Audit", {"n": 1}, {}, 1.5, "p", "", ""]
+    assert encode(Envelope(*fields)) == msgspec.msgpack.encode(fields)  # type: ignore[arg-type]
+
+
+def test_a_traced_envelope_is_read_by_older_workers() -> None:
+    """They skip what they do not know."""
+    traced = encode(Envelope(1, "id", "files:Audit", {}, {}, 0.0, trace="00-1-2-01"))
+    assert decode_envelope(traced).trace == "00-1-2-01"
+    assert msgspec.msgpack.decode(traced, type=FirstLayout).name == "files:Audit"
+
+
 class FirstLayout(msgspec.Struct, array_like=True, frozen=True):
     """How a worker reads an envelope that knows of no ``min_version``."""
 

@@ -26,6 +26,8 @@ from nonet.loop import run
 from nonet.message import Usage
 from nonet.outcomes import Failed, HandedBack, Outcome
 from nonet.registry import TaskClass
+from nonet.telemetry.logs import process_description
+from nonet.telemetry.tracing import CHILD_FLUSH_SECONDS, continue_trace, exporting_traces
 from nonet.worker.attempt import Attempt
 from nonet.worker.board import Board
 from nonet.worker.conclusion import Conclusion, conclude
@@ -46,7 +48,14 @@ async def _serve(application: Nonet, connection: socket.socket, board: Board, nu
     nowhere = os.open(os.devnull, os.O_RDWR)
     # A copy of this process, which a task forks, must not answer in its name.
     os.register_at_fork(after_in_child=partial(os.dup2, nowhere, connection.fileno()))
-    async with application, application.injector() as injector:
+    # Its own: what exports is a thread, which no fork takes along.
+    traces = exporting_traces(
+        "nonet-worker",
+        process_description(),
+        flush_seconds=CHILD_FLUSH_SECONDS,
+        log_level=logging.DEBUG,  # its worker says it once
+    )
+    async with traces, application, application.injector() as injector:
         application.client.live_config.log_level = logging.DEBUG  # its worker says it once
         channel = await Channel.of_child(connection)
         channel.send(Hello())
@@ -104,6 +113,7 @@ class _Serving:
         self._channel.send(Begun(delivery.fence))
         attempt = Attempt(delivery, message.since)
         self._attempt, self._is_left_over = attempt, False
+        continue_trace(message.trace)
         attempt.context.check_lease_with(lambda: self._check(attempt))
         attempt.context.make_workdir_in(message.workdir)
         begin_peak()

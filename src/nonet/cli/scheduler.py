@@ -47,6 +47,8 @@ def schedule(
     from nonet.health import answering_probes
     from nonet.service import stop_on_signals
     from nonet.settings import load_settings
+    from nonet.telemetry.logs import process_description
+    from nonet.telemetry.tracing import exporting_traces
 
     options = settings_options(tasks, namespace, state_dir)
 
@@ -54,7 +56,9 @@ def schedule(
         settings = load_settings(**options, config=config, metrics_port=metrics_port)
         set_up_logging(debug, settings)
         application = Nonet(settings)
-        async with application, application.injector() as injector, stop_on_signals() as stop:
+        traces = exporting_traces("nonet-scheduler", process_description())
+        signals = stop_on_signals()
+        async with traces, application, application.injector() as injector, signals as stop:
             scheduler = application.scheduler(injector)
             address = settings.metrics_host, settings.metrics_port
             async with answering_probes(*address, scheduler):

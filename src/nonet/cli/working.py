@@ -29,7 +29,8 @@ from nonet.service import DRAIN_SIGNAL, ExitCode, Stop, every, spare_collector, 
 from nonet.settings import Settings, load_settings
 from nonet.stores.inspection import Inspection
 from nonet.task import Size
-from nonet.telemetry.logs import describe_process
+from nonet.telemetry.logs import describe_process, process_description
+from nonet.telemetry.tracing import exporting_traces
 from nonet.worker.worker import Worker, slots_of
 
 logger = logging.getLogger(__name__)
@@ -59,13 +60,15 @@ async def work(
     """One worker, from its start to its end."""
     settings = load_settings(**options)
     set_up_logging(debug, settings)
+    describe_process(size=size)
     application = Nonet(settings)
     signals = stop_on_signals(settings.grace)
-    async with application, application.injector() as injector, signals as stop:
+    traces = exporting_traces("nonet-worker", process_description())
+    async with traces, application, application.injector() as injector, signals as stop:
         for problem in application.dependency_problems(injector):
             logger.error("%s", problem)
         worker = application.worker(size, injector, concurrency=concurrency)
-        describe_process(size=size, worker=worker.id)
+        describe_process(worker=worker.id)
         address = settings.metrics_host, settings.metrics_port
         probes = answering_probes(*address, worker)
         about = _about(settings, size, worker.id)

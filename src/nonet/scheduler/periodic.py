@@ -28,6 +28,7 @@ from nonet.service import is_end
 from nonet.stores.leadership import DeposedError
 from nonet.stores.periodic import Periodic
 from nonet.stores.submissions import Submission
+from nonet.telemetry.tracing import describe_sent, sending
 
 logger = logging.getLogger(__name__)
 
@@ -259,16 +260,19 @@ class PeriodicLoop:
                 term, entry.key, step.instant, step.missed, following
             )
         else:
-            submission = self.prepare(entry, step.instant)
-            answer = await self._store.fire(
-                term,
-                entry.key,
-                step.instant,
-                submission,
-                overlap=self._overlap(entry, submission, step),
-                missed=step.missed,
-                following=following,
-            )
+            with sending() as trace:
+                submission = self.prepare(entry, step.instant, trace)
+                if trace:
+                    describe_sent([submission])
+                answer = await self._store.fire(
+                    term,
+                    entry.key,
+                    step.instant,
+                    submission,
+                    overlap=self._overlap(entry, submission, step),
+                    missed=step.missed,
+                    following=following,
+                )
         if answer == "WAITING":
             return answer
         if step.missed:
@@ -286,7 +290,7 @@ class PeriodicLoop:
         is_late = self._began is not None and step.instant <= self._began
         return "late" if overlap is Overlap.SKIP and is_late else overlap
 
-    def prepare(self, entry: Entry, occurrence: datetime) -> Submission:
+    def prepare(self, entry: Entry, occurrence: datetime, trace: str = "") -> Submission:
         """The task of one occurrence."""
         task_class = self._client.registry.get(entry.task_name)
         late = jitter(entry, occurrence)
@@ -296,6 +300,7 @@ class PeriodicLoop:
             labels={"entry": entry.key, "occurrence": occurrence.isoformat()},
             # As seen by a client, whose clock no test moves.
             at_time=occurrence + late - self._client.broker.moved if late else None,
+            trace=trace,
         )
 
 

@@ -12,10 +12,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from importlib.metadata import entry_points, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nonet.telemetry.masking import without_secrets
 
@@ -65,39 +65,57 @@ def _tracer() -> Tracer | None:
     return _found
 
 
+def are_spans_collected() -> bool:
+    """Whether anybody in this process collects spans."""
+    return _tracer() is not None
+
+
 # ---- submissions ---------------------------------------------------------------------------------
 
 _UNTRACED = nullcontext("")
 
 
-def sending(task: str, number: int = 1) -> AbstractContextManager[str]:
+class Sent(Protocol):
+    """A task that is submitted."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Its class, in full."""
+        ...
+
+    @property
+    def stream(self) -> str:
+        """Priority and size, ``normal:small``."""
+        ...
+
+
+def sending() -> AbstractContextManager[str]:
     """A producer span around a submission; gives what its envelopes carry, empty if nothing.
 
-    Args:
-        task: full name of the class; of a batch of several ones any text, or empty.
-        number: how many tasks are submitted together.
-
     Example:
-        with sending("files:Audit") as trace:
-            ...
+        with sending() as trace:
+            made = [envelopes.prepare(task, trace=trace) for task in tasks]
+            if trace:
+                describe_sent(made)
+            await broker.submit(made)
     """
     tracer = _tracer()
-    return _UNTRACED if tracer is None else _sending(tracer, task, number)
+    return _UNTRACED if tracer is None else _sending(tracer)
 
 
 @contextmanager
-def _sending(tracer: Tracer, task: str, number: int) -> Iterator[str]:
+def _sending(tracer: Tracer) -> Iterator[str]:
     from opentelemetry.trace import SpanKind
 
-    attributes: dict[str, Any] = _attributes("send")
-    if task:
-        attributes[_TASK] = task
-    if number != 1:
-        attributes[_BATCH] = number
     with tracer.start_as_current_span(
-        f"send {task}".strip(),
+        "send",
         kind=SpanKind.PRODUCER,
-        attributes=attributes,
+        attributes=_attributes("send"),
         record_exception=False,
         set_status_on_exception=False,
     ) as span:
@@ -108,11 +126,22 @@ def _sending(tracer: Tracer, task: str, number: int) -> Iterator[str]:
             raise
 
 
-def describe_sent(id: str, stream: str) -> None:
-    """Say in the span of `sending` which task it is, and the stream to which it goes."""
+def describe_sent(sent: Sequence[Sent]) -> None:
+    """Say in the span of `sending` what is submitted: the one task, or what many have in common."""
     from opentelemetry.trace import get_current_span
 
-    get_current_span().set_attributes({_MESSAGE_ID: id, _DESTINATION: stream})
+    span = get_current_span()
+    tasks, streams = {item.name for item in sent}, {item.stream for item in sent}
+    if len(sent) == 1:
+        span.set_attribute(_MESSAGE_ID, sent[0].id)
+    else:
+        span.set_attribute(_BATCH, len(sent))
+    if len(tasks) == 1:
+        (task,) = tasks
+        span.update_name(f"send {task}")
+        span.set_attribute(_TASK, task)
+    if len(streams) == 1:
+        span.set_attribute(_DESTINATION, *streams)
 
 
 def current_trace() -> str:
@@ -251,33 +280,39 @@ def are_traces_wanted() -> bool:
     return any(os.environ.get(name) for name in _ENDPOINTS)
 
 
-@contextmanager
-def exporting_traces(
-    service: str, about: Mapping[str, str], *, flush_seconds: float = FLUSH_SECONDS
-) -> Iterator[None]:
+@asynccontextmanager
+async def exporting_traces(
+    service: str,
+    about: Mapping[str, str],
+    *,
+    flush_seconds: float = FLUSH_SECONDS,
+    log_level: int = logging.WARNING,
+) -> AsyncIterator[None]:
     """Export the spans of this process while the block runs, if the standard variables ask for it.
 
     A collector that does not answer costs spans, a log line a minute and `flush_seconds`.
 
     Args:
         service: the ``service.name``, if the variables give none.
-        about: more attributes of the resource.
+        about: more attributes of the resource, ``nonet.…``.
         flush_seconds: how long the last spans may hold up the end of the block.
+        log_level: of what is said about traces that are not exported.
     """
     if not are_traces_wanted():
         yield
         return
     shut_down = None
     try:
-        shut_down = _set_up(service, about)
+        shut_down = _set_up(service, about, log_level)
     except ImportError as error:
-        logger.warning(
+        logger.log(
+            log_level,
             "no traces are exported, although the environment asks for it (OTEL_…): %s; install "
             "nonet[otel]",
             error,
         )
     except Exception as error:  # a variable does not fit: that keeps no daemon from its work
-        logger.warning("no traces are exported: %s: %s", type(error).__name__, error)
+        logger.log(log_level, "no traces are exported: %s: %s", type(error).__name__, error)
     try:
         yield
     finally:
@@ -310,7 +345,7 @@ def _load(name: str) -> Callable[[], SpanExporter]:
     raise ImportError(f"exporter {name!r} is not installed")
 
 
-def _set_up(service: str, about: Mapping[str, str]) -> Callable[[], None]:
+def _set_up(service: str, about: Mapping[str, str], log_level: int) -> Callable[[], None]:
     """Set up a provider; what ends it."""
     from opentelemetry import trace
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -321,15 +356,16 @@ def _set_up(service: str, about: Mapping[str, str]) -> Callable[[], None]:
     # It fails in its own words, and often: `_Exporter` says so in ours.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     # What the variables say comes last, and wins.
-    resource = Resource({"service.name": service, **about}).merge(OTELResourceDetector().detect())
+    ours = {"service.name": service, **{f"nonet.{name}": value for name, value in about.items()}}
+    resource = Resource(ours).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=Resource.create().merge(resource), shutdown_on_exit=False)
     for exporter in exporters:
-        provider.add_span_processor(BatchSpanProcessor(_patient(exporter)))
+        provider.add_span_processor(BatchSpanProcessor(_patient(exporter, log_level)))
     trace.set_tracer_provider(provider)
     return provider.shutdown
 
 
-def _patient(exporter: SpanExporter) -> SpanExporter:
+def _patient(exporter: SpanExporter, log_level: int) -> SpanExporter:
     """An exporter that says at most once a minute that it fails, and how many spans were lost."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -346,7 +382,8 @@ def _patient(exporter: SpanExporter) -> SpanExporter:
             self.lost += len(spans)
             if time.monotonic() - self.told_at >= _TELL_SECONDS:
                 self.told_at = time.monotonic()
-                logger.warning("traces: %d spans were not exported: %s", self.lost, why)
+                text = "traces: %d spans were not exported: %s"
+                logger.log(log_level, text, self.lost, why)
                 self.lost = 0
             return SpanExportResult.FAILURE
 

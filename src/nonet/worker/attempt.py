@@ -16,6 +16,7 @@ from nonet.message import Envelope
 from nonet.stores.deliveries import Delivery
 from nonet.stores.leases import Lease
 from nonet.task import Size
+from nonet.telemetry.tracing import AttemptSpan, current_trace
 
 _TOKEN_SECONDS = 0.5
 
@@ -40,7 +41,8 @@ class AttemptContext(TaskContext):
         return await self._client.group_results(group)
 
     def _prepare(self, *args: Any, **options: Any) -> Prepared:
-        return self._client.envelopes.prepare(*args, **options)
+        # Sent when this attempt is settled, which is why it has no span of its own.
+        return self._client.envelopes.prepare(*args, **options, trace=current_trace())
 
     async def _save(self, data: bytes) -> bool:
         if len(data) > self._limit:
@@ -73,6 +75,8 @@ class Attempt:
         vo: of its task, see `nonet.task.vo_of`; empty for none.
         size: of the stream from which it came.
         is_settling: what it was is over: only its settlement is left.
+        trace: what its envelope says of who submitted it.
+        span: of it, until it has ended; None: nobody collects spans.
         tallied: where its end is to be counted, see `nonet.worker.tally`; None: nowhere.
     """
 
@@ -91,6 +95,8 @@ class Attempt:
     is_waiting = False
     is_settling = False
     tallied: Any = None
+    trace = ""
+    span: AttemptSpan | None = None
     _share: Callable[[float], None] | None = None
     _cancellable: asyncio.Task[Any] | None = None
 
@@ -155,6 +161,7 @@ class Attempt:
         self.context.group = envelope.group
         # What its class says of it counts as soon as it is made.
         self.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
+        self.trace = envelope.trace
         enter_subject(self.context)
 
     def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:

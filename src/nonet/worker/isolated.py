@@ -23,6 +23,7 @@ from nonet.overrides import Effective
 from nonet.registry import TaskClass
 from nonet.retry import ExponentialBackoff, NoRetry
 from nonet.settings import Settings
+from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt import Attempt, uncancel
 from nonet.worker.children import Children
 from nonet.worker.conclusion import Conclusion, conclude
@@ -155,7 +156,8 @@ class Isolated:
         attempt, began = work.attempt, time.monotonic()
         attempt.is_waiting = False
         version, workdir = self._live_config.version, child.server.workdir(child)
-        run = Run(attempt.delivery, attempt.since, version, workdir)
+        trace = current_trace() if attempt.span is not None else ""
+        run = Run(attempt.delivery, attempt.since, version, workdir, trace)
         board = child.server.board
         board.open(child.number, attempt.deadline)  # it is cleared when the child is given back
         attempt.share_deadline(partial(board.extend, child.number))

@@ -27,6 +27,7 @@ from nonet.stores.broker import Broker, Order
 from nonet.stores.deliveries import Delivery
 from nonet.stores.leases import Lease
 from nonet.task import Isolation
+from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.watchdog import Watchdog
 from nonet.worker.attempt import Attempt
 from nonet.worker.children import Children
@@ -100,6 +101,7 @@ class Runner:
         self.freed = asyncio.Event()
         self.busy_at = time.monotonic()
         self._leftovers = Leftovers(slots, self.freed.set)
+        self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(2 * slots, thread_name_prefix="nonet-task")
         self._tools = Tools(
@@ -231,6 +233,8 @@ class Runner:
         if not isinstance(known, Known):
             await self._settle(attempt, *known)
             return
+        if self._is_traced:
+            attempt.span = _span_of(attempt)
         place = self._place(attempt, known.effective)
         if place is not Isolation.LOOP:
             fresh = place is Isolation.FRESH
@@ -273,6 +277,9 @@ class Runner:
         await self._end_as(attempt, conclusion)
 
     async def _end_as(self, attempt: Attempt, conclusion: Conclusion) -> None:
+        if attempt.span is not None:
+            span, attempt.span = attempt.span, None  # one that was left alone may end once more
+            _end_span(span, attempt, conclusion)
         outcome = await self._parts.settler.settle(attempt, conclusion)
         if self._tally is not None:
             settlement = conclusion.settlement
@@ -368,3 +375,20 @@ class Runner:
         """The attempt whose task's own code may be in the event loop."""
         found = (item for item in list(self._running) if item.delivery.id == id and item.runs_code)
         return next(found, None)
+
+
+def _span_of(attempt: Attempt) -> AttemptSpan | None:
+    delivery = attempt.delivery
+    stream = ":".join(delivery.stream_key.rsplit(":", 2)[1:])
+    of = attempt.context.name, delivery.id, stream, attempt.context.attempt
+    return start_attempt(*of, attempt.trace)
+
+
+def _end_span(span: AttemptSpan, attempt: Attempt, conclusion: Conclusion) -> None:
+    settlement = conclusion.settlement
+    error = settlement.error
+    span.end(
+        "lost" if conclusion.lost else settlement.outcome,
+        *(error.type, error.text, error.traceback),
+        secrets=attempt.context.secrets,
+    )

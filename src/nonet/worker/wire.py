@@ -146,12 +146,14 @@ class Run(Message, frozen=True):
         since: monotonic time before its locks were asked for.
         config_version: of the configuration that holds, see `nonet.live`.
         workdir: where the directory of this attempt may be made.
+        trace: the span of the attempt, for those that its code makes; empty: there is none.
     """
 
     delivery: Delivery
     since: float
     config_version: str
     workdir: str
+    trace: str = ""
 
 
 class Judge(Message, frozen=True):
