@@ -91,8 +91,11 @@ def _agree(
 ) -> None:
     """A schedule gives the expected firings one after the other, and from any point between."""
     assert list(answers(schedule, after, until)) == expected
-    for minutes in range(0, (until - after) // MINUTE, 23):
+    asked = {after, *expected}
+    for minutes in range(0, (until - after) // MINUTE, 41):
         moment = after + minutes * MINUTE
+        if moment in asked:
+            continue
         coming = next((instant for instant in expected if instant > moment), None)
         answer = schedule.next_occurrence(moment)
         assert answer == coming or (coming is None and not (answer and answer <= until)), moment
@@ -156,7 +159,7 @@ def test_rrule_fires_when_brute_force_over_minutes_says(text: str, zone: str) ->
 @pytest.mark.parametrize(
     "text",
     [
-        "FREQ=SECONDLY;INTERVAL=7",
+        "FREQ=SECONDLY;INTERVAL=23",
         "FREQ=SECONDLY;INTERVAL=5000",
         "FREQ=SECONDLY;BYHOUR=2;BYMINUTE=15;BYSECOND=0,59",
         "FREQ=MINUTELY;INTERVAL=13;BYSECOND=30",
@@ -653,7 +656,7 @@ def test_a_rule_with_an_end_is_exhausted_after_it(
     [
         CronSchedule("0 0 29 2 *", "Europe/Zurich"),
         CronSchedule("59 23 31 12 *", "Europe/Zurich"),
-        RRuleSchedule("FREQ=SECONDLY;INTERVAL=7", "Europe/Zurich"),
+        RRuleSchedule("FREQ=SECONDLY;INTERVAL=23", "Europe/Zurich"),
         RRuleSchedule("FREQ=MINUTELY;BYHOUR=3", "Europe/Zurich"),
         RRuleSchedule("FREQ=DAILY;BYMONTH=2;BYMONTHDAY=29;BYDAY=MO", "Europe/Zurich"),
         RRuleSchedule("FREQ=YEARLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1,100", "Europe/Zurich"),
