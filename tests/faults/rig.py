@@ -215,7 +215,8 @@ class Rig:
         settings = {**self.site.settings, **self._of_workers}
         times = {n: float(settings[f"NONET_{n.upper()}"]) for n in ("lease", "lock_ttl")}
         async with self.site.app(redis_url=self.server.url_for("task-run"), **times) as app:
-            found = (await app.doctor()).problems
+            # Two walks put a count right, and each takes 0.1 s per 150 keys, results included.
+            found = (await app.doctor(wait=2 * PATIENCE)).problems
         return [f"doctor: {item.kind} {item.what} {item.problem}" for item in found]
 
     def _callbacks_twice(self) -> dict[str, int]:
