@@ -13,20 +13,21 @@ WEB = ("fastapi", "starlette", "http.server")
 RULES = ("croniter", "dateutil", "yaml")
 DAEMONS = ("nonet.worker.worker", "nonet.scheduler", "nonet.fleet", "nonet.demo", "pdb")
 CLIENT = ("redis", "nonet.app", "nonet.client")
+LOGS = ("structlog",)
 # Typer has pydantic check the options of a command, but not those of a list of commands.
 MODELS = ("msgspec", "nonet.message", "nonet.task")
 # By what brings them, and how many modules there may be in all: a tenth more than there were.
 BUDGETS = [
-    ("import nonet", 80, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *MODELS, "asyncio")),
+    ("import nonet", 80, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS, "asyncio")),
     ("from nonet import BaseTask", 285, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, "asyncio")),
-    ("from nonet import Nonet", 485, (*SQL, *WEB, *RULES, *DAEMONS, "typer", "rich")),
+    ("from nonet import Nonet", 485, (*SQL, *WEB, *RULES, *DAEMONS, *LOGS, "typer", "rich")),
 ]
 COMMANDS = [
-    ("run", ["--help"], 310, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *MODELS)),
-    ("run", ["submit", "--help"], 375, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *MODELS)),
-    ("run", ["call", "--help"], 375, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *MODELS)),
-    ("worker", ["--help"], 265, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *MODELS)),
-    ("scheduler", ["--help"], 265, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *MODELS)),
+    ("run", ["--help"], 310, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
+    ("run", ["submit", "--help"], 375, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
+    ("run", ["call", "--help"], 375, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
+    ("worker", ["--help"], 265, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
+    ("scheduler", ["--help"], 265, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
 ]
 _TOLD = """
 import atexit, json, sys
