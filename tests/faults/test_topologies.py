@@ -47,7 +47,7 @@ Scenario = Callable[..., Awaitable[None]]
 CORE: dict[str, tuple[Scenario, Any]] = {
     "workers killed": (
         test_kills.test_workers_killed_every_second,
-        Kills(600, 0.2, 3, 15, 2.0),
+        Kills(600, 0.2, 3, 15, 2.0, 15.0),
     ),
     "workers frozen": (test_kills.test_workers_frozen_beyond_their_lease, 2),
     "leaders killed": (test_kills.test_leaders_killed_every_two_seconds, 6),
