@@ -122,11 +122,22 @@ def test_selectors_find_what_they_are_for(rendered: Rendered) -> None:
         assert found(item["spec"]["selector"]) == [item["metadata"]["name"]]
 
 
+def test_strategies_are_whole(rendered: Rendered) -> None:
+    """A Deployment that is recreated says nothing of rolling, which Kubernetes would refuse."""
+    for item in rendered.of_kind("Deployment"):
+        strategy = item["spec"]["strategy"]
+        assert ("rollingUpdate" in strategy) == (strategy["type"] == "RollingUpdate")
+
+
 def test_pods_are_confined(rendered: Rendered) -> None:
-    """No pod is root, has a token, can write outside its volumes or gain privileges."""
+    """No pod is root, has a token, can write outside its volumes or gain privileges.
+
+    Nor has it variables of Services: one named nonet-… would make settings that are none.
+    """
     for name, pod in rendered.pods():
         spec = pod["spec"]
         assert spec["automountServiceAccountToken"] is False, name
+        assert spec["enableServiceLinks"] is False, name
         assert spec["securityContext"]["runAsNonRoot"] is True, name
         assert spec["securityContext"]["runAsUser"] > 0, name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name

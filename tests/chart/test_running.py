@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import redis
 from daemons import WAIT_SECONDS, Daemon, wait_until
 from rendering import Charts, Object, Rendered, environment
 
@@ -117,6 +119,48 @@ def test_what_is_rendered_runs(charts: Charts, kubelet: Kubelet) -> None:
         assert worker.wait() == 0
         running["scheduler"][2].terminate()
         assert running["scheduler"][2].wait() == 0
+
+
+def test_the_bundled_redis_runs(charts: Charts, tmp_path: Path) -> None:
+    """A real server takes the bundled configuration, wants its password, and evicts nothing."""
+    rendered = charts.ci("bundled")
+    files = {
+        "redis-config/redis.conf": rendered.named("ConfigMap", "-redis")["data"]["redis.conf"],
+        "redis-secret/auth.conf": _decoded(rendered.named("Secret", "-redis"), "auth.conf"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir()
+        text = text.replace("/etc/", f"{tmp_path}/").replace("dir /data", f"dir {tmp_path}")
+        (tmp_path / name).write_text(text)
+    (container,) = rendered.named("StatefulSet", "-redis")["spec"]["template"]["spec"]["containers"]
+    command = [item.replace("/etc/", f"{tmp_path}/") for item in container["command"]]
+    (port,) = _free_ports(1)
+    url = _decoded(rendered.named("Secret", "-redis"), "redis-url")
+    url = url.replace("@prod-nonet-redis:6379/", f"@127.0.0.1:{port}/")
+    with ExitStack() as stack:
+        server = subprocess.Popen(
+            [*command, "--port", str(port), "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL
+        )
+        stack.callback(server.wait)
+        stack.callback(server.kill)
+        client = stack.enter_context(redis.Redis.from_url(url))
+        wait_until(lambda: _answers(client), "the server answers")
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+        assert client.config_get("appendonly") == {"appendonly": "yes"}
+        stranger = stack.enter_context(redis.Redis(port=port))
+        with pytest.raises(redis.AuthenticationError):
+            stranger.ping()
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+def _decoded(secret: Object, key: str) -> str:
+    return base64.b64decode(secret["data"][key]).decode()
 
 
 def _free_ports(count: int) -> Iterator[int]:

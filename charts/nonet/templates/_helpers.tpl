@@ -233,6 +233,11 @@ priorityClassName: {{ . }}
 {{- end -}}
 {{- end -}}
 
+{{/* A strategy without what the defaults have for another one. */}}
+{{- define "nonet.strategy" -}}
+{{- toYaml (eq .type "Recreate" | ternary (dict "type" "Recreate") .) -}}
+{{- end -}}
+
 {{/* Rules of a NetworkPolicy to one kind of server. Takes to, ports and protocols. */}}
 {{- define "nonet.egress" -}}
 {{- if .ports }}
