@@ -36,11 +36,13 @@ LABEL org.opencontainers.image.title="nonet" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# /opt/tasks belongs to the user, so that `RUN pip install` of an image on top needs no root.
+# /opt/tasks belongs to the user, so that `RUN pip install` of an image on top needs no root. State may
+# be of whatever user a cluster makes of us.
 RUN groupadd --gid 10001 nonet \
     && useradd --uid 10001 --gid 10001 --no-log-init --no-create-home --home-dir /var/lib/nonet \
         --shell /usr/sbin/nologin nonet \
-    && install -d -o 10001 -g 10001 /var/lib/nonet /opt/tasks
+    && install -d -m 1777 /var/lib/nonet \
+    && install -d -o 10001 -g 10001 /opt/tasks
 COPY --from=builder /opt/nonet /opt/nonet
 ENV PATH=/opt/nonet/bin:/opt/tasks/bin:$PATH \
     PYTHONUNBUFFERED=1 \

@@ -17,7 +17,7 @@ LOCKED := uv.lock pyproject.toml scripts/sync scripts/helm
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test check faults soak bench bench-quick budget format clean servers
+.PHONY: help demo test check faults soak bench bench-quick budget image image-test format clean servers
 
 help:             ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -48,6 +48,12 @@ bench-quick: $(DEV) servers ## the same with little load, in two minutes at most
 
 budget: $(DEV) servers ## what a task costs, counted, next to what it may; ARGS=--write makes it so
 	@$(BIN)/python tests/budget/measure.py $(ARGS)
+
+image:            ## build the container image nonet:dev; with BASE=… on another base
+	@scripts/image
+
+image-test: $(DEV) servers ## build an image, and run what is in it as a cluster would
+	@$(BIN)/python -m pytest tests/image -m soak -s $(ARGS)
 
 format: $(DEV)    ## let ruff fix and format the sources
 	@$(BIN)/ruff check --fix .
