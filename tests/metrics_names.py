@@ -99,6 +99,8 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
         "NONET_CONFIG": str(home / "config.yaml"),
     }
 
+    daemons: dict[str, Daemon] = {}
+
     def start(name: str, *command: str) -> int:
         port = free_ports(2)
         daemon = Daemon(
@@ -107,14 +109,18 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
             environment=environment,
             log=home / f"{name}.log",
         )
-        stack.enter_context(daemon)
+        daemons[name] = stack.enter_context(daemon)
         return port
 
+    # Who looks once lets Redis count what is submitted from then on.
+    early = start("early", "task-scheduler")
+    await until(lambda: "nonet_stream_depth" in _families(early), "a scheduler has looked")
     worker = start("worker", "task-worker", "--size", "small", "--concurrency", "4")
     fleet = start("fleet", "task-worker", "--size", "large", "--min", "1", "--max", "2")
     options = {name.removeprefix("NONET_").lower(): text for name, text in environment.items()}
     async with Nonet.from_settings(**options) as app:
         gate = await _work(app, home)
+        daemons["early"].terminate()  # it has asked SQL before there was any
         schedulers = [start(f"scheduler-{i}", "task-scheduler") for i in range(2)]
         for port in schedulers:
             await until(lambda port=port: _is_settled(port), "a scheduler has seen all")  # type: ignore[misc]
@@ -211,8 +217,10 @@ def get(port: int, path: str, **headers: str) -> tuple[int, str]:
 
 
 def _families(port: int) -> dict[str, Metric]:
-    """What is exported under a port; both formats must say the same names."""
+    """What is exported under a port, if it is; both formats must say the same names."""
     status, text = get(port, "/metrics")
+    if not status:
+        return {}
     assert status == 200, text
     found = {family.name: family for family in parse(text)}
     _, open_text = get(port, "/metrics", Accept="application/openmetrics-text")

@@ -43,6 +43,7 @@ this table.
     active:missed           HASH    same → ``what the last walk has missed|what was counted``; TTL
     ceilings                HASH    namespace, stream:PRIORITY:SIZE or task:NAME → how many tasks
     capped                  STRING  there while `ceilings` is: its version
+    watched                 STRING  there while somebody reads metrics: accepted tasks are counted; TTL
     ends:PERIOD             HASH    PRIORITY:SIZE|NAME → ends in that time, while `capped`; TTL
     limits                  HASH    KIND|vo|type|key|action → limit, limit|window ms, off
     limits:config           HASH    same, as the leader published them from the file

@@ -73,8 +73,8 @@ STRUCTURE = {
 }
 # Fields of a delivered row, see the script fetch.
 ID, GEN, FENCE, STATE, ATTEMPT, DEATHS, STREAM, ENTRY, ENVELOPE, LOCKS = range(10)
-DOCUMENT, REASON, DIED, SAVED = 11, 12, 13, 15
-NOTHING_MORE = [""] * 16 + ["0"]  # what a row leaves out of which it says nothing
+DOCUMENT, REASON, DIED, SAVED = 12, 13, 14, 16
+NOTHING_MORE = [""] * 17 + ["0"]  # what a row leaves out of which it says nothing
 
 
 @dataclass(slots=True)

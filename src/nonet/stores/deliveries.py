@@ -34,13 +34,13 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     envelope: bytes
     locks: str
     held: str
+    waited: int = 0
     error: bytes = b""
     reason: str = ""
     died: str = ""
     detail: str = ""
     saved: bytes = b""
     crashes: int = 0
-    waited: int = 0
 
     @property
     def attempt(self) -> int:
@@ -72,13 +72,13 @@ def read_delivery(row: Sequence[bytes]) -> Delivery:
 
 
 def _read_more(
-    error: bytes,
-    reason: bytes,
-    died: bytes,
-    detail: bytes,
-    saved: bytes,
-    crashes: bytes,
     waited: bytes,
-) -> tuple[bytes, str, str, str, bytes, int, int]:
+    error: bytes = b"",
+    reason: bytes = b"",
+    died: bytes = b"",
+    detail: bytes = b"",
+    saved: bytes = b"",
+    crashes: bytes = b"0",
+) -> tuple[int, bytes, str, str, str, bytes, int]:
     text = detail.decode(errors="replace")
-    return error, reason.decode(), died.decode(), text, saved, int(crashes), int(waited)
+    return int(waited), error, reason.decode(), died.decode(), text, saved, int(crashes)

@@ -38,7 +38,7 @@ class Figures:
 
     Attributes:
         streams: by priority and size.
-        submitted: tasks that were accepted since Redis was empty, likewise.
+        submitted: tasks that were accepted since somebody watches, likewise.
         active: tasks that have not ended, by class name, priority and size.
         delayed: tasks that wait for their time.
         overdue: entries of the delayed set whose time passed more than a second ago.

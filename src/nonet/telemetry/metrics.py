@@ -130,7 +130,7 @@ METRICS: Mapping[str, Metric] = {
             "counter",
             "nonet_tasks_submitted_total",
             "priority size",
-            "Tasks accepted since Redis was last empty",
+            "Tasks accepted since somebody watches, or Redis was last empty",
         ),
         _metric(
             "gauge",

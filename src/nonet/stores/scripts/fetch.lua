@@ -8,10 +8,10 @@
 --       cannot be later than or ''
 -- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, now µs, n × row}; a row is
 --       (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope, locks,
---       marks of the limiters that hold or ''), and for those of which it says something (error
---       document, reason, generation in which it died, what it died of, what an earlier attempt has
---       saved, crashes of child processes, µs for which it was parked): the first four only of dying
---       tasks; of a running one what it died of says why its envelope is not sent
+--       marks of the limiters that hold or ''), of one that was parked (for how many µs), and of those
+--       of which there is more to say (µs, error document, reason, generation in which it died, what it
+--       died of, what an earlier attempt has saved, crashes of child processes): error document to what
+--       it died of only of dying tasks; of a running one that says why its envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
@@ -73,10 +73,13 @@ local function hand_over(pointer, record, state, held, lines, document)
   end
   local row = {pointer.id, pointer.gen, text, state, record.attempt or '0', record.deaths or '0',
     pointer.stream, pointer.entry, envelope, lines, held}
-  if state == 'dying' or record.detail or record.saved or record.crashes or record.since then
+  local is_long = state == 'dying' or record.detail or record.saved or record.crashes
+  if is_long or record.since then
+    row[#row + 1] = digits(math.max(0, now - (tonumber(record.since or '') or now)))
+  end
+  if is_long then
     for _, told in ipairs({document, record.reason or '', record.died or '', record.detail or '',
-      record.saved and saved_by(pointer.id) or '', record.crashes or '0',
-      digits(math.max(0, now - (tonumber(record.since or '') or now)))}) do
+      record.saved and saved_by(pointer.id) or '', record.crashes or '0'}) do
       row[#row + 1] = told
     end
   end

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- measure: what metrics tell of a namespace, all at one instant. Nothing is changed.
+-- measure: what metrics tell of a namespace, all at one instant. From now on accepted tasks are counted;
+-- no longer than a day after the last look, as each submission pays for it.
 -- KEYS  prefix
 -- ARGV  how far ahead (µs) tasks of the delayed set are looked at by themselves, how many of them at most
 -- returns {now µs, {n × (stream, depth, in the hands of workers, age µs of the oldest that nobody has
@@ -8,7 +9,8 @@
 --       '', number of pauses, entries of the quarantine}
 -- @include base unread
 local ahead, looks = tonumber(ARGV[1]), tonumber(ARGV[2])
-local OVERDUE = 1000000
+local OVERDUE, WATCHED_MS = 1000000, 86400000
+redis.call('SET', P .. 'watched', '', 'PX', WATCHED_MS)
 
 -- The answer; otherwise, if the key is of another type, which doctor tells.
 local function ask(otherwise, ...)

@@ -3,7 +3,7 @@
 -- and what the leader has added since, so that it goes on evenly when that clock is set.
 local P = KEYS[1]
 local clock, marks = redis.call('TIME'), redis.call('MGET', P .. 'clock', P .. 'pausing', P .. 'capped',
-  P .. 'fence')
+  P .. 'fence', P .. 'watched')
 local stepped, is_pausing = marks[1], marks[2]  -- whether anything is paused: see lib/pauses
 local is_capped = marks[3]  -- whether there are ceilings: see lib/admission
 local offset = tonumber(stepped or '') or 0

@@ -165,9 +165,11 @@ local function count_active(stream, name, by)
   end
 end
 
--- Count tasks that were accepted, for metrics.
+-- Count tasks that were accepted, if somebody watches: see measure.
 local function count_submitted(stream, by)
-  redis.call('HINCRBY', P .. 'counters', 'submitted:' .. stream, by)
+  if marks[5] then
+    redis.call('HINCRBY', P .. 'counters', 'submitted:' .. stream, by)
+  end
 end
 
 -- Create a task unless its id is known: as a record, as a remembered result, or as an ended
