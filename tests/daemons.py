@@ -164,4 +164,5 @@ def wrong_clock(shift: str) -> dict[str, str]:
 def _clean_environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    kept.pop("KUBERNETES_SERVICE_HOST", None)  # logs are text for the tests, also in a pod
     return {**kept, "PYTHONPATH": str(_TESTS), "PYTHONUNBUFFERED": "1"}

@@ -110,6 +110,7 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
             "tasks": TASKS,
             "state_dir": str(directory),
             "grace": "1",
+            "log_format": "console",  # if one ends early, a person reads why
         }
         environment = {f"NONET_{name.upper()}": value for name, value in values.items()}
         progress("starting the server and the daemons", 0, 0)
