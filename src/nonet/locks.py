@@ -312,7 +312,7 @@ def encode_locks(
 def has_structural(lines: str) -> bool:
     """Whether a mutex or a reader/writer lock is among the lines of `encode_locks`.
 
-    >>> has_structural("C|limiter:conc:job:7||5||\nW|lock:rw:job:7||||"), has_structural("")
+    >>> has_structural("W|lock:rw:job:7||||"), has_structural("C|limiter:conc:job:7||5||")
     (True, False)
     """
     return any(line.startswith(("M|", "R|", "W|")) for line in lines.split("\n"))
