@@ -240,6 +240,25 @@ async def test_a_worker_exports_as_the_standard_variables_say(site: Site) -> Non
     assert (said["trace_id"], said["span_id"]) == (attempt.trace_id.hex(), inside.span_id.hex())
 
 
+async def test_a_scheduler_exports_what_it_fires(site: Site) -> None:
+    """The occurrence of a periodic entry is a submission like others."""
+    site.settings["NONET_TASKS"] = MODULE
+    collector = Collector()
+    with collector.serving():
+        scheduler = site.scheduler(
+            OTEL_TRACES_EXPORTER="otlp",
+            OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+            OTEL_BSP_SCHEDULE_DELAY="100",
+            OTEL_SERVICE_NAME="clockwork",
+        )
+        fired = await until(lambda: collector.span("send traced_tasks:Ticks"), "it is there")
+        scheduler.terminate()
+        assert scheduler.wait() == 0
+    site.redis.flushall()  # of what was fired and has no worker
+    assert fired.kind == SentSpan.SPAN_KIND_PRODUCER
+    assert collector.services == {"clockwork"}
+
+
 async def test_a_silent_collector_holds_up_nobody(site: Site) -> None:
     """A worker whose collector takes connections and never answers drains as others do."""
     site.settings["NONET_TASKS"] = MODULE

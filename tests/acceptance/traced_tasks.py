@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from opentelemetry import trace
 from pydantic import SecretStr
 
-from nonet import BaseTask, ExponentialBackoff, Isolation, Size, context
+from nonet import (
+    BaseTask,
+    ExponentialBackoff,
+    IntervalSeconds,
+    Isolation,
+    PeriodicBaseTask,
+    Size,
+    context,
+)
 
 
 @dataclass
@@ -47,6 +55,16 @@ class Fails(BaseTask):
     async def execute(self) -> None:
         if context().attempt <= self.times:
             raise ValueError(f"{self.password.get_secret_value()} is wrong\nand more")
+
+
+class Ticks(PeriodicBaseTask):
+    """Is planned, and fired at once."""
+
+    size = Size.SMALL
+    _schedule = IntervalSeconds(1)
+
+    async def execute(self) -> None:
+        """Nothing."""
 
 
 @dataclass
