@@ -102,3 +102,18 @@ def test_a_port_in_use_ends_the_daemon(site: Site, kind: str) -> None:
         daemon = start(wait=False, **settings)
         assert daemon.wait() == 2
     assert f"cannot listen on {HOST} port {port}" in daemon.log
+
+
+@pytest.mark.parametrize("kind", ["worker", "scheduler"])
+def test_not_ready_without_sql_where_it_is_needed(site: Site, kind: str) -> None:
+    """A daemon that could write no dead letter says so; no restart would help it."""
+    site.settings["NONET_DB_URL"] = f"mysql+aiomysql://nonet@{HOST}:{free_port()}/nonet"
+    probed = Probed(site, kind)
+    wait_until(lambda: any(why.startswith("SQL: ") for why in reasons(probed)), "SQL is missed")
+    assert (probed.status("/readyz"), probed.status("/livez")) == (503, 200)
+
+
+def reasons(probed: Probed) -> list[str]:
+    """Why a daemon is not ready."""
+    found: list[str] = probed.ask("/readyz")[1]["reasons"]
+    return found

@@ -124,3 +124,29 @@ def test_a_registration_that_cannot_be_renewed_is_told_once(
                 wait_until(lambda: watchdog.is_registered, "a beat succeeded")
         finally:
             watchdog.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_watchdog_without_its_threads_is_stuck(
+    watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that ended by itself leaves the leases to nobody."""
+    assert watchdog.stuck() == ""
+
+    def end() -> None:
+        raise SystemExit
+
+    watchdog.start()
+    assert watchdog.stuck() == ""
+    monkeypatch.setattr(watchdog, "_try_beat", end)
+    watchdog.beat_soon()
+    wait_until(lambda: watchdog.stuck(), "it is told")
+    assert watchdog.stuck() == "the thread nonet-watchdog has ended"
+
+
+def test_lost_leases_are_counted(watchdog: Watchdog) -> None:
+    """Each once, whoever notices."""
+    for _ in range(2):
+        watchdog.hold(LONG, time.monotonic() - DEADLINE, lambda reason: None)
+        watchdog.check(LONG)
+    assert watchdog.losses == 2

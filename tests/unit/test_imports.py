@@ -9,7 +9,7 @@ import sys
 import pytest
 
 SQL = ("sqlalchemy", "alembic", "aiomysql", "aiosqlite")
-WEB = ("fastapi", "starlette", "http.server")
+WEB = ("fastapi", "starlette", "http.server", "prometheus_client")
 RULES = ("croniter", "dateutil", "yaml")
 DAEMONS = ("nonet.worker.worker", "nonet.scheduler", "nonet.fleet", "nonet.demo", "pdb")
 CLIENT = ("redis", "nonet.app", "nonet.client")

@@ -19,10 +19,10 @@ local function ask(otherwise, ...)
 end
 
 local function some_of(key, names)
-  local found = {}
-  for i, value in ipairs(ask({}, 'HMGET', key, unpack(names))) do
-    found[#found + 1] = names[i]
-    found[#found + 1] = value or ''
+  local found, values = {}, ask({}, 'HMGET', key, unpack(names))
+  for i, name in ipairs(names) do
+    found[#found + 1] = name
+    found[#found + 1] = values[i] or ''
   end
   return found
 end

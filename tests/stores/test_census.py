@@ -1,0 +1,87 @@
+"""What a scheduler tells of its namespace, and for how long it believes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from nonet.scheduler import census as module
+from nonet.scheduler.census import Census
+from nonet.stores.broker import Broker
+from nonet.stores.dead_letters import DeadLetters
+from nonet.stores.figures import Measures
+from nonet.stores.submissions import Submission
+from nonet.telemetry.metrics import METRICS
+
+
+async def no_letters() -> DeadLetters:
+    raise AssertionError("there is no SQL")
+
+
+@pytest.fixture
+def census(broker: Broker) -> Census:
+    return Census(lambda: Measures(broker.client, "test", 900), no_letters, lambda: False, ["p:T"])
+
+
+def values(census: Census) -> dict[tuple[str, ...], float]:
+    return {(name, *labels): float(value) for name, labels, value in census.samples()}  # type: ignore[arg-type]  # no histogram
+
+
+async def test_before_the_first_look_nothing_is_known(census: Census) -> None:
+    """Nor without SQL anything of dead letters."""
+    await census.count_letters()
+    assert values(census) == {("nonet_namespace_refreshed_timestamp_seconds",): 0.0}
+    assert census.desired() is None
+
+
+async def test_what_is_stale_is_not_told(
+    census: Census, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Absent is honest; when it was seen last stays."""
+    await broker.submit([Submission("a", "p:T", "normal:small", b"e")])
+    await broker.client.hset("{test}:desired", mapping={"small": 1})
+    await census.look()
+    assert values(census)["nonet_stream_depth", "normal", "small"] == 1
+    assert census.desired() == {"small": 1, "medium": 0, "large": 0}
+    monkeypatch.setattr(module, "_STALE_SECONDS", 0.0)
+    ((name, *_), seen), *others = values(census).items()
+    assert (name, others, seen > 0) == ("nonet_namespace_refreshed_timestamp_seconds", [], True)
+    assert census.desired() is None
+
+
+async def test_accepted_tasks_are_counted_once_somebody_looks(
+    census: Census, broker: Broker
+) -> None:
+    """Each once, and not those that are known."""
+
+    async def submitted(*ids: str) -> float:
+        tasks = [Submission(id, "p:T", "normal:small", b"e") for id in ids]
+        await broker.submit(tasks)
+        await census.look()
+        return values(census)["nonet_tasks_submitted_total", "normal", "small"]
+
+    assert await submitted("a") == 0
+    assert await submitted("b", "c") == 2
+    assert await submitted("b", "d") == 3
+    assert await submitted("a") == 3
+
+
+async def test_keys_of_other_types_hide_nothing_else(census: Census, broker: Broker) -> None:
+    """Whatever somebody wrote there, the rest is told; doctor tells what is wrong."""
+    names = (
+        "tasks:delayed",
+        "counters",
+        "active",
+        "desired",
+        "workers",
+        "config",
+        "leader",
+        "term",
+    )
+    for name in (*names, "paused", "quarantine", "tasks:normal:small"):
+        await broker.client.delete(f"{{test}}:{name}")
+        await broker.client.lpush(f"{{test}}:{name}", "x")
+    await census.look()
+    found = values(census)
+    assert found["nonet_scheduler_has_leader",] == found["nonet_delayed_tasks",] == 0
+    assert {name for name, *_ in found} <= set(METRICS)
+    await broker.client.flushall()
