@@ -19,6 +19,8 @@ import yaml
 CHART = Path(__file__).parents[1] / "charts" / "nonet"
 MATRIX = sorted(CHART.glob("ci/*.yaml"))
 RELEASE, NAMESPACE = "prod", "tasks"
+# Ten times as quick, where it was built.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LIBRARY = Path(sys.prefix) / "helm" / "libhelm.so"
 
 Object = dict[str, Any]
@@ -126,7 +128,7 @@ class Charts:
 
 
 def _read(text: str) -> list[Object]:
-    return [item for item in yaml.safe_load_all(text) if item]
+    return [item for item in yaml.load_all(text, _LOADER) if item]
 
 
 def values_of(path: Path) -> Object:

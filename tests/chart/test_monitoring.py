@@ -35,6 +35,8 @@ def test_monitors_find_all_daemons(monitored: Rendered) -> None:
     services = monitored.named("ServiceMonitor", "-scheduler")["spec"]
     (service,) = monitored.of_kind("Service")
     assert services["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert set(pods) == {"selector", "podMetricsEndpoints"}
+    assert set(services) == {"selector", "endpoints"}
     (endpoint,) = services["endpoints"]
     assert endpoint["port"] in [port["name"] for port in service["spec"]["ports"]]
     (scraped,) = pods["podMetricsEndpoints"]
@@ -44,6 +46,7 @@ def test_monitors_find_all_daemons(monitored: Rendered) -> None:
         assert is_found != is_served, name
         assert scraped["port"] == container["ports"][0]["name"]
     for item in (endpoint, scraped):
+        assert set(item) == {"port", "path", "interval", "scrapeTimeout", "relabelings"}
         assert item["path"] == "/metrics"
         assert _DURATION.fullmatch(item["interval"]) and _DURATION.fullmatch(item["scrapeTimeout"])
         (relabeling,) = item["relabelings"]
