@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -114,11 +116,41 @@ def test_git_is_given_its_password_as_a_file(charts: Charts) -> None:
             continue
         assert env["NONET_CONFIG"] == "git+https://git.example.org/conf.git#main:nonet"
         assert env["NONET_CONFIG_POLL"] == "30"
-        assert env["GIT_CONFIG_VALUE_0"] == "store --file=/etc/nonet/git/credentials"
         assert volumes["git"]["secret"]["secretName"] == "nonet-git"
         assert volumes["git"]["secret"]["items"] == [{"key": "credentials", "path": "credentials"}]
         mounts = {item["name"]: item["mountPath"] for item in container["volumeMounts"]}
         assert mounts["git"] == "/etc/nonet/git"
+
+
+def test_git_finds_its_password(charts: Charts, tmp_path: Path) -> None:
+    """Git itself, in the environment of the scheduler, reads the password and never writes it."""
+    container = charts.ci("git-config").named("Deployment", "-scheduler")["spec"]["template"][
+        "spec"
+    ]["containers"][0]
+    env = {
+        name: text.replace("/etc/nonet/git", str(tmp_path))
+        for name, text in environment(container).items()
+        if name.startswith("GIT_")
+    }
+    (tmp_path / "credentials").write_text("https://me:t0ken@git.example.org\n")
+    tmp_path.chmod(0o500)
+    asked = "protocol=https\nhost=git.example.org\n"
+
+    def git(command: str, told: str) -> str:
+        return subprocess.run(
+            ["git", "credential", command],
+            input=told,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **env},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    found = git("fill", asked)
+    assert "username=me\npassword=t0ken\n" in found
+    git("approve", asked + "username=me\npassword=0ther\n")
+    assert git("fill", asked) == found
 
 
 def test_the_bundled_redis_has_a_password(charts: Charts) -> None:
