@@ -79,7 +79,8 @@ def test_attempts_are_counted_by_class_and_outcome(system: Watched) -> None:
     name = "metrics_tasks:Holds"
     assert system.value("worker", "nonet_tasks_started_total", task=name, size="small") == 4
     assert system.value("worker", "nonet_task_crashes_total") == 1
-    assert system.value("worker", "nonet_event_loop_blocked_total") == 1
+    blocks = "metrics_tasks:Blocks"
+    assert system.value("worker", "nonet_event_loop_blocked_total", task=blocks) == 1
     assert system.value("worker", "nonet_worker_slots") == 4
     assert system.value("worker", "nonet_worker_slots_busy") == 1
     assert system.value("worker", "nonet_leases_lost_total") == 0
@@ -95,7 +96,8 @@ def test_durations_are_counted_by_class_and_stream(system: Watched) -> None:
     assert system.value("worker", "nonet_task_wait_seconds_count", **waits) == 14
     assert 0 < system.value("worker", "nonet_task_wait_seconds_sum", **waits) < 60
     holds = {"task": "metrics_tasks:Holds"}
-    assert system.value("worker", "nonet_lock_wait_seconds_count", **holds) == 1
+    # One or both of two: nobody gets a lock in the first moments of a new Redis.
+    assert system.value("worker", "nonet_lock_wait_seconds_count", **holds) in (1, 2)
     assert 0 < system.value("worker", "nonet_lock_wait_seconds_sum", **holds) < 60
     # Who was delayed has not waited for a lock, and who met none neither.
     for name in ("Succeeds", "Fails"):
