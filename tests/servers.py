@@ -27,6 +27,8 @@ import redis
 _START_TIMEOUT = 30
 _STOP_TIMEOUT = 20
 _PORT_TRIES = 5
+# As an option of a server: another port that is free, at each try to start.
+FREE_PORT = "a free port"
 _MEMORY = "/dev/shm"
 _ROOM_BYTES = 2 << 30
 # Where distributions put servers that an ordinary user's PATH does not show.
@@ -202,7 +204,8 @@ class RedisServer(Server):
 
     def _options(self, port: int) -> list[str]:
         options = f"{self._listen(port)} --bind 127.0.0.1 --dir {self.data} --appendonly yes"
-        return [*options.split(), "--appendfsync", "no", "--save", "", *self._more_options]
+        more = [str(_free_port()) if one == FREE_PORT else one for one in self._more_options]
+        return [*options.split(), "--appendfsync", "no", "--save", "", *more]
 
     def _listen(self, port: int) -> str:
         return f"--port {port}"

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 import redis
 from daemons import wait_until
 from redis.crc import key_slot
-from servers import RedisServer, _free_port
+from servers import FREE_PORT, RedisServer
 
 from nonet.keys import prefix
 
@@ -44,14 +44,8 @@ class Cluster:
         make: Callable[..., RedisServer] = RedisServer,
     ) -> None:
         self.slot = key_slot(prefix(namespace).encode())
-        self._buses = [_free_port() for _ in range(3)]
-        self.nodes = [
-            make(
-                *("--cluster-enabled", "yes", "--cluster-port", str(bus)),
-                *("--cluster-node-timeout", "500", *options),
-            )
-            for bus in self._buses
-        ]
+        bus = ("--cluster-port", FREE_PORT, "--cluster-node-timeout", "500")
+        self.nodes = [make("--cluster-enabled", "yes", *bus, *options) for _ in range(3)]
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -129,14 +123,15 @@ class Cluster:
         share = -(-_SLOTS // len(self.nodes))
         starts = [(self.slot // share * share + n * share) % (share * 3) for n in range(3)]
         first = self.nodes[0]
+        with first.client() as client:
+            bus = client.config_get("cluster-port")["cluster-port"]
         for epoch, (node, start) in enumerate(zip(self.nodes, starts, strict=True), 1):
             with node.client() as client:
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", epoch)
                 last = min(start + share, _SLOTS) - 1
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", start, last)
                 if node is not first:
-                    meet = ("127.0.0.1", first.port, self._buses[0])
-                    client.execute_command("CLUSTER", "MEET", *meet)
+                    client.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port, bus)
         for node in self.nodes:
             wait_until(lambda node=node: self._is_whole(node), "the cluster is formed")
             with node.client() as client:  # a short one forms it soon, a busy machine needs more
