@@ -39,7 +39,7 @@ class Rollout:
     backlog: int
 
 
-@scales(Rollout(2, 1, 1, 100), Rollout(3, 1, 3, 2000))
+@scales(Rollout(1, 1, 1, 100), Rollout(3, 1, 3, 2000))
 async def test_rolling_restarts(rig: Rig, scale: Rollout) -> None:
     """All pods are replaced one by one under load: each attempt of each task ran once."""
     rig.site.settings |= PRODUCTION | {"NONET_TASKS": f"{TASKS},faults.pod_tasks"}
