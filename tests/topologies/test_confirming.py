@@ -14,9 +14,12 @@ from topologies.valkey import ValkeyServer
 
 from nonet.errors import NotConfirmedError
 from nonet.locks import MutexLock, encode_locks
+from nonet.stores import redis as redis_store
 from nonet.stores.broker import Broker
 from nonet.stores.submissions import Submission
 
+# A busy machine may take its time.
+_PATIENCE_MS = 20_000
 MUTEX = encode_locks([MutexLock("job", 1)])
 
 
@@ -28,11 +31,13 @@ class Pair:
     replica: RedisServer
 
     def freeze(self) -> None:
-        """The replica takes nothing from now on."""
+        """The replica takes nothing from now on, and nobody waits long for it."""
+        redis_store._CONFIRM_MS = 300
         os.kill(self.replica.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """It takes all that it has missed."""
+        redis_store._CONFIRM_MS = _PATIENCE_MS
         os.kill(self.replica.pid, signal.SIGCONT)
         wait_until(self.is_in_step, "the replica has all that the master has")
 
@@ -57,8 +62,8 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 @pytest.fixture
 async def broker(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    """Of an empty namespace that has been in use, which wants one replica to confirm, soon."""
-    monkeypatch.setattr("nonet.stores.redis._CONFIRM_MS", 300)
+    """Of an empty namespace that has been in use, which wants one replica to confirm."""
+    monkeypatch.setattr(redis_store, "_CONFIRM_MS", _PATIENCE_MS)
     with pair.master.client() as client:
         client.flushall()
         client.hset("{test}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
