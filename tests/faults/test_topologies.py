@@ -127,6 +127,7 @@ async def test_same_faults(make_rig: MakeRig, tmp_path: Path, topology: str, sce
         pytest.param("killed", 1, 1, id="killed, confirmed"),
         pytest.param("killed", 1, 5, id="full-killed, confirmed", marks=pytest.mark.soak),
         pytest.param("killed", 0, 5, id="full-killed", marks=pytest.mark.soak),
+        pytest.param("stopped", 0, 5, id="full-stopped", marks=pytest.mark.soak),
         pytest.param("asked", 2, 5, id="full-asked, confirmed by all", marks=pytest.mark.soak),
         pytest.param("asked", 1, 5, id="full-asked, confirmed by one", marks=pytest.mark.soak),
         pytest.param("asked", 0, 5, id="full-asked", marks=pytest.mark.soak),
@@ -137,7 +138,8 @@ async def test_failover(make_rig: MakeRig, how: str, confirmed: int, rounds: int
     sentinels = Sentinels(*ANNOUNCING)
     rig = make_rig(other=sentinels)
     rig.site.settings["NONET_CONFIRM_REPLICAS"] = str(confirmed)
-    is_safe = confirmed > (how == "asked")
+    # By how many replicas it must be confirmed that nothing is lost.
+    is_safe = confirmed >= {"killed": 1, "stopped": 0, "asked": 2}[how]
     async with rig.site.app(confirm_replicas=confirmed) as app:
         load = Load(rig, app, mixed, later=every_fifth)
         own = crew(rig, load)
@@ -165,7 +167,8 @@ async def test_failover(make_rig: MakeRig, how: str, confirmed: int, rounds: int
 def replace_master(sentinels: Sentinels, how: str) -> float:
     """When there is another one (Unix seconds)."""
     old = sentinels.port
-    sentinels.kill() if how == "killed" else sentinels.fail_over()
+    ways = {"killed": sentinels.kill, "stopped": sentinels.stop, "asked": sentinels.fail_over}
+    ways[how]()
     sentinels.promoted(old)
     return time.time()
 

@@ -90,11 +90,13 @@ class Sentinels:
         made = Sentinel(hosts).master_for(SERVICE, **{"decode_responses": True, **options})
         return made
 
-    def kill(self) -> RedisServer:
-        """Kill the master, as a crash would; which one it was."""
-        master = self.master
-        master.kill()
-        return master
+    def kill(self) -> None:
+        """Kill the master, as a crash would."""
+        self.master.kill()
+
+    def stop(self) -> None:
+        """Ask the master to end: it waits until its replicas have all."""
+        self.master.stop()
 
     def fail_over(self) -> None:
         """Ask for another master; the old one becomes a replica."""
@@ -103,7 +105,7 @@ class Sentinels:
 
     def promoted(self, old: int) -> RedisServer:
         """Wait until all sentinels have replaced the master of this port; who it is now."""
-        wait_until(self._agree_on_another(old), "the sentinels have another master")
+        wait_until(self._agree_on_another(old), "there is another master", seconds=60)
         return self.master
 
     def restore(self) -> None:
