@@ -90,9 +90,11 @@ class Sentinels:
         made = Sentinel(hosts).master_for(SERVICE, **{"decode_responses": True, **options})
         return made
 
-    def kill(self) -> None:
-        """Kill the master, as a crash would."""
-        self.master.kill()
+    def kill(self) -> RedisServer:
+        """Kill the master, as a crash would; which one it was."""
+        master = self.master
+        master.kill()
+        return master
 
     def stop(self) -> None:
         """Ask the master to end: it waits until its replicas have all."""
