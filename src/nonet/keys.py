@@ -40,7 +40,8 @@ this table.
     watch                   ZSET    contended lock → when to look at its queue (µs)
     active                  HASH    PRIORITY:SIZE|NAME → tasks that have not ended
     active:walk             HASH    same, as the walk of `mend` has met them; with a TTL
-    active:missed           HASH    same → ``what the last walk has missed|what was counted``; TTL
+    active:missed           HASH    same → ``missed by the last walk|counted|state of the stream|walks
+                                    in a row that were alike``; with a TTL
     ceilings                HASH    namespace, stream:PRIORITY:SIZE or task:NAME → how many tasks
     capped                  STRING  there while `ceilings` is: its version
     watched                 STRING  there while somebody reads metrics: accepted tasks are counted; TTL

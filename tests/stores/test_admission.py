@@ -377,6 +377,26 @@ class TestRepair:
         assert await active(admission) == 7
 
 
+    @pytest.mark.usefixtures("in_pages")
+    async def test_a_class_of_one_task_after_the_other_is_counted_right(
+        self, broker: Broker, admission: Admission
+    ) -> None:
+        """Each walk meets a task that has ended at its end: none is missing, however alike."""
+        large = "normal:large|probe:Task"
+        await broker.submit(tasks(9, "stays"))
+        for n in range(4):
+            await broker.submit([task(f"short{n}", "normal:large")])
+            is_open, met = True, False
+            while is_open:
+                is_open = (await broker.mend(10, timedelta(0)))[1]
+                walk = await broker.client.hget(f"{broker.prefix}active:walk", large)
+                if walk and not met:
+                    met = True
+                    ((delivery,), _) = await broker.fetch("w", "large", 1)
+                    assert await broker.settle(delivery, "done", b"{}") == "OK"
+            assert await broker.client.hget(f"{broker.prefix}active", large) is None
+
+
 class TestDurable:
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:

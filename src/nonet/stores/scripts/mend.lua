@@ -112,8 +112,36 @@ local function look_at_unique(key, name)
   end
 end
 
--- What the walk has met, against what is counted. Tasks come and go meanwhile: what a walk of several pages
--- misses is put right only if two walks miss it alike, of a count that stands still.
+-- What comes into and goes out of a stream changes this.
+local function state_of(stream)
+  local parts = {}
+  for _, kind in ipairs({'tasks:', 'woken:'}) do
+    local info = redis.pcall('XINFO', 'STREAM', P .. kind .. stream)
+    for i = 1, info.err and 0 or #info, 2 do
+      if info[i] == 'length' or info[i] == 'last-generated-id' then
+        parts[#parts + 1] = tostring(info[i + 1])
+      end
+    end
+  end
+  return table.concat(parts, ',')
+end
+
+local ALIKE = 6
+
+-- Whether what a walk misses of a count is missing, and what to remember of it. Tasks come and go while a
+-- walk of several pages is under way: it may have met one that has ended since, and passed by one that came
+-- behind it. So two walks must miss it alike while nothing happened in the stream, or many of them.
+local function is_missing(field, miss, count)
+  local now_seen = digits(miss) .. '|' .. digits(count)
+  local state = state_of(string.match(field, '^[^|]*'))
+  local seen, was, times = string.match(redis.call('HGET', P .. 'active:missed', field) or '',
+    '^([^|]*|[^|]*)|([^|]*)|(%d+)$')
+  times = seen == now_seen and tonumber(times) + 1 or 1
+  local is_sure = times > 1 and (was == state or times >= ALIKE)
+  return is_sure, now_seen .. '|' .. state .. '|' .. times
+end
+
+-- What the walk has met, against what is counted.
 local function put_counts_right(is_exact)
   local counts, missed = {}, {}
   for which, key in ipairs({'active', 'active:walk'}) do
@@ -124,9 +152,11 @@ local function put_counts_right(is_exact)
     end
   end
   for field, count in pairs(counts) do
-    local miss = count[2] - count[1]
-    local said = digits(miss) .. '|' .. digits(count[1])
-    if miss ~= 0 and (is_exact or redis.call('HGET', P .. 'active:missed', field) == said) then
+    local miss, is_sure, said = count[2] - count[1], false, ''
+    if miss ~= 0 then
+      is_sure, said = is_missing(field, miss, count[1])
+    end
+    if miss ~= 0 and (is_exact or is_sure) then
       if redis.call('HINCRBY', P .. 'active', field, digits(miss)) <= 0 then
         redis.call('HDEL', P .. 'active', field)
       end
