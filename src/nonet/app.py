@@ -129,6 +129,7 @@ class Nonet:
             waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
         )
         self._closing.push_async_callback(self._broker.aclose)
+        self._broker.follow()
         self._client = Client(
             self._broker,
             self.registry,

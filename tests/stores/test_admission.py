@@ -376,7 +376,6 @@ class TestRepair:
             await broker.submit([task(f"new{n}")])
         assert await active(admission) == 7
 
-
     @pytest.mark.usefixtures("in_pages")
     async def test_a_class_of_one_task_after_the_other_is_counted_right(
         self, broker: Broker, admission: Admission

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 from daemons import until
+from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
 from topologies.sentinel import Sentinels
 
 from nonet.errors import ConfigurationError, ServerUnreachableError
+from nonet.stores import topology
 from nonet.stores.broker import Broker
 from nonet.stores.redis import connect, connect_blocking, connect_sync
 from nonet.stores.submissions import Submission
-from nonet.stores.topology import read_place
+from nonet.stores.topology import Address, read_place
 
 PREFIX = "{test}:"
 STREAM = f"{PREFIX}tasks:normal:small"
@@ -180,3 +182,65 @@ async def test_a_submit_waits_for_the_new_master(sentinels: Sentinels) -> None:
         assert await broker.submit([task("before"), task("after")]) == [False, True]
         assert sentinels.promoted(old).port != old
         assert await broker.client.xlen(STREAM) == 2
+
+
+class Told:
+    """A finder that says what it is told, and fails when that is nothing."""
+
+    is_told_first = True
+
+    def __init__(self) -> None:
+        self.address: Address | None = ("a", 1)
+        self.asked = 0
+
+    def find(self) -> Address:
+        """The address of now."""
+        self.asked += 1
+        if self.address is None:
+            raise exceptions.ConnectionError("nobody knows")
+        return self.address
+
+
+async def test_who_is_told_of_another_server_leaves_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once for each change; not when it hears of the first, the same, or none."""
+    monkeypatch.setattr(topology, "_FOLLOW_SECONDS", 0.01)
+    finder, moves = Told(), []
+
+    async def moved() -> None:
+        moves.append(finder.address)
+
+    async def asked_again() -> None:
+        so_far = finder.asked
+        await until(lambda: finder.asked > so_far + 2, "it is asked again")
+
+    following = asyncio.create_task(topology.follow(finder, moved))
+    await asked_again()
+    finder.address = None
+    await asked_again()
+    assert moves == []
+    finder.address = ("b", 1)
+    await asked_again()
+    assert moves == [("b", 1)]
+    following.cancel()
+
+
+async def test_an_order_to_fail_over_is_followed(sentinels: Sentinels) -> None:
+    """The old master does not break off our connections at once: we do."""
+    async with open_broker(sentinels.url) as broker:
+        broker.follow()
+        await broker.ping()
+        old = sentinels.port
+        await until(lambda: _obeys(sentinels), "the sentinels know a replica to promote")
+        with sentinels.promoted(old).client() as new:
+            while not new.exists(f"{PREFIX}t:after-the-order-9"):
+                await broker.submit([task(f"after-the-order-{n}") for n in range(10)])
+
+
+def _obeys(sentinels: Sentinels) -> bool:
+    try:
+        sentinels.fail_over()
+    except exceptions.ResponseError:
+        return False
+    return True

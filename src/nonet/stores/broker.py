@@ -35,6 +35,7 @@ from nonet.stores.redis import (
 )
 from nonet.stores.settling import Settlements
 from nonet.stores.submissions import Accepted, Submission, Submissions
+from nonet.stores.topology import follow, read_place
 from nonet.stores.wakes import Wakes
 
 logger = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ class Broker:
         self.wakes = Wakes(url, self.prefix)
         self.moved = timedelta(0)
         self._asking: dict[str, _Asking] = {}
+        self._following: asyncio.Task[None] | None = None
         self.lock_ttl_ms = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
         self._result_ms = round(result_ttl * 1000)
@@ -177,6 +179,17 @@ class Broker:
         # Changes nothing: there is no such worker.
         await self.leave("", SIZES[0])
 
+    def follow(self) -> None:
+        """Leave a server as soon as others know that it was replaced, until `aclose`."""
+        finder = read_place(self.url, self.prefix).finder
+        if finder is not None and finder.is_told_first:
+            self._following = asyncio.create_task(follow(finder, self._move), name="follow")
+
+    async def _move(self) -> None:
+        logger.warning("Redis has another master: connecting to that")
+        for client in (self.client, self._blocking, self.wakes.blocking):
+            await client.reconnect()
+
     async def now(self) -> datetime:
         """The server's wall clock: of schedules, and of due times that clients give."""
         return await wall_now(self.client) + self.moved
@@ -187,6 +200,9 @@ class Broker:
 
     async def aclose(self) -> None:
         """Close all connections."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait({self._following})
         await self._submissions.aclose()
         await self._settlements.aclose()
         await self.wakes.aclose()

@@ -19,7 +19,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from nonet.errors import ConfigurationError, masked, url_problem
+from nonet.errors import ConfigurationError, NonetError, masked, url_problem
 from nonet.stores.lane import Lane
 from nonet.stores.replies import REFUSALS, translated
 from nonet.stores.topology import (
@@ -139,6 +139,12 @@ class Client(aioredis.Redis):
             self._popping[key] = Lane(self.connection_pool.make_connection, self._timeout)
         return self._popping[key]
 
+    async def reconnect(self) -> None:
+        """Use other connections from now on: the server has been replaced."""
+        for lane in (self.lane, *self._popping.values()):
+            lane.reset()
+        await self.connection_pool.disconnect(inuse_connections=True)
+
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Wait for what is under way, but not long, and close all connections."""
         await self.lane.aclose(_CLOSE_SECONDS)
@@ -205,7 +211,7 @@ class Scripts:
                     return await call("EVAL", source, 1, self.prefix, *args)
             except REFUSALS as error:
                 if not self._may_repeat(error, failures, began):
-                    raise translated(error, _address(self.client), name) from error
+                    raise _told(error, self.client, name) from error
             await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
             failures += 1
 
@@ -226,13 +232,16 @@ class Scripts:
 def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
     """`Scripts.run` for a synchronous client."""
     source, digest = script(name)
+    finder = client.connection_pool.connection_kwargs.get("finder")
+    if finder is not None and finder.is_told_first:
+        client.connection_pool.disconnect()  # it is called rarely, and finds the server anew
     try:
         try:
             return client.evalsha(digest, 1, prefix, *args)
         except exceptions.NoScriptError:
             return client.eval(source, 1, prefix, *args)
     except REFUSALS as error:
-        raise translated(error, _address(client), name) from error
+        raise _told(error, client, name) from error
 
 
 @cache
@@ -264,7 +273,7 @@ async def server_errors(client: AsyncRedis, script: str = "") -> AsyncIterator[N
     try:
         yield
     except REFUSALS as error:
-        raise translated(error, _address(client), script) from error
+        raise _told(error, client, script) from error
 
 
 async def blocking_pop(client: AsyncRedis, key: str) -> bytes | None:
@@ -276,7 +285,7 @@ async def blocking_pop(client: AsyncRedis, key: str) -> bytes | None:
         lane.reset()  # or Redis would give it the next element
         raise
     except REFUSALS as error:
-        raise translated(error, _address(client)) from error
+        raise _told(error, client) from error
     return popped[1] if popped else None
 
 
@@ -329,6 +338,11 @@ def _find_first(pool: Any, place: Place, how: type) -> None:
         plain = pool.connection_class
         pool.connection_class = type(plain.__name__, (how, plain), {})
         pool.connection_kwargs["finder"] = place.finder
+
+
+def _told(error: Exception, client: AsyncRedis | SyncRedis, script: str = "") -> NonetError:
+    is_found = "finder" in client.connection_pool.connection_kwargs
+    return translated(error, _address(client), script, is_found=is_found)
 
 
 def _address(client: AsyncRedis | SyncRedis) -> str:

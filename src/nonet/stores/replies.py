@@ -29,13 +29,16 @@ _LATER = {
 }
 
 
-def translated(error: Exception, address: str, script: str = "") -> NonetError:
+def translated(
+    error: Exception, address: str, script: str = "", *, is_found: bool = False
+) -> NonetError:
     """The error of ours that says what Redis answered.
 
     Args:
         error: one of `REFUSALS`.
         address: URL of the server, without a password.
         script: the one that was called, if any.
+        is_found: the server is looked for again with the next call.
 
     Returns:
         `ServerUnreachableError` for what passes by itself, `ConfigurationError` for what somebody
@@ -71,6 +74,8 @@ def translated(error: Exception, address: str, script: str = "") -> NonetError:
             f"{at} does not have this database ({text}): change the number that NONET_REDIS_URL "
             "ends with"
         )
+    if code == "MOVED" and is_found:
+        return ServerUnreachableError(f"{at} has another node for this namespace now: {text}")
     if code == "MOVED":
         return ConfigurationError(
             f"{at} is a node of a cluster ({code} {text}): write redis+cluster:// in "

@@ -10,8 +10,10 @@ See https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#a
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -28,6 +30,7 @@ from nonet.loop import in_own_thread
 
 # Sentinels and nodes that do not answer in time are passed over.
 _ASK_SECONDS = 1.0
+_FOLLOW_SECONDS = 1.0
 _SENTINEL_PORT, _REDIS_PORT = 26379, 6379
 _SENTINEL_LOGIN = ("sentinel_username", "sentinel_password")
 # What a server says that is not, or not any more, the one to ask.
@@ -43,9 +46,17 @@ PASSING = (
 
 Address = tuple[str, int]
 
+logger = logging.getLogger(__name__)
+
 
 class Finder(Protocol):
-    """Knows where to ask which server holds a namespace."""
+    """Knows where to ask which server holds a namespace.
+
+    Attributes:
+        is_told_first: whether others know that a server was replaced before it knows itself.
+    """
+
+    is_told_first: bool
 
     def __str__(self) -> str:
         """What was asked for, for people; no password."""
@@ -118,6 +129,8 @@ def read_place(url: str, prefix: str) -> Place:
 class _Sentinels:
     """Asks Sentinels for the master of a service, who was right last time first."""
 
+    is_told_first = True  # a master that it replaces by order goes on for up to 10 s
+
     def __init__(
         self, addresses: Sequence[Address], service: str, options: Mapping[str, Any]
     ) -> None:
@@ -134,15 +147,15 @@ class _Sentinels:
         for address in list(self._addresses):
             try:
                 masters = _ask(address, self._options, "SENTINEL", "MASTERS")
+                services = {item["name"]: item for item in map(_pairs, masters)}
+                known |= services.keys()
+                found = self._master(address, services.get(self._service, {"flags": ""}))
             except exceptions.RedisError as error:
                 problems.append(f"{address[0]}:{address[1]}: {error}")
                 continue
-            services = [_pairs(item) for item in masters]
-            known |= {item["name"] for item in services}
-            for item in services:
-                if item["name"] == self._service and _is_up(item["flags"]):
-                    self._addresses = sorted(self._addresses, key=lambda each: each != address)
-                    return item["ip"], int(item["port"])
+            if found:
+                self._addresses = sorted(self._addresses, key=lambda each: each != address)
+                return found
         if known and self._service not in known:
             raise ConfigurationError(
                 f"NONET_REDIS_URL: Sentinel knows no service {self._service!r}; "
@@ -153,9 +166,19 @@ class _Sentinels:
             + "".join(f"; {problem}" for problem in problems)
         )
 
+    def _master(self, sentinel: Address, said: Mapping[str, str]) -> Address | None:
+        """Whom a sentinel believes in, by what it says of the service."""
+        if "failover_in_progress" in said["flags"]:  # then that is the old one, for a while
+            name = ("GET-MASTER-ADDR-BY-NAME", self._service)
+            host, port = _ask(sentinel, self._options, "SENTINEL", *name)
+            return host.decode(), int(port)
+        return (said["ip"], int(said["port"])) if _is_up(said["flags"]) else None
+
 
 class _Cluster:
     """Asks nodes of a cluster who has a slot, the one that was right last time first."""
+
+    is_told_first = False
 
     def __init__(self, seeds: Sequence[Address], slot: int, options: Mapping[str, Any]) -> None:
         self._seeds = seeds
@@ -189,6 +212,21 @@ class _Cluster:
         raise exceptions.ConnectionError(
             "no node of the cluster says who has the namespace; " + "; ".join(problems)
         )
+
+
+async def follow(finder: Finder, moved: Callable[[], Awaitable[None]]) -> None:
+    """Ask once a second who the server is, for ever, and tell when it is another one."""
+    known: Address | None = None
+    while True:
+        found = known
+        try:
+            found = await in_own_thread(finder.find)
+        except (exceptions.RedisError, OSError, ConfigurationError) as error:
+            logger.debug("%s: %s", finder, error)  # whoever needs a connection hears it, too
+        if known not in (None, found):
+            await moved()
+        known = found
+        await asyncio.sleep(_FOLLOW_SECONDS)
 
 
 class FindingConnection:
@@ -236,8 +274,7 @@ class FindingSyncConnection:
 
 def _again(error: Exception) -> exceptions.ConnectionError:
     """What redis-py repeats over a new connection."""
-    code = getattr(error, "status_code", None)
-    return exceptions.ConnectionError(f"{code} {error}" if code else str(error))
+    return exceptions.ConnectionError(str(error), status_code=getattr(error, "status_code", None))
 
 
 def _ask(address: Address, options: Mapping[str, Any], *command: str) -> Any:
@@ -291,8 +328,8 @@ def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
 def _is_up(flags: str) -> bool:
     """Whether Sentinel believes in a master.
 
-    >>> _is_up("master"), _is_up("s_down,master"), _is_up("master,failover_in_progress")
-    (True, False, True)
+    >>> _is_up("master"), _is_up("s_down,master"), _is_up("")
+    (True, False, False)
     """
     said = set(flags.split(","))
     return "master" in said and not {"s_down", "o_down", "disconnected"} & said

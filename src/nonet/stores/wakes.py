@@ -38,11 +38,12 @@ class Wakes:
 
     Attributes:
         client: for the scripts, which push an id into ``wake:CLIENT``.
+        blocking: listens.
     """
 
     def __init__(self, url: str, prefix: str) -> None:
         self.client = f"client-{secrets.token_hex(8)}"
-        self._blocking = connect_blocking(url, prefix)
+        self.blocking = connect_blocking(url, prefix)
         self._key = f"{prefix}wake:{self.client}"
         self._waiting: dict[str, set[Wake]] = {}
         self._listener: asyncio.Task[None] | None = None
@@ -52,7 +53,7 @@ class Wakes:
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait({self._listener})
-        await self._blocking.aclose()
+        await self.blocking.aclose()
 
     @contextmanager
     def expecting(self, id: str) -> Iterator[Wake]:
@@ -78,7 +79,7 @@ class Wakes:
         """Tell those who wait here, as long as anybody does."""
         while self._waiting:
             try:
-                id = await blocking_pop(self._blocking, self._key)
+                id = await blocking_pop(self.blocking, self._key)
             except NonetError:
                 await asyncio.sleep(_LISTEN_PAUSE)  # those who wait ask again, and hear why
                 continue
