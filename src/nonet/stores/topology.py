@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
+import redis.asyncio as aioredis
 from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
@@ -30,7 +33,8 @@ from nonet.loop import in_own_thread
 
 # Sentinels and nodes that do not answer in time are passed over.
 _ASK_SECONDS = 1.0
-_FOLLOW_SECONDS = 1.0
+# Nobody may have told: the connection to a Sentinel hangs.
+_FOLLOW_SECONDS = 5.0
 _SENTINEL_PORT, _REDIS_PORT = 26379, 6379
 _SENTINEL_LOGIN = ("sentinel_username", "sentinel_password")
 # What a server says that is not, or not any more, the one to ask.
@@ -68,6 +72,9 @@ class Finder(Protocol):
             ConnectionError: nobody knows it now (of redis-py).
             ConfigurationError: nobody ever will.
         """
+
+    async def listen(self, heard: asyncio.Event) -> None:
+        """Set `heard` whenever `find` may have another answer; for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +134,14 @@ def read_place(url: str, prefix: str) -> Place:
 
 
 class _Sentinels:
-    """Asks Sentinels for the master of a service, who was right last time first."""
+    """Asks all Sentinels for the master of a service; whose word is the newest is believed."""
 
-    is_told_first = True  # a master that it replaces by order goes on for up to 10 s
+    is_told_first = True  # a master that is replaced by order goes on for up to 10 s
 
     def __init__(
         self, addresses: Sequence[Address], service: str, options: Mapping[str, Any]
     ) -> None:
-        self._addresses = list(addresses)
+        self._addresses = addresses
         self._service = service
         self._options = options
 
@@ -142,20 +149,13 @@ class _Sentinels:
         return f"the Sentinels {_shown(self._addresses)}, service {self._service!r}"
 
     def find(self) -> Address:
-        known: set[str] = set()
-        problems = []
-        for address in list(self._addresses):
-            try:
-                masters = _ask(address, self._options, "SENTINEL", "MASTERS")
-                services = {item["name"]: item for item in map(_pairs, masters)}
-                known |= services.keys()
-                found = self._master(address, services.get(self._service, {"flags": ""}))
-            except exceptions.RedisError as error:
-                problems.append(f"{address[0]}:{address[1]}: {error}")
-                continue
-            if found:
-                self._addresses = sorted(self._addresses, key=lambda each: each != address)
-                return found
+        with ThreadPoolExecutor(len(self._addresses), "nonet-sentinels") as pool:
+            said = list(pool.map(self._look, self._addresses))
+        opinions = [one for one in said if not isinstance(one, exceptions.RedisError)]
+        masters = [(one.epoch, one.master) for one in opinions if one.master]
+        if masters:
+            return max(masters)[1]
+        known = {name for one in opinions for name in one.services}
         if known and self._service not in known:
             raise ConfigurationError(
                 f"NONET_REDIS_URL: Sentinel knows no service {self._service!r}; "
@@ -163,16 +163,59 @@ class _Sentinels:
             )
         raise exceptions.ConnectionError(
             f"Sentinel knows no master of {self._service!r} that is up"
-            + "".join(f"; {problem}" for problem in problems)
+            + "".join(
+                f"; {_shown([address])}: {error}"
+                for address, error in zip(self._addresses, said, strict=True)
+                if isinstance(error, exceptions.RedisError)
+            )
         )
 
-    def _master(self, sentinel: Address, said: Mapping[str, str]) -> Address | None:
-        """Whom a sentinel believes in, by what it says of the service."""
-        if "failover_in_progress" in said["flags"]:  # then that is the old one, for a while
-            name = ("GET-MASTER-ADDR-BY-NAME", self._service)
-            host, port = _ask(sentinel, self._options, "SENTINEL", *name)
-            return host.decode(), int(port)
-        return (said["ip"], int(said["port"])) if _is_up(said["flags"]) else None
+    async def listen(self, heard: asyncio.Event) -> None:
+        await asyncio.gather(*(self._listen_to(one, heard) for one in self._addresses))
+
+    async def _listen_to(self, address: Address, heard: asyncio.Event) -> None:
+        host, port = address
+        while True:
+            try:
+                async with (
+                    aioredis.Redis(host=host, port=port, **self._options) as client,
+                    client.pubsub() as channel,
+                ):
+                    await channel.subscribe("+switch-master")
+                    async for _ in channel.listen():
+                        heard.set()  # also when it begins: it may have happened before
+            except (exceptions.RedisError, OSError) as error:
+                logger.debug("%s:%d: %s", host, port, error)
+                await asyncio.sleep(_FOLLOW_SECONDS)
+
+    def _look(self, sentinel: Address) -> _Opinion | exceptions.RedisError:
+        try:
+            masters = _ask(sentinel, self._options, "SENTINEL", "MASTERS")
+            services = {item["name"]: item for item in map(_pairs, masters)}
+            said = services.get(self._service, {"flags": ""})
+            master = (said["ip"], int(said["port"])) if _is_up(said["flags"]) else None
+            if "failover_in_progress" in said["flags"]:  # then it says the old one, for a while
+                name = ("GET-MASTER-ADDR-BY-NAME", self._service)
+                host, port = _ask(sentinel, self._options, "SENTINEL", *name)
+                master = host.decode(), int(port)
+        except exceptions.RedisError as error:
+            return error
+        return _Opinion(services.keys(), master, int(said.get("config-epoch", 0)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Opinion:
+    """What one Sentinel says.
+
+    Attributes:
+        services: all that it knows.
+        master: of the one that was asked for; None: it is down, or not known.
+        epoch: how new that is.
+    """
+
+    services: Collection[str]
+    master: Address | None
+    epoch: int
 
 
 class _Cluster:
@@ -188,6 +231,9 @@ class _Cluster:
 
     def __str__(self) -> str:
         return f"the cluster {_shown(self._seeds)}, slot {self._slot}"
+
+    async def listen(self, heard: asyncio.Event) -> None:
+        await asyncio.Event().wait()  # a node that was replaced says so itself
 
     def find(self) -> Address:
         problems = []
@@ -215,18 +261,30 @@ class _Cluster:
 
 
 async def follow(finder: Finder, moved: Callable[[], Awaitable[None]]) -> None:
-    """Ask once a second who the server is, for ever, and tell when it is another one."""
-    known: Address | None = None
-    while True:
-        found = known
-        try:
-            found = await in_own_thread(finder.find)
-        except (exceptions.RedisError, OSError, ConfigurationError) as error:
-            logger.debug("%s: %s", finder, error)  # whoever needs a connection hears it, too
-        if known not in (None, found):
-            await moved()
-        known = found
-        await asyncio.sleep(_FOLLOW_SECONDS)
+    """Tell when the server is another one, as soon as somebody who knows says so; for ever."""
+    heard, known = asyncio.Event(), None
+    listening = asyncio.create_task(finder.listen(heard), name="listen")
+    try:
+        while True:
+            heard.clear()
+            found = await _found(finder) or known
+            if known not in (None, found):
+                await moved()
+            known = found
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FOLLOW_SECONDS):
+                    await heard.wait()
+    finally:
+        listening.cancel()
+        await asyncio.wait({listening})
+
+
+async def _found(finder: Finder) -> Address | None:
+    try:
+        return await in_own_thread(finder.find)
+    except (exceptions.RedisError, OSError, ConfigurationError) as error:
+        logger.debug("%s: %s", finder, error)  # whoever needs a connection hears it, too
+        return None
 
 
 class FindingConnection:
