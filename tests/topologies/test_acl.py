@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -15,6 +16,9 @@ from servers import RedisServer
 from topologies.acl import AclServer, users
 
 import nonet.stores
+from nonet.errors import ConfigurationError
+from nonet.stores.broker import Broker
+from nonet.stores.inspection import Inspection
 from nonet.stores.redis import script
 
 NAMESPACE = "nonet"
@@ -116,6 +120,35 @@ def test_a_monitor_sees_all_and_changes_nothing(server: AclServer, tmp_path: Pat
     assert "FAILED" not in answer.stderr and "Traceback" not in answer.stderr, answer.stderr
     with server.client() as client:
         assert {key: client.dump(key) for key in client.scan_iter()} == before
+
+
+@pytest.mark.parametrize("user", ["nonet-client", "nonet-monitor"])
+def test_doctor_takes_what_it_may_not_see_for_no_fault(
+    server: AclServer, tmp_path: Path, user: str
+) -> None:
+    """To another user than the operator it says so, and no more: nobody is told to delete keys."""
+    submitted = run(server, tmp_path, "nonet-client", "submit", "probe_tasks:Quick")
+    assert submitted.returncode == 0, submitted.stderr
+    answer = run(server, tmp_path, user, "doctor", "--wait", "0", "--json")
+    report = json.loads(answer.stdout)
+    (problem,) = report["problems"]
+    assert (answer.returncode, problem["what"], report["hints"]) == (1, "permissions", [])
+    assert "nothing was looked at" in problem["problem"] and "operator" in problem["hint"]
+    answer = run(server, tmp_path, "nonet-operator", "doctor", "--wait", "0")
+    assert answer.returncode == 0, answer.stdout
+
+
+async def test_keys_that_may_not_be_looked_at_are_not_told_of(server: AclServer) -> None:
+    """Whose permissions end while he looks gets an error, not a list of keys to delete."""
+    with server.client() as client:
+        client.zadd(f"{{{NAMESPACE}}}:workers", {"small-1": 1})
+    ttls = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 0.0, "dedup_ttl": 60.0}
+    broker = Broker(server.url_of("nonet-client"), NAMESPACE, **ttls)
+    try:
+        with pytest.raises(ConfigurationError, match="forbids what Nonet needs"):
+            _ = [row async for row in Inspection(broker, NAMESPACE).rows()]
+    finally:
+        await broker.aclose()
 
 
 @pytest.mark.parametrize("missing", ["zadd", "evalsha"])

@@ -301,12 +301,17 @@ local function tell_key(key)
   end
 end
 
--- Another key than its name says costs nobody else the look.
+-- Another key than its name says costs nobody else the look; a user who may not look ends it.
 local function look_at(key)
   local fine, problem = pcall(tell_key, key)
-  if not fine then
-    tell('type', key, type(problem) == 'table' and problem.err or tostring(problem))
+  if fine then
+    return
   end
+  local text = type(problem) == 'table' and problem.err or tostring(problem)
+  if string.find(text, 'NOPERM', 1, true) or string.find(text, "script can't", 1, true) then
+    return tell_key(key)  -- fails as Redis says it
+  end
+  tell('type', key, text)
 end
 
 local function tell_entry(item)
