@@ -24,6 +24,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pydantic import SecretStr
 
 from nonet import InvalidArgumentsError, Nonet, Size, TaskFailed
+from nonet.errors import ServerUnreachableError
 from nonet.message import decode_envelope
 from nonet.service import Stop
 from nonet.stores.records import read_envelopes
@@ -144,6 +145,27 @@ async def test_a_batch_is_one_span(site: Site, spans: Spans) -> None:
     assert sent.attributes["messaging.batch.message_count"] == 2
     assert "messaging.message.id" not in sent.attributes
     assert refused.status.status_code is StatusCode.ERROR
+
+
+async def test_a_refused_submission_shows_no_argument(site: Site, spans: Spans) -> None:
+    """Its span has the type of the error, and not the text, which quotes what was refused."""
+    async with site.app(tasks=(MODULE,)) as app:
+        with pytest.raises(InvalidArgumentsError, match="hunter-2"):
+            await app.submit(Step(1), labels={"size": "hunter-2"})
+    (refused,) = spans()
+    assert refused.attributes is not None
+    assert refused.attributes["error.type"] == "InvalidArgumentsError"
+    assert refused.status.status_code is StatusCode.ERROR
+    assert [event.name for event in refused.events] == ["exception"]
+    assert "hunter" not in refused.to_json()
+
+
+def test_an_absent_server_is_named_without_its_password(spans: Spans) -> None:
+    """A submission that a server refused shows the text, masked."""
+    with pytest.raises(ServerUnreachableError), tracing.sending():
+        raise ServerUnreachableError("redis://:s3cret@db:6379 does not answer")
+    (refused,) = spans()
+    assert refused.status.description == "redis://:***@db:6379 does not answer"
 
 
 async def test_without_a_tracer_nothing_travels(site: Site) -> None:

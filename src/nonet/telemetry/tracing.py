@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nonet.errors import AdmissionRejected, BrokerFullError, ServerUnreachableError
 from nonet.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ _TELL_SECONDS = 60.0
 _GROUP = "opentelemetry_traces_exporter"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _FAILURES = ("retry", "crash", "dead")
+# Refusals whose text is of servers and ceilings; that of any other may quote arguments.
+_TOLD = (AdmissionRejected, BrokerFullError, ServerUnreachableError)
 
 _found: Tracer | None = None
 
@@ -122,7 +125,8 @@ def _sending(tracer: Tracer) -> Iterator[str]:
         try:
             yield current_trace()
         except BaseException as error:
-            _fail(span, type(error).__qualname__, str(error), "", ())
+            text = str(error) if isinstance(error, _TOLD) else ""
+            _fail(span, type(error).__qualname__, text, "", ())
             raise
 
 
@@ -260,9 +264,11 @@ def _fail(span: Span, kind: str, text: str, traceback: str, secrets: Sequence[st
     from opentelemetry.trace import StatusCode
 
     message = without_secrets(text[:_MOST_TEXT], secrets)
-    span.set_status(StatusCode.ERROR, message.partition("\n")[0])
+    span.set_status(StatusCode.ERROR, message.partition("\n")[0] or None)
     span.set_attribute(_ERROR_TYPE, kind)
-    details = {"exception.type": kind, "exception.message": message}
+    details = {"exception.type": kind}
+    if message:
+        details["exception.message"] = message
     if traceback:
         details["exception.stacktrace"] = without_secrets(traceback, secrets)
     span.add_event("exception", details)
