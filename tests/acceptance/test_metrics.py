@@ -78,7 +78,9 @@ def test_attempts_are_counted_by_class_and_outcome(system: Watched) -> None:
     assert sum(system.values("worker", "nonet_tasks_started_total")) == sum(ends.values()) + 1
     name = "metrics_tasks:Holds"
     assert system.value("worker", "nonet_tasks_started_total", task=name, size="small") == 4
-    assert system.value("worker", "nonet_task_crashes_total") == 1
+    assert sum(system.values("worker", "nonet_task_crashes_total")) == 1
+    crashes = "metrics_tasks:Crashes"
+    assert system.value("worker", "nonet_task_crashes_total", task=crashes) == 1
     blocks = "metrics_tasks:Blocks"
     assert system.value("worker", "nonet_event_loop_blocked_total", task=blocks) == 1
     assert system.value("worker", "nonet_worker_slots") == 4
@@ -217,5 +219,6 @@ async def test_unknown_classes_are_one_label(site: Site) -> None:
         site.queue_raw("stranger", b"no envelope")
         await site.all_ended()
     text = get(probed.port, "/metrics")[1]
-    started = re.findall(r'nonet_tasks_started_total\{.*task="([^"]*)"', text)
-    assert sorted(started) == ["probe_tasks:Quick", "unknown"]
+    started = re.findall(r'nonet_tasks_started_total\{.*task="([^"]*)".* ([1-9])', text)
+    assert sorted(started) == [("probe_tasks:Quick", "1"), ("unknown", "1")]
+    assert "stranger" not in text

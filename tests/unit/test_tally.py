@@ -10,7 +10,7 @@ from nonet.message import Usage
 from nonet.stores.deliveries import Delivery
 from nonet.telemetry.metrics import DURATIONS, Histogram, Peak
 from nonet.worker.attempt import Attempt
-from nonet.worker.tally import Tally
+from nonet.worker.tally import OUTCOMES, Tally
 
 MINUTE = 60_000_000
 QUEUED = 1_800_000_000_123_456
@@ -19,7 +19,7 @@ QUEUED = 1_800_000_000_123_456
 @pytest.fixture
 async def tally() -> Iterator[Tally]:
     """In a loop, as an attempt needs one."""
-    return Tally(["files:Audit"])
+    return Tally(["files:Audit"], "small")
 
 
 def attempt(
@@ -59,6 +59,25 @@ async def test_an_attempt_is_counted_where_it_began_and_ends_once(tally: Tally) 
     assert found(tally, "nonet_tasks_finished_total") == {("files:Audit", "small", "retry"): 1}
     assert found(tally, "nonet_task_run_seconds") == {("files:Audit",): 2.0}
     assert found(tally, "nonet_task_crashes_total") == {("files:Audit",): 1}
+
+
+async def test_counts_of_a_class_start_at_0(tally: Tally) -> None:
+    """Whoever asks for an increase sees the first dead task, crash or blocked loop of a class."""
+    first = {(name, labels): value for name, labels, value in tally.samples()}
+    for task in ("files:Audit", "unknown"):
+        assert first["nonet_tasks_started_total", (task, "small")] == 0
+        assert first["nonet_task_crashes_total", (task,)] == 0
+        assert first["nonet_event_loop_blocked_total", (task,)] == 0
+        for outcome in OUTCOMES:
+            assert first["nonet_tasks_finished_total", (task, "small", outcome)] == 0
+    assert "nonet_task_run_seconds" not in {name for name, _ in first}
+    one = attempt()
+    tally.started(one)
+    tally.finished(one, "dead", Usage(wall=1.0))
+    assert {(name, labels) for name, labels, _ in tally.samples()} - set(first) == {
+        ("nonet_task_run_seconds", ("files:Audit",)),
+        ("nonet_task_wait_seconds", ("normal", "small")),
+    }
 
 
 async def test_what_did_not_begin_does_not_end(tally: Tally) -> None:

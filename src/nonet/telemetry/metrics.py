@@ -214,6 +214,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
 
+    @property
+    def has_some(self) -> bool:
+        """Whether anything was counted."""
+        return any(self.counts)
+
 
 @dataclass(slots=True)
 class Peak:

@@ -29,8 +29,11 @@ class _OfClass:
 class Tally:
     """Counts of one worker. Its event loop counts; any thread may read.
 
+    Each count of a class starts at 0, so that the first one of its kind is an increase.
+
     Args:
         names: of the classes that are told apart; all others are one.
+        size: of the worker.
 
     Attributes:
         offset: seconds by which the time of leases is ahead of the server's clock.
@@ -39,17 +42,20 @@ class Tally:
         round_trips: of single scripts.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], size: str) -> None:
+        labels = (*names, UNKNOWN)
         self.offset = 0.0
         self.vetoes: Counter[str] = Counter(dict.fromkeys(VETOES, 0))
-        self.blocked: Counter[str] = Counter()
+        self.blocked: Counter[str] = Counter(dict.fromkeys(labels, 0))
         self.round_trips = Histogram(ROUND_TRIPS)
         self._names = frozenset(names)
         self._classes: dict[tuple[str, str], _OfClass] = {}
         self._runs: dict[str, Histogram] = {}
         self._waits: dict[str, Histogram] = {}
         self._lock_waits: dict[str, Histogram] = {}
-        self._crashes: Counter[str] = Counter()
+        self._crashes: Counter[str] = Counter(dict.fromkeys(labels, 0))
+        for label in labels:
+            self._of(label, size)
 
     def label(self, name: str) -> str:
         """The label ``task`` of a class name."""
@@ -92,7 +98,6 @@ class Tally:
         """All of it, as metrics."""
         for (task, size), of_class in list(self._classes.items()):
             yield "nonet_tasks_started_total", (task, size), of_class.started
-            # With 0, so that the first one of its kind is an increase.
             counts = {**dict.fromkeys(OUTCOMES, 0), **of_class.finished}
             for outcome, number in counts.items():
                 yield "nonet_tasks_finished_total", (task, size, outcome), number
@@ -104,7 +109,8 @@ class Tally:
             ("nonet_lock_wait_seconds", self._lock_waits),
         ):
             for task, times in list(found.items()):
-                yield name, (task,), times
+                if times.has_some:  # each has 20 series: none for a class that only is known
+                    yield name, (task,), times
         for name, counts in (
             ("nonet_task_crashes_total", self._crashes),
             ("nonet_worker_vetoes_total", self.vetoes),

@@ -105,7 +105,9 @@ class Worker:
         # Whether it fetches only when something wakes it.
         self._sleeps = False
         self._children = Children(parts.settings, parts.broker.url)
-        self._tally = Tally(parts.registry.versions()) if parts.settings.metrics_port else None
+        self._tally = (
+            Tally(parts.registry.versions(), str(size)) if parts.settings.metrics_port else None
+        )
         self._lag = LoopLag(self._seen_in_loop, self._count_blocked, self._see_to_blocked)
         self._about = About(
             parts.registry, self._described, self._lag.longest, lambda: self._children.pids
