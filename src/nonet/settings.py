@@ -171,6 +171,11 @@ class Settings(BaseSettings):
     def _as_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
 
+    @field_validator("redis_url", "db_url", mode="before")
+    @classmethod
+    def _stripped(cls, value: Any) -> Any:
+        return value.strip() if isinstance(value, str) else value  # as a Secret often ends
+
     @field_validator("redis_url", "db_url")
     @classmethod
     def _unambiguous(cls, value: SecretStr) -> SecretStr:
@@ -191,7 +196,7 @@ class Settings(BaseSettings):
         for name in _FROM_FILES:
             path = _variables().get(f"{_PREFIX}{name.upper()}_FILE")
             if path and name not in values:
-                values[name] = Path(path).read_text(encoding="utf-8").strip()
+                values[name] = _read_secret(f"{_PREFIX}{name.upper()}_FILE", Path(path))
         return values
 
     @model_validator(mode="after")
@@ -266,6 +271,17 @@ def plain_settings(**options: Any) -> Settings:
         for name, field in Settings.model_fields.items()
     }
     return _made({**defaults, **options})
+
+
+def _read_secret(variable: str, path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise ConfigurationError(f"settings: {variable}: {path} cannot be read: {reason}") from None
+    if not text:
+        raise ConfigurationError(f"settings: {variable}: {path} is empty")
+    return text
 
 
 def _made(values: dict[str, Any]) -> Settings:

@@ -100,11 +100,29 @@ def test_secrets_may_come_from_a_file(
     assert getattr(load_settings(), name).get_secret_value() == "redis://:pass@db.example/1"
 
 
-def test_a_secret_file_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mount that failed must not mean the default server."""
-    monkeypatch.setenv("NONET_REDIS_URL_FILE", "/nowhere/redis-url")
-    with pytest.raises(ConfigurationError, match="/nowhere/redis-url"):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot be read: No such file"), (b" \n", "is empty"), (b"\xff", "it is no text")],
+)
+def test_a_secret_file_that_says_nothing_is_named(
+    content: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A mount that failed must not mean the default server: setting, file and reason are told."""
+    secret = tmp_path / "redis-url"
+    if content is not None:
+        secret.write_bytes(content)
+    monkeypatch.setenv("NONET_REDIS_URL_FILE", str(secret))
+    with pytest.raises(ConfigurationError, match=f"NONET_REDIS_URL_FILE: {secret} .*{said}"):
         load_settings()
+
+
+def test_space_around_a_url_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Secret that was made by a heredoc ends with a newline."""
+    monkeypatch.setenv("NONET_REDIS_URL", " redis://db.example/1\n")
+    monkeypatch.setenv("NONET_DB_URL", "sqlite:////tmp/x.db\n")
+    found = load_settings()
+    assert found.redis_url.get_secret_value() == "redis://db.example/1"
+    assert found.db_url.get_secret_value() == "sqlite:////tmp/x.db"
 
 
 @pytest.mark.parametrize("place", ["environment", "file"])
