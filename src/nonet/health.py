@@ -12,7 +12,15 @@ import math
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -40,6 +48,7 @@ _POLL_SECONDS = 0.1
 # Of something else that a daemon uses: how long it may take to answer, and how often it is asked.
 _ASK_SECONDS = 5.0
 _ASK_EVERY_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 2.0
+_LAST_PORT = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +284,23 @@ async def answering_probes(host: str, port: int, daemon: Observed) -> AsyncItera
         yield
 
 
+def free_port(host: str, above: int, taken: Collection[int] = ()) -> int:
+    """The first port above `above` on which a daemon could listen now; 0: there is none.
+
+    Args:
+        taken: ports that somebody else is about to listen on.
+    """
+    for port in range(above + 1, _LAST_PORT + 1):
+        if port not in taken:
+            with suppress(OSError), socket.create_server((host, port), family=_family(host)):
+                return port
+    return 0
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 _Answers = Callable[[str, str], Answer]
 
 
@@ -295,7 +321,7 @@ class _Server(ThreadingHTTPServer):
         # was, and its thread is about to end.
         self._open: dict[socket.socket, float] = {}
         self._changed = threading.Condition()
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.address_family = _family(host)
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:

@@ -17,7 +17,7 @@ from daemons import until
 
 from nonet import health as module
 from nonet.errors import ConfigurationError, ServerUnreachableError
-from nonet.health import Answer, Health, Page, Reached, Report, answering_probes
+from nonet.health import Answer, Health, Page, Reached, Report, answering_probes, free_port
 from nonet.telemetry.metrics import Sample, Samples
 
 HOST = "127.0.0.1"
@@ -408,3 +408,13 @@ async def test_what_a_daemon_uses_is_asked_and_told() -> None:
     assert reached.problem.startswith("SQL: ") and "db:3306" in reached.problem
     later = await reached.look()
     assert reached.problem == "" and soon < later
+
+
+def test_a_port_is_free_if_one_can_listen_there() -> None:
+    """Ports that others have, or will have, are passed over; after the last there is none."""
+    with socket.create_server((HOST, 0)) as server:
+        port: int = server.getsockname()[1]
+        found = free_port(HOST, port - 1)
+        assert found > port
+        assert free_port(HOST, port - 1, {found}) > found
+    assert free_port(HOST, 65_535) == 0

@@ -157,6 +157,7 @@ async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | N
         settings.worker_ttl,
         fleet.max_lifetime,
         settings.metrics_port,
+        settings.metrics_host,
     )
     async with application:
         await Inspection(application.broker, settings.namespace).check(

@@ -9,13 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 from nonet.demand import Demand, spawns
 from nonet.fleet.backoff import Backoff
 from nonet.fleet.child import Child
 from nonet.fleet.retirement import spread
-from nonet.health import Page, Report, never_stuck
+from nonet.health import Page, Report, free_port, never_stuck
 from nonet.service import ExitCode, Stop, every, wind_up
 from nonet.stores.demand import Demands
 from nonet.task import Size
@@ -43,7 +42,8 @@ class Plan:
         max_lifetime: seconds after which a worker is replaced, a tenth more or less.
         worker_ttl: a worker that Redis has not heard of for so long beyond its registration is
             killed.
-        metrics_port: of the fleet; its workers have the ports after it. 0: none has any.
+        metrics_port: of the fleet; its workers have free ports after it. 0: none has any.
+        metrics_host: address on which all of them listen.
     """
 
     size: Size
@@ -55,6 +55,7 @@ class Plan:
     worker_ttl: float
     max_lifetime: float | None = None
     metrics_port: int = 0
+    metrics_host: str = "0.0.0.0"
 
 
 @dataclass
@@ -231,11 +232,16 @@ class Supervisor:
         logger.info("started a worker (pid %d): %s", child.pid, why)
 
     def _free_port(self) -> int:
-        """For the probes and metrics of a worker: the first one after ours that none has."""
-        if not self._plan.metrics_port:
+        """For the probes and metrics of a worker: the first one after ours that nobody has."""
+        ours = self._plan.metrics_port
+        if not ours:
             return 0
+        # A worker that starts does not listen yet.
         taken = {member.port for member in self._members}
-        return next(port for port in count(self._plan.metrics_port + 1) if port not in taken)
+        port = free_port(self._plan.metrics_host, ours, taken)
+        if not port:
+            logger.warning("no port after %d is free: a worker has no probes and metrics", ours)
+        return port
 
     def _bury(self, member: _Member, code: int, now: float) -> None:
         child = member.child
