@@ -26,7 +26,6 @@ from daemons import Daemon, frozen, until
 
 from nonet import Nonet
 
-
 # Figures are held at full size, on a machine of one's own. A scaled run shares its machine: its
 # bounds only tell what goes on at once from what waits to be found by a look or a lease, and leave
 # room for the beats of daemons that take long.
