@@ -10,7 +10,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import typer.main
-from rendering import Object, Rendered, environment, values_of
+from rendering import Charts, Object, Rendered, environment, values_of
 
 from nonet.cli import run, scheduler, worker
 from nonet.settings import load_settings
@@ -120,6 +120,31 @@ def test_selectors_find_what_they_are_for(rendered: Rendered) -> None:
         assert found(item["spec"]["selector"]["matchLabels"]) == [item["metadata"]["name"]]
     for item in rendered.of_kind("Service"):
         assert found(item["spec"]["selector"]) == [item["metadata"]["name"]]
+    for name, pod in rendered.pods(hooks=False):
+        for rule in pod["spec"].get("topologySpreadConstraints", ()):
+            assert found(rule["labelSelector"]["matchLabels"]) == [name]
+
+
+def test_schedulers_are_kept_apart(charts: Charts) -> None:
+    """Two schedulers are rather not on one node, unless the values say where they go."""
+    values: Object = {"redis": {"url": "redis://redis:6379/0"}}
+    scheduler = charts.render(values).named("Deployment", "-scheduler")["spec"]["template"]
+    rules = scheduler["spec"]["affinity"]["podAntiAffinity"]
+    (rule,) = rules["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["podAffinityTerm"] == {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": scheduler["metadata"]["labels"]},
+    }
+    own = {"nodeAffinity": {}}
+    rendered = charts.render({**values, "scheduler": {"affinity": own}})
+    template = rendered.named("Deployment", "-scheduler")["spec"]["template"]
+    assert template["spec"]["affinity"] == own
+
+
+def test_pods_that_are_not_ready_keep_no_node(rendered: Rendered) -> None:
+    """A node can be drained although Redis is away, as a budget counts only what is ready."""
+    for item in rendered.of_kind("PodDisruptionBudget"):
+        assert item["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
 def test_strategies_are_whole(rendered: Rendered) -> None:
@@ -197,15 +222,34 @@ def test_a_network_policy_covers_each_pod(rendered: Rendered) -> None:
     for name, pod in rendered.pods():
         over = [item for item in policies if _selects(item["spec"]["podSelector"], pod)]
         assert over, name
-        assert all("Egress" in item["spec"]["policyTypes"] for item in over)
+        types = {kind for item in over for kind in item["spec"]["policyTypes"]}
+        assert types == {"Ingress", "Egress"}, name
         if name.endswith("-redis"):
             continue
-        ports = [
-            p["port"] for item in over for rule in item["spec"]["egress"] for p in rule["ports"]
-        ]
-        assert 53 in ports and 6379 in ports
+        ports = {
+            (port["port"], port["protocol"])
+            for item in over
+            for rule in item["spec"]["egress"]
+            for port in rule["ports"]
+        }
+        assert {(53, "UDP"), (53, "TCP"), (6379, "TCP")} <= ports, name
         incoming = [rule for item in over for rule in item["spec"].get("ingress", ())]
         assert [rule["ports"] for rule in incoming] == [[{"port": 9100, "protocol": "TCP"}]]
+
+
+def test_only_this_release_reaches_its_redis(charts: Charts) -> None:
+    """The bundled server lets in the pods of its release, at one port, and calls nobody."""
+    bundled = {"redis": {"bundled": {"enabled": True}}, "networkPolicy": {"enabled": True}}
+    rendered = charts.render(bundled)
+    policy = rendered.named("NetworkPolicy", "-redis")["spec"]
+    assert sorted(policy["policyTypes"]) == ["Egress", "Ingress"]
+    assert not policy.get("egress")
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"port": "redis", "protocol": "TCP"}]
+    (source,) = rule["from"]
+    assert all(_selects(source["podSelector"], pod) for _, pod in rendered.pods())
+    stranger = {"metadata": {"labels": {"app.kubernetes.io/name": "nonet"}}}
+    assert not _selects(source["podSelector"], stranger)
 
 
 def _selects(selector: Object, pod: Object) -> bool:
