@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from msgspec.structs import replace as replaced
@@ -18,6 +18,7 @@ from nonet.message import ResultDocument, Usage, encode, pack
 from nonet.outcomes import (
     DONE,
     Cancelled,
+    ErrorSummary,
     Failed,
     HandedBack,
     Lost,
@@ -32,7 +33,11 @@ from nonet.overrides import Effective
 from nonet.registry import TaskClass
 from nonet.retry import NoRetry
 from nonet.stores.submissions import Submission
+from nonet.telemetry.masking import without_secrets
 from nonet.worker.attempt import Attempt
+
+# Longer texts of errors are cut by `summarize`.
+_CUT_AT = 10_000
 
 
 @dataclass(slots=True)
@@ -67,6 +72,8 @@ def conclude(
 ) -> Conclusion:
     """What follows from an outcome, as the class's policy and the configuration say.
 
+    What stands in secret arguments, and passwords in URLs, are masked in what is kept of an error.
+
     Args:
         message_limit: longest result, in bytes.
         usage: what the attempt took, if it is known.
@@ -92,7 +99,20 @@ def conclude(
         crashes=attempt.delivery.crashes,
         deaths=attempt.delivery.deaths,
     )
-    return Conclusion(settlement, usage=usage)
+    return Conclusion(_masked(settlement, attempt), usage=usage)
+
+
+def _masked(settlement: Settlement, attempt: Attempt) -> Settlement:
+    """A settlement that anybody may read: its texts are an author's, and may quote arguments."""
+    error, reason, secrets = settlement.error, settlement.reason, attempt.context.secrets
+    text = without_secrets(error.text, secrets)
+    if len(error.text) >= _CUT_AT:  # the start of one may stand at its end
+        text = text[: -max(map(len, secrets), default=0) or None]
+    return replace(
+        settlement,
+        error=ErrorSummary(error.type, text, without_secrets(error.traceback, secrets)),
+        reason=reason if isinstance(reason, Reason) else without_secrets(reason, secrets),
+    )
 
 
 def effective_now(attempt: Attempt, task_class: TaskClass, live_config: LiveConfig) -> Effective:
@@ -136,7 +156,8 @@ def _document_of(attempt: Attempt, value: object, usage: Usage | None, limit: in
         full = encode(result_of(attempt, DONE, usage, pack(value)))
     except BaseException as error:  # a result may be of any kind, and its class do anything
         why = summarize(error)
-        note = f"its result cannot be stored: {why.text or why.type}"
+        text = without_secrets(why.text, attempt.context.secrets)
+        note = f"its result cannot be stored: {text or why.type}"
     else:
         if len(full) <= limit:
             return full

@@ -1,0 +1,68 @@
+"""No secret value in what is kept of a task: promise 17."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from acceptance.secret_tasks import PASSWORD, Blabs, BlabsInChild, Returns
+from acceptance.site import Site
+from pydantic import SecretStr
+
+from nonet import NonetError, TaskFailed
+from nonet.stores.dead_letters import DeadLetters
+from nonet.stores.sql import upgrade
+
+MODULE = "acceptance.secret_tasks"
+
+
+@pytest.mark.parametrize("kind", [Blabs, BlabsInChild])
+async def test_what_is_kept_of_an_error_shows_no_secret(
+    site: Site, mariadb_url: str, kind: type[Blabs]
+) -> None:
+    """Result, status, explanation, dead letter and log have the values masked."""
+    await upgrade(mariadb_url)
+    site.settings |= {"NONET_TASKS": MODULE, "NONET_DB_URL": mariadb_url}
+    worker = site.worker(size=kind.size)
+    async with site.app() as app:
+        handle = await app.submit(kind(SecretStr(PASSWORD)))
+        with pytest.raises(TaskFailed) as failed:
+            await handle.result(timeout=30)
+        await site.all_ended()
+        status, told = await handle.status(), (await app.explain(handle)).text
+    masked = "bad *** for https://me:***@db.example/x"
+    assert masked in str(failed.value)
+    letters = DeadLetters(mariadb_url)
+    try:
+        (letter,) = await letters.list()
+    finally:
+        await letters.close()
+    assert letter.error_message == masked
+    assert [entry["error"] for entry in letter.history] == [f"ValueError: {masked}"] * 2
+    kept = dataclasses.replace(letter, task_args=b"")  # which are for its next submission
+    for shown in (str(failed.value), repr(status), told, repr(kept), worker.log):
+        assert PASSWORD not in shown and "s3cret-url" not in shown
+
+
+async def test_what_is_cut_shows_no_part_of_a_secret(site: Site) -> None:
+    """An error's text of which only the start is kept ends before a password that was cut."""
+    site.settings["NONET_TASKS"] = MODULE
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Blabs(SecretStr(PASSWORD), lead=10_000 - len("bad hunter")))
+        with pytest.raises(TaskFailed) as failed:
+            await handle.result(timeout=30)
+        await site.all_ended()
+    assert "ValueError: ...." in str(failed.value) and "hunter" not in str(failed.value)
+
+
+async def test_a_result_that_cannot_be_stored_shows_no_secret(site: Site) -> None:
+    """Why a result is not stored names the place in it, which may be a secret."""
+    site.settings["NONET_TASKS"] = MODULE
+    site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Returns(SecretStr(PASSWORD)))
+        with pytest.raises(NonetError, match="which cannot travel") as refused:
+            await handle.result(timeout=30)
+        await site.all_ended()
+    assert "***" in str(refused.value) and PASSWORD not in str(refused.value)
