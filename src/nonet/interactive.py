@@ -163,8 +163,8 @@ class _Locks:
         self._watchdog = self._make_watchdog()
         self.fence = 0
 
-    async def take(self, block: _Block, *, wait: bool) -> str | None:
-        """Take all of them and begin to renew them; else the name of the one that is held.
+    async def take(self, block: _Block, *, wait: bool) -> tuple[str, str] | None:
+        """Take all of them and begin to renew them; else what is in the way and what to do.
 
         Args:
             wait: stand in the queues of a refused lock until `release`.
@@ -185,13 +185,21 @@ class _Locks:
             )
         self._asked = wait or answer == "OK"
         if answer != "OK":
-            return detail
+            return self._refusal(answer, detail)
         self.fence = int(detail)
         lease = Lease(id=self.id, gen="0", fence=detail, ttl=self._ttl)
         block.check_with(partial(self._watchdog.check, lease))
         self._watchdog.hold(lease, since, block.lose)
         await asyncio.to_thread(self._watchdog.start)
         return None
+
+    def _refusal(self, answer: str, lock: str) -> tuple[str, str]:
+        if answer == "CALM":
+            reason = f"{lock} is granted to nobody yet: Redis is new or has lost data"
+            return reason, f"try again, or wait for up to lock_ttl ({self._settings.lock_ttl:g} s)"
+        is_limiter = lock.startswith("limiter:")
+        reason = "is full" if is_limiter else "is held by others, or others came first"
+        return f"{lock} {reason}", "'task-run locks' shows who has it"
 
     def expecting_turn(self) -> AbstractContextManager[Wake]:
         """What tells that it is worth asking again."""
@@ -226,12 +234,9 @@ async def _until_taken(locks: _Locks, block: _Block, wait_seconds: float) -> Non
         while blocker := await _finished(locks.take(block, wait=wait_seconds > 0)):
             left = deadline - time.monotonic()
             if left <= 0:
-                is_limiter = blocker.startswith("limiter:")
-                reason = "is full" if is_limiter else "is held by others, or others came first"
+                reason, next_step = blocker
                 waited = f" (waited {wait_seconds:g} s)" if wait_seconds > 0 else ""
-                raise UnableToAcquireLockError(
-                    f"{blocker} {reason}{waited}; 'task-run locks' shows who has it"
-                )
+                raise UnableToAcquireLockError(f"{reason}{waited}; {next_step}")
             await turn.wait(min(left, _ASK_SECONDS))
 
 

@@ -55,6 +55,20 @@ async def test_a_refused_hold_says_what_is_in_its_way(task_run: TaskRun) -> None
     assert said == [held + who, f"{held} (waited 0.3 s){who}", f"{limiter.redis_key} is full{who}"]
 
 
+async def test_a_hold_says_when_nobody_gets_its_lock_yet(task_run: TaskRun) -> None:
+    """After a loss of data nobody is looked for who has it: there is nobody, and a time to wait."""
+    async with task_run.app() as app:
+        async with app.hold(JOB, wait=30):
+            pass
+        task_run.redis.flushall()
+        with pytest.raises(UnableToAcquireLockError) as caught:
+            async with app.hold(JOB):
+                pass
+    said = str(caught.value)
+    assert "lock:mutex:job:7 is granted to nobody yet: Redis is new or has lost data" in said
+    assert "wait for up to lock_ttl (" in said and "locks' shows" not in said
+
+
 async def test_only_a_task_says_that_nothing_was_run(task_run: TaskRun) -> None:
     """`call` adds what the refusal means for the task."""
     async with task_run.app() as app, app.hold(JOB):

@@ -99,7 +99,7 @@ async def test_an_emptied_redis_begins_a_new_epoch_and_rests_its_locks(broker: B
     why = explain(await LockBoard(broker.client, "test").facts("locked"))
     assert why.cause == "calm" and "Redis has lost its data" in why.text
     answer = await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
-    assert answer[0] == "REFUSED"
+    assert answer == ("CALM", "lock:mutex:job:8")
 
 
 async def test_locks_are_granted_when_the_calm_is_over(broker: Broker) -> None:

@@ -5,8 +5,9 @@
 -- KEYS  prefix
 -- ARGV  id (made by the client), locks, lock ttl ms, who asks, client to tell or '' not to wait,
 --       epoch and sequence seen, tasks and holds in which it is asked …
--- returns {'OK', fence} | {'REFUSED', name of the lock} | {'IMPOSSIBLE', why} | {'DEADLOCK', name of
---       the lock}: it is held, in the end, where it is asked for; each with epoch and its sequence
+-- returns {'OK', fence} | {'REFUSED', name of the lock} | {'CALM', name of the lock}: nobody gets it yet
+--       after a loss of data | {'IMPOSSIBLE', why} | {'DEADLOCK', name of the lock}: it is held, in the
+--       end, where it is asked for; each with epoch and its sequence
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record limits locks pauses queues refusal waiting deadlock
@@ -27,6 +28,11 @@ if record.state == 'held' then
   give_back(release_locks(locks, owner, true))
   redis.call('DEL', key, P .. 'l:' .. id)
   record = {}
+end
+local function answer_of(refusal)
+  local lock = refusal.lock
+  local is_calm = refusal.held and not lock.limits and not holder(lock.key) and calm_until(lock)
+  return {is_calm and 'CALM' or 'REFUSED', lock.counter, since, seq}
 end
 record.stream, record.ticket, record.gen = 'hold', record.ticket or digits(now), record.gen or '0'
 local me = new_waiter(id, record, parse_locks(lines, lock_ttl, ''))
@@ -49,7 +55,7 @@ for i = 7, waits and #ARGV or 0 do
 end
 if refusal and not waits then
   offer_all()
-  return {'REFUSED', refusal.lock.counter, since, seq}
+  return answer_of(refusal)
 end
 
 redis.call('HSET', key, 'name', 'hold', 'stream', 'hold', 'ticket', record.ticket, 'gen', record.gen,
@@ -59,7 +65,7 @@ if refusal then
   -- A promotion forgets it when it asks no more. (A TTL would leave its places to nobody.)
   park(me, refusal, HOLD_WAITS)
   offer_all()
-  return {'REFUSED', refusal.lock.counter, since, seq}
+  return answer_of(refusal)
 end
 local fence = digits(math.max(tonumber(redis.call('GET', P .. 'fence') or '') or 0, now) + 1)
 local held = take_locks(me, id .. '/0/' .. fence)
