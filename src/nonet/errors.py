@@ -192,16 +192,22 @@ class ServerUnreachableError(NonetError):
 class NotConfirmedError(ServerUnreachableError):
     """Fewer replicas of Redis than ``NONET_CONFIRM_REPLICAS`` have what was written, in time.
 
-    It was written, and may be lost if the master fails now. A task that is submitted again with
-    the same id stays one task.
+    It was written, and may be lost if the master fails now.
+
+    Attributes:
+        ids: the tasks that it is about: submitted again with these ids they stay the same tasks.
     """
 
-    def __init__(self, what: str, replicas: int) -> None:
+    def __init__(self, what: str, replicas: int, ids: Sequence[str] = ()) -> None:
+        again = ", and try again"
+        if ids:
+            shown = ", ".join(ids[:_MOST_LISTED]) + (" …" if len(ids) > _MOST_LISTED else "")
+            again = f", and submit again with the same id ({shown}): it stays the same task"
         super().__init__(
             f"{what}: not confirmed by {replicas} replica{'s' if replicas > 1 else ''} of Redis in "
-            "time (NONET_CONFIRM_REPLICAS): look at the replicas (INFO replication), and try again "
-            "with the same id"
+            f"time (NONET_CONFIRM_REPLICAS); look at the replicas (INFO replication){again}"
         )
+        self.ids = tuple(ids)
 
 
 class BrokerFullError(NonetError):

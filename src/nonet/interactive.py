@@ -23,6 +23,7 @@ from nonet.errors import (
     InvalidArgumentsError,
     LeaseLostError,
     LimitImpossible,
+    NotConfirmedError,
     ServerUnreachableError,
     TaskFailed,
     UnableToAcquireLockError,
@@ -174,6 +175,8 @@ class _Locks:
             answer, detail = await self._broker.hold(
                 self.id, self._lines, _who(), wait=wait, holders=self._holders
             )
+        except NotConfirmedError:
+            raise
         except ServerUnreachableError as error:
             raise ServerUnreachableError(f"{self.names} cannot be taken: {error}") from error
         if answer == "IMPOSSIBLE":

@@ -40,11 +40,12 @@ this table.
     watch                   ZSET    contended lock → when to look at its queue (µs)
     active                  HASH    PRIORITY:SIZE|NAME → tasks that have not ended
     active:walk             HASH    same, as the walk of `mend` has met them; with a TTL
-    active:missed           HASH    same → ``missed by the last walk|counted|state of the stream|walks
-                                    in a row that were alike``; with a TTL
+    active:missed           HASH    same → ``missed by the last walk|counted|state of the
+                                    stream|walks in a row that were alike``; with a TTL
     ceilings                HASH    namespace, stream:PRIORITY:SIZE or task:NAME → how many tasks
     capped                  STRING  there while `ceilings` is: its version
-    watched                 STRING  there while somebody reads metrics: accepted tasks are counted; TTL
+    watched                 STRING  there while somebody reads metrics, so that accepted tasks are
+                                    counted; with a TTL
     ends:PERIOD             HASH    PRIORITY:SIZE|NAME → ends in that time, while `capped`; TTL
     limits                  HASH    KIND|vo|type|key|action → limit, limit|window ms, off
     limits:config           HASH    same, as the leader published them from the file

@@ -9,7 +9,13 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-from nonet.errors import AdmissionRejected, BrokerFullError, StopRetrying, UnableToAcquireLockError
+from nonet.errors import (
+    AdmissionRejected,
+    BrokerFullError,
+    NotConfirmedError,
+    StopRetrying,
+    UnableToAcquireLockError,
+)
 from nonet.retry import RetryPolicyBase
 
 # settle.lua keeps no more of a text in the record, which is then still a packed hash.
@@ -184,6 +190,8 @@ def decide(
     if issubclass(kind, BrokerFullError):
         # Nothing is wrong with the task, and Redis has room again when others have ended.
         return Settlement("back", delay=_FULL_DELAY, reason="Redis is full: it cannot submit")
+    if issubclass(kind, NotConfirmedError):
+        return Settlement("back", delay=_FULL_DELAY, reason="too few replicas of Redis confirm")
     if issubclass(kind, AdmissionRejected):
         pause, why = _until_room(outcome.error)
         return Settlement("back", delay=pause, reason=why or error.text)

@@ -38,6 +38,8 @@ PRODUCTION = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "
 PATIENCE = 60.0
 _OWNED_BY_NOBODY = ("lock:*", "limiter:conc:*", "queue:*", "writers:*", "[tbleh]:*", "awaits:*")
 _BATCH = 500
+# A master that was replaced may go on for a while, with whoever listens to it.
+_LOOK_SECONDS = 0.2
 _FEW = 100
 # What its Redis must be started with: it forgets a setting that is made later.
 ANNOUNCING = ("--notify-keyspace-events", "K$")
@@ -385,7 +387,8 @@ class Settled:
         self._client = server.client()
         self._at: dict[str, list[float]] = defaultdict(list)
         self._marks = 0
-        self._listeners = [_Listener(connect, self._note) for connect in server.announcers]
+        leads = getattr(server, "leads", lambda port: True)
+        self._listeners = [_Listener(connect, leads, self._note) for connect in server.announcers]
         for listener in self._listeners:
             assert listener.listening.wait(10), "nobody announces settlements"
 
@@ -443,9 +446,15 @@ class Settled:
 
 
 class _Listener:
-    """A thread that hears what one server announces."""
+    """A thread that hears what one server announces, as long as it `leads`."""
 
-    def __init__(self, connect: Callable[..., redis.Redis], note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connect: Callable[..., redis.Redis],
+        leads: Callable[[int], bool],
+        note: Callable[[str], None],
+    ) -> None:
+        self._leads = leads
         self.seen = -1
         self.listening = threading.Event()
         self._connect, self._note = connect, note
@@ -473,8 +482,13 @@ class _Listener:
             pubsub.psubscribe(f"__keyspace@0__:{PREFIX}r:*")
             pubsub.get_message(timeout=1)
             self.listening.set()
+            looked = time.monotonic()
             while not self._stopping:
-                message = pubsub.get_message(timeout=0.5)
+                if time.monotonic() > looked + _LOOK_SECONDS:
+                    if not self._leads(pubsub.connection.port):
+                        break
+                    looked = time.monotonic()
+                message = pubsub.get_message(timeout=_LOOK_SECONDS)
                 if message and message["data"] == "set":
                     self._hear(message["channel"].partition(":r:")[2])
             pubsub.close()

@@ -79,6 +79,10 @@ class Sentinels:
         """Of the master."""
         return self.master.pid
 
+    def leads(self, port: int) -> bool:
+        """Whether this server is the master, as the first sentinel has it."""
+        return port == self.port
+
     @property
     def announcers(self) -> list[Callable[..., redis.Redis]]:
         """The master alone: replicas announce what it has announced."""

@@ -69,7 +69,11 @@ def task(id: str) -> Submission:
             "rediss://a:26379/0?ssl_ca_certs=ca.pem",
             "the Sentinels a:26379, service 'svc'",
         ),
-        ("redis+cluster://:p@[::1]:7,b", "redis://:p@[::1]:7/0", "the cluster ::1:7, b:6379, slot"),
+        (
+            "redis+cluster://:p@[::1]:7,b",
+            "redis://:p@[::1]:7/0",
+            "the cluster [::1]:7, b:6379, slot",
+        ),
     ],
 )
 def test_a_url_names_a_server_or_who_knows_it(url: str, plain: str, shown: str) -> None:
@@ -85,8 +89,12 @@ def test_a_url_names_a_server_or_who_knows_it(url: str, plain: str, shown: str) 
         ("redis+sentinel://a,b", "HOST:PORT/SERVICE/DATABASE"),
         ("redis+sentinel://a/svc/x", "HOST:PORT/SERVICE/DATABASE"),
         ("redis+cluster://a/1", "a cluster has one database"),
-        ("redis+magic://a", "must specify one of"),
-        ("http+cluster://a", "must specify one of"),
+        ("redis+magic://a", "redis+cluster://"),
+        ("http+cluster://a", "rediss+sentinel://"),
+        ("redis+cluster://,", "names no server"),
+        ("redis://h/0?nonsense=1", "parameter 'nonsense' is not known"),
+        ("redis+sentinel://h/s?passwort=secret", "is not known"),
+        ("redis://h?ssl_ca_certs=x", "with TLS it is rediss://"),
         ("redis+cluster://a:x", "percent-encode"),
         ("redis+cluster://:se@cret@a,b", "percent-encode"),
         ("redis+cluster://:secret@a?socket_timeout=x", "Invalid value"),

@@ -48,6 +48,8 @@ _CANCELLED_AT_A_TIME = 100
 # What `nonet.signing` adds to an envelope, at most.
 _SIGNATURE_BYTES = 256
 _KEYS_PER_PAGE = 150  # of the walk over all records; beside millions of them they take 2 ms
+_UNCONFIRMED = "too few replicas of Redis confirm its locks"
+_REST = timedelta(seconds=1)
 _WORKERS_PROMOTE_AFTER = timedelta(seconds=5)
 
 
@@ -240,10 +242,8 @@ class Broker:
         no tasks. With fewer than `free` and no flag the worker now stands on the stack of idle
         workers.
 
-        Not repeated when the reply is lost: then call `disown` before the next fetch.
-
-        Raises:
-            NotConfirmedError: too few replicas have the locks that were taken: call `disown`.
+        Not repeated when the reply is lost: then call `disown` before the next fetch. Tasks with
+        mutex or reader/writer locks that too few replicas confirm are put back.
         """
         asking = self._asking_for(worker)
         sent = time.monotonic()
@@ -323,9 +323,18 @@ class Broker:
                 deliveries.append(delivery)
         for row, reason in damaged:
             await self._end_damaged(row, reason)
-        if not is_safe and any(has_structural(item.locks) for item in deliveries):
-            raise NotConfirmedError("the locks of fetched tasks", self.scripts.replicas)
+        if not is_safe:
+            deliveries = await self._give_unconfirmed_back(deliveries)
         return deliveries, more == 1 or bool(damaged), int(answer[2])
+
+    async def _give_unconfirmed_back(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Those whose locks need no replica; the others are looked at again in a moment."""
+        locked = [item for item in deliveries if has_structural(item.locks)]
+        if locked:
+            logger.warning("gave back %d tasks: %s", len(locked), _UNCONFIRMED)
+        options: dict[str, Any] = {"text": _UNCONFIRMED, "delay": _REST, "started": False}
+        await asyncio.gather(*(self.settle(item, "back", **options) for item in locked))
+        return [item for item in deliveries if item not in locked]
 
     async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
         """Queue again what a lost reply of `fetch` handed to `worker`, all but `held`.
@@ -354,7 +363,7 @@ class Broker:
         )
         text = answer[1].decode() if len(answer) > 1 else "the lease was lost"
         if has_structural(locks) and not is_safe:
-            return False, "the replicas of Redis did not confirm its locks"
+            return False, _UNCONFIRMED
         return answer[0] == b"OK", text
 
     async def settle(

@@ -23,11 +23,11 @@ from nonet.errors import ConfigurationError, NonetError, masked, url_problem
 from nonet.stores.lane import Lane
 from nonet.stores.replies import REFUSALS, translated
 from nonet.stores.topology import (
-    PASSING,
     FindingConnection,
     FindingSyncConnection,
     Place,
     read_place,
+    will_pass,
 )
 
 # Every script is safe to repeat, so a lost reply may be retried. Total: below DEDUP_TTL.
@@ -225,7 +225,7 @@ class Scripts:
     def _may_repeat(self, error: Exception, failures: int, began: float) -> bool:
         if failures < self.client.retries and isinstance(error, _RETRIED):
             return True
-        waits = isinstance(error, (*_RETRIED, *PASSING))
+        waits = isinstance(error, _RETRIED) or will_pass(error)
         return waits and time.monotonic() < began + self.client.failover_seconds
 
 
@@ -333,7 +333,20 @@ def _url_errors(url: str) -> Iterator[None]:
 
 
 def _find_first(pool: Any, place: Place, how: type) -> None:
-    """Let the connections of a pool find their server, if it is no fixed one."""
+    """Let the connections of a pool find their server, if it is no fixed one.
+
+    Raises:
+        ConfigurationError: the URL has a parameter that no connection takes.
+    """
+    try:
+        pool.connection_class(**pool.connection_kwargs)
+    except TypeError as error:
+        name = re.search(r"argument '(\w+)'", str(error))
+        tls = "; with TLS it is rediss://" if name and name[1].startswith("ssl_") else ""
+        raise ConfigurationError(
+            f"NONET_REDIS_URL {masked(place.url)!r}: parameter {name[1] if name else error!r} is "
+            f"not known{tls}"
+        ) from None
     if place.finder is not None:
         plain = pool.connection_class
         pool.connection_class = type(plain.__name__, (how, plain), {})

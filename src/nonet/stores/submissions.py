@@ -187,9 +187,13 @@ class Submissions:
         try:
             accepted = await self._ask([item for step in steps for item in step.chunk])
         except Exception as error:
-            if len(steps) == 1 or isinstance(error, _OF_ALL):
+            if len(steps) == 1 or type(error) in _OF_ALL:
                 for step in steps:
                     step.fail(error)
+                return
+            if isinstance(error, NotConfirmedError):
+                for step in steps:
+                    step.fail(self._unconfirmed(step.chunk))
                 return
             # A call is refused as a whole: each step by itself tells whose refusal that is.
             await asyncio.gather(*(self._answer([step]) for step in steps))
@@ -215,6 +219,10 @@ class Submissions:
             found.append(item)
         return found
 
+    def _unconfirmed(self, chunk: Sequence[Submission]) -> NotConfirmedError:
+        what = "a submitted task" if len(chunk) == 1 else f"{len(chunk)} submitted tasks"
+        return NotConfirmedError(what, self._scripts.replicas, [item.id for item in chunk])
+
     async def _ask(self, chunk: Sequence[Submission]) -> Sequence[Accepted | None]:
         if not chunk:
             return []
@@ -223,7 +231,7 @@ class Submissions:
             "submit", *self._ttls, *submit_arguments(chunk)
         )
         if not is_safe:
-            raise NotConfirmedError(f"{len(chunk)} submitted tasks", scripts.replicas)
+            raise self._unconfirmed(chunk)
         if answer == 1:
             return [Accepted(item.id, True) for item in chunk]
         _raise_refusal(answer, 0)

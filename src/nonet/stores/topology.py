@@ -14,11 +14,11 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 import redis.asyncio as aioredis
@@ -33,9 +33,11 @@ from nonet.loop import in_own_thread
 
 # Sentinels and nodes that do not answer in time are passed over.
 _ASK_SECONDS = 1.0
+_STRAGGLERS_SECONDS = 0.2
 # Nobody may have told: the connection to a Sentinel hangs.
 _FOLLOW_SECONDS = 5.0
 _SENTINEL_PORT, _REDIS_PORT = 26379, 6379
+_SCHEMES, _KINDS = ("redis", "rediss"), ("sentinel", "cluster")
 _SENTINEL_LOGIN = ("sentinel_username", "sentinel_password")
 # What a server says that is not, or not any more, the one to ask.
 TURNED_DOWN = (exceptions.ReadOnlyError, exceptions.MovedError, exceptions.MasterDownError)
@@ -47,6 +49,9 @@ PASSING = (
     exceptions.ClusterDownError,
     exceptions.BusyLoadingError,
 )
+
+# redis-py knows no class for it: a master that has lost its replicas, see min-replicas-to-write.
+_ALONE = "NOREPLICAS"
 
 Address = tuple[str, int]
 
@@ -104,17 +109,22 @@ def read_place(url: str, prefix: str) -> Place:
         'redis://a:7000/0'
     """
     scheme, _, kind = url.partition("://")[0].partition("+")
-    if kind not in ("sentinel", "cluster"):
+    if kind and (scheme not in _SCHEMES or kind not in _KINDS):
+        known = ", ".join(f"{scheme}+{kind}://" for scheme in _SCHEMES for kind in _KINDS)
+        raise _wrong(url, f"there are redis://, rediss://, unix://, embedded://, {known}")
+    if not kind:
         return Place(url)
     parts = urlsplit(url)
     login, at, servers = parts.netloc.rpartition("@")
-    service, _, database = parts.path.strip("/").partition("/")
+    service, _, database = unquote(parts.path).strip("/").partition("/")
     if kind == "cluster":
         service, database = "", service or database
     query = dict(parse_qsl(parts.query))
     sentinel_login = {
         name.removeprefix("sentinel_"): query.pop(name) for name in _SENTINEL_LOGIN if name in query
     }
+    if not servers.strip(","):
+        raise _wrong(url, "it names no server")
     addresses = _addresses(servers, _SENTINEL_PORT if kind == "sentinel" else _REDIS_PORT)
     host, port = addresses[0]
     shown = f"[{host}]" if ":" in host else host
@@ -149,8 +159,7 @@ class _Sentinels:
         return f"the Sentinels {_shown(self._addresses)}, service {self._service!r}"
 
     def find(self) -> Address:
-        with ThreadPoolExecutor(len(self._addresses), "nonet-sentinels") as pool:
-            said = list(pool.map(self._look, self._addresses))
+        said = self._hear_all()
         opinions = [one for one in said if not isinstance(one, exceptions.RedisError)]
         masters = [(one.epoch, one.master) for one in opinions if one.master]
         if masters:
@@ -169,6 +178,18 @@ class _Sentinels:
                 if isinstance(error, exceptions.RedisError)
             )
         )
+
+    def _hear_all(self) -> list[_Opinion | exceptions.RedisError]:
+        """What each says; who is silent when most have spoken is hardly waited for."""
+        pool = ThreadPoolExecutor(len(self._addresses), "nonet-sentinels")
+        asked = [pool.submit(self._look, address) for address in self._addresses]
+        pool.shutdown(wait=False)
+        for spoken, _ in enumerate(as_completed(asked), 1):
+            if spoken > len(asked) // 2:
+                break
+        wait(asked, _STRAGGLERS_SECONDS)
+        silence = exceptions.ConnectionError("no answer yet")
+        return [one.result() if one.done() else silence for one in asked]
 
     async def listen(self, heard: asyncio.Event) -> None:
         await asyncio.gather(*(self._listen_to(one, heard) for one in self._addresses))
@@ -287,6 +308,12 @@ async def _found(finder: Finder) -> Address | None:
         return None
 
 
+def will_pass(error: BaseException) -> bool:
+    """Whether Redis says what it says until a failover or a migration has ended."""
+    is_alone = isinstance(error, exceptions.ResponseError) and str(error).startswith(_ALONE)
+    return is_alone or isinstance(error, PASSING)
+
+
 class FindingConnection:
     """A connection of redis-py's asyncio client that finds its server whenever it connects.
 
@@ -361,7 +388,7 @@ def _addresses(servers: str, port: int) -> list[Address]:
     [('a', 7000), ('::1', 6379), ('b', 6379)]
     """
     found = []
-    for server in servers.split(","):
+    for server in filter(None, servers.split(",")):
         parts = urlsplit(f"//{server}")
         found.append((parts.hostname or "localhost", parts.port or port))
     return found
@@ -375,7 +402,8 @@ def _address_of(node: Sequence[Any], asked: str) -> Address:
 
 
 def _shown(addresses: Iterable[Address]) -> str:
-    return ", ".join(f"{host}:{port}" for host, port in addresses)
+    shown = ((f"[{host}]" if ":" in host else host, port) for host, port in addresses)
+    return ", ".join(f"{host}:{port}" for host, port in shown)
 
 
 def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
