@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import asyncio
 import http.client
 import json
 import socket
+import time
+import time
 from typing import Any
 
 import pytest
+from acceptance.blocking_tasks import Blocks
 from acceptance.probe_tasks import Gated
 from acceptance.site import Site
 from daemons import Daemon, until, wait_until
+from metrics_names import get
 from servers import RedisServer
+
+from nonet import Size
+from nonet.health import answering_probes
+
+from nonet.stores.sql import upgrade
 
 HOST = "127.0.0.1"
 
@@ -21,6 +32,19 @@ def free_port() -> int:
     with socket.create_server((HOST, 0)) as server:
         port: int = server.getsockname()[1]
         return port
+
+
+def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
+    """Status and JSON; 0 if nobody listens."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    except ConnectionRefusedError:
+        return 0, {}
+    finally:
+        connection.close()
 
 
 class Probed:
@@ -34,15 +58,7 @@ class Probed:
 
     def ask(self, path: str) -> tuple[int, dict[str, Any]]:
         """Status and JSON; 0 if nobody listens."""
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=10)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-        except ConnectionRefusedError:
-            return 0, {}
-        finally:
-            connection.close()
+        return ask(self.port, path)
 
     def status(self, path: str) -> int:
         return self.ask(path)[0]
@@ -74,13 +90,29 @@ async def test_a_worker_tells_what_it_does(site: Site) -> None:
         _, body = probed.ask("/readyz")
         assert (body["worker"], body["size"]) == (probed.daemon.incarnation, "small")
         assert (body["slots"], body["running"]) == (2, 1)
+        assert "nonet_draining 0.0" in get(probed.port, "/metrics")[1]
         probed.daemon.terminate()
         await until(lambda: probed.status("/readyz") == 503, "it takes no more tasks")
         assert probed.ask("/readyz")[1]["reasons"] == ["it drains"]
+        assert "nonet_draining 1.0" in get(probed.port, "/metrics")[1]
         assert probed.status("/livez") == 200
         site.open(gate)
         assert probed.daemon.wait() == 0
     assert probed.status("/livez") == 0
+
+
+async def test_a_worker_whose_watchdog_is_late_is_not_live(site: Site) -> None:
+    """Nobody would keep its leases alive: only a restart helps."""
+    port = free_port()
+    async with site.app() as app, app.injector() as injector:
+        worker = app.worker(Size.SMALL, injector)
+        async with answering_probes(HOST, port, worker):
+            assert (await asyncio.to_thread(ask, port, "/livez"))[0] == 200
+            worker._watchdog._due = time.monotonic() - 100
+            status, body = await asyncio.to_thread(ask, port, "/livez")
+    assert status == 503
+    (reason,) = body["reasons"]
+    assert reason.startswith("the watchdog has not come round for 1")
 
 
 def test_a_scheduler_tells_who_leads(site: Site) -> None:
@@ -111,6 +143,48 @@ def test_not_ready_without_sql_where_it_is_needed(site: Site, kind: str) -> None
     probed = Probed(site, kind)
     wait_until(lambda: any(why.startswith("SQL: ") for why in reasons(probed)), "SQL is missed")
     assert (probed.status("/readyz"), probed.status("/livez")) == (503, 200)
+
+
+@pytest.mark.parametrize("kind", ["worker", "scheduler"])
+async def test_not_ready_without_the_tables_of_this_version(
+    site: Site, mariadb_url: str, kind: str
+) -> None:
+    """A database that answers but was not migrated says what to run, and is asked again."""
+    site.settings["NONET_DB_URL"] = mariadb_url
+    probed = Probed(site, kind)
+    await until(lambda: any("task-run db upgrade" in why for why in reasons(probed)), "it is told")
+    assert (probed.status("/readyz"), probed.status("/livez")) == (503, 200)
+    await upgrade(mariadb_url)
+    await until(lambda: probed.status("/readyz") == 200, "it is ready")
+
+
+async def test_a_blocked_loop_blames_nobody_else(own_site: Site) -> None:
+    """Redis answers, and only the loop does not hear it: that is all that is told."""
+    own_site.settings["NONET_TASKS"] = "acceptance.blocking_tasks"
+    probed = Probed(own_site, "worker")
+    async with own_site.app() as app:
+        await app.submit(Blocks(20.0))
+        await until(lambda: probed.status("/readyz") == 503, "the loop is blocked")
+        (reason,) = reasons(probed)
+        assert reason.startswith("the event loop has been blocked for ")
+        probed.daemon.kill()
+
+
+@pytest.mark.soak
+async def test_a_long_drain_blames_nobody(site: Site) -> None:
+    """Who fetches nothing any more has not lost Redis."""
+    probed = Probed(site, "worker")
+    gate = site.gate()
+    async with site.app() as app:
+        await site.started(await app.submit(Gated(gate)))
+        probed.daemon.terminate()
+        await until(lambda: probed.status("/readyz") == 503, "it drains")
+        ends = time.monotonic() + 8
+        while time.monotonic() < ends:
+            assert reasons(probed) == ["it drains"]
+            await asyncio.sleep(0.2)
+        site.open(gate)
+        assert probed.daemon.wait() == 0
 
 
 def reasons(probed: Probed) -> list[str]:
