@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import asyncio
 import http.client
 import json
 import socket
-import time
 import time
 from typing import Any
 
@@ -21,7 +19,6 @@ from servers import RedisServer
 
 from nonet import Size
 from nonet.health import answering_probes
-
 from nonet.stores.sql import upgrade
 
 HOST = "127.0.0.1"
