@@ -183,6 +183,11 @@ PASSING = (
         ("ASK 7 a:1", ServerUnreachableError, "being moved to another node: ASK 7 a:1"),
         ("ERR max number of clients reached", ServerUnreachableError, "cannot be used now: max"),
         ("MOVED 7 127.0.0.1:7001", ConfigurationError, "write redis+cluster://"),
+        (
+            "ERR user_script:7: ERR The user executing the script can't run this command",
+            ConfigurationError,
+            "forbids what Nonet needs in the script 's'",
+        ),
         ("NOAUTH Authentication required.", ConfigurationError, "does not let us in"),
         ("OOM command not allowed", BrokerFullError, "is out of memory"),
         ("ERR unknown command 'EVALSHA'", NonetError, "failed in the script 's': unknown command"),

@@ -64,7 +64,7 @@ def translated(
         return ConfigurationError(
             f"{at} does not let us in ({text}): check the user and password in NONET_REDIS_URL"
         )
-    if code == "NOPERM" or text.startswith("The user executing the script can't"):
+    if code == "NOPERM" or "The user executing the script can't" in text:
         return ConfigurationError(
             f"{at} forbids what Nonet needs{_in(script)} ({text}): allow it to the user of "
             "NONET_REDIS_URL (ACL SETUSER), or name another one"
