@@ -45,6 +45,9 @@ _END_OF_TIME = 253_402_300_800  # the year 10000
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
     """What is submitted, in the order in which it is encoded; append only.
 
+    Every layout begins with version, id and name, so that a worker can hand on what else it cannot
+    read.
+
     Attributes:
         version: of this layout; a worker hands on what it does not know.
         id: the task's id, for life.
@@ -70,6 +73,14 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     group: str = ""
     min_version: str = ""
     trace: str = ""
+
+
+class _Head(msgspec.Struct, array_like=True, frozen=True):
+    """How an envelope of any version begins; what follows is skipped, whatever it is."""
+
+    version: int
+    id: str
+    name: str
 
 
 class Usage(msgspec.Struct, array_like=True, frozen=True):
@@ -204,6 +215,8 @@ def decode(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Any:
 def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Envelope:
     """The envelope in `data`, whoever signed it.
 
+    Of one of a newer version that cannot be read here: its version, id and name, and nothing else.
+
     Raises:
         MalformedMessageError: too long, not an envelope, or of another shape.
     """
@@ -213,6 +226,8 @@ def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Enve
 
 def open_envelope(data: bytes, id: str, signer: Signer, *, limit_bytes: int) -> Envelope:
     """The envelope of task `id`: length and signature are looked at before it is decoded.
+
+    One of a newer version may be incomplete, as with `decode_envelope`.
 
     Raises:
         MalformedMessageError: too long, not signed as `signer` wants it, no envelope, or that of
@@ -251,11 +266,27 @@ def _check_length(data: bytes, limit_bytes: int) -> None:
 
 
 def _envelope(data: bytes, limit_bytes: int) -> Envelope:
-    envelope: Envelope = _decode(_ENVELOPE_DECODER, data, limit_bytes)
-    problem = _problem_of(envelope)
-    if problem:
-        raise MalformedMessageError(f"message of {len(data)} bytes: {problem}")
+    try:
+        envelope: Envelope = _decode(_ENVELOPE_DECODER, data, limit_bytes)
+        problem = _problem_of(envelope)
+        if problem:
+            raise MalformedMessageError(f"message of {len(data)} bytes: {problem}")
+    except MalformedMessageError:
+        newer = _newer(data)
+        if newer is None:
+            raise
+        return newer
     return envelope
+
+
+def _newer(data: bytes) -> Envelope | None:
+    """What can be told of an envelope of a newer version, whose other fields mean anything."""
+    try:
+        head = _HEAD_DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    envelope = Envelope(head.version, head.id, head.name, {}, {}, 0.0)
+    return envelope if head.version > VERSION and not _problem_of(envelope) else None
 
 
 def _problem_of(envelope: Envelope) -> str:
@@ -534,5 +565,6 @@ _BEGIN_NOTHING = bytes(set(range(256)) - set(range(0x80, 0xA0)) - set(range(0xDC
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_ext_of)
 _VALUE_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ext_hook=_unpack)
 _ENVELOPE_DECODER = msgspec.msgpack.Decoder(Envelope, ext_hook=_unpack)
+_HEAD_DECODER = msgspec.msgpack.Decoder(_Head)
 _RESULT_DECODER = msgspec.msgpack.Decoder(ResultDocument, ext_hook=_unpack)
 _ERROR_DECODER = msgspec.msgpack.Decoder(ErrorDocument, ext_hook=_unpack)

@@ -13,6 +13,7 @@ from acceptance.site import PROBES, STREAM, Site
 from daemons import until
 
 from nonet import TaskFailed
+from nonet.message import VERSION
 
 BOTH = f"{PROBES},acceptance.extra_tasks"
 NESTED = b"\x91" * 100_000 + b"\xc0"
@@ -136,6 +137,23 @@ async def test_unknown_task_is_handed_on(site: Site) -> None:
     assert [event.attempt for event in site.journal("start", id=handle)] == [1]
     assert not site.redis.exists(site.key("quarantine"))
     assert old.alive
+
+
+async def test_a_newer_envelope_is_handed_on(site: Site) -> None:
+    """Also one that this release cannot read: it waits for a newer worker, and holds up nobody."""
+    worker = site.worker()
+    newer = [VERSION + 1, "newer", "probe_tasks:Quick", msgspec.msgpack.Ext(99, b"x"), None]
+    async with site.app() as app:
+        site.queue_raw("newer", msgspec.msgpack.encode(newer))
+        await until(lambda: site.parked("newer"), "the task is handed on")
+        status = await app.status("newer")
+        assert (status.state, status.attempt) == ("waiting", 0)
+        assert f"envelope version {VERSION + 1}" in status.blocker
+        assert await (await app.submit(Quick(7))).result(timeout=10) == 7
+        await app.cancel(["newer"])
+        await site.all_ended()
+    assert not site.redis.exists(site.key("quarantine"))
+    assert worker.alive
 
 
 async def test_arguments_do_not_show(site: Site) -> None:

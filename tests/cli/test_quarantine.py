@@ -271,5 +271,5 @@ async def listed(task_run: TaskRun) -> list[dict[str, str]]:
 
 def newer(id: str) -> bytes:
     return msgspec.msgpack.encode(
-        [VERSION + 1, id, "errands:Add", {"a": 1}, {}, 0.0, "", "", "", 5]
+        [VERSION + 1, id, "errands:Add", {"a": msgspec.msgpack.Ext(99, b"x")}, None]
     )

@@ -59,8 +59,44 @@ def test_an_older_document_gets_the_defaults() -> None:
 
 def test_a_newer_document_is_readable() -> None:
     """A field that a later version appended is ignored, so that the task can be handed on."""
-    new = msgspec.msgpack.encode([2, "id", "files:Audit", {}, {}, 0.0, "", "", "", "more"])
-    assert decode_envelope(new).version == 2
+    fields = [VERSION + 1, *msgspec.structs.astuple(ENVELOPE)[1:], "more"]
+    newer = decode_envelope(msgspec.msgpack.encode(fields))
+    assert (newer.version, newer.labels) == (VERSION + 1, ENVELOPE.labels)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        [{"n": Ext(99, b"x")}, {}, 0.0],
+        [[1], "labels", None],
+        [{}, {}, 0.0, "", "", "", 5],
+        [{}, {}, 0.0, "a parent", "", "any version"],
+        [nested(MAX_DEPTH + 10)],
+        [[0] * (MAX_ELEMENTS + 10)],
+        [{}] * 70_000,
+        [],
+    ],
+    ids=["extension", "types", "trace", "values", "depth", "elements", "fields", "none"],
+)
+def test_a_newer_envelope_is_known_by_how_it_begins(rest: list[object]) -> None:
+    """Whatever follows version, id and name; the same of this version is garbage."""
+    newer = msgspec.msgpack.encode([VERSION + 1, "id", "files:Audit", *rest])
+    known = Envelope(VERSION + 1, "id", "files:Audit", {}, {}, 0.0)
+    assert open_envelope(newer, "id", Signer(), limit_bytes=HARD_LIMIT_BYTES) == known
+    with pytest.raises(MalformedMessageError):
+        decode_envelope(msgspec.msgpack.encode([VERSION, "id", "files:Audit", *rest]))
+
+
+@pytest.mark.parametrize(
+    "begin", [[2], [2, "id"], [2, "i d", "files:Audit"], [2, "id", ""], ["2", "id", "files:Audit"]]
+)
+def test_what_only_claims_to_be_newer_is_garbage(begin: list[object]) -> None:
+    """Without an id and a name nobody could say what is handed on; nor may its end be missing."""
+    with pytest.raises(MalformedMessageError):
+        decode_envelope(msgspec.msgpack.encode(begin))
+    for rest in (b"", b"\x91" * 100_000):
+        with pytest.raises(MalformedMessageError):
+            decode_envelope(b"\x94\x02\xa2id\xa1n" + rest)
 
 
 def test_an_envelope_that_is_not_traced_is_not_longer_for_it() -> None:
