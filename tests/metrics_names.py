@@ -1,10 +1,11 @@
-"""What a running system exports: `exported_names` for tests of alerts and dashboards.
+"""What a running system exports: `watched`; and `series_names`, for tests of alerts and dashboards.
 
-    from metrics_names import exported_names
+    from metrics_names import series_names
 
-    assert used_in_my_rules <= exported_names()
+    assert used_in_my_rules <= series_names()
 
-Real daemons run tasks that end in each way, once in each test process; that takes about 15 s.
+Real daemons run tasks that end in each way, once in each test process; that takes about 10 s. That
+they export what `series_names` says is the claim of a test, so that others need not run them.
 """
 
 from __future__ import annotations
@@ -31,24 +32,24 @@ from servers import RedisServer
 
 from nonet import Nonet
 from nonet.errors import NonetError
+from nonet.telemetry.metrics import METRICS
 
 HOST = "127.0.0.1"
 NAMESPACE = "watched"
 _CONFIG = "common:\n  tasks:\n    Succeeds: {priority: normal}\n"
 
 
-@cache
-def exported_names() -> frozenset[str]:
-    """Names of all series of a worker, two schedulers and a fleet, as PromQL uses them.
+def series_names() -> set[str]:
+    """Names of all series of Nonet, as PromQL uses them.
 
-    Of a histogram they are ``…_bucket``, ``…_sum`` and ``…_count``. Call it from no running loop.
+    Of a histogram they are ``…_bucket``, ``…_sum`` and ``…_count``.
     """
-    return frozenset(
-        sample.name
-        for daemon in watched().by_daemon.values()
-        for family in daemon.values()
-        for sample in family.samples
-    )
+    parts = ("_bucket", "_sum", "_count")
+    return {
+        metric.name + part
+        for metric in METRICS.values()
+        for part in (parts if metric.kind == "histogram" else ("",))
+    }
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,15 @@ class Watched:
 
     by_daemon: Mapping[str, Mapping[str, Metric]]
     desired: tuple[dict[str, int], dict[str, int]]
+
+    def names(self) -> set[str]:
+        """Of all series of all daemons."""
+        return {
+            sample.name
+            for daemon in self.by_daemon.values()
+            for family in daemon.values()
+            for sample in family.samples
+        }
 
     def value(self, daemon: str, name: str, **labels: str) -> float:
         """Of one series; fails if it is not there, or there are two."""
@@ -80,7 +90,7 @@ class Watched:
 
 @cache
 def watched() -> Watched:
-    """Run a system, once in a process. Its last state: see `_work`."""
+    """Run a system, once in a process, from no running loop. Its last state: see `_work`."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(RedisServer("--maxmemory", "300mb"))
@@ -120,15 +130,14 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
     async with Nonet.from_settings(**options) as app:
         gate = await _work(app, home)
         daemons["early"].terminate()  # it has asked SQL before there was any
+        await until(lambda: not daemons["early"].alive, "it leads no more")
         schedulers = [start(f"scheduler-{i}", "task-scheduler") for i in range(2)]
+        await until(lambda: any(map(_leads, schedulers)), "one of them leads")
         for port in schedulers:
             await until(lambda port=port: _is_settled(port), "a scheduler has seen all")  # type: ignore[misc]
         await until(lambda: get(fleet + 1, "/readyz")[0] == 200, "the fleet has a worker")
         await until(lambda: get(fleet, "/readyz")[0] == 200, "the fleet is ready")
-        leads = [
-            _families(port)["nonet_scheduler_is_leader"].samples[0].value for port in schedulers
-        ]
-        leader, standby = schedulers if leads[0] else reversed(schedulers)
+        leader, standby = schedulers if _leads(schedulers[0]) else reversed(schedulers)
         ports = {"worker": worker, "fleet": fleet, "member": fleet + 1}
         ports |= {"leader": leader, "standby": standby}
         desired = [json.loads(get(port, "/desired")[1]) for port in (leader, standby)]
@@ -180,13 +189,22 @@ async def _states(app: Nonet, ids: list[Any], wanted: dict[str, int]) -> None:
             await asyncio.sleep(0.05)
 
 
+def _leads(port: int) -> bool:
+    return _is_one(_families(port), "nonet_scheduler_is_leader")
+
+
+def _is_one(found: Mapping[str, Metric], name: str) -> bool:
+    return name in found and found[name].samples[0].value == 1
+
+
 def _is_settled(port: int) -> bool:
     """Whether a scheduler has seen who leads, and what that has published."""
     status, body = get(port, "/desired")
     if status != 200 or not json.loads(body)["medium"]:
         return False
     found = _families(port)
-    return "nonet_config_published_info" in found and "nonet_dead_letters" in found
+    is_told = "nonet_config_published_info" in found and "nonet_dead_letters" in found
+    return is_told and _is_one(found, "nonet_scheduler_has_leader")
 
 
 def free_ports(number: int) -> int:

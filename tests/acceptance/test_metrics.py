@@ -12,7 +12,7 @@ from acceptance.probe_tasks import Quick
 from acceptance.site import Site
 from acceptance.test_health import Probed
 from daemons import until, wait_until
-from metrics_names import Watched, exported_names, get, watched
+from metrics_names import Watched, get, series_names, watched
 from servers import RedisServer
 
 from nonet.telemetry.metrics import METRICS
@@ -51,8 +51,8 @@ def test_all_that_is_documented_is_exported(system: Watched) -> None:
         family = found[name.removesuffix("_total")]
         labels = {frozenset(set(sample.labels) - {"le"}) for sample in family.samples}
         assert (family.type, labels) == (metric.kind, {frozenset(metric.labels)}), name
-    assert {"nonet_tasks_started_total", "nonet_task_run_seconds_bucket"} <= exported_names()
-    assert "process_resident_memory_bytes" in exported_names()
+    assert {name for name in system.names() if name.startswith("nonet_")} == series_names()
+    assert "process_resident_memory_bytes" in system.names()
 
 
 def test_attempts_are_counted_by_class_and_outcome(system: Watched) -> None:
@@ -92,15 +92,15 @@ def test_durations_are_counted_by_class_and_stream(system: Watched) -> None:
     """How long tasks ran, stood in their stream, and waited for locks, each for itself."""
     blocks = {"task": "metrics_tasks:Blocks"}
     assert system.value("worker", "nonet_task_run_seconds_count", **blocks) == 1
-    assert 0.6 <= system.value("worker", "nonet_task_run_seconds_sum", **blocks) < 10
+    assert 0.6 <= system.value("worker", "nonet_task_run_seconds_sum", **blocks) < 60
     assert system.value("worker", "nonet_task_run_seconds_bucket", **blocks, le="0.5") == 0
     waits = {"priority": "normal", "size": "small"}
     assert system.value("worker", "nonet_task_wait_seconds_count", **waits) == 14
-    assert 0 < system.value("worker", "nonet_task_wait_seconds_sum", **waits) < 60
+    assert 0 < system.value("worker", "nonet_task_wait_seconds_sum", **waits) < 600
     holds = {"task": "metrics_tasks:Holds"}
     # One or both of two: nobody gets a lock in the first moments of a new Redis.
     assert system.value("worker", "nonet_lock_wait_seconds_count", **holds) in (1, 2)
-    assert 0 < system.value("worker", "nonet_lock_wait_seconds_sum", **holds) < 60
+    assert 0 < system.value("worker", "nonet_lock_wait_seconds_sum", **holds) < 600
     # Who was delayed has not waited for a lock, and who met none neither.
     for name in ("Succeeds", "Fails"):
         waited = {"task": f"metrics_tasks:{name}"}
@@ -127,7 +127,7 @@ def test_each_scheduler_tells_of_the_namespace(system: Watched, daemon: str) -> 
         0,
     )
     assert value("nonet_stream_oldest_age_seconds", **small) == 0
-    assert 0 < value("nonet_stream_oldest_age_seconds", **medium) < 120
+    assert 0 < value("nonet_stream_oldest_age_seconds", **medium) < 600
     assert value("nonet_active_tasks", task="metrics_tasks:Holds", **small) == 3
     assert (value("nonet_delayed_tasks"), value("nonet_waiting_tasks")) == (1, 2)
     assert (value("nonet_delayed_overdue_tasks"), value("nonet_dying_tasks")) == (0, 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import promql_parser
 import pytest
-from metrics_names import exported_names
+from metrics_names import series_names
 from rendering import NAMESPACE, Charts, Object, Rendered
 
 from nonet.telemetry.metrics import METRICS
@@ -87,10 +87,10 @@ def test_alerts_wait_for_two_leases_of_the_leader(charts: Charts) -> None:
 
 
 def test_what_is_asked_for_is_exported(monitored: Rendered) -> None:
-    """Each series in an alert or the dashboard is one that a running system exports."""
+    """Each series in an alert or the dashboard is one that Nonet has."""
     asked = {name for text in _asked(monitored) for name in re.findall(r"\bnonet_[a-z_]+", text)}
     asked -= {"nonet_release"}
-    assert asked and asked <= exported_names(), asked - exported_names()
+    assert asked and asked <= series_names(), asked - series_names()
 
 
 def test_labels_that_are_asked_for_exist(monitored: Rendered) -> None:
