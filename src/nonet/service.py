@@ -19,13 +19,14 @@ from contextlib import asynccontextmanager
 from enum import IntEnum
 from typing import Any
 
-from nonet.errors import NonetError
+from nonet.errors import NonetError, ServerUnreachableError
 
 logger = logging.getLogger(__name__)
 
 # Asks a daemon to drain; sent twice it is still one request, unlike SIGTERM.
 DRAIN_SIGNAL = signal.SIGUSR1
 _LAST_TICK_SECONDS = 2.0
+_REACH_AGAIN_SECONDS = 2.0
 # Longer than the way to the end takes if the loop works, with a frozen Redis, too.
 _BLOCKED_SECONDS = 15.0
 _FORCED_BLOCKED_SECONDS = 10.0
@@ -175,6 +176,31 @@ async def stop_on_signals(
             signal.signal(number, handler or signal.SIG_DFL)
         # Nobody who asks for the end once more shall break off the last steps to it.
         signal.signal(DRAIN_SIGNAL, signal.SIG_IGN)
+
+
+async def reached(stop: Stop, check: Callable[[], Awaitable[None]]) -> bool:
+    """Wait until the server that `check` asks answers; False if a stop is requested before.
+
+    So a daemon may start before its Redis does. What `check` raises otherwise, as nothing that
+    passes by itself, is raised.
+    """
+    requested = asyncio.create_task(stop.requested.wait())
+    try:
+        while not requested.done():
+            checking = asyncio.ensure_future(check())
+            await asyncio.wait({checking, requested}, return_when=asyncio.FIRST_COMPLETED)
+            if not checking.done():
+                checking.cancel()
+                return False
+            try:
+                await checking
+                return True
+            except ServerUnreachableError as error:
+                logger.warning("waiting for its server: %s", error)
+            await stop.sleep(_REACH_AGAIN_SECONDS)
+        return False
+    finally:
+        requested.cancel()
 
 
 def spare_collector() -> None:

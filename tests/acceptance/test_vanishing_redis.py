@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from acceptance.probe_tasks import Alone, Gated, GatedMutex, Quick
 from acceptance.site import PROBES, Site
 from daemons import until
-from servers import RedisServer
+from metrics_names import get
+from servers import RedisServer, _free_port
 
 
 async def test_flush_while_idle(site: Site) -> None:
@@ -51,6 +52,47 @@ async def test_flush_under_a_full_worker(site: Site) -> None:
         await site.started(running)
         site.redis.flushall()
         await until(lambda: site.journal("cancelled"), "its attempt is cancelled", seconds=5)
+
+
+WAITS = "waiting for its server: Redis at"
+
+
+async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> None:
+    """Daemons that start before their Redis live, are not ready, and go on when it is there."""
+    site = own_site
+    own_server.kill()
+    ports = {name: _free_port() for name in ("worker", "fleet", "scheduler")}
+    daemons = {
+        "worker": site.worker("--metrics-port", str(ports["worker"]), wait=False),
+        "fleet": site.worker("--max", "1", "--metrics-port", str(ports["fleet"]), wait=False),
+        "scheduler": site.scheduler("--metrics-port", str(ports["scheduler"]), wait=False),
+    }
+    for name, daemon in daemons.items():
+        await until(lambda daemon=daemon: WAITS in daemon.log, f"the {name} waits")
+        assert get(ports[name], "/livez")[0] == 200
+        assert get(ports[name], "/readyz")[0] == 503 or name == "fleet"
+    own_server.start()
+    async with site.app() as app:
+        assert await (await app.submit(Quick(1))).result(timeout=30) == 1
+    for daemon in daemons.values():
+        daemon.wait_ready()
+        assert "Traceback" not in daemon.log
+    await until(lambda: get(ports["scheduler"], "/readyz")[0] == 200, "the scheduler is ready")
+
+
+async def test_a_stop_before_redis(own_server: RedisServer, own_site: Site) -> None:
+    """Who waits for a Redis that never comes ends at once when asked to, having done nothing."""
+    site = own_site
+    own_server.kill()
+    daemons = [
+        site.worker(wait=False),
+        site.worker("--max", "1", wait=False),
+        site.scheduler(wait=False),
+    ]
+    for daemon in daemons:
+        await until(lambda daemon=daemon: WAITS in daemon.log, "it waits")
+        daemon.terminate()
+        assert daemon.wait() == 0
 
 
 async def test_restart_without_data(own_server: RedisServer, own_site: Site) -> None:

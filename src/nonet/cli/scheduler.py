@@ -41,7 +41,7 @@ def schedule(
     """Promote delayed tasks and submit periodic ones until SIGTERM.
 
     Settings come from NONET_… variables; Redis from NONET_REDIS_URL. Exit codes: 0 stopped,
-    2 configuration, 3 Redis unreachable, 143 second signal.
+    2 configuration, 143 second signal; Redis is waited for.
     """
     from nonet.app import Nonet  # what these bring takes longer than the help needs
     from nonet.health import answering_probes

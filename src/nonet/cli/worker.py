@@ -86,7 +86,7 @@ def work(
     """Fetch, execute and settle tasks of one size until SIGTERM.
 
     Settings come from NONET_… variables; Redis from NONET_REDIS_URL. Exit codes: 0 drained,
-    1 cut off by the grace, 2 configuration, 3 Redis unreachable, 143 second signal. With --drain
+    1 cut off by the grace, 2 configuration, 143 second signal; Redis is waited for. With --drain
     the largest code of the workers that it stopped; 1 also if one still runs at the timeout or was
     killed, 4 if there is none.
 

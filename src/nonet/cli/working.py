@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,15 @@ from nonet.fleet.child import Line
 from nonet.fleet.retirement import Retirement
 from nonet.fleet.supervisor import END_SECONDS, Plan, Supervisor
 from nonet.health import answering_probes
-from nonet.service import DRAIN_SIGNAL, ExitCode, Stop, every, spare_collector, stop_on_signals
+from nonet.service import (
+    DRAIN_SIGNAL,
+    ExitCode,
+    Stop,
+    every,
+    reached,
+    spare_collector,
+    stop_on_signals,
+)
 from nonet.settings import Settings, load_settings
 from nonet.stores.inspection import Inspection
 from nonet.task import Size
@@ -160,15 +169,16 @@ async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | N
         settings.metrics_host,
     )
     async with application:
-        await Inspection(application.broker, settings.namespace).check(
-            allow_eviction=settings.allow_eviction
-        )
+        inspection = Inspection(application.broker, settings.namespace)
+        check = partial(inspection.check, allow_eviction=settings.allow_eviction)
         supervisor = Supervisor(plan, application.demands)
         about = _about(settings, fleet.size, supervisor.id)
         signals = stop_on_signals(settings.grace + END_SECONDS, on_hangup=supervisor.roll)
         address = settings.metrics_host, settings.metrics_port
         probes = answering_probes(*address, supervisor)
         async with signals as stop, probes:
+            if not await reached(stop, check):
+                return ExitCode.OK
             with _announced(settings, about) as announced:
                 spare_collector()
                 code = await supervisor.run(stop)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from nonet.client import Client
@@ -31,7 +32,7 @@ from nonet.scheduler.memory import Memory
 from nonet.scheduler.pauses import PauseMemory
 from nonet.scheduler.periodic import PeriodicLoop
 from nonet.scheduler.startup import StartUp
-from nonet.service import ExitCode, Stop, every, retrieve, who, wind_up
+from nonet.service import ExitCode, Stop, every, reached, retrieve, who, wind_up
 from nonet.settings import Settings
 from nonet.stores.inspection import Inspection
 from nonet.stores.leadership import DeposedError, Leadership
@@ -122,13 +123,14 @@ class Scheduler:
 
         Raises:
             ConfigurationError: the configuration is bad at the start and no good one is
-                published, or Redis is not fit.
-            ServerUnreachableError: Redis does not answer at the start.
+                published, or Redis is not fit. That it is away is waited out.
         """
         self._stop = stop
         settings = self._settings
         inspection = Inspection(self._broker, settings.namespace)
-        await inspection.check(allow_eviction=settings.allow_eviction)
+        check = partial(inspection.check, allow_eviction=settings.allow_eviction)
+        if not await reached(stop, check):
+            return ExitCode.OK
         await self._parts.configuration.start()
         logger.info(
             "scheduler %s ready: %d periodic entries, event loop of %s",

@@ -23,6 +23,7 @@ from nonet.service import (
     Stop,
     every,
     log_tick_failure,
+    reached,
     wind_up,
 )
 from nonet.settings import Settings
@@ -137,14 +138,15 @@ class Worker:
             SECOND_SIGNAL when a second signal did.
 
         Raises:
-            ServerUnreachableError: Redis does not answer at the start. Later losses are waited
-                out.
-            ConfigurationError: it is not fit: too old, may evict, denies a command.
+            ConfigurationError: Redis is not fit: too old, may evict, denies a command. That it is
+                away is waited out, at the start and later.
         """
         self._stop = stop
         settings = self._parts.settings
         inspection = Inspection(self._broker, settings.namespace)
-        await inspection.check(allow_eviction=settings.allow_eviction)
+        check = partial(inspection.check, allow_eviction=settings.allow_eviction)
+        if not await reached(stop, check):
+            return ExitCode.OK
         await self._follow_config()
         await self._start_children()
         await in_own_thread(self._watchdog.start)
