@@ -4,7 +4,7 @@
         server.kill()
         server.start()                  # same port, same data
 
-A server is gone when its test process is, also when that one was killed.
+A server is gone when its test process is, and its files too, also when that one was killed.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._environment: Mapping[str, str] = {}
         self._home = Path(tempfile.mkdtemp(prefix="nonet-test-", dir=place))
+        _reaper.watch(self._home)
 
     def __enter__(self) -> Self:
         self.start()
@@ -53,6 +54,7 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.kill()
         shutil.rmtree(self._home)
+        _reaper.forget(self._home)
 
     @classmethod
     def find(cls) -> str | None:
@@ -277,29 +279,36 @@ class MariaServer(Server):
 
 
 class _Reaper:
-    """Kills the watched processes when this process ends in any way.
+    """Kills the watched processes, and removes the watched directories, when this process ends.
 
-    A helper process reads their ids from a pipe, whose end tells it that this process is gone.
+    A helper process reads what they are from a pipe, whose end tells it that this process is gone.
     (The kernel's parent death signal would come when the *thread* that started a server ends.)
     """
 
     _SCRIPT = """
-import os, signal, sys
+import os, shutil, signal, sys, time
 watched = set()
 for line in sys.stdin:
-    pid = int(line)
-    watched.add(pid) if pid > 0 else watched.discard(-pid)
-for pid in watched:
+    verb, item = line.rstrip("\\n").split(" ", 1)
+    watched.add(item) if verb == "watch" else watched.discard(item)
+for pid in filter(str.isdigit, watched):
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(int(pid), signal.SIGKILL)
     except ProcessLookupError:
         pass
+for directory in filter(os.path.isabs, watched):
+    for _ in range(100):  # who was killed may write a last time
+        shutil.rmtree(directory, ignore_errors=True)
+        if not os.path.exists(directory):
+            break
+        time.sleep(0.1)
 """
 
     def __init__(self) -> None:
         self._helper: subprocess.Popen[str] | None = None
 
-    def watch(self, pid: int) -> None:
+    def watch(self, item: int | Path) -> None:
+        """A process, by its id, or a directory."""
         if self._helper is None:
             self._helper = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", self._SCRIPT],
@@ -307,14 +316,14 @@ for pid in watched:
                 text=True,
                 start_new_session=True,  # outlives Ctrl-C
             )
-        self._tell(pid)
+        self._tell("watch", item)
 
-    def forget(self, pid: int) -> None:
-        self._tell(-pid)
+    def forget(self, item: int | Path) -> None:
+        self._tell("forget", item)
 
-    def _tell(self, number: int) -> None:
+    def _tell(self, verb: str, item: int | Path) -> None:
         assert self._helper and self._helper.stdin
-        self._helper.stdin.write(f"{number}\n")
+        self._helper.stdin.write(f"{verb} {item}\n")
         self._helper.stdin.flush()
 
 
