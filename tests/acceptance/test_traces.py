@@ -14,13 +14,20 @@ import pytest
 from acceptance.site import Site
 from acceptance.traced_tasks import Fails, Inside, Starts, Step
 from daemons import until
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SentSpan
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
 from pydantic import SecretStr
 
 from nonet import InvalidArgumentsError, Nonet, Size, TaskFailed
@@ -131,6 +138,42 @@ async def test_failures_show_their_error_and_no_secret(site: Site, spans: Spans)
         assert event.attributes["exception.message"] == "*** is wrong\nand more"
         assert "hunter" not in span.to_json()
     assert first.links[0].context == second.links[0].context
+
+
+@pytest.mark.parametrize(("entries", "length"), [(32, 200), (32, 100), (3, 100)])
+async def test_what_vendors_add_to_a_trace_is_cut(
+    site: Site, spans: Spans, entries: int, length: int
+) -> None:
+    """A long tracestate is shortened by whole entries: messages stay small, the link is kept."""
+    here = TraceState([(f"vendor{number}", "v" * length) for number in range(entries)])
+    above = SpanContext(0x1234, 0x56, True, TraceFlags(TraceFlags.SAMPLED), here)
+    async with working(site) as app:
+        token = context.attach(trace.set_span_in_context(NonRecordingSpan(above)))
+        try:
+            carried = tracing.current_trace()
+            handle = await app.submit(Step(7))
+        finally:
+            context.detach(token)
+        await handle.result(timeout=30)
+        await until(lambda: len(spans()) == 2, "both have ended")
+    parent, _, state = carried.partition("\n")
+    assert parent.split("-")[1] == f"{0x1234:032x}" and len(state) <= 512
+    assert here.to_header().startswith(state) and (length > 128) == (state == "")
+    assert not state or len(state.split(",")[-1].partition("=")[2]) == length
+    sent, processed = spans()
+    assert [link.context.span_id for link in processed.links] == [sent.context.span_id]
+
+
+def test_a_long_tracestate_in_a_message_costs_no_link(spans: Spans) -> None:
+    """What other versions have sent is read as far as it is of use."""
+    trace_id, span_id = f"{0x1234:032x}", f"{0x56:016x}"
+    span = tracing.start_attempt(
+        *("a:B", "id", "normal:small", 1), f"00-{trace_id}-{span_id}-01\nvendor={'v' * 6000}"
+    )
+    assert span is not None
+    span.end("done")
+    (processed,) = spans()
+    assert [link.context.span_id for link in processed.links] == [0x56]
 
 
 async def test_a_batch_is_one_span(site: Site, spans: Spans) -> None:

@@ -42,8 +42,9 @@ _OUTCOME = "nonet.outcome"
 
 # Of the error of an attempt that is put into its span.
 _MOST_TEXT = 4096
-# Of what is in an envelope; a longer one was not made by us.
-_MOST_TRACE = 1024
+# Of each of the two headers in an envelope, and which entries of a longer tracestate are dropped
+# first, as W3C has it: what vendors add to a trace must not outweigh a message.
+_MOST_HEADER, _LONG_ENTRY = 512, 128
 # How long the last spans may hold up the end of a process, and of a child process.
 FLUSH_SECONDS, CHILD_FLUSH_SECONDS = 2.0, 1.0
 _TELL_SECONDS = 60.0
@@ -156,7 +157,18 @@ def current_trace() -> str:
 
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
-    return "\n".join(carrier.values())
+    parent, state = carrier.get("traceparent", ""), _shortened(carrier.get("tracestate", ""))
+    return f"{parent}\n{state}" if state else parent
+
+
+def _shortened(tracestate: str) -> str:
+    """Its first entries, whole ones, as far as a message has room for them."""
+    if len(tracestate) <= _MOST_HEADER:
+        return tracestate
+    entries = [entry for entry in tracestate.split(",") if len(entry) <= _LONG_ENTRY]
+    while len(",".join(entries)) > _MOST_HEADER:
+        entries.pop()
+    return ",".join(entries)
 
 
 # ---- attempts ------------------------------------------------------------------------------------
@@ -254,9 +266,8 @@ def _context_of(trace: str) -> Context:
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-    if len(trace) > _MOST_TRACE:
-        return Context()
-    carrier = dict(zip(("traceparent", "tracestate"), trace.split("\n"), strict=False))
+    headers = zip(("traceparent", "tracestate"), trace.split("\n"), strict=False)
+    carrier = {name: value for name, value in headers if len(value) <= _MOST_HEADER}
     return TraceContextTextMapPropagator().extract(carrier, Context())
 
 
