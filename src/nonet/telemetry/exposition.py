@@ -46,9 +46,13 @@ class Exposition:
         """The content and its type.
 
         Args:
-            accept: the header of that name: OpenMetrics is asked for in it.
+            accept: the header of that name: OpenMetrics is asked for in it. Of one that makes no
+                sense text comes.
         """
-        encode, content_type = choose_encoder(accept)
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # it compares numbers of versions, whatever stands there
+            encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
 
