@@ -328,16 +328,21 @@ class Nonet:
         return "" if state is Schema.ABSENT and is_made_on_demand else str(state)
 
     def _sql_for_probes(self) -> Reached | None:
-        """Whether SQL answers, if somebody may ask; a file of this machine needs no probe."""
+        """Whether SQL is of use, if somebody may ask; a file of this machine needs no probe."""
         if not self.settings.metrics_port or not self.settings.db_url.get_secret_value():
             return None
 
         from nonet.health import Reached
 
-        async def ping() -> None:
-            await (await self.dead_letters()).ping()
+        async def look() -> None:
+            database = await self._open_database()
+            from nonet.stores.dead_letters import dlq_tasks
+            from nonet.stores.mirror import mirror
+            from nonet.stores.outbox import outbox_tasks
 
-        return Reached("SQL", ping)
+            await database.look_for(dlq_tasks, outbox_tasks, mirror)
+
+        return Reached("SQL", look)
 
     def injector(self) -> Injector:
         """A new injector over `dependency_overrides`; close it when the process ends."""

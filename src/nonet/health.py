@@ -39,6 +39,8 @@ LIVE_SECONDS = 60.0
 # For so long it is at work, says /readyz: it beats each second.
 READY_SECONDS = 5.0
 _BEAT_SECONDS = 1.0
+# Between two beats a loop is silent, but not blocked.
+_SILENT_BEATS = 2
 # Whoever has not sent a request by then, or has not taken the answer, is cut off.
 _REQUEST_SECONDS = 5.0
 _MOST_CONNECTIONS = 32
@@ -111,20 +113,25 @@ class Reached:
     Args:
         name: for people.
         ask: raises if it does not answer.
+        seconds: how long it may take to.
     """
 
-    def __init__(self, name: str, ask: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, name: str, ask: Callable[[], Awaitable[None]], seconds: float = _ASK_SECONDS
+    ) -> None:
         self._name = name
         self._ask = ask
+        self._seconds = seconds
         self.problem = f"{name} has not been asked yet"
 
     async def look(self) -> float:
         """Ask once; returns the seconds until the next time."""
         try:
-            async with asyncio.timeout(_ASK_SECONDS):
+            async with asyncio.timeout(self._seconds):
                 await self._ask()
         except (NonetError, TimeoutError) as error:
-            self.problem = f"{self._name}: {error or 'no answer'}"
+            reason = str(error) or f"no answer within {self._seconds:g} s"
+            self.problem = f"{self._name}: {reason}"
             return _ASK_AGAIN_SECONDS
         self.problem = ""
         return _ASK_EVERY_SECONDS
@@ -237,7 +244,8 @@ class Health:
         reasons = list(self._stuck())
         if silent > self._live_seconds:
             reasons.append(f"the event loop has been blocked for {silent:.0f} s")
-        body = {"live": not reasons, "blocked_seconds": round(silent, 1), "reasons": reasons}
+        blocked = round(silent, 1) if silent > _SILENT_BEATS * _BEAT_SECONDS else 0.0
+        body = {"live": not reasons, "blocked_seconds": blocked, "reasons": reasons}
         return Answer.json(body, is_fine=not reasons)
 
     def _ready(self) -> Answer:

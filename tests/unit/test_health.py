@@ -167,6 +167,16 @@ async def test_a_blocked_loop_is_neither_live_nor_ready(daemon: Daemon) -> None:
         await until(lambda: ask(health, "/readyz")[0] == 200, "it is ready again")
 
 
+async def test_a_loop_between_two_beats_is_not_blocked(health: Health) -> None:
+    """The time since a beat looks like trouble, and is none: it is told from two beats on."""
+    told = set()
+    ends = time.monotonic() + 1.2
+    while time.monotonic() < ends:
+        told.add((await asked(health, "/livez"))[1]["blocked_seconds"])
+        await asyncio.sleep(0.05)
+    assert not [seconds for seconds in told if 0 < seconds <= 2]
+
+
 async def test_other_paths_and_methods(health: Health) -> None:
     """404 says what there is; HEAD has the headers of GET; nothing else is understood."""
     status, body = await asked(health, "/")
@@ -418,3 +428,10 @@ def test_a_port_is_free_if_one_can_listen_there() -> None:
         assert found > port
         assert free_port(HOST, port - 1, {found}) > found
     assert free_port(HOST, 65_535) == 0
+
+
+async def test_what_hangs_is_told_as_such() -> None:
+    """A server that accepts and says nothing leaves no empty reason."""
+    reached = Reached("SQL", asyncio.Event().wait, seconds=0.01)  # type: ignore[arg-type]
+    await reached.look()
+    assert reached.problem == "SQL: no answer within 0.01 s"

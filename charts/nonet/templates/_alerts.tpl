@@ -23,13 +23,13 @@ alerts:
     severity: critical
     summary: No scheduler has seen Redis for a minute, so what is told of queues is old
   - alert: NonetNotReady
-    expr: 'nonet_ready{ {{- $here -}} } == 0'
+    expr: 'nonet_ready{ {{- $here -}} } == 0 unless nonet_draining{ {{- $here -}} } == 1'
     for: 10m
     severity: warning
     summary: {{ "{{ $labels.pod }} has not been ready for ten minutes" | quote }}
   - alert: NonetNoWorkers
     expr: >-
-      max by (size) (sum without (priority) (nonet_stream_depth{ {{- $here -}} })) > 0
+      max by (size) (nonet_desired_workers{ {{- $here -}} }) > 0
       unless on (size) max by (size) (nonet_workers{ {{- $here -}} }) > 0
     for: 5m
     severity: critical

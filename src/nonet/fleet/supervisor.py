@@ -129,8 +129,8 @@ class Supervisor:
         now, reasons = time.monotonic(), []
         ready = sum(item.child.is_registered for item in self._members)
         if self._stop.requested.is_set():
-            reasons.append("it drains")
-        if now - self._heard_at > _SILENT_SECONDS:
+            reasons.append("it drains")  # and asks Redis nothing more
+        elif now - self._heard_at > _SILENT_SECONDS:
             reasons.append(f"Redis has not answered for {now - self._heard_at:.0f} s")
         if ready < self._plan.minimum:
             reasons.append(f"{ready} of at least {self._plan.minimum} workers are registered")
@@ -153,6 +153,7 @@ class Supervisor:
 
     def samples(self) -> Iterator[Sample]:
         """What metrics tell of this fleet; its workers have ports of their own."""
+        yield "nonet_draining", (), float(self._stop.requested.is_set())
         states = Counter(_state(member.child) for member in list(self._members))
         for state in _STATES:
             yield "nonet_fleet_workers", (str(self._plan.size), state), states[state]

@@ -110,7 +110,7 @@ class Scheduler:
         self._beat_at, self._longest_gap = time.monotonic(), 0.0
         self._lag, self._round_trips = Peak(), Histogram(ROUND_TRIPS)
         self._leads_since: datetime | None = None
-        self._heard_at = -_SILENT_SECONDS
+        self._heard_at: float | None = None
         self._pulses: dict[str, _Pulse] = {}
         self._wakes: dict[str, asyncio.Task[None]] = {}
         self._stop = Stop()
@@ -189,8 +189,12 @@ class Scheduler:
     def report(self) -> Report:
         """Whether this process can do its work: stand by, or lead with all hooks done."""
         reasons = []
-        if time.monotonic() - self._heard_at > _SILENT_SECONDS:
-            reasons.append("Redis has not answered for some seconds")
+        # As of the last time that the loop went round: a blocked one hears nobody.
+        silent = self._beat_at - self._heard_at if self._heard_at is not None else 0.0
+        if self._heard_at is None:
+            reasons.append("Redis has not answered yet")
+        elif silent > _SILENT_SECONDS:
+            reasons.append(f"Redis has not answered for {silent:.0f} s")
         elif self.term is not None and (waits_for := self._waits_for(self.term)):
             reasons.append(waits_for)
         if self._parts.sql is not None and self._parts.sql.problem:
@@ -216,6 +220,7 @@ class Scheduler:
         """What metrics tell of this scheduler and of its namespace."""
         configuration, periodic = self._parts.configuration, self._parts.periodic
         version = configuration.current.version if configuration.current else ""
+        yield "nonet_draining", (), float(self._stop.requested.is_set())
         yield "nonet_event_loop_lag_seconds", (), self._lag.largest()
         yield "nonet_redis_round_trip_seconds", (), self._round_trips
         yield "nonet_config_version", (version,), 1
@@ -301,8 +306,8 @@ class Scheduler:
         asked, sent, epoch = time.monotonic(), steady(), self._leadership.epoch.since
         told, leads = json.dumps(self._told()), self._has_led and asked < self._leads_until
         term = await self._leadership.lead(self._owner, ttl, told, has_led=leads)
-        self._heard_at = time.monotonic()
-        self._round_trips.observe(self._heard_at - asked)
+        heard = self._heard_at = time.monotonic()
+        self._round_trips.observe(heard - asked)
         self._has_led = self._has_led if term is None and self._is_new(epoch) else term is not None
         if term != self._term:
             logger.info("leading in term %s" if term else "standing by%s", term or "")

@@ -320,11 +320,6 @@ class DeadLetters:
             found = {Status(status): n for status, n in await connection.execute(query)}
         return {status: found.get(status, 0) for status in Status}
 
-    async def ping(self) -> None:
-        """Return if the database answers."""
-        async with self._database.answering(), self._database.engine.connect() as connection:
-            await connection.execute(sa.select(1))
-
     async def close(self) -> None:
         """Close all connections; do it before the event loop ends."""
         await self._database.close()

@@ -116,6 +116,19 @@ class Database:
         async with self.answering(), self.engine.begin() as connection:
             yield connection
 
+    async def look_for(self, *tables: sa.Table) -> None:
+        """Return if it answers and has these tables with all columns, or makes them when needed.
+
+        Raises:
+            ServerUnreachableError: it does not answer.
+            ConfigurationError: a table or column is missing.
+        """
+        if self.is_missing:
+            return
+        async with self.transaction() as connection:
+            for table in tables:
+                await connection.execute(sa.select(table).limit(0))
+
     def answering(self) -> AbstractAsyncContextManager[None]:
         """`answering` for this database."""
         return answering(self.url, self._answer_seconds)

@@ -50,6 +50,7 @@ METRICS: Mapping[str, Metric] = {
         # Of every daemon.
         _metric("gauge", "nonet_build_info", "version", "Version of Nonet"),
         _metric("gauge", "nonet_ready", "", "Whether /readyz answers 200"),
+        _metric("gauge", "nonet_draining", "", "Whether it ends: it takes nothing more"),
         # Of workers and schedulers.
         _metric(
             "gauge",

@@ -104,6 +104,11 @@ class LoopLag:
         """Let the thread end; it is not waited for."""
         self._stopping.set()
 
+    @property
+    def answered_at(self) -> float:
+        """When the loop went round last (monotonic), to 0.1 s; 0 before it was asked."""
+        return self._answered
+
     def longest(self) -> float:
         """For how many seconds at most the loop did not answer, since this was asked before."""
         silence = time.monotonic() - self._asked if self._is_silent else 0.0

@@ -187,10 +187,14 @@ class Worker:
 
     def report(self) -> Report:
         """Whether this process takes tasks: it does not stop, and all that it needs is there."""
-        now, reasons, live = time.monotonic(), [], self._parts.client.live_config
-        if self._is_stopping:
-            reasons.append(DRAINS)
-        elif self._about.off:
+        reasons, live = [], self._parts.client.live_config
+        # A blocked loop hears nobody.
+        silent = self._lag.answered_at - self._heard_at
+        if silent > _SILENT_SECONDS:
+            reasons.append(f"Redis has not answered for {silent:.0f} s")
+        if self._is_stopping:  # SQL is not asked any more
+            return Report(False, [DRAINS, *reasons], self._told())
+        if self._about.off:
             reasons.append(f"it takes nothing: {self._about.off}")
         elif not self._watchdog.is_registered:
             reasons.append("it is not registered with Redis")
@@ -200,18 +204,19 @@ class Worker:
             reasons.append(f"it cannot apply the configuration: {live.problem}")
         if self._parts.sql is not None and self._parts.sql.problem:
             reasons.append(self._parts.sql.problem)
-        if now - self._heard_at > _SILENT_SECONDS:
-            reasons.append(f"Redis has not answered for {now - self._heard_at:.0f} s")
-        elif self._unsure:
+        if self._unsure and silent <= _SILENT_SECONDS:
             reasons.append("the last fetch failed")
-        details = {
+        return Report(not reasons, reasons, self._told())
+
+    def _told(self) -> dict[str, Any]:
+        """What probes show of this worker, ready or not."""
+        return {
             "worker": self.id,
             "name": self.name,
             "size": self._size,
             "slots": self._concurrency,
             "running": len(self._runner),
         }
-        return Report(not reasons, reasons, details)
 
     def stuck(self) -> Sequence[str]:
         """Why the leases are not kept alive, if they are not."""
@@ -224,6 +229,7 @@ class Worker:
     def samples(self) -> Iterator[Sample]:
         """What metrics tell of this worker."""
         live, size = self._parts.client.live_config, str(self._size)
+        yield "nonet_draining", (), float(self._is_stopping)
         yield "nonet_event_loop_lag_seconds", (), self._lag.recent()
         yield "nonet_config_version", (live.version,), 1
         yield "nonet_config_refused", (), float(bool(live.problem))
@@ -411,6 +417,7 @@ class Worker:
             with suppress(NonetError):  # Redis is away: what runs is told later, or cut off
                 for order in await self._broker.orders(self.id):
                     self._runner.obey(order)
+                self._heard_at = time.monotonic()
 
     async def _drain(self, stop: Stop) -> ExitCode:
         """Let running tasks finish within the grace; cut the others off and hand them back."""
