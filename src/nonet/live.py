@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from nonet.errors import ConfigurationError, NonetError
+from nonet.loop import in_own_thread
 from nonet.outcomes import summarize
 from nonet.overrides import NONE, Overrides
 from nonet.registry import Registry
 from nonet.stores.publication import Publication
+
+if TYPE_CHECKING:
+    from nonet.config import Config
 
 logger = logging.getLogger(__name__)
 
@@ -83,13 +88,12 @@ class LiveConfig:
             return  # if Redis has lost it, the leader will bring it back
         published = await self._publication.read()
         if published is not None and published.version:
-            self._apply(published.version, published.document)
+            config = await in_own_thread(_config_class)
+            self._apply(published.version, config, published.document)
 
-    def _apply(self, version: str, document: str) -> None:
-        from nonet.config import Config
-
+    def _apply(self, version: str, config: type[Config], document: str) -> None:
         try:
-            overrides = Overrides.of(Config.from_document(document))
+            overrides = Overrides.of(config.from_document(document))
             overrides.check(self._registry)
         except ConfigurationError as error:
             self._refuse(version, str(error))
@@ -106,3 +110,10 @@ class LiveConfig:
         self.problem, self._refused = problem, version
         applied = self.version or "that of the classes"
         logger.error("configuration %s not applied, %s stays: %s", version, applied, problem)
+
+
+def _config_class() -> type[Config]:
+    """Called in a thread: its first import would block the event loop for up to half a second."""
+    from nonet.config import Config
+
+    return Config

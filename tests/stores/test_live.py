@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
@@ -237,3 +239,36 @@ async def test_without_redis_a_submission_keeps_what_it_has(registry: Registry) 
         for _ in range(1000):
             await live.refresh()
     await broker.aclose()
+
+
+_FIRST_LOOK = """
+import asyncio, sys, threading
+from nonet import Nonet
+
+class Watcher:
+    def find_spec(self, name, path=None, target=None):
+        if name == "nonet.config.models":
+            print("imported in the thread of the loop:", threading.current_thread() is MAIN)
+
+async def look():
+    async with Nonet.from_settings(redis_url=sys.argv[1], namespace="test") as app:
+        await app.client.live_config.refresh()
+        print("applied", app.client.live_config.version)
+
+MAIN = threading.main_thread()
+sys.meta_path.insert(0, Watcher())
+asyncio.run(look())
+"""
+
+
+async def test_the_first_configuration_blocks_no_loop(
+    publication: Publication, term: str, broker: Broker
+) -> None:
+    """What reads it is imported by then, which takes long, in a thread beside the loop."""
+    version = await publish(publication, term, "common: {}")
+    command = [sys.executable, "-c", _FIRST_LOOK, broker.url]
+    made = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+    assert made.stdout.splitlines() == [
+        "imported in the thread of the loop: False",
+        f"applied {version}",
+    ], made.stderr
