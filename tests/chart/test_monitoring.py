@@ -71,11 +71,18 @@ def test_alerts_are_well_formed(monitored: Rendered) -> None:
             assert not selector or f'namespace="{NAMESPACE}",nonet_release="prod-nonet"' in selector
 
 
-def test_alerts_are_explained(monitored: Rendered) -> None:
-    """Each alert has a section of its own in docs/alerts.md, and each section an alert."""
+def test_alerts_are_explained(charts: Charts, monitored: Rendered) -> None:
+    """Each alert has a section of its own in docs/alerts.md, and each section an alert.
+
+    It leads there if the values say where the page is; nobody is sent to what is no URL.
+    """
     text = (_DOCS / "alerts.md").read_text(encoding="utf-8")
-    anchors = {f"docs/alerts.md#{title.lower()}" for title in re.findall(r"(?m)^## (.+)$", text)}
-    assert {alert["annotations"]["runbook_url"] for alert in _alerts(monitored)} == anchors
+    page = "https://docs.example.org/alerts"
+    anchors = {f"{page}#{title.lower()}" for title in re.findall(r"(?m)^## (.+)$", text)}
+    rules = {**_ON["monitoring"]["rules"], "runbook": page}
+    found = charts.render({**_ON, "monitoring": {**_ON["monitoring"], "rules": rules}})
+    assert {alert["annotations"]["runbook_url"] for alert in _alerts(found)} == anchors
+    assert all(set(alert["annotations"]) == {"summary"} for alert in _alerts(monitored))
 
 
 def test_alerts_wait_for_two_leases_of_the_leader(charts: Charts) -> None:

@@ -203,6 +203,10 @@ def test_the_bundled_redis_may_keep_its_data(charts: Charts) -> None:
             {**_REDIS, "workerDefaults": {"autoscaling": {"type": "keda"}}},
             ["large: size large, 1 to 10 pods by keda"],
         ),
+        (
+            {**_REDIS, "networkPolicy": {"enabled": True}},
+            ["Redis at port 6379, 6380, 26379 and SQL at port 3306, 5432"],
+        ),
     ],
 )
 def test_notes_tell_what_to_do(charts: Charts, values: Object, said: list[str]) -> None:
@@ -214,6 +218,18 @@ def test_notes_tell_what_to_do(charts: Charts, values: Object, said: list[str]) 
 def test_notes_warn_of_nothing_that_is_fine(charts: Charts) -> None:
     """With servers of one's own there is no warning."""
     assert "WARNING" not in charts.ci("standalone").notes
+
+
+def test_files_of_the_configuration_stay_as_they_are(charts: Charts) -> None:
+    """Text comes out as it went in, also if its first line is indented, and mappings as YAML."""
+    files = {
+        "a.yaml": "  common:\n    tasks: {}\n",
+        "b.yaml": "\n# x\nvos: [a]\n",
+        "c.yaml": {"vos": []},
+    }
+    rendered = charts.render({**_REDIS, "config": {"files": files}})
+    data = rendered.named("ConfigMap", "-config")["data"]
+    assert data == {**files, "c.yaml": "vos: []\n"}
 
 
 def test_a_pool_can_be_taken_away(charts: Charts) -> None:
