@@ -47,6 +47,8 @@ _MOST_CONNECTIONS = 32
 # A thread whose connection is cut off ends at once, unless it is stuck elsewhere.
 _GIVE_WAY_SECONDS = 1.0
 _POLL_SECONDS = 0.1
+# How often the same failure is told: whoever asks does so again and again.
+_TELL_SECONDS = 60.0
 # Of something else that a daemon uses: how long it may take to answer, and how often it is asked.
 _ASK_SECONDS = 5.0
 _ASK_EVERY_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 2.0
@@ -181,6 +183,7 @@ class Health:
         self._beat_at = time.monotonic()
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
+        self._told_at: dict[str, float] = {}
         self._beating: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Health:
@@ -237,7 +240,19 @@ class Health:
         if page is None:
             body = json.dumps({"error": f"there are {self._paths}"}).encode() + b"\n"
             return Answer(body, HTTPStatus.NOT_FOUND)
-        return page(accept)
+        try:
+            return page(accept)
+        except Exception:
+            self._tell_failure(path)
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            return Answer(b"failed, see the log\n", status, "text/plain")
+
+    def _tell_failure(self, what: str) -> None:
+        """Log the current exception, unless the last one of the same was logged just now."""
+        now = time.monotonic()
+        if now - self._told_at.get(what, -math.inf) >= _TELL_SECONDS:
+            self._told_at[what] = now
+            logger.exception("%s failed; it is told once a minute", what)
 
     def _live(self) -> Answer:
         silent = time.monotonic() - self._beat_at
@@ -263,7 +278,7 @@ class Health:
         try:
             return self._report()
         except Exception as error:  # a probe must get an answer, whatever state we are in
-            logger.exception("the report for /readyz failed")
+            self._tell_failure("the report for /readyz")
             return Report(ready=False, reasons=[f"no report: {type(error).__name__}"])
 
 
@@ -391,13 +406,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, accept = self.path.partition("?")[0], self.headers.get("Accept", "")
-        try:
-            answer = self.server.answer(path, accept)
-        except Exception:
-            logger.exception("%s failed", path)
-            answer = Answer(
-                b"failed, see the log\n", HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain"
-            )
+        answer = self.server.answer(path, accept)
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.content)))

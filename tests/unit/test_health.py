@@ -359,6 +359,28 @@ async def test_pages_beside_probes(daemon: Daemon) -> None:
         assert (status, wrong["error"]) == (404, "there are /livez, /readyz, /page and /broken")
 
 
+async def test_a_page_that_fails_does_not_flood_the_log(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each page that fails is told of once a minute, however often it is asked for."""
+
+    def broken(_: str) -> Answer:
+        raise KeyError("s3cret")
+
+    async def told() -> list[str]:
+        caplog.clear()
+        for path in ("/a", "/b") * 3:
+            assert (await asyncio.to_thread(ask, health, path))[0] == 500
+        return [record.getMessage().partition(" ")[0] for record in caplog.records]
+
+    async with Health(HOST, 0, daemon.report, pages={"/a": broken, "/b": broken}) as health:
+        with caplog.at_level(logging.ERROR):
+            assert await told() == ["/a", "/b"]
+            assert await told() == []
+            monkeypatch.setattr(module, "_TELL_SECONDS", 0.0)
+            assert len(await told()) == 6
+
+
 async def test_metrics_of_a_daemon_are_its_own(daemon: Daemon) -> None:
     """Two in one process share nothing; what cannot be exported is an error, and no dead daemon."""
     daemon.counts = [("nonet_leases_lost_total", (), 3)]
