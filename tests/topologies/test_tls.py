@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from daemons import Daemon
 from topologies.tls import TlsServer
 
 from nonet.errors import NonetError
@@ -39,7 +41,18 @@ async def test_an_unknown_authority_is_named(server: TlsServer) -> None:
     """Without the file of its authority the server is not trusted, and that is what is said."""
     said = await answer(server.url.replace("ssl_ca_certs", "ssl_ca_path"))
     assert "\n" not in said and str(server.port) in said
-    assert "certificate verify failed" in said
+    assert "certificate verify failed" in said and "check ssl_ca_certs" in said
+
+
+async def test_a_daemon_ends_at_once_where_it_trusts_nobody(
+    server: TlsServer, tmp_path: Path
+) -> None:
+    """Waiting does not mend a certificate: exit code 2, and the parameter to look at."""
+    url = server.url.replace("ssl_ca_certs", "ssl_ca_path")
+    environment = {"NONET_REDIS_URL": url, "NONET_STATE_DIR": str(tmp_path / "state")}
+    with Daemon("task-scheduler", environment=environment, log=tmp_path / "log") as daemon:
+        assert daemon.wait() == 2
+    assert "check ssl_ca_certs" in daemon.log and "Traceback" not in daemon.log
 
 
 async def test_who_has_no_certificate_is_not_let_in(server: TlsServer) -> None:

@@ -83,6 +83,11 @@ def translated(
         )
     if isinstance(error, exceptions.InvalidResponse):
         return ConfigurationError(f"{at} is no Redis server ({text}): check NONET_REDIS_URL")
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return ConfigurationError(
+            f"{at} has a certificate that is not trusted ({text}): check ssl_ca_certs in "
+            "NONET_REDIS_URL, and that the certificate has the name by which it is reached"
+        )
     if not isinstance(error, exceptions.ResponseError):
         problem = "cannot be used now" if code else "does not answer"
         return ServerUnreachableError(f"{at} {problem}: {text}")
