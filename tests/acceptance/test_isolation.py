@@ -322,10 +322,13 @@ async def test_a_thread_that_goes_on_ends_before_its_locks_do(isolated: Site) ->
         assert (await app.status(handle)).state == "cancelled"
 
 
-async def test_poison_costs_one_worker_once(isolated: Site, mariadb_url: str) -> None:
-    """Of 100 small tasks in a worker one kills it: the 99 beside it are done, it is a dead letter,
+@pytest.mark.parametrize(
+    "count", [pytest.param(30, id="scaled"), pytest.param(100, id="full", marks=pytest.mark.soak)]
+)
+async def test_poison_costs_one_worker_once(isolated: Site, mariadb_url: str, count: int) -> None:
+    """Of many small tasks in a worker one kills it: those beside it are done, it is a dead letter,
     and the second worker lives."""
-    count, gate = 100, isolated.gate()
+    gate = isolated.gate()
     await upgrade(mariadb_url)
     first = isolated.worker("--concurrency", str(count), NONET_DB_URL=mariadb_url)
     async with isolated.app(db_url=mariadb_url) as app:

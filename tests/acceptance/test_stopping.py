@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 
 import pytest
@@ -24,8 +23,9 @@ from servers import RedisServer
 from nonet import BaseTask
 
 # The grace of a test that must not wait for it, and of one that must.
-LONG, SHORT = "30", "0.3"
-PROMPT = 6.0
+LONG, SHORT = "600", "0.3"
+# Far from the long grace, also on a busy machine.
+PROMPT = 60.0
 
 
 async def test_drain_lets_running_tasks_finish(site: Site) -> None:
@@ -133,10 +133,8 @@ async def test_nothing_can_hold_the_exit(
         task: BaseTask = kind(gate)
         handle = await app.submit(task)
         await site.started(handle)
-        began = time.monotonic()
         worker.terminate()
         assert worker.wait(PROMPT) == 1
-        assert time.monotonic() - began < PROMPT
         assert (await handle.status()).attempt in (0, 1)
         site.open(gate)
         site.worker()
@@ -163,14 +161,12 @@ async def test_thread_that_was_handed_back_is_told(site: Site) -> None:
 
 async def test_idle_daemons_stop_at_once(site: Site) -> None:
     """An idle worker and a scheduler end within a moment: exit code 0, no name left behind."""
-    worker = site.worker()
+    worker = site.worker("--grace", LONG)
     scheduler = site.scheduler()
     await until(lambda: site.redis.exists(site.key("leader")), "the scheduler leads")
-    began = time.monotonic()
     worker.terminate()
     scheduler.terminate()
-    assert (worker.wait(), scheduler.wait()) == (0, 0)
-    assert time.monotonic() - began < 3
+    assert (worker.wait(PROMPT), scheduler.wait(PROMPT)) == (0, 0)
     assert not site.redis.exists(site.key("leader"))
     assert site.redis.zcard(site.key("workers")) == 0
 
@@ -231,13 +227,11 @@ def test_frozen_redis_cannot_hold_a_scheduler(
     wait_until(lambda: own_site.redis.exists(own_site.key("leader")), "the scheduler leads")
     os.kill(own_server.pid, signal.SIGSTOP)
     try:
-        began = time.monotonic()
         for n in range(signals):
             scheduler.terminate()
             if n == 0:
                 wait_until(lambda: "stop requested" in scheduler.log, "it has heard of it")
-        assert scheduler.wait(2 * PROMPT) == code
-        assert time.monotonic() - began < 2 * PROMPT
+        assert scheduler.wait(PROMPT) == code
     finally:
         os.kill(own_server.pid, signal.SIGCONT)
 
