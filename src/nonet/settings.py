@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
@@ -34,11 +34,13 @@ _TEXTS = {
     "namespace": "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'",
     "on_overflow": "MODULE:FUNCTION, such as mypackage.scaling:start, or empty",
 }
+_SLOTS = re.compile(r"(small|medium|large):([1-9]\d{0,4})")
 # Secrets, which may come in files: NONET_REDIS_URL_FILE …
 _FROM_FILES = ("redis_url", "db_url", "signing_keys")
 # In a URL: that of the user, and those among the parameters, such as sentinel_password.
-_PASSWORDS = re.compile(r"(?:://[^:/?#@]*:|[?&][^=&#]*passw[^=&#]*=)([^/?#@&]+)")
+_PASSWORDS = re.compile(r"://[^:/?#@]*:([^/?#@]+)@|[?&][^=&#]*passw[^=&#]*=([^&#]+)", re.I)
 Names = Annotated[tuple[str, ...], NoDecode]
+Slots = Annotated[Mapping[str, int], NoDecode]
 
 
 def _state_dir() -> Path:
@@ -66,6 +68,8 @@ class Settings(BaseSettings):
         extensions: distributions, first wins, where two define the same task.
         state_dir: where embedded servers, SQLite and the run files of workers are.
         concurrency: tasks at a time in one worker; unset: 100 for small, 1 for the others.
+        slots: of workers by size, ``small:10,large:4``: what a scheduler counts with where no
+            worker is registered; unset: as the last one said, else as `concurrency`.
         child_max_tasks: a reusable child process is replaced after so many attempts; 0: never.
         child_max_rss: one that has more memory than this after an attempt is replaced, in bytes
             or as ``1GiB``; 0: never.
@@ -124,6 +128,7 @@ class Settings(BaseSettings):
     extensions: Names = ()
     state_dir: Path = Field(default_factory=_state_dir)
     concurrency: int | None = Field(default=None, ge=1, le=10_000)
+    slots: Slots = Field(default_factory=dict)
     child_max_tasks: int = Field(default=1000, ge=0, le=10**9)
     child_max_rss: Annotated[int, BeforeValidator(parse_bytes)] = 0
     lease: float = Field(default=45, gt=0)
@@ -160,6 +165,18 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
+
+    @field_validator("slots", mode="before")
+    @classmethod
+    def _by_size(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            value = ",".join(f"{size}:{number}" for size, number in value.items())
+        parts = [part.strip() for part in str(value).split(",")]
+        found = [_SLOTS.fullmatch(part) for part in parts if part]
+        numbers = {match[1]: int(match[2]) for match in found if match}
+        if len(numbers) < len(found):
+            raise ValueError("must be SIZE:NUMBER, each size once, such as small:10,large:4")
+        return numbers
 
     @field_validator("log_format", "log_level", mode="before")
     @classmethod
@@ -227,12 +244,9 @@ class Settings(BaseSettings):
         """Passwords and keys of these settings: what no log line may show."""
         keys = self.signing_keys.get_secret_value().split(",")
         urls = (self.redis_url.get_secret_value(), self.db_url.get_secret_value(), self.config)
-        passwords = [password for url in urls for password in _PASSWORDS.findall(url)]
-        return [
-            *(key.partition(":")[2].strip() for key in keys),
-            *passwords,
-            *map(unquote, passwords),
-        ]
+        passwords = ["".join(found) for url in urls for found in _PASSWORDS.findall(url)]
+        texts = [key.partition(":")[2].strip() for key in keys]
+        return [text for text in (*texts, *passwords, *map(unquote, passwords)) if text]
 
     def sql_url(self) -> str:
         """Where dead letters and durable tasks go: `db_url`, else SQLite under `state_dir`."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+import time
+from pathlib import Path
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from pydantic import SecretBytes, SecretStr
 
 from nonet.secrecy import secret_texts
 from nonet.settings import plain_settings
-from nonet.telemetry.masking import without_secrets
+from nonet.telemetry.masking import fields_without_secrets, without_secrets
 
 AWKWARD = 'pa"ss\\wörd\n'
 
@@ -28,6 +34,17 @@ AWKWARD = 'pa"ss\\wörd\n'
         ),
         ("https://h/x?access_token=abc#top", "https://h/x?access_token=***#top"),
         ("ssh://git@h:22/x and http://h:80/x", "ssh://git@h:22/x and http://h:80/x"),
+        ("http://a:80/x,mail=me@x.org", "http://a:80/x,mail=me@x.org"),
+        ("h at http://[::1]:80 or me@h", "h at http://[::1]:80 or me@h"),
+        ("redis://:12345@h and redis://:123456/7@h", "redis://:***@h and redis://:***@h"),
+        ('redis://:p"w@h is away', "redis://:***@h is away"),
+        ("redis://a:b@h,redis://c:d@i", "redis://a:***@h,redis://c:***@i"),
+        ('{"a":"redis://h:6379","b":"me@h"}', '{"a":"redis://h:6379","b":"me@h"}'),
+        ('{"a":"redis://:pw@h","b":"me@h"}', '{"a":"redis://:***@h","b":"me@h"}'),
+        ("https://ghp_0123456789abcdef@h/r.git", "https://***@h/r.git"),
+        ("https://ghp_0123456789abcdef:x@h/r.git", "https://***:***@h/r.git"),
+        ("?a=1&api_key=k&apikey=k&access_key=k", "?a=1&api_key=***&apikey=***&access_key=***"),
+        ("/f?X-Amz-Signature=ab&sig=c&assigned=d", "/f?X-Amz-Signature=***&sig=***&assigned=d"),
         ("nothing to hide: 3 = 1 + 2", "nothing to hide: 3 = 1 + 2"),
     ],
 )
@@ -43,6 +60,77 @@ def test_a_secret_is_found_as_it_is_and_in_json() -> None:
     assert json.loads(masked) == {"event": "login with ***", "n": 1}
     assert without_secrets(f"{AWKWARD}!", [AWKWARD]) == "***!"
     assert without_secrets("a pad", ["pad"]) == "a pad", "short ones stand in ordinary words"
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "://x:",
+        "://x:1,",
+        "://",
+        "://:a@",
+        "?token",
+        "?token=a",
+        "?",
+        "&a.",
+        "://x:'",
+        "://x:\\",
+        "@",
+    ],
+)
+def test_no_text_takes_long(piece: str) -> None:
+    """A megabyte of what looks like URLs takes no longer than one of anything else: seconds."""
+    began = time.process_time()
+    for text in (piece * (1_000_000 // len(piece)), "://x:" + piece * (1_000_000 // len(piece))):
+        without_secrets(text)
+    assert time.process_time() - began < 5
+
+
+@given(
+    st.text("ab1:/?#,", max_size=20),
+    st.from_regex(r"[a-z]{0,8}", fullmatch=True),
+    st.from_regex(r"[!-~]{0,12}[g-z!$.~_-][!-~]{0,12}", fullmatch=True),
+    st.sampled_from(["h", "h:1/2", "[::1]", "h,i:1"]),
+)
+def test_whatever_the_password_is(before: str, user: str, password: str, host: str) -> None:
+    """From the colon to the last @ nothing is seen of it, and the rest stays."""
+    assume("://" not in password and not re.search(r"""["'][,:}\])]|["']$""", password))
+    assume(not re.match(r"""[0-9]{1,5}([/?#,;&"'<>()\[\]{}\\]|$)""", password))
+    said = f"{before} redis://{user}:{password}@{host} is away"
+    assert without_secrets(said) == f"{before} redis://{user}:***@{host} is away"
+
+
+def test_a_line_is_json_whatever_is_secret() -> None:
+    """Texts are masked at any depth, keys in them too; names stay, and numbers but for secrets."""
+    awkward = ["true", "null", "1234", "0.25", '", "', "event", "level", "\\\\\\\\", "}, {"]
+    fields = {
+        "event": "true, 1234 or event",
+        "level": 4,
+        "all": {"a": [True, None, 12345, 1234, 0.25, math.nan, -math.inf], "event": awkward},
+        "path": Path("/1234"),
+        "huge": 10**400,
+        "pair": {(1, 2): ("x", {1234: b"1234"})},
+        "broken": Broken(),
+    }
+    masked = fields_without_secrets(fields, awkward)
+    assert json.loads(json.dumps(masked, allow_nan=False)) == masked
+    assert masked == {
+        "event": "***, *** or ***",
+        "level": 4,
+        "all": {
+            "a": [True, None, 12345, "***", "***", "nan", "-inf"],
+            "***": ["***"] * len(awkward),
+        },
+        "path": "/***",
+        "huge": 10**400,
+        "pair": {"(1, 2)": ["x", {"***": "b'***'"}]},
+        "broken": "<Broken>",
+    }
+
+
+class Broken:
+    def __str__(self) -> str:
+        raise ValueError("no text")
 
 
 def test_which_arguments_are_secret() -> None:
@@ -77,4 +165,19 @@ def test_secrets_of_the_settings() -> None:
         config="git+https://x:t0ken@h/r.git#main",
         signing_keys=f"new:{key}",
     )
-    assert {"p%40w", "p@w", "other", "dbpw", "t0ken", key} <= set(settings.secrets())
+    assert set(settings.secrets()) == {"p%40w", "p@w", "other", "dbpw", "t0ken", key}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:6379/0",
+        "redis+cluster://h1:6379,h2:6380",
+        "rediss+sentinel://h1:26379,h2:26379/svc/0?ssl_check_hostname=true",
+        "redis://me@h:6379/0?client_name=a",
+        "unix:///run/redis.sock?db=1",
+    ],
+)
+def test_a_url_without_a_password_has_none(url: str) -> None:
+    """No port, host or parameter is taken for one; nothing is masked everywhere for it."""
+    assert plain_settings(redis_url=url, db_url="").secrets() == []

@@ -20,7 +20,7 @@ from structlog.processors import StackInfoRenderer, format_exc_info
 from structlog.stdlib import ExtraAdder, PositionalArgumentsFormatter, ProcessorFormatter
 
 from nonet.execution import current_subject
-from nonet.telemetry.masking import without_secrets
+from nonet.telemetry.masking import fields_without_secrets, text_of
 from nonet.telemetry.tracing import current_ids
 
 Format = Literal["auto", "console", "json"]
@@ -54,9 +54,10 @@ def set_up_logs(format: Format, level: int) -> None:
             foreign_pre_chain=[ExtraAdder()],
             processors=[
                 structlog.contextvars.merge_contextvars,
-                _add_subject,
                 StackInfoRenderer(),
                 format_exc_info,  # text, and never values of variables
+                _mask,
+                _add_subject,
                 _as_json if is_json else _as_text,
             ],
         )
@@ -128,6 +129,14 @@ class _Lines(logging.Handler):
 # ---- processors of structlog ---------------------------------------------------------------------
 
 
+def _mask(_logger: Any, _method: str, fields: _Fields) -> _Fields:
+    """Mask what somebody said, before it is rendered: a secret may look like a part of JSON."""
+    own = {name: fields.pop(name) for name in ("_record", "_from_structlog")}
+    subject = current_subject()
+    secrets = subject.secrets if subject is not None else ()
+    return {**fields_without_secrets(fields, secrets), **own}
+
+
 def _add_subject(_logger: Any, _method: str, fields: _Fields) -> _Fields:
     """Add which attempt, and which span, the line is about."""
     subject = current_subject()
@@ -144,28 +153,23 @@ def _as_json(_logger: Any, _method: str, fields: _Fields) -> str:
         "timestamp": _utc(record.created),
         "level": record.levelname.lower(),
         "logger": record.name,
-        "event": _text(fields.pop("event", "")),
+        "event": text_of(fields.pop("event", "")),
         **_about_process,
         **fields,
     }
-    return _masked(json.dumps(line, ensure_ascii=False, skipkeys=True, default=_text))
+    return json.dumps(line, ensure_ascii=False)
 
 
 def _as_text(_logger: Any, _method: str, fields: _Fields) -> str:
-    record, event = fields.pop("_record"), _text(fields.pop("event", ""))
+    record, event = fields.pop("_record"), text_of(fields.pop("event", ""))
     del fields["_from_structlog"]
     below = [fields.pop(name) for name in ("stack", "exception") if name in fields]
     if str(fields.get("task_id")) in event:  # the line says itself what it is about
         for name in ("task_id", "task", "attempt"):
             fields.pop(name, None)
-    named = "".join(f" {name}={_text(value)}" for name, value in fields.items())
+    named = "".join(f" {name}={text_of(value)}" for name, value in fields.items())
     head = f"{_local(record.created)} {record.levelname} {record.name}: {event}{named}"
-    return _masked("\n".join([head, *map(_text, below)]))
-
-
-def _masked(line: str) -> str:
-    subject = current_subject()
-    return without_secrets(line, subject.secrets if subject is not None else ())
+    return "\n".join([head, *map(text_of, below)])
 
 
 def _utc(seconds: float) -> str:
@@ -175,11 +179,3 @@ def _utc(seconds: float) -> str:
 def _local(seconds: float) -> str:
     moment = datetime.fromtimestamp(seconds)
     return f"{moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03}"
-
-
-def _text(value: Any) -> str:
-    """`value` as text, whatever its own code does."""
-    try:
-        return str(value)
-    except Exception:
-        return f"<{type(value).__name__}>"
