@@ -26,6 +26,8 @@ PRE_STOP = ("task-worker", "--drain")
 # What a kubelet leaves between SIGTERM and SIGKILL when the hook has used up the grace period.
 _LEAST_SECONDS = 2.0
 _numbers = itertools.count(1)
+CUT_OFF = -signal.SIGKILL
+"""How a hook ends whose container ends a moment earlier: process 1 takes all others along."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,15 @@ class Deletion:
     """How a pod ended.
 
     Attributes:
-        hook: exit code of the preStop hook; None: it was still running when the period was over.
+        hook: exit code of the preStop hook, or `CUT_OFF`; None: it was still running when the
+            period was over.
+        code: that of the worker.
         killed: whether SIGKILL was needed.
         seconds: how long all of it took.
     """
 
     hook: int | None
+    code: int
     killed: bool
     seconds: float
 
@@ -83,19 +88,17 @@ class Pod:
         hook = self._hook()
         with suppress(subprocess.TimeoutExpired):
             hook.wait(self._period)
-        code = hook.poll()
+        hook_code = hook.poll()
         self._signal(signal.SIGTERM)
         left = max(_LEAST_SECONDS, self._period - (time.monotonic() - began))
         try:
-            self.daemon.wait(left)
-            killed = False
+            code, killed = self.daemon.wait(left), False
         except subprocess.TimeoutExpired:
-            killed = True
             self._signal(signal.SIGKILL)
-            self.daemon.wait()
+            code, killed = self.daemon.wait(), True
         hook.kill()
         hook.wait()
-        return Deletion(code, killed, time.monotonic() - began)
+        return Deletion(hook_code, code, killed, time.monotonic() - began)
 
     def _hook(self) -> subprocess.Popen[bytes]:
         command = [_script(PRE_STOP[0]), *PRE_STOP[1:]]
