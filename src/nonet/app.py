@@ -468,6 +468,7 @@ class Nonet:
                     overflow_hooks(settings.on_overflow, prefixes),
                     {size: slots_of(size, settings) for size in Size},
                     settings.overflow_cooldown,
+                    told_slots=settings.slots,
                 ).tick,
                 "old dead letters": Retention(self.dead_letters, settings.dlq_retention).tick,
             },

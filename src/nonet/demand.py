@@ -41,12 +41,14 @@ class Demand:
             very many are queued.
         running: deliveries in the hands of workers, dead ones too: they run again.
         workers: those that are registered.
+        known_slots: of one worker, as those said who were there last; 0: nobody was.
     """
 
     size: str
     runnable: int
     running: int
     workers: tuple[LiveWorker, ...] = ()
+    known_slots: int = 0
 
     @property
     def live(self) -> int:

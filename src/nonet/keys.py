@@ -71,6 +71,7 @@ this table.
                                     workers go with them, the others have a TTL
     orders:WORKER           SET     running tasks that the worker is to cancel; with a TTL
     desired                 HASH    size → how many workers it wants, by the leader; with a TTL
+    slots                   HASH    size → slots of one worker, as the last ones said
     workers                 ZSET    worker incarnation → end of its registration
     w:WORKER                HASH    what the worker says of itself: info (JSON), beat (µs), off (why
                                     it takes nothing), knows: which names:… it has
@@ -103,7 +104,7 @@ GROUP = "workers"
 STRUCTURE = (
     *("tasks:*", "woken:*", "fence", "epoch", "mend", "term", "leader", "promoted", "periodic*"),
     *("startup", "quarantine*", "workers", "idle:*", "groups", "watch", "config", "limits*"),
-    *("paus*", "counters", "events", "clock*", "active", "ceilings", "capped"),
+    *("paus*", "counters", "events", "clock*", "active", "ceilings", "capped", "slots"),
 )
 
 # Every kind of the event stream, and what it tells of.

@@ -510,9 +510,9 @@ async def test_the_leader_says_how_many_workers_are_wanted(site: Site) -> None:
         worker.terminate()
         assert worker.wait() == 0
         # Scaled to none, a size is counted as its last workers were.
-        closed = site.gate()
-        await submit_all(app, [Gated(closed) for _ in range(30)])
+        left = await submit_all(app, [Gated(gate) for _ in range(30)])
         await until(lambda: published(site)["small"] == "3", "30 tasks want three workers of ten")
+        await app.cancel(left)
 
 
 async def test_workers_that_nobody_has_seen_yet(site: Site) -> None:
@@ -520,9 +520,9 @@ async def test_workers_that_nobody_has_seen_yet(site: Site) -> None:
     site.settings["NONET_SLOTS"] = "small:5, large:2"
     site.scheduler()
     async with site.app() as app:
-        gate = site.gate()
-        await submit_all(app, [Gated(gate) for _ in range(20)])
+        left = await submit_all(app, [Gated(site.gate()) for _ in range(20)])
         await until(lambda: published(site).get("small") == "4", "20 tasks want four of five")
+        await app.cancel(left)
 
 
 @pytest.mark.parametrize("hook", ["note", "note_later"])

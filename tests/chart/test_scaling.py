@@ -66,6 +66,16 @@ def test_keda_can_look_at_streams_instead(charts: Charts) -> None:
     assert trigger["metadata"]["addressFromEnv"] in environment(pod["spec"]["containers"][0])
 
 
+def test_schedulers_know_the_slots_of_pools_without_pods(charts: Charts) -> None:
+    """Scaled to none a pool keeps its concurrency; of two pools of a size the lower one holds."""
+    pools = {"small": {"concurrency": 30}, "gpu": {"size": "medium", "concurrency": 1}}
+    pools["large"] = {"enabled": False}
+    rendered = charts.render({"redis": {"url": "redis://redis:6379/0"}, "workers": pools})
+    scheduler = rendered.named("Deployment", "-scheduler")["spec"]["template"]["spec"]
+    (container,) = scheduler["containers"]
+    assert environment(container)["NONET_SLOTS"] == "medium:1,small:30"
+
+
 def test_an_hpa_reads_the_same_number(charts: Charts) -> None:
     """A HorizontalPodAutoscaler wants one pod for each desired worker, or what the values say."""
     rendered = charts.ci("hpa")

@@ -162,6 +162,20 @@ async def test_only_the_leader_publishes(broker: Broker, demands: Demands) -> No
     assert await broker.client.hget("{test}:counters", "overflow:failed") == b"2"
 
 
+async def test_slots_outlive_the_workers(broker: Broker, demands: Demands) -> None:
+    """What one worker takes is known without a worker; what somebody else wrote there is not."""
+    term = await Leadership(broker, "test").lead("me", 30, "{}")
+    assert term is not None
+    assert await demands.publish(term, {"small": 1}, {"small": 7, "large": 2})
+    assert await demands.publish(term, {"small": 1}, {"large": 3})
+    assert [item.known_slots for item in await demands.look_at_all()] == [7, 0, 3]
+    await broker.client.hset("{test}:slots", "small", "many")
+    assert (await demands.look("small")).known_slots == 0
+    await broker.client.set("{test}:slots", "7")
+    assert (await demands.look("large")).known_slots == 0
+    await broker.client.delete("{test}:slots")
+
+
 async def test_an_idle_worker_that_retires_is_not_woken(broker: Broker, demands: Demands) -> None:
     """It leaves the stack: what is submitted then wakes the next one."""
     await register(broker)

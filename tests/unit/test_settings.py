@@ -44,6 +44,14 @@ def test_options_win_over_the_environment_and_that_over_a_file(
     assert (found.grace, found.lease, found.dedup_ttl) == (3, 63, 62)
 
 
+def test_slots_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As text of the environment, or as a mapping of sizes; none is none."""
+    assert load_settings().slots == {}
+    monkeypatch.setenv("NONET_SLOTS", " small:10, large:4,")
+    assert load_settings().slots == {"small": 10, "large": 4}
+    assert load_settings(slots={"medium": 2}).slots == {"medium": 2}
+
+
 def test_signing_keys_come_from_a_file_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The first one signs; what is wrong with them is said without showing them."""
     secret = "c2VjcmV0" * 6
@@ -150,6 +158,11 @@ def test_a_misspelt_option_is_refused() -> None:
         ({"namespace": "a b"}, "NONET_NAMESPACE: must be 1 to 64 characters of "),
         ({"namespace": "{a}"}, "NONET_NAMESPACE: "),
         ({"namespace": ""}, "NONET_NAMESPACE: "),
+        ({"slots": "small"}, "NONET_SLOTS: must be SIZE:NUMBER, each size once, such as small:10"),
+        ({"slots": "huge:1"}, "NONET_SLOTS: must be SIZE:NUMBER"),
+        ({"slots": "small:0"}, "NONET_SLOTS: must be SIZE:NUMBER"),
+        ({"slots": "small:1,small:2"}, "NONET_SLOTS: must be SIZE:NUMBER"),
+        ({"slots": {"small": -1}}, "NONET_SLOTS: must be SIZE:NUMBER"),
         ({"concurrency": 0}, "NONET_CONCURRENCY: must be a whole number from 1 to 10000$"),
         ({"lease": 0}, "NONET_LEASE: "),
         ({"lease": "long"}, "NONET_LEASE: must be a number above 0"),

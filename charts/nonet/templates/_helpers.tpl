@@ -200,6 +200,22 @@ readinessProbe:
   {{- toYaml .Values.probes.readiness | nindent 2 }}
 {{- end -}}
 
+{{/*
+Tasks at a time in a worker, by size: what schedulers count with while no pod of it runs. Of several pools of a
+size the fewest.
+*/}}
+{{- define "nonet.slots" -}}
+{{- $slots := dict -}}
+{{- range include "nonet.pools" . | fromJson -}}
+{{- $_ := set $slots .size (min (int .concurrency) (get $slots .size | default .concurrency | int)) -}}
+{{- end -}}
+{{- $texts := list -}}
+{{- range $size, $number := $slots -}}
+{{- $texts = append $texts (printf "%s:%d" $size (int $number)) -}}
+{{- end -}}
+{{- join "," $texts -}}
+{{- end -}}
+
 {{/* Where a pod runs. Takes component (its values), affinity (if it has none of its own) and labels. */}}
 {{- define "nonet.placement" -}}
 {{- with .component.nodeSelector }}

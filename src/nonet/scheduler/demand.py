@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import MappingProxyType
 
 from nonet.demand import Demand, Need, desired
 from nonet.errors import NonetError
@@ -33,7 +34,8 @@ class DemandLoop:
 
     Args:
         hooks: by name, see `nonet.overflow`.
-        default_slots: of one worker of each size, where none is there to ask.
+        default_slots: of one worker of each size, where none is there to ask, and none was.
+        told_slots: the same for some sizes, whatever the last ones had.
         cooldown: after so many seconds the hooks are called again, if workers still are missing.
         hook_seconds: how long a hook may take.
     """
@@ -46,12 +48,14 @@ class DemandLoop:
         default_slots: Mapping[str, int],
         cooldown: float,
         *,
+        told_slots: Mapping[str, int] = MappingProxyType({}),
         hook_seconds: float = _HOOK_SECONDS,
     ) -> None:
         self._demands = demands
         self._events = events
         self._hooks = hooks
         self._default_slots = default_slots
+        self._told_slots = told_slots
         self._hook_seconds = hook_seconds
         self._needs = {size: Need(_PATIENCE_SECONDS, cooldown) for size in default_slots}
         self._calls: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -64,14 +68,22 @@ class DemandLoop:
             DeposedError: somebody else leads.
         """
         found = await self._demands().look_at_all()
-        wanted = {item.size: desired(item, self._default_slots[item.size]) for item in found}
+        wanted = {item.size: desired(item, self._slots(item)) for item in found}
+        slots = {item.size: round(item.slots(0)) for item in found}  # 0: nobody says so
+        known = {item.size: item.known_slots for item in found}
+        news = {size: number for size, number in slots.items() if number not in (0, known[size])}
         failed = self._failed
-        if not await self._demands().publish(term, wanted, failed):
+        if not await self._demands().publish(term, wanted, news, failed):
             raise DeposedError
         self._failed -= failed
         for item in found:
             self._call_for(item, wanted[item.size])
         return _LOOK_SECONDS
+
+    def _slots(self, demand: Demand) -> int:
+        """Of one worker, if none is there to ask."""
+        told = self._told_slots.get(demand.size, 0)
+        return told or demand.known_slots or self._default_slots[demand.size]
 
     def _call_for(self, demand: Demand, wanted: int) -> None:
         missing = wanted - demand.live

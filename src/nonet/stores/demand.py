@@ -35,24 +35,34 @@ class Demands:
     async def look(self, size: str) -> Demand:
         """What one size has to do now, and who is there to do it."""
         answer = await self._scripts.run("demand", size, self._lock_ttl_ms, _LOOKS)
-        runnable, running, *rows = answer
-        return Demand(size, int(runnable), int(running), tuple(_worker(*row) for row in rows))
+        runnable, running, known, *rows = answer
+        workers = tuple(_worker(*row) for row in rows)
+        slots = int(known) if known.isdigit() else 0
+        return Demand(size, int(runnable), int(running), workers, slots)
 
     async def look_at_all(self) -> list[Demand]:
         """The same for each size."""
         return [await self.look(size) for size in SIZES]
 
-    async def publish(self, term: str, desired: Mapping[str, int], failed: int = 0) -> bool:
+    async def publish(
+        self,
+        term: str,
+        desired: Mapping[str, int],
+        slots: Mapping[str, int] | None = None,
+        failed: int = 0,
+    ) -> bool:
         """Say how many workers each size wants.
 
         Args:
+            slots: of one worker, by size, where that is to be known when no worker is left.
             failed: calls of overflow hooks that failed since the last time.
 
         Returns:
             False if another term leads; then nothing has changed.
         """
-        fields = [part for item in desired.items() for part in item]
-        answer = await self._scripts.run("publish_demand", term, _PUBLISHED_MS, failed, *fields)
+        pairs = (*desired.items(), *(slots or {}).items())
+        numbers = (_PUBLISHED_MS, failed, len(desired), *(part for pair in pairs for part in pair))
+        answer = await self._scripts.run("publish_demand", term, *numbers)
         return bool(answer == 1)
 
     async def published(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 -- removed.
 -- KEYS  prefix
 -- ARGV  size, lock ttl ms, how many queued tasks to look at
--- returns {runnable, in the hands of workers, n × (worker, deliveries that it holds, what it says of itself,
+-- returns {runnable, in the hands of workers, slots of one worker as remembered or '', n × (worker, deliveries that it holds, what it says of itself,
 --       why it takes nothing or '')}
 -- @include base wake unread record limits locks pauses queues refusal
 local size, lock_ttl, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -110,7 +110,8 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   end
 end
 
-local answer = {runnable, running}
+local known = redis.pcall('HGET', P .. 'slots', size)
+local answer = {runnable, running, type(known) == 'string' and known or ''}
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')) do
   if string.match(worker, '^%a+') == size then
     local said = redis.call('HMGET', P .. 'w:' .. worker, 'info', 'off')

@@ -270,7 +270,7 @@ local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'strin
   periodic = {'hash', nothing}, startup = {'hash', tell_hooks}, quarantine = {false, nothing},
   config = {'hash', nothing}, limits = {false, nothing}, paused = {'hash', tell_pauses},
   probe = {false, nothing}, u = {'string', tell_unique}, active = {'hash', nothing},
-  ceilings = {'hash', nothing}, capped = {'string', nothing}, watched = {'string', nothing}, ends = {'hash', tell_lasting},
+  ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, watched = {'string', nothing}, ends = {'hash', tell_lasting},
   names = {'hash', tell_lasting}, desired = {'hash', tell_lasting}, mark = {'string', tell_lasting}}
 -- Of some the second word counts, too, or the whole name.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', tell_holder},

@@ -1,14 +1,19 @@
 #!lua flags=allow-oom
--- publish_demand: say how many workers each size wants, for autoscalers.
+-- publish_demand: say how many workers each size wants, for autoscalers; remember the slots of one.
 -- KEYS  prefix
--- ARGV  term, ttl ms, how many calls of overflow hooks have failed since the last time, n × (size, workers)
+-- ARGV  term, ttl ms, how many calls of overflow hooks have failed since the last time, n, n × (size,
+--       workers), m × (size, slots of one)
 -- returns 1, or 0 if another term leads
 -- @include base
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
 if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
   return 0
 end
-redis.call('HSET', P .. 'desired', unpack(ARGV, 4))
+local slots = 5 + 2 * ARGV[4]
+redis.call('HSET', P .. 'desired', unpack(ARGV, 5, slots - 1))
+if slots < #ARGV then
+  redis.call('HSET', P .. 'slots', unpack(ARGV, slots))
+end
 redis.call('PEXPIRE', P .. 'desired', ARGV[2])
 if ARGV[3] ~= '0' then
   redis.call('HINCRBY', P .. 'counters', 'overflow:failed', ARGV[3])
