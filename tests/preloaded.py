@@ -29,6 +29,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO
 
 _TESTS = str(Path(__file__).parent)
@@ -125,6 +126,36 @@ class Preloaded:
     def kill(self) -> None:
         """Kill it, unless it has ended."""
         self.send_signal(signal.SIGKILL)
+
+
+def run(
+    script: str, *arguments: str, variables: Mapping[str, str], cwd: Path, seconds: float = 180
+) -> subprocess.CompletedProcess[str]:
+    """A console script of Nonet, or of Python's, to its end.
+
+    Args:
+        variables: beside those of this process, but for ``NONET_…``.
+        seconds: how long it may take.
+    """
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("NONET_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment = {**kept, "PYTHONPATH": _TESTS, **variables}
+    command = [str(Path(sys.executable).parent / script), *arguments]
+    with TemporaryFile() as out, TemporaryFile() as err:
+        process: Preloaded | subprocess.Popen[bytes]
+        if may_be_preloaded(script, variables):
+            process = Preloaded(command, environment=environment, cwd=cwd, stdout=out, stderr=err)
+        else:
+            nothing = subprocess.DEVNULL
+            process = subprocess.Popen(
+                command, cwd=cwd, env=environment, stdin=nothing, stdout=out, stderr=err
+            )
+        try:
+            code = process.wait(seconds)
+        finally:
+            process.kill()
+        texts = [file.seek(0) or file.read().decode() for file in (out, err)]
+    return subprocess.CompletedProcess(command, code, *texts)
 
 
 class _Server:

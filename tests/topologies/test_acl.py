@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import preloaded
 import pytest
 import redis
-from servers import RedisServer
 from topologies.acl import AclServer, users
 
 import nonet.stores
@@ -122,18 +120,16 @@ def test_a_monitor_sees_all_and_changes_nothing(server: AclServer, tmp_path: Pat
         assert {key: client.dump(key) for key in client.scan_iter()} == before
 
 
-@pytest.mark.parametrize("user", ["nonet-client", "nonet-monitor"])
-def test_doctor_takes_what_it_may_not_see_for_no_fault(
-    server: AclServer, tmp_path: Path, user: str
-) -> None:
+def test_doctor_takes_what_it_may_not_see_for_no_fault(server: AclServer, tmp_path: Path) -> None:
     """To another user than the operator it says so, and no more: nobody is told to delete keys."""
     submitted = run(server, tmp_path, "nonet-client", "submit", "probe_tasks:Quick")
     assert submitted.returncode == 0, submitted.stderr
-    answer = run(server, tmp_path, user, "doctor", "--wait", "0", "--json")
-    report = json.loads(answer.stdout)
-    (problem,) = report["problems"]
-    assert (answer.returncode, problem["what"], report["hints"]) == (1, "permissions", [])
-    assert "nothing was looked at" in problem["problem"] and "operator" in problem["hint"]
+    for user in ("nonet-client", "nonet-monitor"):
+        answer = run(server, tmp_path, user, "doctor", "--wait", "0", "--json")
+        report = json.loads(answer.stdout)
+        (problem,) = report["problems"]
+        assert (answer.returncode, problem["what"], report["hints"]) == (1, "permissions", [])
+        assert "nothing was looked at" in problem["problem"] and "operator" in problem["hint"]
     answer = run(server, tmp_path, "nonet-operator", "doctor", "--wait", "0")
     assert answer.returncode == 0, answer.stdout
 
@@ -169,19 +165,13 @@ def test_a_daemon_that_lacks_a_permission_names_it(
 
 
 def run(
-    server: RedisServer, home: Path, user: str, *args: str, program: str = "task-run"
+    server: AclServer, home: Path, user: str, *args: str, program: str = "task-run"
 ) -> subprocess.CompletedProcess[str]:
     """A command as one of the users."""
-    assert isinstance(server, AclServer)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("NONET_")}
-    environment |= {
+    variables = {
         "NONET_REDIS_URL": server.url_of(user),
         "NONET_NAMESPACE": NAMESPACE,
         "NONET_TASKS": "acceptance.probe_tasks",
         "NONET_STATE_DIR": str(home / "state"),
-        "PYTHONPATH": str(Path(__file__).parents[1]),
     }
-    command = Path(sys.executable).parent / program
-    return subprocess.run(
-        [str(command), *args], env=environment, cwd=home, capture_output=True, text=True, timeout=60
-    )
+    return preloaded.run(program, *args, variables=variables, cwd=home)

@@ -59,21 +59,16 @@ async def test_no_script_is_begun_while_the_slot_moves(cluster: Cluster, broker:
     await broker.aclose()
     move = cluster.begin_move()
     try:
-        for _ in range(3):
-            before = contents(move.source), contents(move.target)
-            for name in SCRIPTS:
-                with (
-                    move.source.client() as client,
-                    pytest.raises(exceptions.AskError, match=str(move.target.port)),
-                ):
-                    client.eval(script(name)[0], 1, PREFIX)
-                with (
-                    move.target.client() as client,
-                    pytest.raises(exceptions.MovedError, match=str(move.source.port)),
-                ):
-                    client.eval(script(name)[0], 1, PREFIX)
-            assert (contents(move.source), contents(move.target)) == before
-            move.keys(8)
+        with move.source.client() as old, move.target.client() as new:
+            for _ in range(3):
+                before = contents(move.source), contents(move.target)
+                for name in SCRIPTS:
+                    with pytest.raises(exceptions.AskError, match=str(move.target.port)):
+                        old.eval(script(name)[0], 1, PREFIX)
+                    with pytest.raises(exceptions.MovedError, match=str(move.source.port)):
+                        new.eval(script(name)[0], 1, PREFIX)
+                assert (contents(move.source), contents(move.target)) == before
+                move.keys(8)
     finally:
         sum(move.batches(100))
         move.end()
@@ -128,13 +123,13 @@ async def test_who_is_blocked_is_sent_on(cluster: Cluster) -> None:
     with source.client() as client, source.client() as looker:
 
         def pop() -> None:
-            client.blpop([f"{PREFIX}wake:somebody"], timeout=60)
+            client.blpop([f"{PREFIX}wake:somebody"], timeout=300)
 
         popping = asyncio.create_task(asyncio.to_thread(pop))
         await until(lambda: looker.info("clients")["blocked_clients"], "it is blocked")
         cluster.begin_move().end()
         with pytest.raises(exceptions.MovedError):
-            await asyncio.wait_for(popping, 10)
+            await asyncio.wait_for(popping, 30)
 
 
 async def test_a_slot_that_moves_at_once_stops_nobody() -> None:
