@@ -132,17 +132,16 @@ async def test_who_is_blocked_is_sent_on(cluster: Cluster) -> None:
             await asyncio.wait_for(popping, 30)
 
 
-async def test_a_slot_that_moves_at_once_stops_nobody() -> None:
+@pytest.mark.parametrize("cluster", [ValkeyServer], ids=["Valkey"], indirect=True)
+async def test_a_slot_that_moves_at_once_stops_nobody(cluster: Cluster, broker: Broker) -> None:
     """Valkey moves it as a whole: what is called meanwhile is answered by one of the nodes."""
-    with Cluster(NAMESPACE, make=ValkeyServer) as cluster:
-        broker = Broker(cluster.url, NAMESPACE, lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
-        moving = asyncio.create_task(asyncio.to_thread(cluster.move_at_once))
-        count = 0
-        while not moving.done():
-            await submit(broker, f"task-{count}")
-            count += 1
-        home = await moving
-        assert cluster.home is home
-        with home.client() as client:
-            assert client.xlen(f"{PREFIX}tasks:normal:small") == count > 0
-        await broker.aclose()
+    moving = asyncio.create_task(asyncio.to_thread(cluster.move_at_once))
+    count = 0
+    while not moving.done():
+        await submit(broker, f"task-{count}")
+        count += 1
+    home = await moving
+    assert cluster.home is home
+    with home.client() as client:
+        assert client.xlen(f"{PREFIX}tasks:normal:small") == count > 0
+    await broker.aclose()
