@@ -14,10 +14,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Set
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
+from contextlib import asynccontextmanager, contextmanager
 from enum import IntEnum
-from typing import Any
+from typing import Any, NoReturn
 
 from nonet.errors import NonetError, ServerUnreachableError
 
@@ -54,6 +54,28 @@ def who() -> str:
     return f"{user}@{socket.getfqdn()} {os.getpid()}"
 
 
+_told_of_end: list[Callable[[int], None]] = []
+
+
+@contextmanager
+def told_of_end(tell: Callable[[int], None]) -> Iterator[None]:
+    """While the block runs, `tell` is called with the exit code if `end_without_loop` is."""
+    _told_of_end.append(tell)
+    try:
+        yield
+    finally:
+        _told_of_end.remove(tell)
+
+
+def end_without_loop(code: ExitCode) -> NoReturn:
+    """End this process at once; called by a thread when the event loop is blocked."""
+    try:
+        for tell in _told_of_end.copy():
+            tell(code)
+    finally:
+        os._exit(code)
+
+
 class _Ears:
     """Hears signals in a thread, whatever the main thread does, and ends this process if its
     event loop does not.
@@ -87,13 +109,14 @@ class _Ears:
             left = None if ends_at == math.inf else max(0.0, ends_at - time.monotonic())
             if not select.select([self._pipe], [], [], left)[0]:
                 logger.critical("the event loop is blocked: ended without handing tasks back")
-                os._exit(code)
+                end_without_loop(code)
             numbers = os.read(self._pipe, 64)
             if not numbers:
                 return
             for number in numbers:
                 if (told := self._heard(number)) is not None:
-                    ends_at, code = min(ends_at, time.monotonic() + told[0]), told[1]
+                    # A drain that is asked for once more makes a second signal no first one.
+                    ends_at, code = min(ends_at, time.monotonic() + told[0]), max(code, told[1])
 
 
 def _deafen() -> None:

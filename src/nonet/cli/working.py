@@ -34,6 +34,7 @@ from nonet.service import (
     reached,
     spare_collector,
     stop_on_signals,
+    told_of_end,
 )
 from nonet.settings import Settings, load_settings
 from nonet.stores.inspection import Inspection
@@ -49,7 +50,7 @@ _IDLE_EXIT_SECONDS = 60.0
 _ENDS: dict[int | None, str] = {
     None: "gone without an exit code: killed?",
     ExitCode.OK: "drained",
-    ExitCode.FAILED: "cut off by the grace",
+    ExitCode.FAILED: "cut off by the grace, or blocked by a task: see its log",
     ExitCode.SECOND_SIGNAL: "ended at once by a second signal",
 }
 
@@ -125,6 +126,7 @@ def _announced(
         announced = None
         try:
             announced = stack.enter_context(runfiles.announced(_directory(settings), about))
+            stack.enter_context(told_of_end(announced.ended))
         except OSError as error:
             logger.warning("no run file, so --drain will not find this worker: %s", error)
         yield announced

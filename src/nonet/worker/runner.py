@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from nonet.message import Usage
 from nonet.outcomes import Cancelled, Failed, Lost, Outcome
 from nonet.overrides import Effective
 from nonet.registry import Registry, TaskClass
-from nonet.service import ExitCode
+from nonet.service import ExitCode, end_without_loop
 from nonet.settings import Settings
 from nonet.stores.broker import Broker, Order
 from nonet.stores.deliveries import Delivery
@@ -369,7 +368,7 @@ class Runner:
                 *(culprit, place),
             )
             self._sign_off()
-            os._exit(ExitCode.FAILED)
+            end_without_loop(ExitCode.FAILED)
 
     def _executed_here(self, id: str) -> Attempt | None:
         """The attempt whose task's own code may be in the event loop."""
