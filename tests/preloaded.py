@@ -34,8 +34,12 @@ from typing import IO
 
 _TESTS = str(Path(__file__).parent)
 _SCRIPTS = ("task-run", "task-scheduler", "task-worker")
-# Read by Nonet and the tasks of the tests, which each fork imports; others may be for libraries.
-_HARMLESS = ("NONET_", "PROBE_")
+# Read by Nonet and the tasks of the tests, which each fork imports, and by OpenTelemetry when it is
+# set up; others may be read by a library when it is imported.
+_HARMLESS = (
+    *("NONET_", "PROBE_", "KUBERNETES_"),
+    *("OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_", "OTEL_SERVICE_"),
+)
 _LIBRARIES = """
 asyncio concurrent.futures.thread ctypes email.message getpass http.server sqlite3 ssl zoneinfo
 alembic.command aiosqlite croniter dateutil.rrule hiredis msgspec opentelemetry.trace

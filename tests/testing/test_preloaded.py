@@ -59,7 +59,10 @@ def test_a_killed_fork_says_by_what(tmp_path: Path, redis_url: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "forks"),
-    [("NONET_LEASE", True), ("PROBE_GATE", True), ("LD_PRELOAD", False), ("OTEL_SDK", False)],
+    [
+        *(("NONET_LEASE", True), ("PROBE_GATE", True), ("OTEL_BSP_SCHEDULE_DELAY", True)),
+        *(("LD_PRELOAD", False), ("OTEL_PYTHON_CONTEXT", False)),
+    ],
 )
 def test_what_a_fork_cannot_change_gets_a_real_start(name: str, forks: bool) -> None:
     """What the loader, the interpreter or a library reads at its start is not read again."""
