@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,16 @@ _SECRETS = {
 _APPS = {"task-run": run.app, "task-worker": worker.app, "task-scheduler": scheduler.app}
 
 
+@pytest.fixture(scope="module")
+def _schemas_are_kept() -> Iterator[None]:
+    """Without it a megabyte of definitions is read for each object."""
+    schemas = kubernetes_validate.utils
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schemas, "schema_contents", functools.cache(schemas.schema_contents))
+        yield
+
+
+@pytest.mark.usefixtures("_schemas_are_kept")
 def test_every_object_is_what_kubernetes_takes(rendered: Rendered) -> None:
     """Each object fits the strict schema of the oldest and the newest version of Kubernetes."""
     for item in [*rendered.objects, *rendered.hooks]:
