@@ -452,6 +452,20 @@ def _orphan(*, is_double: bool) -> int:
 
 
 @dataclass
+class Litters(BaseTask):
+    """Leaves processes without a parent behind that end at once."""
+
+    count: int
+    size = Size.MEDIUM
+
+    async def execute(self) -> int:
+        script = "for each in $(seq $0); do (: &); done"
+        shell = await asyncio.create_subprocess_exec("sh", "-c", script, str(self.count))
+        await shell.wait()
+        return os.getpid()
+
+
+@dataclass
 class KillsItsServer(BaseTask):
     """Kills the fork server that has forked its process."""
 

@@ -167,6 +167,18 @@ async def test_a_child_is_replaced_after_so_many_tasks(isolated: Site) -> None:
     assert worker.alive
 
 
+async def test_a_child_with_too_many_zombies_is_replaced(isolated: Site) -> None:
+    """What tasks leave without a parent stays with their child, up to 50 processes, not longer."""
+    isolated.worker("--concurrency", "1", size="medium")
+    async with isolated.app() as app:
+        pids = [
+            await (await app.submit(tasks.Litters(count))).result(timeout=60)
+            for count in (20, 20, 20, 0)
+        ]
+        assert pids[0] == pids[1] == pids[2] != pids[3]
+        await until(lambda: not lives(pids[0]), "the first has ended")
+
+
 async def test_a_child_with_too_much_memory_is_replaced(isolated: Site) -> None:
     """Where it may have next to none, each task gets a process of its own."""
     isolated.worker("--concurrency", "1", size="medium", NONET_CHILD_MAX_RSS="1MiB")
