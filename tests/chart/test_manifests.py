@@ -24,6 +24,7 @@ _SECRETS = {
     "signing-keys": "k:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
 }
 _APPS = {"task-run": run.app, "task-worker": worker.app, "task-scheduler": scheduler.app}
+_PARSERS: dict[str, Any] = {name: typer.main.get_command(app) for name, app in _APPS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -274,14 +275,14 @@ def _containers(rendered: Rendered) -> Iterator[tuple[str, Object, Object]]:
     """Name, pod and container of all that runs Nonet."""
     for name, pod in rendered.pods():
         for container in pod["spec"]["containers"]:
-            if container["command"][0] in _APPS:
+            if container["command"][0] in _PARSERS:
                 yield name, pod["spec"], container
 
 
 def _parse(command: list[str]) -> None:
     """Fails as the command would if it did not understand its arguments."""
     name, *arguments = command
-    parser: Any = typer.main.get_command(_APPS[name])
+    parser = _PARSERS[name]
     while hasattr(parser, "commands"):
         parser = parser.commands[arguments.pop(0)]
     parser.make_context(name, arguments)

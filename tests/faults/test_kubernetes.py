@@ -67,7 +67,8 @@ async def test_rolling_restarts(rig: Rig, scale: Rollout) -> None:
     once = {(name, 1) for name in ("Timed", "MediumTimed", "LargeTimed")}
     assert set(kinds) == once | {("FailsOnce", 1, 2)}, kinds
     assert {(item.code, item.killed) for item in deletions} == {(0, False)}
-    assert {item.hook for item in deletions} <= {0, CUT_OFF}
+    # Process 1 waits for its guests for 2 s, which is not always enough where others work, too.
+    assert {item.hook for item in deletions} <= ({0} if scale.rounds > 1 else {0, CUT_OFF})
     assert in_hand > 0, "no pod had anything to drain"
     longest = max(item.seconds for item in deletions)
     print(f"\n{len(deletions)} pods deleted, {in_hand} deliveries in hand, {longest:.1f} s at most")
