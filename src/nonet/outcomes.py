@@ -20,6 +20,8 @@ from nonet.retry import RetryPolicyBase
 
 # settle.lua keeps no more of a text in the record, which is then still a packed hash.
 _RECORD_BYTES = 60
+# So much is kept of the text of an error.
+ERROR_CHARACTERS = 10_000
 _LOCK_DELAY = timedelta(seconds=1)
 _FULL_DELAY = timedelta(seconds=5)
 _LONGEST_REFUSAL = timedelta(minutes=5)
@@ -225,7 +227,8 @@ def summarize(error: BaseException) -> ErrorSummary:
         text = str(error)
     except BaseException as broken:  # the error's own code: no attempt may end by it
         text = f"(its text could not be made: {_name(broken)})"
-    return ErrorSummary(_name(error), _storable(text, 10_000), _storable(_frames(error), 60_000))
+    kept = _storable(text, ERROR_CHARACTERS)
+    return ErrorSummary(_name(error), kept, _storable(_frames(error), 60_000))
 
 
 def _name(error: BaseException) -> str:
@@ -281,4 +284,4 @@ def _ask(
     except BaseException as broken:  # the policy's own code: no attempt may end by it
         why = summarize(broken)
         note = f"{error.text} (retry policy {type(policy).__name__} failed: {why.type}: {why.text})"
-        return None, ErrorSummary(error.type, note[:10_000], error.traceback)
+        return None, ErrorSummary(error.type, note[:ERROR_CHARACTERS], error.traceback)

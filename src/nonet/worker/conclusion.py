@@ -17,6 +17,7 @@ from nonet.live import LiveConfig
 from nonet.message import ResultDocument, Usage, encode, pack
 from nonet.outcomes import (
     DONE,
+    ERROR_CHARACTERS,
     Cancelled,
     ErrorSummary,
     Failed,
@@ -35,9 +36,6 @@ from nonet.retry import NoRetry
 from nonet.stores.submissions import Submission
 from nonet.telemetry.masking import without_secrets
 from nonet.worker.attempt import Attempt
-
-# Longer texts of errors are cut by `summarize`.
-_CUT_AT = 10_000
 
 
 @dataclass(slots=True)
@@ -106,7 +104,7 @@ def _masked(settlement: Settlement, attempt: Attempt) -> Settlement:
     """A settlement that anybody may read: its texts are an author's, and may quote arguments."""
     error, reason, secrets = settlement.error, settlement.reason, attempt.context.secrets
     text = without_secrets(error.text, secrets)
-    if len(error.text) >= _CUT_AT:  # the start of one may stand at its end
+    if len(error.text) >= ERROR_CHARACTERS:  # where it was cut, a part of one may stand
         text = text[: -max(map(len, secrets), default=0) or None]
     return replace(
         settlement,
