@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from nonet.errors import ConfigurationError, NonetError
@@ -89,7 +90,8 @@ class LiveConfig:
         published = await self._publication.read()
         if published is not None and published.version:
             config = await in_own_thread(_config_class)
-            self._apply(published.version, config, published.document)
+            # In a context of its own: whoever looks may be a task, and no line of ours is about it.
+            Context().run(self._apply, published.version, config, published.document)
 
     def _apply(self, version: str, config: type[Config], document: str) -> None:
         try:

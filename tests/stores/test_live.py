@@ -14,6 +14,7 @@ import pytest
 from nonet import BaseTask, Priority, RetryPolicyBase, Size
 from nonet.client import Client
 from nonet.config import parse_config
+from nonet.execution import TaskContext, current_subject, enter_subject
 from nonet.live import LiveConfig
 from nonet.overrides import Overrides
 from nonet.registry import Registry
@@ -80,6 +81,25 @@ async def test_a_process_follows_what_is_published(
         assert (live.version, priority(live, registry)) == (version, expected)
     await live.follow(await publish(publication, term, "{}"))
     assert priority(live, registry) == Priority.NORMAL
+
+
+async def test_its_lines_are_about_no_task(
+    live: LiveConfig, publication: Publication, term: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it is a task that looks, such as one that submits others."""
+    version = await publish(publication, term, URGENT)
+    seen = []
+
+    def see(_record: logging.LogRecord) -> bool:
+        seen.append(current_subject())
+        return True
+
+    caplog.handler.addFilter(see)
+    enter_subject(TaskContext("a", "files:Remove", 1, 1, {}))
+    with caplog.at_level(logging.INFO, "nonet.live"):
+        await live.follow(version)
+    caplog.handler.removeFilter(see)
+    assert (live.version, seen) == (version, [None])
 
 
 async def test_it_is_kept_through_a_wipe(

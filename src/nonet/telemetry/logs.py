@@ -6,13 +6,19 @@ for a task before a line is written: what the line is about is looked up then.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
+import select
+import stat
 import sys
+import threading
+import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any, Literal
 
 import structlog
@@ -23,10 +29,25 @@ from nonet.execution import current_subject
 from nonet.telemetry.masking import fields_without_secrets, text_of
 from nonet.telemetry.tracing import current_ids
 
+logger = logging.getLogger(__name__)
+
 Format = Literal["auto", "console", "json"]
 
 # Who tells more than an operator wants: of each look at the tables, which kind of database it is.
 _TALKATIVE = ("alembic",)
+
+# What a line has from us, so that nobody else gives it.
+_OWN = {"timestamp", "level", "logger", "namespace", "size", "worker"}
+_OWN |= {"task_id", "task", "attempt", "trace_id", "span_id"}
+# In text. A line that is indented belongs to the one above it, which nobody can forge then; and no
+# terminal obeys what is logged.
+_HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+_HARMLESS |= {ord("\n"): "\n  ", ord("\t"): "\t"}
+# How long a line waits for whoever reads a pipe, or for the line of another process.
+_PATIENCE_SECONDS = 2.0
+_LOOK_AGAIN_SECONDS = 0.001
+
+_EXTRA = ExtraAdder()
 
 _Fields = MutableMapping[str, Any]
 
@@ -51,9 +72,10 @@ def set_up_logs(format: Format, level: int) -> None:
     handler = _Lines()
     handler.setFormatter(
         ProcessorFormatter(
-            foreign_pre_chain=[ExtraAdder()],
+            foreign_pre_chain=[_add_extra],
             processors=[
                 structlog.contextvars.merge_contextvars,
+                _keep_own_names,
                 StackInfoRenderer(),
                 format_exc_info,  # text, and never values of variables
                 _mask,
@@ -67,6 +89,9 @@ def set_up_logs(format: Format, level: int) -> None:
     if level > logging.DEBUG:
         for name in _TALKATIVE:
             logging.getLogger(name).setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    threading.excepthook = _tell_of_thread
+    sys.excepthook = _tell_of_end
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -94,6 +119,9 @@ class _Lines(logging.Handler):
 
     Nothing is buffered, so that a full disk neither raises at the exit nor keeps the lines after it
     from being written; and whoever closes ``sys.stderr`` does not let another file have them.
+
+    Several processes may have one pipe: each writes a line while it has the lock of that pipe,
+    which the kernel takes from who dies.
     """
 
     def __init__(self) -> None:
@@ -101,6 +129,9 @@ class _Lines(logging.Handler):
         self._fd: int | None = None
         with suppress(AttributeError, OSError, ValueError):  # there is none, or none of a file
             self._fd = os.dup(sys.stderr.fileno())
+        self._may_block = self._fd is not None and not stat.S_ISREG(os.fstat(self._fd).st_mode)
+        self._is_taken = True
+        self._is_cut = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
@@ -115,8 +146,27 @@ class _Lines(logging.Handler):
             line = self.format(logging.LogRecord(*plain))
         data = line.encode("utf-8", "backslashreplace") + b"\n"
         with suppress(OSError):
+            if self._may_block:
+                self._write_in_time(self._fd, data)
+                return
             while data:
                 data = data[os.write(self._fd, data) :]
+
+    def _write_in_time(self, fd: int, data: bytes) -> None:
+        """Write a line if somebody takes it; who took none is not waited for again."""
+        until = time.monotonic() + (_PATIENCE_SECONDS if self._is_taken else 0)
+        is_locked = _lock(fd, until)
+        rest = b"\n" + data if self._is_cut else data
+        self._is_taken = False
+        try:
+            while rest and _takes(fd, until):
+                # So much is taken at once.
+                rest = rest[os.write(fd, rest[: select.PIPE_BUF]) :]
+                self._is_cut = bool(rest)
+            self._is_taken = not rest
+        finally:
+            if is_locked:
+                fcntl.lockf(fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Give the descriptor back."""
@@ -126,7 +176,56 @@ class _Lines(logging.Handler):
             self._fd = None
 
 
+def _lock(fd: int, until: float) -> bool:
+    while True:
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except (BlockingIOError, PermissionError):  # another process writes
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_LOOK_AGAIN_SECONDS)
+        except OSError:  # this cannot be locked
+            return False
+
+
+def _takes(fd: int, until: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(max(0.0, until - time.monotonic()) * 1000))
+
+
+def _tell_of_thread(what: threading.ExceptHookArgs) -> None:
+    if what.exc_value is not None and not issubclass(what.exc_type, SystemExit):
+        name = what.thread.name if what.thread is not None else "unknown"
+        info = (what.exc_type, what.exc_value, what.exc_traceback)
+        logger.error("thread %s ended with an error", name, exc_info=info)
+
+
+def _tell_of_end(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    if issubclass(kind, Exception):
+        logger.critical("the process ends with an error", exc_info=(kind, error, traceback))
+    else:
+        sys.__excepthook__(kind, error, traceback)
+
+
 # ---- processors of structlog ---------------------------------------------------------------------
+
+
+def _add_extra(_logger: Any, method: str, fields: _Fields) -> _Fields:
+    """Add what was given as ``extra``; nothing of it takes the place of the message."""
+    record = fields["_record"]
+    extra = _EXTRA(_logger, method, {"_record": record})
+    del extra["_record"]
+    named = {f"extra_{name}" if name in fields else name: extra[name] for name in extra}
+    return {**named, **fields}
+
+
+def _keep_own_names(_logger: Any, _method: str, fields: _Fields) -> _Fields:
+    """Rename fields of authors that have a name of ours: who reads logs relies on those."""
+    return {f"extra_{name}" if name in _OWN else name: fields[name] for name in fields}
 
 
 def _mask(_logger: Any, _method: str, fields: _Fields) -> _Fields:
@@ -169,7 +268,8 @@ def _as_text(_logger: Any, _method: str, fields: _Fields) -> str:
             fields.pop(name, None)
     named = "".join(f" {name}={text_of(value)}" for name, value in fields.items())
     head = f"{_local(record.created)} {record.levelname} {record.name}: {event}{named}"
-    return "\n".join([head, *map(text_of, below)])
+    text = "\n".join([head, *map(text_of, below)])
+    return text if text.isprintable() else text.translate(_HARMLESS)
 
 
 def _utc(seconds: float) -> str:
