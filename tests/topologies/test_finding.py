@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from daemons import until
+from daemons import WAIT_SECONDS, until
 from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
@@ -249,8 +249,9 @@ async def test_an_order_to_fail_over_is_followed(sentinels: Sentinels) -> None:
         old = sentinels.port
         await until(lambda: _obeys(sentinels), "the sentinels know a replica to promote")
         with sentinels.promoted(old).client() as new:
-            while not new.exists(f"{PREFIX}t:after-the-order-9"):
-                await broker.submit([task(f"after-the-order-{n}") for n in range(10)])
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not new.exists(f"{PREFIX}t:after-the-order-9"):
+                    await broker.submit([task(f"after-the-order-{n}") for n in range(10)])
 
 
 def _obeys(sentinels: Sentinels) -> bool:
