@@ -70,7 +70,7 @@ async def test_nothing_stays_behind(site: Site, no_leaked_keys: list[str]) -> No
     lasting = {key for key in keys if site.redis.ttl(key) == -1}
     structure = {
         *(site.key(name) for name in ("fence", "epoch", "mend", "term")),
-        *(site.key(name) for name in ("promoted", "groups", "watch", "config", "events")),
+        *(site.key(name) for name in ("promoted", "groups", "watch", "config", "events", "slots")),
         *(
             f"{site.key(kind)}:{priority}:small"
             for kind in ("tasks", "woken")

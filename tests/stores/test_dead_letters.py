@@ -506,16 +506,16 @@ async def test_stopped_server_is_reported_and_its_return_noticed(
     """A stopped server gives one readable error at once; the same object works afterwards."""
     door, url = mariadb_behind_a_door
     letters = DeadLetters(url)
-    await letters.ping()
+    await connect_once(letters._database)
     await door.close()
     started = time.monotonic()
     with pytest.raises(ServerUnreachableError) as raised:
-        await letters.ping()
+        await connect_once(letters._database)
     assert time.monotonic() - started < 5
     assert f"127.0.0.1:{door.port}" in str(raised.value)
     assert "\n" not in str(raised.value)
     await door.open()
-    await letters.ping()
+    await connect_once(letters._database)
     await letters.close()
 
 
@@ -525,10 +525,10 @@ async def test_restart_between_two_calls_is_not_noticed(
     """A connection that died while idle is replaced without an error."""
     door, url = mariadb_behind_a_door
     letters = DeadLetters(url)
-    await letters.ping()
+    await connect_once(letters._database)
     await door.close()
     await door.open()
-    await letters.ping()
+    await connect_once(letters._database)
     await letters.close()
 
 
@@ -536,13 +536,13 @@ async def test_silent_server_is_given_up(mariadb_behind_a_door: tuple[Door, str]
     """A frozen server costs a bounded time, on an old connection and on a new one."""
     door, url = mariadb_behind_a_door
     letters = DeadLetters(url, answer_seconds=0.5)
-    await letters.ping()
+    await connect_once(letters._database)
     door.freeze()
-    for call in (letters.ping(), letters.count()):
+    for call in (connect_once(letters._database), letters.count()):
         with pytest.raises(ServerUnreachableError, match=r"silent for 0\.5 s"):
             await call
     door.thaw()
-    await letters.ping()
+    await connect_once(letters._database)
     await letters.close()
 
 
@@ -687,10 +687,16 @@ async def test_a_file_that_cannot_be_opened_starts_no_thread(tmp_path: Path) -> 
 async def test_first_connections_to_a_sqlite_file_do_not_collide(tmp_path: Path) -> None:
     """Switching a new file to write-ahead waits for others who do the same."""
     for n in range(20):
-        stores = [DeadLetters(f"sqlite:///{tmp_path}/{n}.db") for _ in range(8)]
-        await asyncio.gather(*(store.ping() for store in stores))
-        for store in stores:
-            await store.close()
+        databases = [sql.Database(f"sqlite:///{tmp_path}/{n}.db") for _ in range(8)]
+        await asyncio.gather(*map(connect_once, databases))
+        for database in databases:
+            await database.close()
+
+
+async def connect_once(database: sql.Database) -> None:
+    """One transaction, over a connection of its own."""
+    async with database.transaction() as connection:
+        await connection.execute(sa.select(1))
 
 
 async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
