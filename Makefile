@@ -3,11 +3,11 @@
 #
 #   PYTHON=python3.13   the interpreter of a new .venv (default: python3)
 #   ARGS="…"            options for what runs, e.g. make test ARGS="-k redis -x"
-#   JOBS=0              tests in one process, for a debugger (default: 3, which mostly wait)
+#   JOBS=0              tests in one process, for a debugger (default: 4, which mostly wait)
 
 PYTHON ?= python3
 ARGS ?=
-JOBS ?= 3
+JOBS ?= 4
 BIN := .venv/bin
 DEMO := .venv/.synced-demo
 DEV := .venv/.synced-dev
@@ -25,7 +25,7 @@ help:             ## this list
 demo: $(DEMO)     ## audit a directory tree for duplicate files, with real daemons
 	@$(BIN)/task-run demo $(ARGS)
 
-test: $(DEV) servers ## run the tests against real servers, three at a time
+test: $(DEV) servers ## run the tests against real servers, four at a time
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 check: $(DEV)     ## ruff, mypy --strict and the direction of imports

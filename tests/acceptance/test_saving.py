@@ -133,3 +133,4 @@ async def test_a_call_submits_when_it_has_returned(
         assert [(await app.status(id)).state for id in ids] == ["queued", "queued"]
     site.worker()
     await until(lambda: len(site.journal("start", task="Quick")) == 2, "both have run")
+    await site.all_ended()

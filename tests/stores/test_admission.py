@@ -385,14 +385,14 @@ class TestRepair:
         await broker.submit(tasks(9, "stays"))
         for n in range(4):
             await broker.submit([task(f"short{n}", "normal:large")])
-            is_open, met = True, False
+            is_open, met = True, None
+            while is_open and not met:
+                is_open = (await broker.mend(10, timedelta(0)))[1]
+                met = await broker.client.hget(f"{broker.prefix}active:walk", large)
+            ((delivery,), _) = await broker.fetch("w", "large", 1)
+            assert await broker.settle(delivery, "done", b"{}") == "OK"
             while is_open:
                 is_open = (await broker.mend(10, timedelta(0)))[1]
-                walk = await broker.client.hget(f"{broker.prefix}active:walk", large)
-                if walk and not met:
-                    met = True
-                    ((delivery,), _) = await broker.fetch("w", "large", 1)
-                    assert await broker.settle(delivery, "done", b"{}") == "OK"
             assert await broker.client.hget(f"{broker.prefix}active", large) is None
 
 
