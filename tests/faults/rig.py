@@ -40,7 +40,7 @@ _OWNED_BY_NOBODY = ("lock:*", "limiter:conc:*", "queue:*", "writers:*", "[tbleh]
 _BATCH = 500
 # A master that was replaced may go on for a while, with whoever listens to it.
 _LOOK_SECONDS = 0.2
-_FEW = 100
+_FEW = 2000
 # What its Redis must be started with: it forgets a setting that is made later.
 ANNOUNCING = ("--notify-keyspace-events", "K$")
 
