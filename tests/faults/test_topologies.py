@@ -61,8 +61,9 @@ BUSY = 60.0
 # After an order Sentinel lets the old master go on for so long. It is no replica of the new one
 # meanwhile, which those miss who want all replicas to confirm.
 OLD_MASTER = 10.0
-# Of a task that had ended just before its server died nobody may know it.
-LAST_MOMENT = 2.0
+# Of a task that had ended just before its server died nobody may know it; the witness, a thread of
+# a busy process, may hear of it late.
+LAST_MOMENT = 10.0
 
 
 def mixed(n: int) -> BaseTask:
