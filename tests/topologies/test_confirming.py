@@ -6,12 +6,15 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from daemons import wait_until
 from servers import RedisServer
 from topologies.valkey import ValkeyServer
 
+from nonet import Nonet
+from nonet.contrib.canary import Canary
 from nonet.errors import NotConfirmedError
 from nonet.locks import MutexLock, encode_locks
 from nonet.stores import redis as redis_store
@@ -127,6 +130,19 @@ async def test_what_needs_no_lock_goes_on_without_replicas(pair: Pair, broker: B
     ((delivery,), _) = await broker.fetch("w", "small", 2)
     assert delivery.id == "a"
     assert await broker.settle(delivery, "done", b"{}") == "OK"
+
+
+async def test_the_setting_asks_for_replicas(pair: Pair, tmp_path: Path) -> None:
+    """`NONET_CONFIRM_REPLICAS` of an application holds for what it submits."""
+    pair.freeze()
+    try:
+        options = {"namespace": "test", "state_dir": tmp_path, "confirm_replicas": 1}
+        options["tasks"] = ("nonet.contrib.canary",)
+        async with Nonet.from_settings(redis_url=pair.master.url, **options) as app:
+            with pytest.raises(NotConfirmedError, match="by 1 replica"):
+                await app.submit(Canary())
+    finally:
+        pair.thaw()
 
 
 async def test_a_script_that_writes_nothing_is_not_confirmed_for_that(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from servers import RedisServer
 from topologies.cluster import Cluster
 from topologies.sentinel import Sentinels
 
+from nonet import Nonet
 from nonet.errors import ConfigurationError, ServerUnreachableError
 from nonet.stores import topology
 from nonet.stores.broker import Broker
-from nonet.stores.redis import connect, connect_blocking, connect_sync
+from nonet.stores.redis import connect, connect_blocking, connect_sync, run_sync
 from nonet.stores.submissions import Submission
 from nonet.stores.topology import Address, read_place
 
@@ -190,6 +192,34 @@ async def test_a_submit_waits_for_the_new_master(sentinels: Sentinels) -> None:
         assert await broker.submit([task("before"), task("after")]) == [False, True]
         assert sentinels.promoted(old).port != old
         assert await broker.client.xlen(STREAM) == 2
+
+
+async def test_an_application_listens_to_all_sentinels(
+    sentinels: Sentinels, tmp_path: Path
+) -> None:
+    """Whoever opens it hears of another master from whichever of them says so first."""
+
+    def heard_by() -> list[int]:
+        counts = []
+        for sentinel in sentinels.sentinels:
+            with sentinel.client() as client:
+                counts.append(sum(one["sub"] != "0" for one in client.client_list()))
+        return counts
+
+    before = heard_by()
+    settings = {"namespace": "test", "state_dir": tmp_path}
+    async with Nonet.from_settings(redis_url=sentinels.url, **settings):
+        await until(lambda: heard_by() == [n + 1 for n in before], "all have a listener more")
+
+
+def test_who_calls_rarely_finds_the_master_each_time(sentinels: Sentinels) -> None:
+    """The watchdog's beats go over a new connection each."""
+    with connect_sync(sentinels.url, PREFIX) as client:
+        ids = set()
+        for _ in range(2):
+            run_sync(client, PREFIX, "presence", "", 30_000, "")
+            ids.add(client.client_id())
+    assert len(ids) == 2
 
 
 class Told:
