@@ -1,4 +1,4 @@
-# One image for all daemons and commands. scripts/image builds it; docs/containers.md says how to use it.
+# One image for all daemons and commands. scripts/image builds it; docs/how-to/build-an-image.md says how to use it.
 
 # Any Linux image with Python 3.11 or newer as `python3`, with its venv module.
 ARG BASE=docker.io/library/python:3.13-slim-bookworm

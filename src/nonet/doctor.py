@@ -93,7 +93,7 @@ async def diagnose(
 
 
 def _ask_another(finding: Finding) -> Finding:
-    hint = f"ask as the operator of docs/redis.md; or {finding.hint}"
+    hint = f"ask as the operator of docs/how-to/prepare-redis.md; or {finding.hint}"
     return replace(finding, problem=f"{finding.problem}: nothing was looked at", hint=hint)
 
 

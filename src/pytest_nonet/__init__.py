@@ -1,7 +1,8 @@
 """The pytest plugin of Nonet: fixtures `nonet_system` and `nonet_tasks`, marker ``nonet``.
 
 It is a package of its own because pytest imports it in every run, also where nobody uses it:
-nothing here imports Nonet before a test asks for a fixture. docs/testing.md says how to use it.
+nothing here imports Nonet before a test asks for a fixture. How to use it:
+docs/how-to/test-your-tasks.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from servers import RedisServer
 
 from nonet.telemetry.metrics import METRICS
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 NAMESPACE_ONLY = re.compile(
     r"nonet_(tasks_submitted|active_tasks|stream_|delayed_|waiting|dying|dead_letters|quarantine|"
     r"anomalies|paused|workers|desired|scheduler_(has_leader|leader|term)|config_(valid|published)|"
@@ -31,7 +31,7 @@ def system() -> Watched:
 
 
 def test_the_page_and_the_code_have_the_same_metrics() -> None:
-    """Each name, type and label of docs/metrics.md is in the code, and the other way round."""
+    """Each name, type and label of docs/reference/metrics.md is in the code, and vice versa."""
     rows = re.findall(r"^\| `(nonet_\w+)` \| (\w+) \| ([^|]*)\| \S", PAGE.read_text(), re.M)
     told = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
     assert told == {name: (item.kind, set(item.labels)) for name, item in METRICS.items()}

@@ -15,7 +15,7 @@ from rendering import NAMESPACE, Charts, Object, Rendered
 
 from nonet.telemetry.metrics import METRICS
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 _DURATION = re.compile(r"[0-9]+(ms|s|m|h)")
 _ON = {
     "redis": {"url": "redis://redis:6379/0"},
@@ -72,11 +72,11 @@ def test_alerts_are_well_formed(monitored: Rendered) -> None:
 
 
 def test_alerts_are_explained(charts: Charts, monitored: Rendered) -> None:
-    """Each alert has a section of its own in docs/alerts.md, and each section an alert.
+    """Each alert has a section of its own in docs/reference/alerts.md, and each section an alert.
 
     It leads there if the values say where the page is; nobody is sent to what is no URL.
     """
-    text = (_DOCS / "alerts.md").read_text(encoding="utf-8")
+    text = (_REFERENCE / "alerts.md").read_text(encoding="utf-8")
     page = "https://docs.example.org/alerts"
     anchors = {f"{page}#{title.lower()}" for title in re.findall(r"(?m)^## (.+)$", text)}
     rules = {**_ON["monitoring"]["rules"], "runbook": page}

@@ -21,7 +21,7 @@ import namespaces
 from acceptance.site import Site
 from daemons import Daemon
 
-# As in docs/containers.md and in the chart.
+# As in docs/how-to/build-an-image.md and in the chart.
 PRE_STOP = ("task-worker", "--drain")
 # What a kubelet leaves between SIGTERM and SIGKILL when the hook has used up the grace period.
 _LEAST_SECONDS = 2.0

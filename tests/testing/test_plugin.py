@@ -1,4 +1,4 @@
-"""The pytest plugin and docs/testing.md: a project of a user, whose tests pytest runs."""
+"""The pytest plugin and docs/how-to/test-your-tasks.md: a user's project, whose tests run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from daemons import wait_until
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs" / "testing.md"
+GUIDE = ROOT / "docs" / "how-to" / "test-your-tasks.md"
 
 INI = """
 [pytest]
@@ -79,7 +79,7 @@ def passed(ran: subprocess.CompletedProcess[str]) -> int:
 
 
 def test_every_example_of_the_guide_passes(project: Project) -> None:
-    """The files that docs/testing.md shows are a project whose tests all pass."""
+    """The files that docs/how-to/test-your-tasks.md shows are a project whose tests all pass."""
     examples = re.findall(r"^```python\n# (\S+)\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.M)
     assert [name for name, _ in examples] == [
         "mytasks.py",

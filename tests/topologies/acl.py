@@ -1,4 +1,4 @@
-"""`AclServer`: a Redis over TLS with the users of ``docs/redis.md``, one per role."""
+"""`AclServer`: a Redis over TLS with the users of ``docs/how-to/prepare-redis.md``, one a role."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from topologies.tls import TlsServer
 
 PASSWORD = "s3cret"
-_DOCUMENT = Path(__file__).parents[2] / "docs" / "redis.md"
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "how-to" / "prepare-redis.md"
 _USERS = {"task-worker": "worker", "task-scheduler": "scheduler", "task-run": "operator"}
 
 

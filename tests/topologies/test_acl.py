@@ -1,4 +1,4 @@
-"""The users of ``docs/redis.md``: what each needs, and no more."""
+"""The users of ``docs/how-to/prepare-redis.md``: what each needs, and no more."""
 
 from __future__ import annotations
 

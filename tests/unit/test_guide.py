@@ -1,4 +1,4 @@
-"""docs/tasks.md: its examples are code that runs."""
+"""docs/how-to/add-a-task.md: its examples are code that runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-GUIDE = Path(__file__).parents[2] / "docs" / "tasks.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "add-a-task.md"
 
 
 def test_the_examples_are_one_module(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def names(text: str) -> set[str]:
 
 def test_the_architecture_names_each_layer(layers: list[set[str]]) -> None:
     """Its list has the same layers in the same order."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
     told = text.partition("## Layers")[2].split("```")[1]
     assert [names(layer) for layer in told.split("→")] == layers
 

@@ -1,5 +1,5 @@
 {{/*
-The alerts, explained in docs/alerts.md. Schedulers export the same numbers of the namespace, hence max
+The alerts, explained in docs/reference/alerts.md. Schedulers export the same numbers of the namespace, hence max
 of theirs; workers each their own, hence sum.
 */}}
 {{- define "nonet.alerts" -}}

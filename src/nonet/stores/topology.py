@@ -96,7 +96,7 @@ class Place:
 
 
 def read_place(url: str, prefix: str) -> Place:
-    """Read one of the URLs of Redis that Nonet knows, see docs/redis.md.
+    """Read one of the URLs of Redis that Nonet knows, see docs/how-to/prepare-redis.md.
 
     Args:
         prefix: of the keys of the namespace.

@@ -1,7 +1,7 @@
 """Every metric by name, and what counts cheaply enough for each task.
 
 Whoever counts does so in plain numbers; they are turned into what Prometheus reads only when it
-asks, see `nonet.telemetry.exposition`. `docs/metrics.md` has the same table for people.
+asks, see `nonet.telemetry.exposition`. `docs/reference/metrics.md` has the same table for people.
 """
 
 from __future__ import annotations

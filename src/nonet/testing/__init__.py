@@ -1,4 +1,4 @@
-"""Help for the tests of those who write tasks; see docs/testing.md.
+"""Help for the tests of those who write tasks; see docs/how-to/test-your-tasks.md.
 
 run = await run_inline(RemoveFile("CERN-DST", "/lhcb/a"), overrides={open_db: FakeDB})
 

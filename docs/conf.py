@@ -1,0 +1,107 @@
+"""How Sphinx makes the site of these pages; `make docs` runs it, and a warning is an error."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+from pygments.lexers.special import TextLexer
+from sphinx import addnodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+_DOCS = Path(__file__).parent
+_ROOT = _DOCS.parent
+# Files at the top of the repository that are pages of the site, too.
+_PAGES = {
+    "CHANGELOG.md": "project/changelog",
+    "CONTRIBUTING.md": "project/contributing",
+    "SECURITY.md": "project/security",
+}
+
+project = "Nonet"
+author = "the authors of Nonet"
+copyright = "the authors of Nonet, Apache-2.0"
+release = version = version_of("nonet")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "Nonet"
+html_copy_source = False
+html_show_sphinx = False
+# The shell's prompt is not part of a command.
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
+
+# Pages are Markdown, as a repository's browser shows them, too: links go to files and headings.
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+
+# Docstrings: `name` refers to something of Nonet or of Python, ``code`` does not.
+default_role = "py:obj"
+nitpicky = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+napoleon_custom_sections = [("Class attributes", "params_style")]
+
+_EXAMPLE = re.compile(r"\s*Examples?:\s*$")
+
+
+def _show_example_as_code(
+    app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]
+) -> None:
+    """Make a code block of what stands below ``Example:``, before napoleon takes it for prose."""
+    made: list[str] = []
+    margin: int | None = None
+    for line in lines:
+        if _EXAMPLE.match(line):
+            margin = len(line) - len(line.lstrip())
+            indent = " " * margin
+            made += [f"{indent}.. rubric:: Example", "", f"{indent}.. code-block:: python", ""]
+            continue
+        if margin is not None and line.strip() and len(line) - len(line.lstrip()) <= margin:
+            margin = None
+        made.append(line)
+    lines[:] = made
+
+
+class _RepositoryLinks(SphinxPostTransform):
+    """Links to files of the repository that are no pages: their text, or the page that has them.
+
+    A link to what does not exist stays what it is, and MyST warns of it.
+    """
+
+    default_priority = 8  # before MyST resolves links, at 9
+
+    def run(self, **options: Any) -> None:
+        for node in self.document.findall(addnodes.pending_xref):
+            here = Path(self.env.doc2path(node["refdoc"])).parent
+            path = (here / f"{node['reftarget']}.md").resolve()
+            if node.get("refdomain") != "doc" or not path.is_relative_to(_ROOT):
+                continue
+            if page := _PAGES.get(path.relative_to(_ROOT).as_posix()):
+                node["reftarget"] = page
+            elif path.exists() and not path.is_relative_to(_DOCS):
+                node.replace_self(node.children)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect what is above."""
+    app.connect("autodoc-process-docstring", _show_example_as_code, priority=100)
+    app.add_post_transform(_RepositoryLinks)
+    app.add_lexer("acl", TextLexer)
+    return {"parallel_read_safe": True}
