@@ -71,7 +71,7 @@ class Needs:
     """What a task asks of its worker.
 
     Attributes:
-        layout: version of its envelope.
+        layout: the format of the task, see `nonet.formats`.
         min_version: of the distribution that provides its class, at least; empty: any.
     """
 
@@ -86,7 +86,7 @@ class Peer:
     Attributes:
         name: ``pid@host``.
         off: why it takes nothing, or empty.
-        layout: of the envelopes that it reads; None: it does not say what it knows.
+        layout: the format of tasks up to which it reads them; None: it does not say what it knows.
         version: of the class there; None: it does not know the class.
         build: version of Nonet there.
     """
@@ -468,8 +468,8 @@ def _unfit(facts: Facts) -> str:
     if not readers:
         layouts = ", ".join(sorted({str(peer.layout) for peer in of_class}))
         return (
-            f"no live worker of size {size} reads its message, of layout {facts.needs.layout} "
-            f"({_count(len(of_class), 'worker')} up to {layouts})"
+            f"no live worker of size {size} reads tasks of format {facts.needs.layout} "
+            f"({_count(len(of_class), 'worker')} up to {layouts}): upgrade the workers"
         )
     versions = ", ".join(sorted({peer.version or "no version" for peer in readers}))
     return (

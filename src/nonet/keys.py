@@ -11,7 +11,8 @@ this table.
     deadlines               ZSET    id → when it may be started at the latest (µs)
     t:ID                    HASH    the record: small fields; a hold has one, too. What it does not
                                     say: no attempt used, in no group, its ticket is its gen, and
-                                    its entry that which it got when it was made (lib/record)
+                                    its entry that which it got when it was made (lib/record);
+                                    and no v: it is of format 1 (nonet.formats)
     b:ID                    STRING  the envelope: immutable bytes; a short one is in the record
     l:ID                    STRING  the locks, one line each (see locks.encode_locks)
     h:ID                    LIST    error documents of the last 20 failed attempts

@@ -23,10 +23,11 @@ from msgspec.msgpack import Ext
 from pydantic import BaseModel, RootModel, SecretBytes, SecretStr
 
 from nonet.errors import MalformedMessageError
+from nonet.formats import FORMAT
 from nonet.signing import Signer, unsigned
 from nonet.versions import is_version
 
-VERSION = 1
+VERSION = FORMAT  # what an envelope begins with
 HARD_LIMIT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
 # An element takes up to 90 bytes of memory and only one of a message. No message of fewer bytes
@@ -49,7 +50,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     read.
 
     Attributes:
-        version: of this layout; a worker hands on what it does not know.
+        version: the format of the task, see `nonet.formats`; a worker hands on what it cannot read.
         id: the task's id, for life.
         name: full task name, ``category:Class``.
         args: keyword arguments of the constructor, packed by `pack`.

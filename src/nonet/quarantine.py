@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from nonet.client import Client, Handle
 from nonet.errors import ConflictError, MalformedMessageError, NotFoundError
-from nonet.message import VERSION, Envelope
+from nonet.formats import format_problem
+from nonet.message import Envelope
 from nonet.stores.quarantine import FAILED_STATES, Quarantine, Quarantined
 
 
@@ -76,10 +77,9 @@ def readable(item: Quarantined, client: Client) -> Envelope:
         envelope = client.envelopes.read_again(item.task_id, item.data)
     except MalformedMessageError as error:
         raise ConflictError(f"entry {item.entry} is no task here: {error}") from None
-    if envelope.version > VERSION:
+    if problem := format_problem(envelope.version):
         raise ConflictError(
-            f"entry {item.entry} is of a newer release (envelope version {envelope.version}): "
-            "retry it with that one"
+            f"entry {item.entry} is of another release ({problem}): retry it with that one"
         )
     return envelope
 

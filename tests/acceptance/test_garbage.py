@@ -148,7 +148,7 @@ async def test_a_newer_envelope_is_handed_on(site: Site) -> None:
         await until(lambda: site.parked("newer"), "the task is handed on")
         status = await app.status("newer")
         assert (status.state, status.attempt) == ("waiting", 0)
-        assert f"envelope version {VERSION + 1}" in status.blocker
+        assert f"task format {VERSION + 1}, read here up to {VERSION}" in status.blocker
         assert await (await app.submit(Quick(7))).result(timeout=10) == 7
         await app.cancel(["newer"])
         await site.all_ended()

@@ -340,7 +340,7 @@ FULL = replace(NEW, off="memory: 1 MiB free")
             (NEW,),
             Needs(layout=2),
             "unknown",
-            "no live worker of size small reads its message, of layout 2 (1 worker up to 1)",
+            "no live worker of size small reads tasks of format 2 (1 worker up to 1): upgrade",
         ),
         (
             (OLD, FULL),

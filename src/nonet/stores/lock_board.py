@@ -202,14 +202,16 @@ class LockBoard:
         if state not in (b"queued", b"delayed", b"waiting"):
             return Needs()
         async with server_errors(self._client):
-            name, kept = await self._client.hmget(f"{self._prefix}t:{id}", "name", "b")
+            names = ("name", "b", "v")
+            name, kept, format = await self._client.hmget(f"{self._prefix}t:{id}", *names)
             data = await self._client.getrange(f"{self._prefix}b:{id}", 0, HARD_LIMIT_BYTES)
         if kept:
             data = whole_envelope(id, name or b"", kept)
+        written = int(format or 1)
         with suppress(MalformedMessageError):
             envelope = decode_envelope(data)
-            return Needs(envelope.version, envelope.min_version)
-        return Needs()
+            return Needs(max(envelope.version, written), envelope.min_version)
+        return Needs(written)
 
     async def _look(self, names: Sequence[str], show: int) -> tuple[list[LockStatus], int]:
         """Some locks, and the last fence before that look."""

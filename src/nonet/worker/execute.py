@@ -25,9 +25,10 @@ from nonet.errors import (
     TaskTimeoutError,
 )
 from nonet.execution import TaskContext, enter_context
+from nonet.formats import format_problem
 from nonet.injection import Injector
 from nonet.invoke import invoke, is_coroutine_function
-from nonet.message import VERSION, Envelope, decode
+from nonet.message import Envelope, decode
 from nonet.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
 from nonet.overrides import Effective, TimeLimits
 from nonet.registry import Registry, TaskClass
@@ -97,8 +98,8 @@ def identify(attempt: Attempt, tools: Tools) -> Known | tuple[TaskClass | None, 
         return None, Failed(error, Reason.QUARANTINED)
     attempt.describe(envelope)
     task_class = tools.registry.find(envelope.name)
-    if envelope.version > VERSION:
-        return task_class, _handed_on(f"envelope version {envelope.version}")
+    if problem := format_problem(envelope.version):
+        return task_class, _handed_on(problem)
     if task_class is None:
         return None, _handed_on(f"no worker knows {envelope.name}")
     if problem := task_class.too_old_for(envelope.min_version):

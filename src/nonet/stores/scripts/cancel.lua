@@ -5,7 +5,7 @@
 -- ARGV  result ttl ms, dedup ttl ms, 1 if unknown ids are those of durable tasks in SQL else 0,
 --       who and why of those that run, or '' to leave them alone; n × (id, document: its result)
 -- returns n × the state of the task now: cancelled, also if it was before; cancelling: its worker is
---       told; '' if it is unknown
+--       told, or the next one that can read its newer format; '' if it is unknown
 -- @include base wake record limits locks index group finish pauses queues refusal waiting cancel
 local ttl, dedup, is_in_sql = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 
@@ -14,19 +14,23 @@ local text, ONE_HOUR = ARGV[4], 3600000
 -- From here on it is never executed again; the first reason stands. The worker looks once a second.
 local function order(id, record)
   redis.call('HSETNX', P .. 't:' .. id, 'cancel', string.sub(text, 1, 60))
-  local orders = P .. 'orders:' .. (record.owner or '')
-  redis.call('SADD', orders, id)
-  redis.call('PEXPIRE', orders, ONE_HOUR)
+  if record.state == 'running' then
+    local orders = P .. 'orders:' .. (record.owner or '')
+    redis.call('SADD', orders, id)
+    redis.call('PEXPIRE', orders, ONE_HOUR)
+  elseif record.state ~= 'queued' then  -- of a newer format: whoever reads it ends it, soon
+    delay(id, now)
+  end
   return 'cancelling'
 end
 
 local function cancel(id, document)
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'owner'})
+    'opens', 'waited', 'owner', 'v'})
   if is_cancellable(record) then
     cancel_task(id, record, document, ttl, dedup)
     return 'cancelled'
-  elseif record.state == 'running' and text ~= '' then
+  elseif text ~= '' and (record.state == 'running' or AT_REST[record.state] and newer_format(record)) then
     return order(id, record)
   elseif record.state and record.stream ~= 'hold' then
     return record.state

@@ -16,6 +16,7 @@
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
 -- @defer index group finish cancel ending expiry end_early
+-- @defer handing rest_of
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longest, HARD_LIMIT = tonumber(ARGV[10]), 4 * 1048576
@@ -23,6 +24,7 @@ local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = t
 local ttl, dedup, latest = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local taken = {0, current_epoch(ARGV[9], lock_ttl)}
 taken[4] = digits(now)
+local NEWER_PAUSE = 5000000
 math.randomseed(tonumber(clock[2]))
 local fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)
 
@@ -156,6 +158,17 @@ local function is_over(record)
   return record.cancel or deadline and deadline <= now and now <= (latest or now)
 end
 
+-- Newer code has written it: as it is it waits for a worker that can read it.
+local function hand_on(pointer, record, why)
+  local times = redis.call('HINCRBY', pointer.record, 'handed', 1)
+  redis.call('HSET', pointer.record, 'blocker', why)
+  if record.state == 'queued' then
+    redis.call('HSET', pointer.record, 'ticket', ticket_of(record), 'state', 'waiting')
+  end
+  delay(pointer.id, now + rest_of(NEWER_PAUSE, times, record.name or '', size, worker))
+  drop(pointer.key, pointer.entry)
+end
+
 local has_buried = false  -- what expires may be dying, in a stream that was read before
 
 local function examine(source, entry, fields)
@@ -173,6 +186,8 @@ local function examine(source, entry, fields)
   if record.gen ~= pointer.gen or is_in_hands
     or (record.state ~= 'queued' and record.state ~= 'dying') then
     drop(key, entry)
+  elseif record.v and newer_format(record) then
+    hand_on(pointer, record, newer_format(record))
   elseif record.state == 'dying' then
     hand_over_dying(pointer, record)
   elseif is_over(record) then

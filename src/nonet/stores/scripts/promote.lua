@@ -52,9 +52,11 @@ local function move(id, state, gen, stream)
 end
 
 local function act(id)
-  local record = redis.call('HMGET', P .. 't:' .. id, 'state', 'gen', 'stream', 'ticket')
-  local state = record[1]
-  if (state == 'delayed' or state == 'dying') and record[4] then
+  local record = redis.call('HMGET', P .. 't:' .. id, 'state', 'gen', 'stream', 'ticket', 'v')
+  local state, newer = record[1], record[5] and newer_format({v = record[5]})
+  if newer and state == 'queued' then  -- woken by newer code, which sees to its places
+    keep_away(due_key, id, newer)
+  elseif (state == 'delayed' or state == 'dying' or newer and state == 'waiting') and record[4] then
     move(id, state, record[2], record[3])
     moved = moved + 1
   else

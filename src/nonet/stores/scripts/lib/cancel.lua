@@ -24,9 +24,9 @@ local function remove_pointers(id, record)
 end
 
 
--- Whether a record is one of a task that does not run: nobody has to be asked to end it.
+-- Whether a record is one of a task that does not run, and can be read: nobody has to be asked to end it.
 local function is_cancellable(record)
-  return AT_REST[record.state] and record.stream ~= 'hold'
+  return AT_REST[record.state] and record.stream ~= 'hold' and not newer_format(record)
 end
 
 -- End it: record has the fields state, gen, stream, places, pointer, group, opens, waited.

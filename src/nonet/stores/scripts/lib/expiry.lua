@@ -28,7 +28,10 @@ end
 -- End a task that no worker has: somebody has cancelled it while it ran, or it is too late to start it.
 local function end_early(id, ttl, dedup)
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'name', 'attempt', 'ticket', 'cancel', 'start_by'})
+    'opens', 'waited', 'name', 'attempt', 'ticket', 'cancel', 'start_by', 'v'})
+  if newer_format(record) then
+    error({err = newer_format(record)})
+  end
   local is_waiting = is_cancellable(record)
   if is_waiting and record.cancel then
     end_waiting(id, record, 'cancelled', cancelled_document(record), ttl, dedup)

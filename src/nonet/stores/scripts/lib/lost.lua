@@ -7,12 +7,12 @@
 local function take_back(id, gen, limit, ttl, dedup)
   local key = P .. 't:' .. id
   local record = read_fields(key, {'gen', 'state', 'stream', 'deaths', 'name', 'attempt',
-    'cancel', 'group', 'opens', 'waited', 'unique', 'start_by'})
-  local state = record.state
+    'cancel', 'group', 'opens', 'waited', 'unique', 'start_by', 'v'})
+  local state, is_newer = record.state, newer_format(record) ~= nil
   if record.gen ~= gen or state ~= 'queued' and state ~= 'running' and state ~= 'dying' then
     return false
   end
-  if record.cancel and state == 'running' then
+  if record.cancel and state == 'running' and not is_newer then
     end_cancelled(id, record, '0', ttl, dedup)  -- a settle of its late worker is no repetition
     return true
   end
@@ -22,7 +22,7 @@ local function take_back(id, gen, limit, ttl, dedup)
     redis.call('HSET', key, 'deaths', deaths)
     end_of_wait(id, record)  -- for all we know it was started
     state = 'queued'
-    if deaths >= limit then
+    if deaths >= limit and not is_newer then
       state = 'dying'
       redis.call('HSET', key, 'reason', 'worker-lost', 'died', gen)
     end

@@ -5,6 +5,17 @@
 -- In these states no worker has a task.
 local AT_REST = {queued = true, delayed = true, waiting = true}
 
+-- How tasks are written, see nonet/formats.py. A record says so in its field v; without it is of format 1.
+local FORMAT = 1
+
+-- Why a record cannot be read, or nil: newer code has written it. It is then moved from place to place, and
+-- neither executed nor ended. record has the field v.
+local function newer_format(record)
+  local format = record.v and tonumber(record.v) or 1
+  return format > FORMAT and
+    string.format('task format %d, read here up to %d: upgrade the workers', format, FORMAT) or nil
+end
+
 local function size_of(stream)
   return string.match(stream, '[^:]*$')
 end
@@ -224,6 +235,9 @@ local function submit_one(id, name, stream, due, group, envelope, locks, terms, 
   end
   if kept then
     add('b', kept)
+  end
+  if FORMAT > 1 then
+    add('v', FORMAT)
   end
   if group ~= '' then
     add('group', group)

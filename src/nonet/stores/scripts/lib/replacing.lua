@@ -4,7 +4,7 @@
 -- End one that waits; one that runs goes on, and is not executed again if it fails.
 local function replace_older(id, by, ttl, dedup)
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'name', 'attempt'})
+    'opens', 'waited', 'name', 'attempt', 'v'})
   if is_cancellable(record) then
     local document = made_document(record.name or '', tonumber(record.attempt or '') or 0,
       'cancelled (replaced by ' .. by .. ')', 'cancelled')
@@ -12,7 +12,7 @@ local function replace_older(id, by, ttl, dedup)
     cancel_task(id, record, document, ttl, dedup)
     is_replacing = false
     offer_all()
-  elseif record.state == 'running' then
+  elseif record.state == 'running' or newer_format(record) then
     redis.call('HSETNX', P .. 't:' .. id, 'cancel', string.sub('(replaced by ' .. by .. ')', 1, 60))
   end
 end
