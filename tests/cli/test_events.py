@@ -149,7 +149,7 @@ def test_every_kind_is_documented_and_known() -> None:
     }
     written = {kind for kind in written if kind[-1] != "-"} | begun
     assert set(EVENT_KINDS) == written | dlq
-    page = (source.parent.parent / "docs/how-to/operate.md").read_text()
+    page = (source.parent.parent / "docs/how-to/check-a-namespace.md").read_text()
     for kind, what in EVENT_KINDS.items():
         assert f"| `{kind}` | {what} |" in page
 
