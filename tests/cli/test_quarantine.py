@@ -256,7 +256,7 @@ async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> No
     for name, data, code, reason in [
         ("unknown", unknown, 2, "errands:Nobody"),
         ("args", envelope("args", a="x"), 2, "Add: a: "),
-        ("newer", newer("newer"), 1, "of another release (task format 2",
+        ("newer", newer("newer"), 1, "of another release (task format 2"),
         ("good", envelope("good", a=1), 0, ""),
     ]:
         entry = task_run.redis.xadd(key, {"task": name, "size": len(data), "bytes": data})

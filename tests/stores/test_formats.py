@@ -1,0 +1,172 @@
+"""Tasks of a newer format are moved and told of by this code, and neither executed nor ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nonet.explanation import explain
+from nonet.formats import FORMAT, OLDEST_FORMAT, format_problem
+from nonet.keys import prefix
+from nonet.locks import LockedObjectType, MutexLock, encode_locks
+from nonet.message import VERSION, Envelope, encode
+from nonet.stores.broker import Broker, new_cursors
+from nonet.stores.leases import Leases, Said
+from nonet.stores.lock_board import LockBoard
+from nonet.stores.redis import script
+from nonet.stores.results import Results
+from nonet.stores.submissions import Submission
+from nonet.worker.about import knowledge
+
+P = prefix("test")
+WHY = f"task format {FORMAT + 1}, read here up to {FORMAT}: upgrade the workers"
+LOCKS = encode_locks([MutexLock(LockedObjectType.JOB, "7")])
+
+
+async def submit(
+    broker: Broker, id: str, *, locks: str = "", due: int = 0, terms: str = ""
+) -> None:
+    """A task as newer code would write it."""
+    envelope = encode(Envelope(VERSION, id, "x:T", {"n": 1}, {}, 1.5))
+    task = Submission(id, "x:T", "normal:small", envelope, locks, due, "", terms)
+    await broker.submit([task])
+    await broker.client.hset(f"{P}t:{id}", "v", FORMAT + 1)
+
+
+async def record(broker: Broker, id: str) -> dict[str, str]:
+    found = await broker.client.hgetall(f"{P}t:{id}")
+    return {name.decode(): value.decode(errors="replace") for name, value in found.items()}
+
+
+async def take(broker: Broker) -> list[str]:
+    deliveries, _ = await broker.fetch("small-a1", "small", 10)
+    return [each.id for each in deliveries]
+
+
+async def make_due(broker: Broker, id: str) -> None:
+    await broker.client.zadd(f"{P}tasks:delayed", {id: 1})
+    await broker.promote()
+
+
+def test_scripts_know_the_same_format() -> None:
+    """The number stands twice: scripts are no Python."""
+    assert f"local FORMAT = {FORMAT}\n" in script("submit")[0]
+
+
+@pytest.mark.parametrize("format", [OLDEST_FORMAT - 1, FORMAT + 1, 10**6])
+def test_what_cannot_be_read_is_said_in_a_field(format: int) -> None:
+    """With the number and the next step, in the 60 characters that a record has for it."""
+    problem = format_problem(format)
+    assert str(format) in problem and "worker" in problem and len(problem) <= 60
+
+
+async def test_a_newer_task_is_handed_on_as_it_is(broker: Broker) -> None:
+    """It gets no lock and uses no attempt; what it consists of is what newer code wrote."""
+    await submit(broker, "a", locks=LOCKS)
+    before = await record(broker, "a")
+    for _ in range(3):
+        assert await take(broker) == []
+        await make_due(broker, "a")
+    after = await record(broker, "a")
+    assert {name: after[name] for name in ("v", "name", "stream", "b")} == {
+        name: before[name] for name in ("v", "name", "stream", "b")
+    }
+    assert (after["state"], after["handed"], after.get("attempt")) == ("queued", "3", None)
+    assert await broker.client.get(f"{P}l:a") == LOCKS.encode()
+    assert await broker.client.keys(f"{P}lock:*") == []
+    await broker.client.hdel(f"{P}t:a", "v")  # who can read it
+    assert await take(broker) == ["a"]
+
+
+async def test_it_waits_where_it_is_told_of(broker: Broker) -> None:
+    """In the delayed set, in one place, with the number and what to do."""
+    await submit(broker, "a")
+    await take(broker)
+    now = (await broker.logical_now()).timestamp()
+    due = await broker.client.zscore(f"{P}tasks:delayed", "a")
+    assert 3 < due / 1e6 - now <= 5
+    assert await broker.client.xlen(f"{P}tasks:normal:small") == 0
+    results = Results(broker.client, broker.scripts, broker.url, "test")
+    status = await results.status("a")
+    await results.aclose()
+    assert (status.state, status.blocker) == ("waiting", WHY)
+
+
+async def test_explain_says_to_upgrade_the_workers(broker: Broker) -> None:
+    """Also before anybody has handed it on: live workers say what they read."""
+    with_ = Leases(broker.url, "test", "small-a", "", worker_ttl=9, lock_ttl=3, timeout_seconds=2)
+    info, known = json.dumps({"name": "7@pod", "size": "small", "concurrency": 4}), {"x:T": "1"}
+    with_.ask(lambda: Said(info, "", known, knowledge(known), {}))
+    with_.renew([])
+    with_.advertise()
+    with_.close()
+    await submit(broker, "a")
+    found = explain(await LockBoard(broker.client, "test").facts("a"))
+    assert found.cause == "unknown"
+    assert f"reads tasks of format {FORMAT + 1}" in found.text
+    assert found.text.endswith("upgrade the workers")
+
+
+async def test_a_newer_task_is_not_cancelled_but_ordered_to_end(broker: Broker) -> None:
+    """Only newer code knows what belongs to it; that ends it as soon as it looks."""
+    await submit(broker, "a", due=2**52)
+    assert await broker.cancel(["a"], "by a test", order="by a test") == ["cancelling"]
+    assert (await record(broker, "a"))["state"] == "delayed"
+    await broker.promote()
+    assert await take(broker) == []
+    await make_due(broker, "a")
+    await broker.client.hdel(f"{P}t:a", "v")
+    assert await take(broker) == []
+    assert (await broker.client.get(f"{P}r:a")).startswith(b"cancelled|")
+
+
+async def test_a_newer_task_does_not_expire_here(broker: Broker) -> None:
+    """Its deadline is left to who can read it."""
+    await submit(broker, "a", terms="start_by|1|")
+    await broker.client.zadd(f"{P}deadlines", {"a": 1})
+    await broker.promote()
+    assert (await record(broker, "a"))["state"] == "queued"
+    assert await broker.client.zscore(f"{P}deadlines", "a") > 1
+
+
+async def test_a_newer_task_of_a_dead_worker_is_queued_again(broker: Broker) -> None:
+    """However many workers died with it: whether that is its end is for newer code to say."""
+    await broker.submit([Submission("a", "x:T", "normal:small", b"?")])
+    deliveries, _ = await broker.fetch("small-gone", "small", 1)
+    await broker.client.hset(f"{P}t:a", mapping={"v": FORMAT + 1, "deaths": 1000})
+    (delivery,) = deliveries
+    stream = f"{P}{delivery.stream_key}"
+    await broker.client.execute_command(
+        *("XCLAIM", stream, "workers", "small-gone", 0, delivery.entry, "IDLE", 3_600_000)
+    )
+    assert (await broker.reclaim("small-a1", "small", 10, new_cursors()))[0] == 1
+    after = await record(broker, "a")
+    assert (after["state"], after["deaths"]) == ("queued", "1001")
+
+
+async def test_a_newer_task_that_dies_is_not_written_to_sql(broker: Broker) -> None:
+    """It stays dying until a worker that can read it comes."""
+    await submit(broker, "a")
+    (delivery,) = (await broker.fetch("small-a1", "small", 1))[0] or [None]
+    assert delivery is None
+    await broker.client.hset(f"{P}t:a", "state", "dying")
+    await make_due(broker, "a")
+    assert await take(broker) == []
+    assert (await record(broker, "a"))["state"] == "dying"
+    assert await broker.client.zscore(f"{P}tasks:delayed", "a") is not None
+
+
+async def test_a_newer_waiter_is_looked_at_by_newer_code(broker: Broker) -> None:
+    """A promotion does not read its locks: it queues it, for whoever can."""
+    await broker.submit([Submission("b", "x:T", "normal:small", b"?", LOCKS)])
+    await submit(broker, "a", locks=LOCKS)
+    await broker.client.hdel(f"{P}t:a", "v")
+    assert await take(broker) == ["b"]
+    assert (await record(broker, "a"))["state"] == "waiting"
+    await broker.client.hset(f"{P}t:a", "v", FORMAT + 1)
+    await broker.client.set(f"{P}l:a", "a lock of another kind|no one can read this")
+    await make_due(broker, "a")
+    assert (await record(broker, "a"))["state"] == "queued"
+    assert await take(broker) == []
+    assert (await record(broker, "a"))["blocker"] == WHY
