@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.client import (
-        CallbackSpawner,
-        ChildResult,
-        Client,
-        Handle,
-        cancel_many,
-        spawn_with_callback,
-    )
+    from nonet.client import CallbackSpawner, Client, cancel_many, spawn_with_callback
     from nonet.config import TaskConfig
     from nonet.errors import (
         AdmissionRejected,
@@ -53,6 +46,7 @@ if TYPE_CHECKING:
     )
     from nonet.execution import TaskContext, context
     from nonet.explanation import Explanation, LockHolder
+    from nonet.handles import ChildResult, Handle, TaskStatus
     from nonet.hooks import Epoch, startup_hook
     from nonet.injection import Depends, register_dependency
     from nonet.locks import (
@@ -79,7 +73,6 @@ if TYPE_CHECKING:
         TaskScheduleBase,
     )
     from nonet.settings import Settings, load_settings
-    from nonet.stores.results import TaskStatus
     from nonet.task import (
         BaseTask,
         Isolation,
@@ -173,14 +166,7 @@ __all__ = [
 # Where each public name is defined.
 _HOMES = {
     "nonet.app": ("Nonet",),
-    "nonet.client": (
-        "CallbackSpawner",
-        "ChildResult",
-        "Client",
-        "Handle",
-        "cancel_many",
-        "spawn_with_callback",
-    ),
+    "nonet.client": ("CallbackSpawner", "Client", "cancel_many", "spawn_with_callback"),
     "nonet.config": ("TaskConfig",),
     "nonet.errors": (
         "AdmissionRejected",
@@ -215,6 +201,7 @@ _HOMES = {
     ),
     "nonet.execution": ("TaskContext", "context"),
     "nonet.explanation": ("Explanation", "LockHolder"),
+    "nonet.handles": ("ChildResult", "Handle", "TaskStatus"),
     "nonet.hooks": ("Epoch", "startup_hook"),
     "nonet.injection": ("Depends", "register_dependency"),
     "nonet.locks": (
@@ -241,7 +228,6 @@ _HOMES = {
         "TaskScheduleBase",
     ),
     "nonet.settings": ("Settings", "load_settings"),
-    "nonet.stores.results": ("TaskStatus",),
     "nonet.task": (
         "BaseTask",
         "Isolation",

@@ -9,12 +9,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from nonet.client import CallbackSpawner, Client, Handle
+from nonet.client import CallbackSpawner, Client
 from nonet.errors import ConfigurationError, NonetError, NotBoundError
 from nonet.execution import TaskContext
 from nonet.explanation import HANDED_OVER_WITHIN, Explanation
+from nonet.handles import Handle, R, TaskStatus
 from nonet.injection import Injector, load_entry_points
 from nonet.locks import BaseLock, encode_locks
 from nonet.loop import in_own_thread
@@ -22,13 +23,16 @@ from nonet.registry import Registry, TaskClass, vos_from_entry_points
 from nonet.service import who
 from nonet.settings import Settings, load_settings
 from nonet.stores.broker import Broker, Waits
-from nonet.stores.results import TaskStatus
 from nonet.task import (
     FROM_CLASS,
+    AsyncTask,
     BaseTask,
     FromClass,
     Isolation,
+    PlainTask,
     Size,
+    SubmitManyOptions,
+    SubmitOptions,
     bind_submitter,
     unbind_submitter,
 )
@@ -175,9 +179,18 @@ class Nonet:
         """The open broker. Raises `NotBoundError` outside ``async with``."""
         return self.client.broker
 
+    @overload
+    async def submit(self, task: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+
+    @overload
+    async def submit(self, task: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+
+    @overload
+    async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
+
     async def submit(
         self,
-        task: BaseTask,
+        task: Any,
         *,
         at_time: datetime | None = None,
         id: str | None = None,
@@ -185,7 +198,7 @@ class Nonet:
         transaction: Any = None,
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> Handle:
+    ) -> Handle[Any]:
         """Submit one task; see `BaseTask.schedule`."""
         return await self.client.submit(
             task,
@@ -197,16 +210,31 @@ class Nonet:
             unique=unique,
         )
 
+    @overload
+    async def submit_many(
+        self, tasks: Iterable[AsyncTask[R]], **options: Unpack[SubmitManyOptions]
+    ) -> list[Handle[R]]: ...
+
+    @overload
+    async def submit_many(
+        self, tasks: Iterable[PlainTask[R]], **options: Unpack[SubmitManyOptions]
+    ) -> list[Handle[R]]: ...
+
+    @overload
+    async def submit_many(
+        self, tasks: Iterable[BaseTask], **options: Unpack[SubmitManyOptions]
+    ) -> list[Handle[Any]]: ...
+
     async def submit_many(
         self,
-        tasks: Iterable[BaseTask],
+        tasks: Iterable[Any],
         *,
         at_time: datetime | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> list[Handle]:
+    ) -> list[Handle[Any]]:
         """Submit many tasks; see `Client.submit_many`."""
         return await self.client.submit_many(
             tasks,
@@ -225,6 +253,12 @@ class Nonet:
         """Why a task does not run; see `Client.explain`."""
         return await self.client.explain(id)
 
+    @overload
+    async def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
+
+    @overload
+    async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
+
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
         """The result of a task; see `Handle.result`."""
         return await self.client.result(id, timeout=timeout)
@@ -239,9 +273,22 @@ class Nonet:
         """Live tasks; see `Client.live`."""
         return self.client.live(state=state, task=task)
 
+    @overload
+    async def call(
+        self, task: AsyncTask[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"
+    ) -> R: ...
+
+    @overload
+    async def call(
+        self, task: PlainTask[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"
+    ) -> R: ...
+
+    @overload
     async def call(
         self, task: BaseTask, *, wait_locks: float = 0.0, debugger: Debugger = "none"
-    ) -> Any:
+    ) -> Any: ...
+
+    async def call(self, task: Any, *, wait_locks: float = 0.0, debugger: Debugger = "none") -> Any:
         """Run a task here, once, without the broker; see `nonet.interactive.call`.
 
         Example:
@@ -492,7 +539,7 @@ class Nonet:
         is_over = found is None or found.expiry <= await self.broker.logical_now()
         return None if is_over else found
 
-    async def run_entry(self, entry: EntryStatus) -> Handle:
+    async def run_entry(self, entry: EntryStatus) -> Handle[Any]:
         """Submit the task of a periodic entry now, beside its schedule.
 
         Raises:
@@ -579,7 +626,7 @@ class Nonet:
             self._database = self._database or made  # somebody else may have been faster
         return self._database
 
-    async def resubmit(self, row_id: int, *, again: bool = False) -> Handle:
+    async def resubmit(self, row_id: int, *, again: bool = False) -> Handle[Any]:
         """Submit a dead letter again, once, whoever else tries to; see `nonet.dlq.resubmit`."""
         from nonet.dlq import resubmit
 

@@ -11,7 +11,7 @@ import inspect
 import typing
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, ClassVar, NotRequired
+from typing import Any, ClassVar, NotRequired, Self
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -37,7 +37,7 @@ class Constructible:
             if issubclass(base, Constructible):
                 prepare(base)
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         form = cls.__dict__.get("_prepared") or prepare(cls)
         self = super().__new__(cls)
         if form is _Form.CALL:

@@ -8,16 +8,14 @@ import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from nonet.envelopes import Envelopes
 from nonet.errors import (
     AdmissionRejected,
     ConfigurationError,
-    ConflictError,
     InvalidArgumentsError,
     NonetError,
     NotBoundError,
@@ -29,6 +27,7 @@ from nonet.errors import (
 )
 from nonet.execution import current_holders, running_context
 from nonet.explanation import Explanation, explain, explain_kept
+from nonet.handles import ChildResult, Handle, R, TaskStatus, unknown_task
 from nonet.live import LiveConfig
 from nonet.message import is_id
 from nonet.registry import Registry
@@ -39,9 +38,18 @@ from nonet.stores.groups import Groups, callback_id, child_id, failure_id
 from nonet.stores.leadership import Leadership
 from nonet.stores.lock_board import LockBoard
 from nonet.stores.publication import Publication
-from nonet.stores.results import Ended, Results, TaskStatus
+from nonet.stores.results import Ended, Results
 from nonet.stores.submissions import Accepted, Submission
-from nonet.task import FROM_CLASS, BaseTask, FromClass, current_submitter
+from nonet.task import (
+    FROM_CLASS,
+    AsyncTask,
+    BaseTask,
+    FromClass,
+    PlainTask,
+    SubmitManyOptions,
+    SubmitOptions,
+    current_submitter,
+)
 from nonet.telemetry.tracing import describe_sent, sending
 from nonet.terms import StartBy
 from nonet.unique import Unique
@@ -58,81 +66,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 _LOOK_SECONDS = 0.5
 # So many who wait for results may ask SQL at a time: the others shall not time out behind them.
 _ASK_SQL_AT_A_TIME = 4
-
-
-class Handle(str):
-    """The id of a submitted task, able to ask for its status and result.
-
-    Attributes:
-        created: False if the task was there before: the submission had its id, or its unique key.
-    """
-
-    created: bool = True
-    _client: Client
-
-    def __new__(cls, id: str, client: Client, created: bool = True) -> Handle:
-        self = str.__new__(cls, id)
-        self._client = client
-        if not created:
-            self.created = False
-        return self
-
-    async def status(self) -> TaskStatus:
-        """Where the task is. Raises `NotFoundError` when it is unknown."""
-        return await self._client.status(self)
-
-    async def cancel(self, reason: str = "") -> str:
-        """End the task, wherever it is: it is not executed (further).
-
-        Args:
-            reason: why, for people.
-
-        Returns:
-            ``cancelled``; or ``cancelling``: it runs, and its worker ends it within seconds.
-
-        Raises:
-            ConflictError: it has ended otherwise, or has failed and waits for SQL.
-            NotFoundError: it is unknown.
-        """
-        state = (await self._client.cancel([self], reason=reason))[self]
-        if not state:
-            raise NotFoundError(_unknown(self))
-        if state not in ("cancelled", "cancelling"):
-            raise ConflictError(f"task {self} is {state}: it cannot be cancelled any more")
-        return state
-
-    async def result(self, timeout: float | None = None) -> Any:
-        """What ``execute`` returned; waits for the end.
-
-        Args:
-            timeout: seconds; None waits as long as it takes.
-
-        Raises:
-            TaskFailed: the task ended dead.
-            TaskCancelled: it was cancelled.
-            TaskExpired: it was not started by its ``start_by``.
-            ResultUnavailable: unknown task, or no result is kept. A durable task whose
-                transaction was committed is known.
-            TimeoutError: it has not ended in time.
-            DeadlockError: it needs a lock that is held where its result is awaited.
-        """
-        return await self._client.result(self, timeout=timeout)
-
-
-@dataclass(frozen=True, slots=True)
-class ChildResult:
-    """How one child of a group ended.
-
-    Attributes:
-        state: terminal state.
-        value: its result if it is ``done``.
-        error: one line about the failure, else empty.
-    """
-
-    id: str
-    state: str
-    value: Any = None
-    error: str = ""
 
 
 class Client:
@@ -184,9 +117,18 @@ class Client:
         """Close what this client opened itself."""
         await self.results.aclose()
 
+    @overload
+    async def submit(self, task: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+
+    @overload
+    async def submit(self, task: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+
+    @overload
+    async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
+
     async def submit(
         self,
-        task: BaseTask,
+        task: Any,
         *,
         at_time: datetime | None = None,
         id: str | None = None,
@@ -194,7 +136,7 @@ class Client:
         transaction: Any = None,
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> Handle:
+    ) -> Handle[Any]:
         """Submit one task; see `BaseTask.schedule`."""
         durable = self._is_durable(task, transaction)
         if self.live_config.is_due:
@@ -216,16 +158,31 @@ class Client:
                 return Handle(submission.id, self)
             return await self.send(submission, durable=durable, id_is_new=id is None)
 
+    @overload
+    async def submit_many(
+        self, tasks: Iterable[AsyncTask[R]], **options: Unpack[SubmitManyOptions]
+    ) -> list[Handle[R]]: ...
+
+    @overload
+    async def submit_many(
+        self, tasks: Iterable[PlainTask[R]], **options: Unpack[SubmitManyOptions]
+    ) -> list[Handle[R]]: ...
+
+    @overload
+    async def submit_many(
+        self, tasks: Iterable[BaseTask], **options: Unpack[SubmitManyOptions]
+    ) -> list[Handle[Any]]: ...
+
     async def submit_many(
         self,
-        tasks: Iterable[BaseTask],
+        tasks: Iterable[Any],
         *,
         at_time: datetime | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> list[Handle]:
+    ) -> list[Handle[Any]]:
         """Submit many tasks in few round trips; handles in the same order.
 
         All tasks are checked before the first one is submitted. They are submitted in steps of at
@@ -270,7 +227,7 @@ class Client:
 
     async def send(
         self, submission: Submission, *, durable: bool, id_is_new: bool = False
-    ) -> Handle:
+    ) -> Handle[Any]:
         """Submit what `prepare` gave.
 
         Args:
@@ -284,7 +241,7 @@ class Client:
         (accepted,) = await self.broker.accept([submission])
         return self._handle(accepted)
 
-    def _handle(self, accepted: Accepted) -> Handle:
+    def _handle(self, accepted: Accepted) -> Handle[Any]:
         return Handle(accepted.id, self, accepted.created)
 
     def _is_durable(self, task: BaseTask, transaction: Any) -> bool:
@@ -312,7 +269,7 @@ class Client:
         if found is None:  # it may have been handed over in between
             found = await self.results.status(id)
         if found is None:
-            raise NotFoundError(_unknown(id))
+            raise NotFoundError(unknown_task(id))
         return found
 
     async def _kept(self, id: str) -> Kept | None:
@@ -352,6 +309,12 @@ class Client:
         leader = await Leadership(self.broker, self._namespace).leader()
         return leader is not None and leader.expiry > await self.broker.logical_now()
 
+    @overload
+    async def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
+
+    @overload
+    async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
+
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
         """See `Handle.result`."""
         try:
@@ -359,7 +322,7 @@ class Client:
         except TimeoutError:
             raise TimeoutError(f"task {id} has not ended after {timeout:g} s") from None
         if ended is None:
-            raise ResultUnavailable(_unknown(id))
+            raise ResultUnavailable(unknown_task(id))
         return self._value(id, ended)
 
     async def _end_of(self, id: str, timeout: float | None) -> Ended | None:
@@ -667,11 +630,4 @@ def _status_of(kept: Kept) -> TaskStatus:
         submitted=kept.created,
         due=kept.due,
         blocker="kept in SQL: the leading task-scheduler hands it over within a second",
-    )
-
-
-def _unknown(id: str) -> str:
-    return (
-        f"task {id} is unknown: never submitted here, its result has expired "
-        "(NONET_RESULT_TTL), or Redis has lost it"
     )

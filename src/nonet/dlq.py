@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from nonet.client import Client, Handle
+from nonet.client import Client
 from nonet.errors import (
     ConflictError,
     MalformedMessageError,
     NonetError,
 )
+from nonet.handles import Handle
 from nonet.message import (
     VERSION,
     Envelope,
@@ -44,7 +45,7 @@ _END_OF_TIME = 253_402_300_800  # the year 10000, which no database takes
 
 async def resubmit(
     row_id: int, client: Client, letters: DeadLetters, *, again: bool = False
-) -> Handle:
+) -> Handle[Any]:
     """Submit a dead letter again, as a new task, once, whoever else tries to.
 
     Args:

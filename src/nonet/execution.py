@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from nonet.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
+from nonet.handles import ChildResult
 from nonet.message import encode, pack
 from nonet.secrecy import secret_texts
 from nonet.task import BaseTask
 
-GroupReader = Callable[[str], Awaitable[Sequence[Any]]]
+GroupReader = Callable[[str], Awaitable[Sequence[ChildResult]]]
 """Reads the children's outcomes of a group, in the order in which they were spawned."""
 
 Saver = Callable[[bytes], Awaitable[bool]]
@@ -243,7 +244,7 @@ class TaskContext:
         self._after_commit = [*self._after_commit, prepared]
         return prepared.id
 
-    async def group_results(self) -> Sequence[Any]:
+    async def group_results(self) -> Sequence[ChildResult]:
         """In a callback: one `nonet.ChildResult` per child, in the order of spawning."""
         if not self.group or self._read_group is None:
             raise LookupError(f"task {self.id} is no callback of a group")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from nonet.client import Client, Handle
+from typing import Any
+
+from nonet.client import Client
 from nonet.errors import ConflictError, MalformedMessageError, NotFoundError
 from nonet.formats import format_problem
+from nonet.handles import Handle
 from nonet.message import Envelope
 from nonet.stores.quarantine import FAILED_STATES, Quarantine, Quarantined
 
 
-async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) -> Handle:
+async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) -> Handle[Any]:
     """Submit an entry of the quarantine as a new task, once, and take it out.
 
     Args:

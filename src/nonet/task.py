@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypedDict, Unpack, overload
 
 from pydantic import BaseModel
 
 from nonet.arguments import Constructible
 from nonet.errors import NotBoundError
+from nonet.handles import Handle, R, R_co
 from nonet.locks import (
     TASK,
     BaseLock,
@@ -67,20 +68,50 @@ class FromClass(Enum):
 FROM_CLASS = FromClass.FROM_CLASS
 
 
+class SubmitManyOptions(TypedDict, total=False):
+    """What may be said of several submissions at once; `BaseTask.schedule` tells what it means."""
+
+    at_time: datetime | None
+    labels: Mapping[str, Any] | None
+    transaction: Any
+    start_by: StartBy | FromClass | None
+    unique: Unique | FromClass | None
+
+
+class SubmitOptions(SubmitManyOptions, total=False):
+    """What may be said of one submission, too."""
+
+    id: str | None
+
+
+class AsyncTask(Protocol[R_co]):
+    """For type checkers: a task whose ``async def execute`` returns an `R_co`."""
+
+    def serialize(self) -> Any:
+        """What every task has, so that nothing else is taken for one."""
+        ...
+
+    def execute(self, *args: Any, **kwargs: Any) -> Awaitable[R_co]:
+        """Whatever is injected into it."""
+        ...
+
+
+class PlainTask(Protocol[R_co]):
+    """For type checkers: a task whose ``def execute`` returns an `R_co`."""
+
+    def serialize(self) -> Any:
+        """What every task has, so that nothing else is taken for one."""
+        ...
+
+    def execute(self, *args: Any, **kwargs: Any) -> R_co:
+        """Whatever is injected into it."""
+        ...
+
+
 class Submitter(Protocol):
     """What ``.schedule()`` needs of an open application."""
 
-    async def submit(
-        self,
-        task: BaseTask,
-        *,
-        at_time: datetime | None = None,
-        id: str | None = None,
-        labels: Mapping[str, Any] | None = None,
-        transaction: Any = None,
-        start_by: StartBy | FromClass | None = FROM_CLASS,
-        unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> str:
+    async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Submit one task and return its handle."""
         ...
 
@@ -148,8 +179,18 @@ class BaseTask(Constructible):
         name = type(self).__name__
         return [RateLimiter(TASK, name), ConcurrencyLimiter(TASK, name)]
 
+    # By what `execute` returns; a plain `BaseTask` may return anything.
+    @overload
+    async def schedule(self: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+
+    @overload
+    async def schedule(self: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+
+    @overload
+    async def schedule(self, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
+
     async def schedule(
-        self,
+        self: Any,
         *,
         at_time: datetime | None = None,
         id: str | None = None,
@@ -157,7 +198,7 @@ class BaseTask(Constructible):
         transaction: Any = None,
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> Any:
+    ) -> Handle[Any]:
         """Submit this task through the open application.
 
         Args:

@@ -13,8 +13,8 @@ from nonet.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
+    from nonet.handles import TaskStatus
     from nonet.stores.cancellation import Selection
-    from nonet.stores.results import TaskStatus
 
 app = typer.Typer(help="Delayed tasks: those that wait for their time, or for a retry.")
 

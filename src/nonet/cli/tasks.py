@@ -36,9 +36,8 @@ from nonet.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.client import Handle
+    from nonet.handles import Handle, TaskStatus
     from nonet.registry import TaskClass
-    from nonet.stores.results import TaskStatus
     from nonet.task import BaseTask
 
 Task = Annotated[
@@ -324,7 +323,7 @@ async def _hint_at_worker(nonet: Nonet, found: TaskStatus | None) -> None:
         typer.echo(f"no live task-worker --size {size}", err=True)
 
 
-async def _report(nonet: Nonet, handle: Handle, wait: float | None, as_json: bool) -> int:
+async def _report(nonet: Nonet, handle: Handle[Any], wait: float | None, as_json: bool) -> int:
     """Print the id and, if it is to be awaited, how the task ended."""
     report: dict[str, Any] = {"id": str(handle), "created": handle.created}
     if not as_json:
@@ -343,7 +342,7 @@ async def _report(nonet: Nonet, handle: Handle, wait: float | None, as_json: boo
     return code
 
 
-async def _await(handle: Handle, wait: float, report: dict[str, Any]) -> ExitCode:
+async def _await(handle: Handle[Any], wait: float, report: dict[str, Any]) -> ExitCode:
     try:
         report["result"] = await handle.result(timeout=wait)
         report["state"] = "done"

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from nonet.errors import DeadlockError, MalformedMessageError, NonetError
+from nonet.handles import TaskStatus
 from nonet.keys import prefix, stream
-from nonet.message import ErrorDocument, ResultDocument, Usage, decode_error, decode_result
+from nonet.message import ErrorDocument, ResultDocument, decode_error, decode_result
 from nonet.stores.broker import PRIORITIES, SIZES
 from nonet.stores.clock import correction
 from nonet.stores.redis import (
@@ -38,43 +39,6 @@ class Ended:
 
     state: str
     document: ResultDocument | None
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStatus:
-    """A task as authors and operators see it; arguments are not part of it.
-
-    Attributes:
-        state: ``queued``, ``delayed``, ``waiting``, ``running``, ``dying``; ended: ``done``,
-            ``dead``, ``cancelled``, ``expired``.
-        attempt: attempts used, plus the running one; of one that ended, which one ended it (0: none
-            ran).
-        due: when a delayed task will be queued.
-        blocker: what a waiting task waited for last; of a dying one that waits, why SQL refused it;
-            of a durable one that is delayed, that it is in SQL only.
-        error: of the last failed attempt; how its process ended, if it died with it.
-        worker: who runs it.
-        worker_deaths: how many workers died while they ran it.
-        crashes: how many child processes died with it.
-        usage: what the attempt took that failed last, or that ended it; None: nobody knows.
-    """
-
-    id: str
-    name: str
-    state: str
-    stream: str = ""
-    attempt: int = 0
-    submitted: datetime | None = None
-    due: datetime | None = None
-    finished: datetime | None = None
-    worker: str = ""
-    worker_deaths: int = 0
-    blocker: str = ""
-    reason: str = ""
-    error: str = ""
-    group: str = ""
-    crashes: int = 0
-    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Generic, Literal, NoReturn, TypedDict, Unpack, overload
 
-from nonet.client import CallbackSpawner, ChildResult, Policy
-from nonet.errors import NonetError
+from nonet.client import CallbackSpawner, Policy
+from nonet.errors import NonetError, NotBoundError
 from nonet.execution import TaskContext, enter_context
+from nonet.handles import ChildResult, Handle, R
 from nonet.injection import Injector, load_entry_points
 from nonet.invoke import invoke
 from nonet.message import decode, encode, pack
 from nonet.outcomes import Failed, decide
 from nonet.registry import Registry, TaskClass
-from nonet.task import BaseTask, bind_submitter, unbind_submitter
+from nonet.task import (
+    AsyncTask,
+    BaseTask,
+    PlainTask,
+    SubmitOptions,
+    bind_submitter,
+    unbind_submitter,
+)
 from nonet.testing.submissions import Submitted
 
 _GROUP = "inline-group"
@@ -43,11 +51,11 @@ class InlineGroup:
 
 
 @dataclass
-class InlineRun:
-    """How a task ran.
+class InlineRun(Generic[R]):
+    """How a task ran; generic in what its ``execute`` returns.
 
     Attributes:
-        result: what ``execute`` returned.
+        result: what ``execute`` returned; None if the last attempt failed.
         attempts: how many there were.
         errors: what each failed attempt raised.
         waits: how long the retry policy wanted to wait after each of these; nobody did.
@@ -57,7 +65,7 @@ class InlineRun:
         saved: the last checkpoint; None: there was none.
     """
 
-    result: Any = None
+    result: R
     attempts: int = 0
     errors: list[BaseException] = field(default_factory=list)
     waits: list[timedelta] = field(default_factory=list)
@@ -71,8 +79,51 @@ class InlineRun:
         return self.errors[-1] if len(self.errors) == self.attempts else None
 
 
+class InlineOptions(TypedDict, total=False):
+    """What `run_inline` takes beside the task and `check`."""
+
+    overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None
+    labels: Mapping[str, Any] | None
+    id: str | None
+    attempt: int
+    saved: Any
+    group_results: Sequence[ChildResult] | None
+    retry: bool
+
+
+# With `check` it has a result, or raises.
+@overload
 async def run_inline(
-    task: BaseTask,
+    task: AsyncTask[R], *, check: Literal[True] = True, **options: Unpack[InlineOptions]
+) -> InlineRun[R]: ...
+
+
+@overload
+async def run_inline(
+    task: PlainTask[R], *, check: Literal[True] = True, **options: Unpack[InlineOptions]
+) -> InlineRun[R]: ...
+
+
+@overload
+async def run_inline(
+    task: AsyncTask[R], *, check: bool, **options: Unpack[InlineOptions]
+) -> InlineRun[R | None]: ...
+
+
+@overload
+async def run_inline(
+    task: PlainTask[R], *, check: bool, **options: Unpack[InlineOptions]
+) -> InlineRun[R | None]: ...
+
+
+@overload
+async def run_inline(
+    task: BaseTask, *, check: bool = True, **options: Unpack[InlineOptions]
+) -> InlineRun[Any]: ...
+
+
+async def run_inline(
+    task: Any,
     *,
     overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     labels: Mapping[str, Any] | None = None,
@@ -82,7 +133,7 @@ async def run_inline(
     group_results: Sequence[ChildResult] | None = None,
     retry: bool = False,
     check: bool = True,
-) -> InlineRun:
+) -> InlineRun[Any]:
     """Run a task here and now, as a worker would, without Redis: no locks, no limits, no timeouts.
 
     Its arguments travel as in an envelope first, so that what cannot travel fails here. What it
@@ -106,7 +157,7 @@ async def run_inline(
     """
     _load_dependencies()
     known = Registry().add(type(task), type(task).__module__.rpartition(".")[2])
-    run = InlineRun(saved=_travelled(saved))
+    run: InlineRun[Any] = InlineRun(None, saved=_travelled(saved))
     inline = _Inline(task, known, run, dict(labels or {}), id or secrets.token_hex(16))
     inline.group_results = group_results
     async with Injector(dict(overrides or {})) as injector:
@@ -151,7 +202,7 @@ class _Inline:
         self,
         task: BaseTask,
         known: TaskClass,
-        run: InlineRun,
+        run: InlineRun[Any],
         labels: Mapping[str, Any],
         id: str,
     ) -> None:
@@ -216,11 +267,27 @@ class _Inline:
         """What `after_commit` is given; it counts if the attempt succeeds."""
         return _Prepared(_said(task, id, **options), encode(_packed(task)))
 
-    async def submit(self, task: BaseTask, *, id: str | None = None, **options: Any) -> str:
+    async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """What ``.schedule()`` calls."""
         _packed(task)
-        self._run.submitted.append(said := _said(task, id, **options))
-        return said.id
+        self._run.submitted.append(said := _said(task, **options))
+        return Handle(said.id, _NotSubmitted())
+
+
+class _NotSubmitted:
+    """What the handles of tasks ask that were only noted."""
+
+    async def status(self, id: str) -> NoReturn:
+        raise NotBoundError(
+            f"task {id} was not submitted: run_inline only notes it in `submitted`; "
+            "nonet.testing.System runs it"
+        )
+
+    async def result(self, id: str, *, timeout: float | None = None) -> NoReturn:
+        await self.status(id)
+
+    async def cancel(self, ids: Sequence[str], *, reason: str = "") -> NoReturn:
+        await self.status(ids[0])
 
 
 @dataclass(frozen=True)
@@ -238,7 +305,7 @@ class _Prepared:
 class _Spawner(CallbackSpawner):
     """Notes groups instead of opening them."""
 
-    def __init__(self, run: InlineRun) -> None:
+    def __init__(self, run: InlineRun[Any]) -> None:
         self._run = run
 
     async def __call__(
@@ -268,6 +335,6 @@ def _packed(task: BaseTask) -> dict[str, Any]:
     return Registry().add(type(task), "inline").arguments.pack(task)
 
 
-def _said(task: BaseTask, id: str | None, **options: Any) -> Submitted:
+def _said(task: BaseTask, id: str | None = None, **options: Any) -> Submitted:
     chosen = id or secrets.token_hex(16)
     return Submitted(chosen, task, options.get("at_time"), options.get("labels") or {})

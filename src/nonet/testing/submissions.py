@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from nonet.arguments import Arguments
 from nonet.envelopes import Envelopes
@@ -15,13 +17,16 @@ from nonet.registry import TaskClass
 from nonet.stores.submissions import Submission
 from nonet.task import BaseTask
 
+T = TypeVar("T", bound=BaseTask)
+T_co = TypeVar("T_co", bound=BaseTask, covariant=True, default=BaseTask)
+
 _MOST_SHOWN = 20
 _LONGEST_VALUE = 80
 
 
 @dataclass(frozen=True)
-class Submitted:
-    """One task that was submitted.
+class Submitted(Generic[T_co]):
+    """One task that was submitted; generic in its class.
 
     Attributes:
         id: of the task.
@@ -31,7 +36,7 @@ class Submitted:
     """
 
     id: str
-    task: BaseTask
+    task: T_co
     at_time: datetime | None = None
     labels: Mapping[str, Any] = field(default_factory=dict)
 

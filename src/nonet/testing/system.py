@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
 from nonet.app import EMBEDDED, Nonet
-from nonet.client import Handle
 from nonet.clock import ClockWatch, Reading
 from nonet.errors import (
     ConfigurationError,
@@ -27,14 +26,15 @@ from nonet.errors import (
     NotFoundError,
     suggestion,
 )
+from nonet.handles import Handle, R
 from nonet.injection import Injector, load_entry_points
 from nonet.scheduler.scheduler import Scheduler
 from nonet.schedules import Overlap
 from nonet.service import Stop
 from nonet.settings import Settings, plain_settings
 from nonet.stores.stage import Stage, Survey, Unfinished
-from nonet.task import BaseTask, Isolation, Size
-from nonet.testing.submissions import RecordingEnvelopes, Submitted, check_submitted
+from nonet.task import AsyncTask, BaseTask, Isolation, PlainTask, Size, SubmitOptions
+from nonet.testing.submissions import RecordingEnvelopes, Submitted, T, check_submitted
 
 if TYPE_CHECKING:
     from nonet.stores.dead_letters import DeadLetter
@@ -158,9 +158,24 @@ class System:
             raise NotBoundError("the system is not open: use `async with System(…) as system:`")
         return self._running
 
-    async def submit(self, task: BaseTask, **options: Any) -> Handle:
+    @overload
+    async def submit(self, task: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+
+    @overload
+    async def submit(self, task: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+
+    @overload
+    async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
+
+    async def submit(self, task: Any, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Submit one task; see `BaseTask.schedule`."""
         return await self.app.submit(task, **options)
+
+    @overload
+    async def result(self, id: Handle[R], *, timeout: float = 30) -> R: ...
+
+    @overload
+    async def result(self, id: str, *, timeout: float = 30) -> Any: ...
 
     async def result(self, id: str, *, timeout: float = 30) -> Any:
         """The result of a task; see `Handle.result`."""
@@ -242,8 +257,8 @@ class System:
         return self._open_one.envelopes.submitted()
 
     def assert_submitted(
-        self, cls: type[BaseTask], *, times: int | None = None, **arguments: Any
-    ) -> list[Submitted]:
+        self, cls: type[T], *, times: int | None = None, **arguments: Any
+    ) -> list[Submitted[T]]:
         """Fail unless a task of this class, with these arguments, was submitted.
 
         Args:
@@ -257,7 +272,8 @@ class System:
         """
         __tracebackhide__ = True
         known = self.app.registry.of_class(cls)
-        return check_submitted(self.submitted, known, arguments, times)
+        found = check_submitted(self.submitted, known, arguments, times)
+        return cast("list[Submitted[T]]", found)  # they are of this very class
 
     def assert_not_submitted(self, cls: type[BaseTask], **arguments: Any) -> None:
         """Fail if a task of this class, with these arguments, was submitted."""
