@@ -1,0 +1,134 @@
+"""What any page shows can be typed: each command and option exists, YAML and TOML are read."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from docs.pages import ROOT, Block, Page, all_pages
+from example import example_tasks
+
+from nonet.cli import run as task_run
+from nonet.cli import scheduler as task_scheduler
+from nonet.cli import worker as task_worker
+from nonet.config import parse_config
+from nonet.errors import ConfigurationError
+from nonet.registry import Registry
+from nonet.scheduler.configuration import check
+
+PAGES = [Page.read(path) for path in (*all_pages(), ROOT / "examples" / "README.md")]
+APPS = {
+    "task-run": task_run.app,
+    "task-worker": task_worker.app,
+    "task-scheduler": task_scheduler.app,
+}
+# Not the middle of a path, a container's name or a word such as `task-run-…`.
+_COMMAND = re.compile(r"(?<![\w/.:=-])(task-(?:run|worker|scheduler))(?= |$)")
+_SHELL = ("sh", "bash", "console")
+# What prose leaves out: `task-run dlq` is a place to look at, `--size …` an option.
+_INCOMPLETE = {"NoArgsIsHelpError", "MissingParameter", "BadOptionUsage", "BadArgumentUsage"}
+_CONFIGURATION = {"vos", "common", "vo-overrides", "admission"}
+
+
+def command_lines(page: Page) -> Iterator[tuple[str, bool]]:
+    """Each command that a page shows, and whether it is to be copied, not a name in prose."""
+    for block in page.blocks:
+        if block.language in _SHELL:
+            for line in block.text.replace("\\\n", " ").splitlines():
+                if block.language == "console" and not line.startswith("$ "):
+                    continue
+                for found in _COMMAND.finditer(line):
+                    is_comment = "# " in line[: found.start()]
+                    text = line[found.start() :]
+                    yield text.rstrip("'") if is_comment else text, not is_comment
+    for text in re.findall(r"`([^`]+)`", page.prose):
+        yield from ((text[found.start() :], False) for found in _COMMAND.finditer(text))
+
+
+def words_of(line: str) -> list[str]:
+    r"""The words of one command; what follows in its line is another one, or a comment.
+
+    >>> words_of("task-run dlq purge --older-than 30d [--dry-run] | wc  # old")
+    ['task-run', 'dlq', 'purge', '--older-than', '30d', '--dry-run']
+    >>> words_of("task-worker --size small|medium|large")
+    ['task-worker', '--size', 'small']
+    """
+    # Options in brackets may be left out, `a|b` is a choice, `ID…` may be repeated.
+    line = re.sub(r"\[(--[^]]*)\]", r"\1", line.replace("\\|", "|"))
+    line = re.sub(r"(?<=\w)(\|\w+)+|…", "", line)
+    words = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
+    words.whitespace_split = True
+    return list(itertools.takewhile(lambda word: not word or word[0] not in ";&|()<>", words))
+
+
+@cache
+def _command(name: str) -> Any:
+    return typer.main.get_command(APPS[name])
+
+
+def refusal(words: list[str]) -> Exception | None:
+    """What the parser of the real command says against these words; nothing is run."""
+    command, rest = _command(words[0]), words[1:]
+    try:
+        while True:
+            context = command.make_context(command.name, rest)
+            if not hasattr(command, "resolve_command"):
+                return None
+            rest = [*context._protected_args, *context.args]
+            if not rest:
+                return None
+            _, command, rest = command.resolve_command(context, rest)
+    except typer.Exit:  # --help, --version
+        return None
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_command_lines_are_understood(page: Page) -> None:
+    """Commands, options and their values exist, and what is to be copied is complete."""
+    wrong = []
+    for line, is_whole in command_lines(page):
+        error = refusal(words_of(line))
+        if error is not None and (is_whole or type(error).__name__ not in _INCOMPLETE):
+            wrong.append(f"{line!r}: {type(error).__name__}: {str(error)[:200]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _shown(language: str) -> list[Block]:
+    return [block for page in PAGES for block in page.blocks if block.language == language]
+
+
+def _is_configuration(block: Block) -> bool:
+    """Whether it is one of Nonet, not of Kubernetes or another program."""
+    found = yaml.safe_load(block.text)
+    return isinstance(found, dict) and bool(found) and set(found) <= _CONFIGURATION
+
+
+@pytest.mark.parametrize("block", _shown("yaml"), ids=str)
+def test_yaml_is_read(block: Block) -> None:
+    """Each is YAML; what is a configuration of Nonet is a good one, for the tasks of the example."""
+    if not _is_configuration(block):
+        list(yaml.safe_load_all(block.text))
+        return
+    with example_tasks() as module:
+        registry = Registry()
+        registry.add_module(module)
+        try:
+            check(parse_config(block.text, str(block)), registry, ())
+        except ConfigurationError as error:
+            pytest.fail(str(error))
+
+
+@pytest.mark.parametrize("block", _shown("toml"), ids=str)
+def test_toml_is_read(block: Block) -> None:
+    """Each is TOML."""
+    assert tomllib.loads(block.text)
