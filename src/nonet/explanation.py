@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from nonet.pauses import Pause, in_full
 from nonet.versions import is_older
@@ -14,6 +15,32 @@ _PROMOTED_WITHIN = 3.0
 # The leading scheduler looks once a second for durable tasks; what waits longer is held up.
 HANDED_OVER_WITHIN = 10.0
 _LONGEST_ERROR = 200
+
+# docs/how-to/find-out-why-it-waits.md says of each what to do.
+Cause = Literal[
+    "cancelling",
+    "running",
+    "paused",
+    "lock",
+    "calm",
+    "turn",
+    "limiter",
+    "rate",
+    "impossible",
+    "look",
+    "hand-back",
+    "hand-over",
+    "time",
+    "retry",
+    "promoter",
+    "worker",
+    "unknown",
+    "veto",
+    "queue",
+    "woken",
+    "sql",
+    "ended",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +273,8 @@ def explain_kept(
         text += "and not handed over: the log of the leading task-scheduler says why"
     if due is not None:
         text += f"; it runs after {due:%Y-%m-%d %H:%M:%SZ}"
-    return Explanation(id, "delayed", "hand-over", text, until=due)
+    cause: Cause = "hand-over"
+    return Explanation(id, "delayed", cause, text, until=due)
 
 
 def span(seconds: float) -> str:
@@ -286,7 +314,7 @@ def named(holder: LockHolder) -> str:
     return f"{'' if holder.is_live else 'a lost attempt of '}task {holder.id}{what}"
 
 
-def _made(facts: Facts, cause: str, text: str, **details: object) -> Explanation:
+def _made(facts: Facts, cause: Cause, text: str, **details: object) -> Explanation:
     return Explanation(facts.id, facts.state, cause, text, **details)  # type: ignore[arg-type]  # the names are those of the class
 
 
@@ -294,7 +322,7 @@ def _in_hands(facts: Facts) -> Explanation:
     text = f"{facts.state} on {facts.worker} for {span(facts.running_seconds)}"
     if facts.state == "dying":
         text = f"dying: {facts.worker} writes its dead letter to SQL"
-    cause = "running" if facts.state == "running" else "sql"
+    cause: Cause = "running" if facts.state == "running" else "sql"
     if not facts.is_worker_alive and facts.workers:
         text += "; that worker no longer answers: another one takes over when the lease has ended"
     elif not facts.is_worker_alive:
@@ -336,7 +364,8 @@ def _refused(facts: Facts) -> Explanation:
         if refusal.first:
             text += f" (the next is task {refusal.first})"
         return _made(facts, "turn", text, lock=refusal.lock, ahead=refusal.ahead)
-    cause = {"C": "limiter", "L": "rate"}.get(refusal.kind, "lock")
+    limiters: dict[str, Cause] = {"C": "limiter", "L": "rate"}
+    cause = limiters.get(refusal.kind, "lock")
     text = {"C": _slots, "L": _rate}.get(refusal.kind, _held)(refusal)
     if cause == "lock" and not refusal.holders:
         cause = "calm"
@@ -386,7 +415,8 @@ def _rate(refusal: Refusal) -> str:
 
 
 def _later(facts: Facts, due: float) -> Explanation:
-    cause, text = "time", f"until {_clock(due)} (in {span(due - facts.now)})"
+    cause: Cause = "time"
+    text = f"until {_clock(due)} (in {span(due - facts.now)})"
     if facts.state == "delayed":
         text = f"delayed {text}"
         if facts.error:

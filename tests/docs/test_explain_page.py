@@ -1,0 +1,87 @@
+"""The page about what `explain` says: every cause and every sentence, with what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+import pytest
+
+from nonet.explanation import Cause, explain_kept
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "how-to" / "find-out-why-it-waits.md"
+# `cause`, what it says (one or more code spans), what to do.
+_ROW = re.compile(r"^\| `(?!cause`)([a-z-]+)` \| (.+) \| (.+) \|$", re.MULTILINE)
+# What differs from task to task: …, a word in capitals, a number.
+_OPEN = re.compile(r"…|\b(?!SQL\b)[A-Z]+(?:@[A-Z]+)?\b|\d+")
+# What may stand behind any sentence.
+_TAIL = re.compile(r"(; \d+ came first for it)?(; it (expires in|is about to expire).*)?$")
+
+
+def test_the_page_has_every_cause_and_no_other() -> None:
+    """A cause that the code can name has a row, and each row is of such a cause."""
+    assert {cause for cause, _, _ in _rows()} == set(get_args(Cause))
+
+
+def test_the_page_has_every_sentence_by_its_cause() -> None:
+    """Each sentence that the tests of `explain` know is found on the page, in a row of its cause."""
+    told = [(cause, sentence) for cause, says, _ in _rows() for sentence in _sentences(says)]
+    missing = [
+        (cause, text)
+        for cause, text in _said()
+        if not any(
+            cause == of and re.fullmatch(_pattern(sentence), _TAIL.sub("", text))
+            for of, sentence in told
+        )
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize(("seconds", "is_led"), [(0.2, True), (60, True), (60, False)])
+def test_the_page_has_what_is_said_of_durable_tasks(seconds: float, is_led: bool) -> None:
+    """Also in its last words, which decide what to do."""
+    found = explain_kept("a", seconds=seconds, is_led=is_led)
+    ((_, says, then),) = [row for row in _rows() if row[0] == found.cause]
+    assert re.fullmatch(_pattern(_sentences(says)[0]), found.text)
+    for words in ("no task-scheduler leads", "and not handed over"):
+        assert (words in found.text) <= (f"`{words}`" in then)
+
+
+def _rows() -> list[tuple[str, str, str]]:
+    return _ROW.findall(PAGE.read_text(encoding="utf-8"))
+
+
+def _sentences(says: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", says)
+
+
+def _pattern(sentence: str) -> str:
+    fixed = _OPEN.split(sentence)
+    return "(?s)" + ".*".join(re.escape(part) for part in fixed)
+
+
+def _said() -> Iterator[tuple[str, str]]:
+    """Cause and whole text of each case in the tests of `explain`."""
+    cases = _cases()
+    for name in ("test_the_first_cause_in_words", "test_what_ends_a_task_early"):
+        (mark,) = getattr(cases, name).pytestmark
+        for _, cause, text in mark.args[1]:
+            yield cause, text
+    (mark,) = cases.test_what_live_workers_know_is_told.pytestmark
+    for peers, needs, cause, _ in mark.args[1]:
+        known = {"name": "x:T", "needs": needs, "workers": len(peers), "peers": peers}
+        yield cause, cases.explain(cases.queued(**known)).text
+
+
+def _cases() -> ModuleType:
+    path = ROOT / "tests" / "unit" / "test_explanation.py"
+    spec = importlib.util.spec_from_file_location("cases_of_explain", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
