@@ -29,7 +29,7 @@ def test_the_page_has_every_cause_and_no_other() -> None:
 
 
 def test_the_page_has_every_sentence_by_its_cause() -> None:
-    """Each sentence that the tests of `explain` know is found on the page, in a row of its cause."""
+    """Each sentence that the tests of `explain` know is in a row of its cause."""
     told = [(cause, sentence) for cause, says, _ in _rows() for sentence in _sentences(says)]
     missing = [
         (cause, text)
