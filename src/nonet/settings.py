@@ -67,7 +67,8 @@ class Settings(BaseSettings):
         entry_points: prefixes of entry point groups, beside ``nonet``.
         extensions: distributions, first wins, where two define the same task.
         state_dir: where embedded servers, SQLite and the run files of workers are.
-        concurrency: tasks at a time in one worker; unset: 100 for small, 1 for the others.
+        concurrency: tasks at a time in one worker; unset: 100 for small, the cores for
+            medium, 1 for large.
         slots: of workers by size, ``small:10,large:4``: what a scheduler counts with where no
             worker is registered; unset: as the last one said, else as `concurrency`.
         child_max_tasks: a reusable child process is replaced after so many attempts; 0: never.

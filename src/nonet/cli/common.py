@@ -78,7 +78,11 @@ Namespace = Annotated[
     str | None, typer.Option(help="Prefix of all keys in Redis.", show_default="nonet")
 ]
 StateDir = Annotated[
-    Path | None, typer.Option(help="Where embedded servers and SQLite keep their data.")
+    Path | None,
+    typer.Option(
+        help="Where embedded servers and SQLite keep their data.",
+        show_default="~/.local/state/nonet",
+    ),
 ]
 MetricsPort = Annotated[
     int | None,

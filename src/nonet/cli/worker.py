@@ -31,7 +31,12 @@ def work(
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, help="Tasks at a time.", show_default="small 100, else 1"),
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="Tasks at a time.",
+            show_default="small 100, medium the cores, large 1",
+        ),
     ] = None,
     grace: Annotated[
         float | None,
