@@ -131,7 +131,7 @@ async def test_a_kind_that_does_not_exist_is_refused(
 
 
 def test_every_kind_is_documented_and_known() -> None:
-    """The list of kinds is what scripts and commands write, and what the operator's page tells."""
+    """The list of kinds is what scripts and commands write, and what the reference tells."""
     source = Path(nonet.__file__).parent
     scripts = "".join(path.read_text() for path in source.rglob("*.lua"))
     written = {
@@ -149,7 +149,7 @@ def test_every_kind_is_documented_and_known() -> None:
     }
     written = {kind for kind in written if kind[-1] != "-"} | begun
     assert set(EVENT_KINDS) == written | dlq
-    page = (source.parent.parent / "docs/how-to/check-a-namespace.md").read_text()
+    page = (source.parent.parent / "docs/reference/events.md").read_text()
     for kind, what in EVENT_KINDS.items():
         assert f"| `{kind}` | {what} |" in page
 
