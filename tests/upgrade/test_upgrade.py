@@ -1,0 +1,147 @@
+"""What an older release left in Redis and SQL is brought to its end by this one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from daemons import WAIT_SECONDS, Daemon
+from servers import RedisServer
+
+from nonet import Nonet
+from nonet.errors import NotFoundError
+
+HERE = Path(__file__).parent
+FIXTURES = sorted((HERE / "fixtures").glob("*.json"))
+NAMESPACE = "upgrade"
+P = f"{{{NAMESPACE}}}:"
+ENDED = {"done", "dead", "cancelled", "expired"}
+_MINUTE_US = 60_000_000
+
+
+class Upgraded:
+    """A namespace as an older release has left it, and daemons of this one.
+
+    Args:
+        made: a fixture, see README.md.
+    """
+
+    def __init__(self, server: RedisServer, made: dict[str, Any], home: Path) -> None:
+        self.made = made
+        self.redis: redis.Redis = server.client()
+        self._home = home
+        self._daemons: list[Daemon] = []
+        self.journal = home / "journal"
+        self.journal.touch()
+        database = home / "nonet.db"
+        with sqlite3.connect(database) as connection:
+            connection.executescript("\n".join(made["sql"]))
+        connection.close()
+        self.settings = {
+            "NONET_REDIS_URL": server.url,
+            "NONET_NAMESPACE": NAMESPACE,
+            "NONET_STATE_DIR": str(home / "state"),
+            "NONET_DB_URL": f"sqlite+aiosqlite:///{database}",
+            "NONET_TASKS": "upgrade_tasks",
+            "NONET_LEASE": "2",
+            "NONET_LOCK_TTL": "1",
+            "NONET_WORKER_TTL": "2",
+            "NONET_LEADER_TTL": "1",
+            "PYTHONPATH": str(HERE),
+            "UPGRADE_GO": "1",
+            "UPGRADE_JOURNAL": str(self.journal),
+        }
+        self._load()
+
+    def _load(self) -> None:
+        self.redis.flushall()
+        with self.redis.pipeline(transaction=False) as pipe:
+            for command in self.made["redis"]:
+                pipe.execute_command(*(part.encode("latin-1") for part in command))
+            pipe.execute()
+        # A minute after it was made, whatever the clock says where this runs.
+        seconds, micros = self.redis.time()
+        made = round(datetime.fromisoformat(self.made["made"]).timestamp() * 1e6)
+        self.redis.set(f"{P}clock", made + _MINUTE_US - (seconds * 1_000_000 + micros))
+
+    def start(self, *command: str) -> Daemon:
+        """A daemon, or a command."""
+        log = self._home / f"log-{len(self._daemons)}"
+        daemon = Daemon(*command, environment=self.settings, log=log)
+        self._daemons.append(daemon)
+        return daemon
+
+    def app(self) -> Nonet:
+        """The application of this process, not yet open."""
+        return Nonet.from_settings(
+            redis_url=self.settings["NONET_REDIS_URL"],
+            namespace=NAMESPACE,
+            db_url=self.settings["NONET_DB_URL"],
+            tasks=("upgrade_tasks",),
+            state_dir=self._home / "state",
+            lease=2,
+            lock_ttl=1,
+            worker_ttl=2,
+        )
+
+    def close(self) -> None:
+        """Kill every daemon."""
+        for daemon in self._daemons:
+            daemon.kill()
+        self.redis.flushall()
+        self.redis.close()
+
+
+@pytest.fixture(params=FIXTURES, ids=lambda path: path.stem)
+def upgraded(
+    request: pytest.FixtureRequest,
+    redis_server: RedisServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Upgraded]:
+    """Each of the fixtures, loaded."""
+    monkeypatch.syspath_prepend(str(HERE))
+    made = Upgraded(redis_server, json.loads(request.param.read_text()), tmp_path)
+    yield made
+    made.close()
+
+
+async def test_all_that_was_left_comes_to_its_end(upgraded: Upgraded) -> None:
+    """Each task is executed once and ends with its result; then the doctor finds nothing."""
+    (callback,) = upgraded.redis.scan_iter(f"{P}g:*:callback")
+    wanted = {
+        **upgraded.made["expected"],
+        "dlq-1": "resubmitted",
+        str(upgraded.redis.hget(callback, "id")): [[1, 0, "1.10", 2026], 2],
+    }
+    assert upgraded.start("task-run", "db", "upgrade").wait() == 0
+    upgraded.start("task-scheduler", "--config", str(HERE / "config.yaml"))
+    for size in ("small", "large"):
+        upgraded.start("task-worker", "--size", size)
+    assert upgraded.start("task-run", "resume", "--task", "Paused").wait() == 0
+    assert upgraded.start("task-run", "dlq", "resubmit", "1").wait() == 0
+    async with upgraded.app() as app:
+        states = {}
+        async with asyncio.timeout(WAIT_SECONDS):
+            while unknown := wanted.keys() - states.keys():
+                for id in unknown:
+                    with suppress(NotFoundError):  # a callback that is not submitted yet
+                        if (state := (await app.status(id)).state) in ENDED:
+                            states[id] = state
+                await asyncio.sleep(0.05)
+        assert states == dict.fromkeys(wanted, "done")
+        assert {id: await app.result(id) for id in wanted} == wanted
+        times = Counter(upgraded.journal.read_text().split())
+        assert times.keys() >= wanted.keys() - {"finished"}
+        assert set(times.values()) == {1}
+        diagnosis = await app.doctor()
+    assert diagnosis.is_healthy, diagnosis
