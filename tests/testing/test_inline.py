@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -59,6 +60,20 @@ async def test_the_error_of_a_dependency_is_the_error_of_the_task() -> None:
     """What is not replaced is called."""
     with pytest.raises(ConnectionError, match="no database here"):
         await run_inline(Remove("a"))
+
+
+@dataclass
+class At(BaseTask):
+    instant: datetime
+    pattern: re.Pattern[str]
+
+    async def execute(self) -> bool:
+        return self == At(self.instant, re.compile("a.*"))
+
+
+async def test_arguments_of_any_type_travel() -> None:
+    """Those that have no type of their own in a message arrive, too."""
+    assert (await run_inline(At(datetime.now(UTC), re.compile("a.*")))).result
 
 
 class Told(BaseTask):

@@ -19,6 +19,7 @@ from nonet import (
     CronSchedule,
     DependencyError,
     Depends,
+    Epoch,
     ExponentialBackoff,
     IntervalSeconds,
     LockedObjectType,
@@ -32,6 +33,7 @@ from nonet import (
     TaskFailed,
     Unique,
     context,
+    startup_hook,
 )
 from nonet.locks import BaseLock
 from nonet.stores.embedded import open_embedded
@@ -596,3 +598,20 @@ async def test_durable_tasks_are_handed_over(server: str) -> None:
         await engine.dispose()
         await system.run_until_idle()
         assert await system.result(handle, timeout=0.1) == "kept"
+
+
+async def test_start_up_hooks_are_told_when_the_epoch_began(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the system was opened, so that they find what is older."""
+    monkeypatch.setattr("nonet.hooks._registered", {})
+    told: list[datetime] = []
+
+    @startup_hook
+    async def note(epoch: Epoch) -> None:
+        told.append(epoch.began)
+
+    before = datetime.now(UTC)
+    async with System(redis_url=server):
+        (began,) = told
+    assert before <= began <= datetime.now(UTC)

@@ -73,7 +73,9 @@ class Stage:
         Args:
             moved: what is added to the clock by which schedules go.
         """
-        self._client.hset(f"{self._prefix}epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+        seconds, microseconds = self._client.time()
+        since = seconds * 1_000_000 + microseconds  # start-up hooks are told
+        self._client.hset(f"{self._prefix}epoch", mapping={"since": since, "seq": 1, "calm": 0})
         self._client.set(f"{self._prefix}clock:moved", moved // timedelta(microseconds=1))
 
     def advance(self, by: timedelta) -> datetime:

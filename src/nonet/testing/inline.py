@@ -206,7 +206,7 @@ class _Inline:
         labels: Mapping[str, Any],
         id: str,
     ) -> None:
-        self._arguments = _travelled(known.arguments.pack(task))
+        self._arguments = decode(encode(known.arguments.pack(task)))
         self._known, self._run, self._labels, self._id = known, run, labels, id
         self.group_results: Sequence[ChildResult] | None = None
 
