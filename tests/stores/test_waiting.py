@@ -292,6 +292,17 @@ async def test_a_lost_wake_up_costs_a_pause_only(queue: Queue) -> None:
     assert await queue.fetch() == ["next"]
 
 
+async def test_a_reservation_outlasts_a_look_at_its_queue(queue: Queue) -> None:
+    """Who is woken has the free lock until it is taken: a look wakes nobody else for it."""
+    await queue.start("holder", A)
+    await queue.park("woken", A)
+    await queue.park("next", A)
+    await queue.end("holder")
+    await queue.redis.zadd("{test}:watch", {A.redis_key: 0})
+    await queue.tick()
+    assert await queue.woken() == ["woken"]
+
+
 async def test_a_reservation_lapses_and_the_ticket_stays(queue: Queue) -> None:
     """What nobody takes gives its places up; others run; it is before those who came later."""
     await queue.start("holder", A)

@@ -1,0 +1,81 @@
+"""Each of the 22 promises is in the documentation, and names tests that are there and are run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+from docs.pages import ROOT
+
+PAGE = ROOT / "docs" / "reliability.md"
+NUMBERS = range(1, 23)
+_TEST = re.compile(r"`(tests/[\w/]+\.py(?:::Test\w+)?::test_\w+)`")
+_NOT_RUN = re.compile(r"skip|xfail|soak")
+
+
+@cache
+def promises() -> dict[int, str]:
+    """What the page says of each, by its number, in its order."""
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.partition("\n## What is promised\n")[2].partition("\n## ")[0]
+    parts = re.split(r"(?m)^(\d+)\. (?=\*\*)", section)
+    return {int(number): body for number, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def definitions(name: str) -> Iterator[ast.AST]:
+    """The module of a test, and in it its class and itself."""
+    path, *inner = name.split("::")
+    node: ast.AST = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    yield node
+    for wanted in inner:
+        found = [
+            item
+            for item in ast.iter_child_nodes(node)
+            if isinstance(item, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and item.name == wanted
+        ]
+        assert len(found) == 1, f"{name}: there is no {wanted}"
+        (node,) = found
+        yield node
+
+
+def conditions(node: ast.AST) -> str:
+    """Source of what decides whether a test is run: marks that it has as a whole."""
+    if isinstance(node, ast.Module):
+        marks = [
+            ast.unparse(item)
+            for item in node.body
+            if isinstance(item, ast.Assign) and ast.unparse(item).startswith("pytestmark")
+        ]
+        return "\n".join(marks)
+    assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    return "\n".join(map(condition, node.decorator_list))
+
+
+def condition(mark: ast.expr) -> str:
+    """Source of one mark; of cases: of one that is run, if any is."""
+    if not isinstance(mark, ast.Call) or not ast.unparse(mark.func).endswith("parametrize"):
+        return ast.unparse(mark)
+    listed = mark.args[1]
+    cases = [ast.unparse(case) for case in getattr(listed, "elts", [listed])]
+    return min(cases, key=lambda case: bool(_NOT_RUN.search(case)))
+
+
+def test_all_are_there_in_their_order() -> None:
+    """From the first to the last, each once, each with a sentence of its own."""
+    assert list(promises()) == list(NUMBERS)
+    assert len({body.partition("**")[2].partition("**")[0] for body in promises().values()}) == 22
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_each_names_who_guards_it(number: int) -> None:
+    """At least one test, each of which is there, and is not left to `make soak`."""
+    names = _TEST.findall(promises()[number])
+    assert names
+    assert len(set(names)) == len(names)
+    for name in names:
+        for node in definitions(name):
+            assert not _NOT_RUN.search(conditions(node)), f"{name} is not run by `make test`"
