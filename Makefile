@@ -32,6 +32,7 @@ check: $(DEV)     ## ruff, mypy --strict and the direction of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@MYPYPATH=examples/tests $(BIN)/mypy --explicit-package-bases examples/tests
 	@$(BIN)/lint-imports
 
 docs: $(DEV)      ## the site of these pages in docs/_build; a warning is an error

@@ -1,0 +1,66 @@
+"""Periodic tasks: one alone, and the schedules of nonet.yaml with a clock that the test moves."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from conftest import CONFIG
+
+from nonet.testing import System, run_inline
+from nonet_example.database import PilotDB
+from nonet_example.pilots import CheckPilotStatus, SubmitPilots, computing_elements
+
+
+async def test_pilots_go_where_the_expression_fits(db_url: str) -> None:
+    """Two for each element, and a question about each; those that are there count."""
+    task = SubmitPilots(vo="lhcb", ce_regex=re.compile(r".*\.cern\.ch"))
+    run = await run_inline(task)
+    assert run.result == 4
+    assert [item.task for item in run.submitted] == [
+        CheckPilotStatus("lhcb", number) for number in (1, 2, 3, 4)
+    ]
+    assert (await run_inline(task)).result == 0
+
+
+async def test_nobody_asks_for_what_was_rolled_back(db_url: str) -> None:
+    """The second element cannot be reached: no pilot, no question."""
+
+    class Broken(PilotDB):
+        async def add(self, vo: str, computing_element: str) -> int:
+            if computing_element == "b":
+                raise ConnectionError("b does not answer")
+            return await super().add(vo, computing_element)
+
+    overrides = {computing_elements: lambda: ["a", "b"], PilotDB.session: Broken.session}
+    run = await run_inline(SubmitPilots(vo="lhcb"), overrides=overrides, check=False)
+    assert str(run.error) == "b does not answer"
+    assert run.submitted == []
+
+
+async def test_each_vo_has_its_schedules(db_url: str) -> None:
+    """Three entries of lhcb, and the common one for each other VO, in the hour before midnight."""
+    start = datetime(2030, 1, 5, 23, 59, 45, tzinfo=UTC)
+    async with System(config=CONFIG, now=start, db_url=db_url) as system:
+        await system.advance(timedelta(seconds=20))
+        await system.run_until_idle()
+        found = [item.labels["entry"] for item in system.assert_submitted(SubmitPilots)]
+        assert Counter(found) == {
+            "pilots:SubmitPilots|dune|default": 2,
+            "pilots:SubmitPilots|gridpp|default": 2,
+            "pilots:SubmitPilots|lhcb|SubmitPilotsCERN": 1,
+            "pilots:SubmitPilots|lhcb|SubmitPilotsOthers": 2,
+            "pilots:SubmitPilots|lhcb|SubmitPilotsRAL": 1,
+        }
+        system.assert_submitted(CheckPilotStatus, vo="gridpp")
+
+
+@pytest.mark.parametrize("pilots", [0, 101])
+def test_a_senseless_configuration_is_refused(pilots: int) -> None:
+    """`task-run config check` says what `validate_config` raises."""
+    from nonet import TaskConfig
+
+    with pytest.raises(ValueError, match="1 to 100 at a computing element"):
+        SubmitPilots.validate_config([TaskConfig(args={"pilots": pilots})])

@@ -1,0 +1,99 @@
+"""Tasks together: a real Redis, workers and a scheduler, by the fixture or by `System`."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from nonet.testing import System
+from nonet_example.database import FileDB, utc
+from nonet_example.files import RemoveFile
+from nonet_example.groups import CleanTransformation, TransformationCleaned
+from nonet_example.storage import Storage, storage
+from nonet_example.sweeps import RemoveOldFiles
+
+
+async def add(*files: tuple[str, str], transformation: int = 0, days_ago: int = 0) -> None:
+    """Look after files at elements."""
+    async with asynccontextmanager(FileDB.session)() as db:
+        for element, lfn in files:
+            db.add(lfn, "lhcb", element, transformation)
+        await db.sql.flush()
+        registered = datetime.now(UTC) - timedelta(days=days_ago)
+        for file in await db.find("lhcb", [lfn for _, lfn in files]):
+            file.registered = utc(registered)
+
+
+async def state_of(*lfns: str) -> list[str]:
+    """Those that are not removed."""
+    async with asynccontextmanager(FileDB.session)() as db:
+        return [file.lfn for file in await db.find("lhcb", lfns)]
+
+
+async def test_a_group_ends_with_one_callback(
+    nonet_system: System, db_url: str, elements: Storage
+) -> None:
+    """It gets the results of all children."""
+    nonet_system.dependency_overrides[storage] = lambda: elements
+    await add(("CERN-DST", "/lhcb/a"), ("CERN-DST", "/lhcb/gone"), transformation=7)
+    await nonet_system.submit(CleanTransformation(7))
+    await nonet_system.run_until_idle()
+    (cleaned,) = nonet_system.assert_submitted(TransformationCleaned, times=1)
+    assert await nonet_system.result(cleaned.id) == 3
+    assert await state_of("/lhcb/a", "/lhcb/gone") == []
+
+
+async def test_a_child_that_fails_is_a_dead_letter(
+    nonet_system: System, db_url: str, elements: Storage
+) -> None:
+    """The other callback is told why, and an operator can submit it again."""
+    nonet_system.dependency_overrides[storage] = lambda: elements
+    await add(("CERN-DST", "/lhcb/a"), ("NOWHERE", "/lhcb/b"), transformation=7)
+    await nonet_system.submit(CleanTransformation(7))
+    await nonet_system.run_until_idle()
+    nonet_system.assert_not_submitted(TransformationCleaned)
+    last = nonet_system.submitted[-1]
+    assert await nonet_system.result(last.id) == [
+        "LookupError: there is no storage element NOWHERE"
+    ]
+    (letter,) = await nonet_system.dead_letters()
+    assert letter.task_class == "transformations:RemoveOutput"
+    assert await state_of("/lhcb/a", "/lhcb/b") == ["/lhcb/b"]
+
+
+@pytest.mark.nonet(now=datetime(2030, 1, 1, 1, 59, tzinfo=UTC))
+async def test_old_files_are_removed_at_night(
+    nonet_system: System, db_url: str, elements: Storage
+) -> None:
+    """The sweep submits what it has found, once it has committed."""
+    nonet_system.dependency_overrides[storage] = lambda: elements
+    await add(("CERN-DST", "/lhcb/a"), days_ago=31)
+    await add(("CERN-DST", "/lhcb/young"), days_ago=29)
+    await nonet_system.advance(timedelta(minutes=2))  # to three o'clock in Zurich
+    await nonet_system.run_until_idle()
+    nonet_system.assert_submitted(RemoveOldFiles, times=1)
+    nonet_system.assert_submitted(RemoveFile, lfn="/lhcb/a", times=1)
+    assert await state_of("/lhcb/a", "/lhcb/young") == ["/lhcb/young"]
+
+
+async def test_what_is_pending_is_submitted_at_the_start(db_url: str, elements: Storage) -> None:
+    """A new Redis knows of no removal; the start-up hook does, from the database."""
+    await add(("CERN-DST", "/lhcb/a"))
+    async with asynccontextmanager(FileDB.session)() as db:
+        db.ask_for_removal(await db.find("lhcb", ["/lhcb/a"]))
+    async with System(overrides={storage: lambda: elements}, db_url=db_url) as system:
+        await system.run_until_idle()
+        (found,) = system.assert_submitted(RemoveFile, lfn="/lhcb/a", times=1)
+        assert found.id.startswith("remove-1-")
+    assert await state_of("/lhcb/a") == []
+
+
+@pytest.mark.nonet(sizes=[])
+async def test_who_asks_twice_gets_the_same_task(nonet_system: System, db_url: str) -> None:
+    """While the first one has not ended: here no worker is there."""
+    first = await CleanTransformation(7).schedule()
+    again = await CleanTransformation(7).schedule()
+    other = await CleanTransformation(8).schedule()
+    assert (again, again.created, other.created) == (first, False, True)
