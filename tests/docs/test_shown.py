@@ -64,6 +64,7 @@ def words_of(line: str) -> list[str]:
     # Options in brackets may be left out, `a|b` is a choice, `ID…` may be repeated.
     line = re.sub(r"\[(--[^]]*)\]", r"\1", line.replace("\\|", "|"))
     line = re.sub(r"(?<=\w)(\|\w+)+|…", "", line)
+    line = re.sub(r"\s\d?>+&?\s*[^\s']+", "", line)  # where its output goes
     words = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
     words.whitespace_split = True
     return list(itertools.takewhile(lambda word: not word or word[0] not in ";&|()<>", words))

@@ -1,0 +1,43 @@
+"""The recipes for authors: each is done from top to bottom, in an empty folder, and shows the truth."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from docs.followed import followed
+from docs.pages import Page
+
+RECIPES = (
+    "submit-and-cancel",
+    "long-tasks",
+    "locks-and-limits",
+    "inject-dependencies",
+    "durable-tasks",
+    "callbacks",
+    "periodic-tasks",
+    "test-your-tasks",
+    "fastapi",
+    "run-by-hand",
+)
+# Nonet is installed, and whatever its extras bring; each recipe says what else it needs.
+_ENVIRONMENT = {
+    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    "PYTHONUNBUFFERED": "1",  # lines come in their order, as at a terminal
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_works_as_it_is_written(name: str) -> None:
+    """Its files are written, its commands typed, and they print what the page shows."""
+    with followed(Page.read(f"how-to/{name}.md"), environment=_ENVIRONMENT):
+        pass
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_all_code_of_a_recipe_is_tried(name: str) -> None:
+    """Python and shell on these pages is a file or typed: nothing is only looked at."""
+    for block in Page.read(f"how-to/{name}.md").blocks:
+        assert block.file or block.language not in ("python", "bash", "console"), str(block)
