@@ -266,7 +266,7 @@ GROUPS = (
 SWEEPING = (
     Fault("a requeue keeps the generation", "gen = digits(gen + 1)", "gen = digits(gen)"),
     Fault("deaths do not count", "tonumber(record.deaths or '0') + 1", "tonumber('0')"),
-    Fault("nobody dies of deaths", "if deaths >= limit then", "if false then"),
+    Fault("nobody dies of deaths", "if deaths >= limit and not is_newer then", "if false then"),
     Fault(
         "a death uses an attempt",
         "redis.call('HSET', key, 'deaths', deaths)",
@@ -406,8 +406,8 @@ CANCELLING = (
     ),
     Fault(
         "a group does not hear of a cancelled child",
-        "'pointer', 'group',\n    'opens', 'waited', 'owner'})\n  if is_cancellable",
-        "'pointer',\n    'opens', 'waited', 'owner'})\n  if is_cancellable",
+        "'pointer', 'group',\n    'opens', 'waited', 'owner', 'v'})\n  if is_cancellable",
+        "'pointer',\n    'opens', 'waited', 'owner', 'v'})\n  if is_cancellable",
     ),
     Fault(
         "a worker is not told",
@@ -421,7 +421,7 @@ CANCELLING = (
     ),
     Fault(
         "what was cancelled is executed again after a death",
-        "  if record.cancel and state == 'running' then",
+        "  if record.cancel and state == 'running' and not is_newer then",
         "  if false then",
     ),
     Fault(
