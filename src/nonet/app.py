@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from nonet.client import CallbackSpawner, Client
 from nonet.errors import ConfigurationError, NonetError, NotBoundError
@@ -25,14 +25,10 @@ from nonet.settings import Settings, load_settings
 from nonet.stores.broker import Broker, Waits
 from nonet.task import (
     FROM_CLASS,
-    AsyncTask,
-    BaseTask,
     FromClass,
     Isolation,
-    PlainTask,
     Size,
-    SubmitManyOptions,
-    SubmitOptions,
+    TaskOf,
     bind_submitter,
     unbind_submitter,
 )
@@ -179,18 +175,9 @@ class Nonet:
         """The open broker. Raises `NotBoundError` outside ``async with``."""
         return self.client.broker
 
-    @overload
-    async def submit(self, task: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
-
-    @overload
-    async def submit(self, task: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
-
-    @overload
-    async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
-
     async def submit(
         self,
-        task: Any,
+        task: TaskOf[R],
         *,
         at_time: datetime | None = None,
         id: str | None = None,
@@ -198,7 +185,7 @@ class Nonet:
         transaction: Any = None,
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> Handle[Any]:
+    ) -> Handle[R]:
         """Submit one task; see `BaseTask.schedule`."""
         return await self.client.submit(
             task,
@@ -210,31 +197,16 @@ class Nonet:
             unique=unique,
         )
 
-    @overload
-    async def submit_many(
-        self, tasks: Iterable[AsyncTask[R]], **options: Unpack[SubmitManyOptions]
-    ) -> list[Handle[R]]: ...
-
-    @overload
-    async def submit_many(
-        self, tasks: Iterable[PlainTask[R]], **options: Unpack[SubmitManyOptions]
-    ) -> list[Handle[R]]: ...
-
-    @overload
-    async def submit_many(
-        self, tasks: Iterable[BaseTask], **options: Unpack[SubmitManyOptions]
-    ) -> list[Handle[Any]]: ...
-
     async def submit_many(
         self,
-        tasks: Iterable[Any],
+        tasks: Iterable[TaskOf[R]],
         *,
         at_time: datetime | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> list[Handle[Any]]:
+    ) -> list[Handle[R]]:
         """Submit many tasks; see `Client.submit_many`."""
         return await self.client.submit_many(
             tasks,
@@ -273,23 +245,25 @@ class Nonet:
         """Live tasks; see `Client.live`."""
         return self.client.live(state=state, task=task)
 
-    @overload
     async def call(
-        self, task: AsyncTask[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"
-    ) -> R: ...
+        self, task: TaskOf[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"
+    ) -> R:
+        """What ``execute`` returns, run here, once, without a worker.
 
-    @overload
-    async def call(
-        self, task: PlainTask[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"
-    ) -> R: ...
+        It runs under the structural locks of the task; limiters are skipped, as a person at a
+        terminal is no load to be shaped. A task without such a lock needs no Redis.
 
-    @overload
-    async def call(
-        self, task: BaseTask, *, wait_locks: float = 0.0, debugger: Debugger = "none"
-    ) -> Any: ...
+        Args:
+            task: an instance of a registered class.
+            wait_locks: how many seconds to wait for locks that others hold.
+            debugger: ``before`` opens pdb before ``execute``, ``exception`` after it has failed.
 
-    async def call(self, task: Any, *, wait_locks: float = 0.0, debugger: Debugger = "none") -> Any:
-        """Run a task here, once, without the broker; see `nonet.interactive.call`.
+        Raises:
+            TaskFailed: it raised something, which is the cause of this error.
+            UnableToAcquireLockError: another holder kept a lock for all that time.
+            LeaseLostError: a lock was lost meanwhile; the task was cancelled.
+            ServerUnreachableError: locks are declared, and Redis does not answer.
+            DependencyError: a parameter of ``execute`` cannot be provided.
 
         Example:
             assert await app.call(Add(1, 2)) == 3
@@ -297,14 +271,16 @@ class Nonet:
         from nonet.interactive import call
 
         async with self.injector() as injector:
-            return await call(
-                task,
+            given: Any = task  # a `BaseTask`
+            answer: R = await call(
+                given,
                 self.client,
                 injector,
                 self.settings,
                 wait_seconds=wait_locks,
                 debugger=debugger,
             )
+            return answer
 
     def hold(self, *locks: BaseLock, wait: float = 0.0) -> AbstractAsyncContextManager[int]:
         """Hold locks and limiters, all or none, in code that is no task; gives their fence.
@@ -401,7 +377,7 @@ class Nonet:
         return [
             problem
             for task_class in self.registry
-            for problem in injector.check(task_class.cls.execute, values)  # type: ignore[attr-defined]  # checked at registration
+            for problem in injector.check(task_class.cls.execute, values)
         ]
 
     def worker(

@@ -11,7 +11,7 @@ import inspect
 import typing
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Any, ClassVar, NotRequired, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
@@ -37,12 +37,16 @@ class Constructible:
             if issubclass(base, Constructible):
                 prepare(base)
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        form = cls.__dict__.get("_prepared") or prepare(cls)
-        self = super().__new__(cls)
-        if form is _Form.CALL:
-            object.__setattr__(self, "_call", (args, kwargs))
-        return self
+    # What may be given says `__init__`. A `__new__` that takes all of it, too, keeps pyright from
+    # seeing which class a task is where it is made as an argument.
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+            form = cls.__dict__.get("_prepared") or prepare(cls)
+            self = super().__new__(cls)
+            if form is _Form.CALL:
+                object.__setattr__(self, "_call", (args, kwargs))
+            return self
 
     def serialize(self) -> tuple[Any, ...]:
         """The positional arguments that make an equal task.

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nonet.envelopes import Envelopes
 from nonet.errors import (
@@ -42,12 +42,9 @@ from nonet.stores.results import Ended, Results
 from nonet.stores.submissions import Accepted, Submission
 from nonet.task import (
     FROM_CLASS,
-    AsyncTask,
     BaseTask,
     FromClass,
-    PlainTask,
-    SubmitManyOptions,
-    SubmitOptions,
+    TaskOf,
     current_submitter,
 )
 from nonet.telemetry.tracing import describe_sent, sending
@@ -117,18 +114,9 @@ class Client:
         """Close what this client opened itself."""
         await self.results.aclose()
 
-    @overload
-    async def submit(self, task: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
-
-    @overload
-    async def submit(self, task: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
-
-    @overload
-    async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
-
     async def submit(
         self,
-        task: Any,
+        task: TaskOf[R],
         *,
         at_time: datetime | None = None,
         id: str | None = None,
@@ -136,14 +124,15 @@ class Client:
         transaction: Any = None,
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> Handle[Any]:
+    ) -> Handle[R]:
         """Submit one task; see `BaseTask.schedule`."""
-        durable = self._is_durable(task, transaction)
+        given: Any = task  # a `BaseTask`: what else has a `schedule` that gives a handle?
+        durable = self._is_durable(given, transaction)
         if self.live_config.is_due:
             await self.live_config.refresh()
         with sending() as trace:
             submission = self.envelopes.prepare(
-                task,
+                given,
                 at_time=at_time,
                 id=id,
                 labels=labels,
@@ -158,31 +147,16 @@ class Client:
                 return Handle(submission.id, self)
             return await self.send(submission, durable=durable, id_is_new=id is None)
 
-    @overload
-    async def submit_many(
-        self, tasks: Iterable[AsyncTask[R]], **options: Unpack[SubmitManyOptions]
-    ) -> list[Handle[R]]: ...
-
-    @overload
-    async def submit_many(
-        self, tasks: Iterable[PlainTask[R]], **options: Unpack[SubmitManyOptions]
-    ) -> list[Handle[R]]: ...
-
-    @overload
-    async def submit_many(
-        self, tasks: Iterable[BaseTask], **options: Unpack[SubmitManyOptions]
-    ) -> list[Handle[Any]]: ...
-
     async def submit_many(
         self,
-        tasks: Iterable[Any],
+        tasks: Iterable[TaskOf[R]],
         *,
         at_time: datetime | None = None,
         labels: Mapping[str, Any] | None = None,
         transaction: Any = None,
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> list[Handle[Any]]:
+    ) -> list[Handle[R]]:
         """Submit many tasks in few round trips; handles in the same order.
 
         All tasks are checked before the first one is submitted. They are submitted in steps of at
@@ -205,6 +179,7 @@ class Client:
             unique=unique,
         )
         with sending() as trace:
+            task: Any
             for task in tasks:
                 is_durable = self._is_durable(task, transaction)
                 made = prepare(task, trace=trace)

@@ -329,7 +329,7 @@ async def _execute(
     debugger: Debugger,
 ) -> Any:
     outer = enter_context(context)
-    function: Any = task.execute  # type: ignore[attr-defined]  # checked at registration
+    function: Any = task.execute
     try:
         async with injector.open(function, values=values) as arguments:
             context.ensure_lease()  # to open them may have taken long

@@ -88,7 +88,7 @@ class TaskClass:
     @cached_property
     def _result(self) -> TypeAdapter[Any] | None:
         try:
-            hint = typing.get_type_hints(self.cls.execute).get("return", Any)  # type: ignore[attr-defined]  # checked at registration
+            hint = typing.get_type_hints(self.cls.execute).get("return", Any)
             return TypeAdapter(hint)
         except (NameError, TypeError, PydanticUserError):
             return None
@@ -295,7 +295,7 @@ def _check(cls: type[BaseTask]) -> None:
     place = f"{cls.__module__}.{cls.__qualname__}"
     if cls in _ABSTRACT or not callable(getattr(cls, "execute", None)):
         raise RegistrationError(f"{place} has no execute() method")
-    execute = cls.execute  # type: ignore[attr-defined]  # seen above
+    execute = cls.execute
     if inspect.isgeneratorfunction(execute) or inspect.isasyncgenfunction(execute):
         raise RegistrationError(f"{place}: execute() is a generator; it must return its result")
     _check_attributes(cls, place)

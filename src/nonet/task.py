@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
-from typing import Any, ClassVar, Protocol, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, Unpack, overload
 
 from pydantic import BaseModel
 
@@ -68,28 +68,19 @@ class FromClass(Enum):
 FROM_CLASS = FromClass.FROM_CLASS
 
 
-class SubmitManyOptions(TypedDict, total=False):
-    """What may be said of several submissions at once; `BaseTask.schedule` tells what it means."""
+class SubmitOptions(TypedDict, total=False):
+    """What may be said of a submission; `BaseTask.schedule` tells what it means."""
 
     at_time: datetime | None
+    id: str | None
     labels: Mapping[str, Any] | None
     transaction: Any
     start_by: StartBy | FromClass | None
     unique: Unique | FromClass | None
 
 
-class SubmitOptions(SubmitManyOptions, total=False):
-    """What may be said of one submission, too."""
-
-    id: str | None
-
-
 class AsyncTask(Protocol[R_co]):
     """For type checkers: a task whose ``async def execute`` returns an `R_co`."""
-
-    def serialize(self) -> Any:
-        """What every task has, so that nothing else is taken for one."""
-        ...
 
     def execute(self, *args: Any, **kwargs: Any) -> Awaitable[R_co]:
         """Whatever is injected into it."""
@@ -99,12 +90,20 @@ class AsyncTask(Protocol[R_co]):
 class PlainTask(Protocol[R_co]):
     """For type checkers: a task whose ``def execute`` returns an `R_co`."""
 
-    def serialize(self) -> Any:
-        """What every task has, so that nothing else is taken for one."""
-        ...
-
     def execute(self, *args: Any, **kwargs: Any) -> R_co:
         """Whatever is injected into it."""
+        ...
+
+
+class TaskOf(Protocol[R_co]):
+    """For type checkers: any task whose result is an `R_co`, by what its ``schedule`` gives.
+
+    Functions that take a task have this instead of overloads as `BaseTask.schedule` has: after one
+    call of these with a wrong type pyright would refuse right ones.
+    """
+
+    def schedule(self) -> Coroutine[Any, Any, Handle[R_co]]:
+        """See `BaseTask.schedule`."""
         ...
 
 
@@ -179,15 +178,17 @@ class BaseTask(Constructible):
         name = type(self).__name__
         return [RateLimiter(TASK, name), ConcurrencyLimiter(TASK, name)]
 
-    # By what `execute` returns; a plain `BaseTask` may return anything.
+    # For type checkers: a subclass has one with parameters and a result of its own.
+    if TYPE_CHECKING:
+
+        def execute(self, *args: Any, **kwargs: Any) -> Any:
+            """What the task does."""
+
     @overload
     async def schedule(self: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
 
     @overload
     async def schedule(self: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
-
-    @overload
-    async def schedule(self, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
 
     async def schedule(
         self: Any,

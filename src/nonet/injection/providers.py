@@ -108,7 +108,7 @@ class DependencyRegistry:
 REGISTRY = DependencyRegistry()
 
 
-def register_dependency(base: type, provider: Callable[[type], Provider]) -> None:
+def register_dependency(base: type, provider: Callable[[Any], Provider]) -> None:
     """Provide each parameter that is annotated with ``base`` or a subclass of it.
 
     ``provider(annotated_class)`` is asked once per class and returns the dependency to call.

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Generic, Literal, NoReturn, TypedDict, Unpack, overload
+from typing import Any, Generic, NoReturn, Unpack
 
 from nonet.client import CallbackSpawner, Policy
 from nonet.errors import NonetError, NotBoundError
@@ -22,10 +22,9 @@ from nonet.message import decode, encode, pack
 from nonet.outcomes import Failed, decide
 from nonet.registry import Registry, TaskClass
 from nonet.task import (
-    AsyncTask,
     BaseTask,
-    PlainTask,
     SubmitOptions,
+    TaskOf,
     bind_submitter,
     unbind_submitter,
 )
@@ -79,51 +78,8 @@ class InlineRun(Generic[R]):
         return self.errors[-1] if len(self.errors) == self.attempts else None
 
 
-class InlineOptions(TypedDict, total=False):
-    """What `run_inline` takes beside the task and `check`."""
-
-    overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None
-    labels: Mapping[str, Any] | None
-    id: str | None
-    attempt: int
-    saved: Any
-    group_results: Sequence[ChildResult] | None
-    retry: bool
-
-
-# With `check` it has a result, or raises.
-@overload
 async def run_inline(
-    task: AsyncTask[R], *, check: Literal[True] = True, **options: Unpack[InlineOptions]
-) -> InlineRun[R]: ...
-
-
-@overload
-async def run_inline(
-    task: PlainTask[R], *, check: Literal[True] = True, **options: Unpack[InlineOptions]
-) -> InlineRun[R]: ...
-
-
-@overload
-async def run_inline(
-    task: AsyncTask[R], *, check: bool, **options: Unpack[InlineOptions]
-) -> InlineRun[R | None]: ...
-
-
-@overload
-async def run_inline(
-    task: PlainTask[R], *, check: bool, **options: Unpack[InlineOptions]
-) -> InlineRun[R | None]: ...
-
-
-@overload
-async def run_inline(
-    task: BaseTask, *, check: bool = True, **options: Unpack[InlineOptions]
-) -> InlineRun[Any]: ...
-
-
-async def run_inline(
-    task: Any,
+    task: TaskOf[R],
     *,
     overrides: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     labels: Mapping[str, Any] | None = None,
@@ -133,7 +89,7 @@ async def run_inline(
     group_results: Sequence[ChildResult] | None = None,
     retry: bool = False,
     check: bool = True,
-) -> InlineRun[Any]:
+) -> InlineRun[R]:
     """Run a task here and now, as a worker would, without Redis: no locks, no limits, no timeouts.
 
     Its arguments travel as in an envelope first, so that what cannot travel fails here. What it
@@ -156,9 +112,10 @@ async def run_inline(
         assert run.result == 3
     """
     _load_dependencies()
-    known = Registry().add(type(task), type(task).__module__.rpartition(".")[2])
+    given: Any = task  # a `BaseTask`
+    known = Registry().add(type(given), type(task).__module__.rpartition(".")[2])
     run: InlineRun[Any] = InlineRun(None, saved=_travelled(saved))
-    inline = _Inline(task, known, run, dict(labels or {}), id or secrets.token_hex(16))
+    inline = _Inline(given, known, run, dict(labels or {}), id or secrets.token_hex(16))
     inline.group_results = group_results
     async with Injector(dict(overrides or {})) as injector:
         while True:

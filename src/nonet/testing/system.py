@@ -33,7 +33,7 @@ from nonet.schedules import Overlap
 from nonet.service import Stop
 from nonet.settings import Settings, plain_settings
 from nonet.stores.stage import Stage, Survey, Unfinished
-from nonet.task import AsyncTask, BaseTask, Isolation, PlainTask, Size, SubmitOptions
+from nonet.task import BaseTask, Isolation, Size, SubmitOptions, TaskOf
 from nonet.testing.submissions import RecordingEnvelopes, Submitted, T, check_submitted
 
 if TYPE_CHECKING:
@@ -158,16 +158,7 @@ class System:
             raise NotBoundError("the system is not open: use `async with System(…) as system:`")
         return self._running
 
-    @overload
-    async def submit(self, task: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
-
-    @overload
-    async def submit(self, task: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
-
-    @overload
-    async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
-
-    async def submit(self, task: Any, **options: Unpack[SubmitOptions]) -> Handle[Any]:
+    async def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
         """Submit one task; see `BaseTask.schedule`."""
         return await self.app.submit(task, **options)
 

@@ -195,7 +195,7 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools, limits: TimeLimi
     if attempt.delivery.saved:
         context.saved = decode(attempt.delivery.saved)
     enter_context(context)
-    function: Any = task.execute  # type: ignore[attr-defined]  # checked at registration
+    function: Any = task.execute
     with SoftLimit(attempt, limits) as soft_limit:
         if not tools.injector.is_needed(function, _GIVEN):
             return await _invoke(attempt, function, {}, tools, soft_limit)
