@@ -17,7 +17,7 @@ LOCKED := uv.lock pyproject.toml scripts/sync scripts/helm
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test check docs faults soak bench bench-quick budget image image-test format clean servers
+.PHONY: help demo test check docs faults soak bench compare bench-quick budget image image-test audit sbom dist release format clean servers
 
 help:             ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -48,6 +48,9 @@ soak: $(DEV) servers ## the long tests, which `make test` leaves out
 bench: $(DEV) servers ## how fast it is, next to bare redis-py (and its peers, see docs/benchmarks.md)
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
 
+compare: $(DEV) servers ## Nonet next to its peers, each installed from the package index; --write: into README.md
+	@$(BIN)/python benchmarks/compare.py $(ARGS)
+
 bench-quick: $(DEV) servers ## the same with little load, in two minutes at most
 	@$(BIN)/python benchmarks/bench.py --load quick $(ARGS)
 
@@ -59,6 +62,18 @@ image:            ## build the container image nonet:dev; with BASE=… on anoth
 
 image-test: $(DEV) servers ## build an image, and run what is in it as a cluster would
 	@$(BIN)/python -m pytest tests/image -m soak -s $(ARGS)
+
+audit: $(DEV)     ## ask whether a known vulnerability is in what uv.lock has; needs the network
+	@$(BIN)/python scripts/release/audit.py
+
+sbom: dist        ## what is installed with all extras, as CycloneDX: dist/nonet-VERSION.cdx.json
+	@ls dist/*.cdx.json
+
+dist: $(DEV)      ## build what is committed: sdist, wheel, SBOM and SHA256SUMS, in dist/
+	@$(BIN)/python scripts/release/dist.py $(ARGS)
+
+release: $(DEV)   ## check, commit, tag and build a release, and push nothing: VERSION=1.2.3
+	@$(BIN)/python scripts/release '$(VERSION)'
 
 format: $(DEV)    ## let ruff fix and format the sources
 	@$(BIN)/ruff check --fix .
