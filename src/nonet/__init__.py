@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     )
     from nonet.unique import Unique, UniqueMode
 
+    __version__: str
+
 __all__ = [
     "AdmissionRejected",
     "BaseLimiter",
@@ -243,6 +245,11 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use (PEP 562)."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value = globals()[name] = version("nonet")
+        return value
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
