@@ -1,0 +1,72 @@
+"""The port guide: what it names of Nonet is there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from docs.pages import Page
+from docs.test_shown import refusal, words_of
+
+from nonet.settings import Settings
+
+PAGE = Page.read("how-to/port-from-diracx.md")
+_GROUPS = ("tasks.CATEGORY", "lock_object_types", "startup", "dependencies", "vos", "overflow")
+
+
+def _told(heading: str) -> Iterator[str]:
+    """What the second column of the table below a heading names in code; `none` names nothing."""
+    _, _, rest = PAGE.source.partition(f"\n## {heading}\n")
+    rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| ")]
+    for row in rows[1:]:
+        second = re.split(r"(?<!\\)\|", row)[2].strip()
+        named = re.findall(r"`([^`]+)`", second)
+        assert named or second.startswith("none"), row
+        yield from named
+
+
+def _found(name: str) -> Any:
+    """The object of a dotted name: of the longest module in it."""
+    module, *rest = name.split(".")
+    found: Any = importlib.import_module(module)
+    for part in rest:
+        module += f".{part}"
+        if not hasattr(found, part):
+            importlib.import_module(module)
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(set(_told("Names"))))
+def test_the_names_can_be_imported(name: str) -> None:
+    """Those that take the place of a name of DiracX."""
+    assert name.startswith("nonet.")
+    assert _found(name) is not None
+
+
+@pytest.mark.parametrize("line", sorted(set(_told("Commands"))))
+def test_the_commands_are_understood(line: str) -> None:
+    """Complete as they are shown; or it is a setting."""
+    if line.startswith("NONET_"):
+        assert _is_setting(line)
+    else:
+        assert refusal(words_of(line)) is None
+
+
+@pytest.mark.parametrize("name", sorted(set(_told("Environment"))))
+def test_the_variables_are_settings(name: str) -> None:
+    """Each is read by a process of Nonet."""
+    assert _is_setting(name)
+
+
+def test_the_entry_points_are_looked_for() -> None:
+    """The table has all groups that Nonet has, and no other."""
+    told = {name for name in _told("Entry points") if name.startswith("nonet.")}
+    assert told == {f"nonet.{group}" for group in _GROUPS}
+
+
+def _is_setting(name: str) -> bool:
+    return name.removeprefix("NONET_").lower() in Settings.model_fields
