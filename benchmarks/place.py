@@ -50,14 +50,16 @@ class Counters:
 class Daemon:
     """A process that was started for a measurement."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self, command: list[str], environment: dict[str, str], log: Path, cwd: Path | None = None
+    ) -> None:
         self._log = log
         self.started_ns = time.time_ns()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
                 env=environment,
-                cwd=log.parent,
+                cwd=cwd or log.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -1,0 +1,328 @@
+"""Nonet next to its peers: `make compare`. Prints the measured rows of the table in README.md.
+
+Each system runs in a virtual environment of its own (`.venv-compare/`, made by uv), against a Redis
+of its own without persistence, and works off the same tasks: `compared/with_NAME.py`. Rounds go
+over all systems in turn, so that a machine that slows down slows all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import datetime
+import json
+import os
+import platform
+import re
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from place import Daemon, Place
+
+_ROOT = Path(__file__).resolve().parents[1]
+_PROGRAMS = Path(__file__).resolve().parent / "compared"
+_ENVIRONMENTS = _ROOT / ".venv-compare"
+_DRAINED, _LATE, _LATE_RATE, _KILLED = 10_000, 100, 20.0, 100
+_PATIENCE_SECONDS = 120.0
+_LINE = struct.Struct("<iiq")  # as in compared/common.py, which only programs can import
+
+
+@dataclass(frozen=True)
+class System:
+    """One task system.
+
+    Attributes:
+        title: its column.
+        packages: what is installed; the first is the one whose version is shown.
+    """
+
+    title: str
+    packages: tuple[str, ...]
+
+
+_COMMON = ("uvloop==0.23.0", "hiredis==3.5.0")
+SYSTEMS = {
+    "nonet": System("Nonet", (str(_ROOT), *_COMMON)),
+    "docket": System("docket", ("pydocket==0.27.0", *_COMMON)),
+    "streaq": System("streaQ", ("streaq==7.2.0", *_COMMON)),
+    "taskiq": System("taskiq", ("taskiq==0.13.0", "taskiq-redis==1.2.4", *_COMMON)),
+    "saq": System("SAQ", ("saq[redis]==0.26.4", "typing_extensions", *_COMMON)),
+    "arq": System("arq", ("arq==0.28.0", *_COMMON)),
+    "celery": System("Celery", ("celery[redis]==5.7.0", "gevent==26.9.0", "hiredis==3.5.0")),
+    "dramatiq": System("dramatiq", ("dramatiq[redis]==2.2.1", "hiredis==3.5.0")),
+    "huey": System("huey", ("huey==3.5.4", "redis==8.1.0", "hiredis==3.5.0")),
+}
+
+SUBMIT = "submit one by one, tasks/s"
+DRAIN = "one worker works off a queue, tasks/s"
+LATENCY = "from submit to start, median ms"
+KILLED = f"{_KILLED} tasks in hand, `kill -9`: ended 2 min later"
+
+
+@dataclass
+class Found:
+    """What was measured of one system: values by row, in order of the rounds."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, row: str, value: float) -> None:
+        """Keep one value."""
+        self.values.setdefault(row, []).append(value)
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    options = _options()
+    names = options.only.split(",") if options.only else list(SYSTEMS)
+    if unknown := set(names) - set(SYSTEMS):
+        sys.exit(f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
+    for name in names:
+        _install(name)
+    found = {name: Found() for name in names}
+    complete = asyncio.run(_measure(found, options.rounds))
+    lines = _lines(found)
+    print(_about(names))
+    print("\n".join(lines))
+    if options.write:
+        readme = _ROOT / "README.md"
+        readme.write_text(with_rows(readme.read_text(), lines, options.rounds))
+    sys.exit(0 if complete else 1)
+
+
+def with_rows(page: str, lines: list[str], rounds: int) -> str:
+    """The page with its measured rows replaced, and the date and number of rounds above them.
+
+    Raises:
+        ValueError: the page lacks one of the rows, or the sentence that dates them.
+    """
+    for line in lines:
+        label = line.split("|")[1]
+        page, changed = re.subn(
+            rf"^\|{re.escape(label)}\|.*$", lambda _, line=line: line, page, flags=re.M
+        )
+        if not changed:
+            raise ValueError(f"the page has no row {label.strip()!r}")
+    dated = f"measured on {datetime.date.today()}, {os.cpu_count()} cores, rounds: {rounds}"
+    page, changed = re.subn(r"measured on \S+, \d+ cores, rounds: \d+", dated, page)
+    if not changed:
+        raise ValueError("the page does not say 'measured on DATE, N cores, rounds: N'")
+    return page
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each row is measured")
+    parser.add_argument("--only", default="", help=f"some of {','.join(SYSTEMS)}")
+    parser.add_argument("--write", action="store_true", help="put the rows into README.md")
+    return parser.parse_args()
+
+
+def _install(name: str) -> None:
+    """Make the environment of a system, or bring it up to date."""
+    place = _ENVIRONMENTS / name
+    uv = [sys.executable, "-m", "uv"]
+    if find_spec("uv") is None:
+        sys.exit("uv is missing: run `make compare`, which installs it")
+    if not (place / "bin" / "python").exists():
+        subprocess.run([*uv, "venv", "--quiet", str(place)], check=True)
+    packages = ["--reinstall-package", "nonet", *SYSTEMS[name].packages]
+    python = str(place / "bin" / "python")
+    subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, *packages], check=True)
+
+
+async def _measure(found: dict[str, Found], rounds: int) -> bool:
+    """Fill what is found; whether all could be measured."""
+    done = []
+    for number in range(rounds):
+        for name, kept in found.items():
+            print(f"round {number + 1}: {SYSTEMS[name].title}", file=sys.stderr)
+            done += [await _try(_drain(name, kept)), await _try(_latency(name, kept))]
+    # These wait more than they work: all at once.
+    print("kill -9 of a worker", file=sys.stderr)
+    done += await asyncio.gather(*(_try(_kill(name, kept)) for name, kept in found.items()))
+    return all(done)
+
+
+async def _try(measurement: Coroutine[Any, Any, None]) -> bool:
+    """Carry one out; a system that fails is named, and its cell stays empty."""
+    try:
+        await measurement
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return False
+    return True
+
+
+async def _drain(name: str, kept: Found) -> None:
+    with _Site(name) as site:
+        submitted = await site.submit("nothing", _DRAINED)
+        kept.add(SUBMIT, _DRAINED / submitted["seconds"])
+        with site.worker():
+            began = await site.until(0, _DRAINED)
+        kept.add(DRAIN, (_DRAINED - 1) / (max(began) - min(began)) * 1e9)
+
+
+async def _latency(name: str, kept: Found) -> None:
+    with _Site(name) as site, site.worker():
+        await site.submit("nothing", 1)  # it is ready once it has run something
+        await site.until(0, 1)
+        site.forget()
+        submitted = await site.submit("nothing", _LATE, rate=_LATE_RATE)
+        began = dict(zip(*await site.numbered(0, _LATE), strict=True))
+        waits = [began[number] - sent for number, sent in enumerate(submitted["sent"])]
+        kept.add(LATENCY, statistics.median(waits) / 1e6)
+
+
+async def _kill(name: str, kept: Found) -> None:
+    """All tasks have begun when the processes of their worker are killed; another one follows."""
+    with _Site(name) as site:
+        await site.submit("pause", _KILLED)
+        with site.worker() as worker:
+            await site.until(0, _KILLED)
+            worker.kill()
+        with site.worker(), suppress(RuntimeError):
+            await site.until(1, _KILLED)
+        kept.add(KILLED, len(site.seen(1)))
+
+
+class _Worker(Daemon):
+    """A worker with whatever processes it has started."""
+
+    def kill(self) -> None:
+        """End all of them at once, as the loss of a machine does."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End what is left."""
+        if self._process.poll() is None:
+            self.kill()
+
+
+class _Site:
+    """A Redis, a journal, and programs of one system."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._home = tempfile.TemporaryDirectory(prefix="nonet-compare-")
+        self._place = Place(1)
+        self._journal = Path(self._home.name) / "journal"
+        self._logs: list[Path] = []
+
+    def __enter__(self) -> _Site:
+        self._place.__enter__()
+        if self._name == "nonet":
+            self._place.fresh()
+        self.forget()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._place.__exit__()
+        self._home.cleanup()
+
+    def forget(self) -> None:
+        """Empty the journal."""
+        self._journal.write_bytes(b"")
+
+    async def submit(self, kind: str, count: int, rate: float = 0) -> dict[str, Any]:
+        """Let a program submit so many tasks one by one; what it prints."""
+        program = await asyncio.create_subprocess_exec(
+            *self._command("submit", kind, str(count), str(rate)),
+            env=self._environment(),
+            cwd=_PROGRAMS,
+            stdout=subprocess.PIPE,
+        )
+        said, _ = await program.communicate()
+        if program.returncode:
+            raise RuntimeError(f"{self._name} could not submit: exit code {program.returncode}")
+        said_json: dict[str, Any] = json.loads(said)
+        return said_json
+
+    @contextmanager
+    def worker(self) -> Iterator[_Worker]:
+        """A worker; it is killed at the end of the block."""
+        log = Path(self._home.name) / f"worker-{len(self._logs)}.log"
+        self._logs.append(log)
+        worker = _Worker(self._command("worker"), self._environment(), log, cwd=_PROGRAMS)
+        try:
+            yield worker
+        finally:
+            worker.stop()
+
+    def seen(self, event: int) -> dict[int, int]:
+        """By number: when a task began (0) or ended (1) first, in nanoseconds."""
+        first: dict[int, int] = {}
+        for number, what, when in _LINE.iter_unpack(self._journal.read_bytes()):
+            if what == event:
+                first.setdefault(number, when)
+        return first
+
+    async def numbered(self, event: int, count: int) -> tuple[list[int], list[int]]:
+        """Wait for so many; their numbers and times."""
+        await self.until(event, count)
+        seen = self.seen(event)
+        return list(seen), list(seen.values())
+
+    async def until(self, event: int, count: int) -> list[int]:
+        """Wait for so many; their times.
+
+        Raises:
+            RuntimeError: it took two minutes.
+        """
+        try:
+            await self._place.until(lambda: self._has(event, count), _PATIENCE_SECONDS)
+        except RuntimeError:
+            logs = [log.read_text()[-2000:] for log in self._logs]
+            done = f"{self._name}: {len(self.seen(event))} of {count}"
+            raise RuntimeError("\n".join([done, *logs])) from None
+        return list(self.seen(event).values())
+
+    def _has(self, event: int, count: int) -> bool:
+        return self._journal.stat().st_size >= count * _LINE.size and len(self.seen(event)) >= count
+
+    def _command(self, *arguments: str) -> list[str]:
+        python = _ENVIRONMENTS / self._name / "bin" / "python"
+        return [str(python), f"with_{self._name}.py", *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            **{name: value for name, value in os.environ.items() if "PYTHON" not in name},
+            "COMPARE_REDIS": self._place.url,
+            "COMPARE_JOURNAL": str(self._journal),
+            "NONET_REDIS_URL": self._place.url,
+            "NONET_STATE_DIR": self._home.name,
+            "NONET_RESULT_TTL": "0",
+            "PYTHONPATH": str(_PROGRAMS),
+        }
+
+
+def _about(names: list[str]) -> str:
+    versions = ", ".join(SYSTEMS[name].packages[0] for name in names if name != "nonet")
+    return f"Python {platform.python_version()}, {os.cpu_count()} cores; {versions}"
+
+
+def _lines(found: dict[str, Found]) -> list[str]:
+    lines = []
+    for row in (SUBMIT, DRAIN, LATENCY, KILLED):
+        digits = 1 if row == LATENCY else 0
+        cells = [_cell(kept.values.get(row, []), digits) for kept in found.values()]
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _cell(values: list[float], digits: int) -> str:
+    return f"{statistics.median(values):,.{digits}f}" if values else "–"
+
+
+if __name__ == "__main__":
+    main()
