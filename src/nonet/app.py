@@ -87,7 +87,7 @@ class Nonet:
 
     def __init__(self, settings: Settings, *, load_tasks: bool = True) -> None:
         self.settings = settings
-        self.registry = load_registry(settings) if load_tasks else Registry()
+        self.registry: Registry = load_registry(settings) if load_tasks else Registry()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._broker: Broker | None = None
         self._client: Client | None = None

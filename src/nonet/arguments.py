@@ -86,7 +86,7 @@ class Arguments:
     def __init__(self, cls: type) -> None:
         prepare(cls)
         self.cls = cls
-        self.is_model = issubclass(cls, BaseModel)
+        self.is_model: bool = issubclass(cls, BaseModel)
         self._signature = _signature(cls)
         self._parameters = _parameters(cls)
         self._by_position = any(p.kind is p.POSITIONAL_ONLY for p in self._parameters.values())

@@ -96,18 +96,18 @@ class Client:
     ) -> None:
         self.broker = broker
         self.registry = registry
-        self.live_config = LiveConfig(Publication(broker.client, namespace), registry)
-        self.envelopes = Envelopes(
+        self.live_config: LiveConfig = LiveConfig(Publication(broker.client, namespace), registry)
+        self.envelopes: Envelopes = Envelopes(
             registry, self.live_config, signer or Signer(), message_limit=message_limit
         )
-        self.groups = Groups(broker.client, namespace)
-        self.locks = LockBoard(broker.client, namespace)
-        self.results = Results(broker.client, broker.scripts, broker.url, namespace)
+        self.groups: Groups = Groups(broker.client, namespace)
+        self.locks: LockBoard = LockBoard(broker.client, namespace)
+        self.results: Results = Results(broker.client, broker.scripts, broker.url, namespace)
         self._outbox = outbox
         self._may_have_sql = may_have_sql
         self._asking_sql = asyncio.Semaphore(_ASK_SQL_AT_A_TIME)
         self._who = who
-        self.cancellation = Cancellation(broker, outbox, may_have_sql)
+        self.cancellation: Cancellation = Cancellation(broker, outbox, may_have_sql)
         self._namespace = namespace
 
     async def aclose(self) -> None:

@@ -207,7 +207,7 @@ class NotConfirmedError(ServerUnreachableError):
             f"{what}: not confirmed by {replicas} replica{'s' if replicas > 1 else ''} of Redis in "
             f"time (NONET_CONFIRM_REPLICAS); look at the replicas (INFO replication){again}"
         )
-        self.ids = tuple(ids)
+        self.ids: tuple[str, ...] = tuple(ids)
 
 
 class BrokerFullError(NonetError):
@@ -253,7 +253,7 @@ class AdmissionRejected(NonetError):
             after = "; submit fewer at a time, or raise the ceiling (admission in NONET_CONFIG)"
         before = f"; {accepted} tasks of the same call were submitted before" if accepted else ""
         super().__init__(why + before + after)
-        self.brief = f"{subject} has {active} of at most {ceiling} tasks"
+        self.brief: str = f"{subject} has {active} of at most {ceiling} tasks"
         self.scope = scope
         self.active = active
         self.ceiling = ceiling

@@ -124,7 +124,7 @@ class Reached:
         self._name = name
         self._ask = ask
         self._seconds = seconds
-        self.problem = f"{name} has not been asked yet"
+        self.problem: str = f"{name} has not been asked yet"
 
     async def look(self) -> float:
         """Ask once; returns the seconds until the next time."""

@@ -41,9 +41,9 @@ class LiveConfig:
 
     def __init__(self, publication: Publication, registry: Registry) -> None:
         self.overrides: Overrides = NONE
-        self.version = ""
-        self.problem = ""
-        self.log_level = logging.INFO
+        self.version: str = ""
+        self.problem: str = ""
+        self.log_level: int = logging.INFO
         self._publication = publication
         self._registry = registry
         self._refused = ""

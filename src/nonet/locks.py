@@ -139,7 +139,7 @@ class BaseLock:
                     "lock; give text, a number, UUID, enum, path, Decimal or date that means the "
                     "same in every process"
                 )
-        self.obj = LockedObjectType(obj)
+        self.obj: LockedObjectType = LockedObjectType(obj)
         self.key = key
         self.extra_keys = extra_keys
         self.ttl_ms = ttl_ms
@@ -224,7 +224,7 @@ class RateLimiter(BaseLimiter):
         super().__init__(obj, key, *extra_keys, ttl_ms=ttl_ms)
         self.n_items = n_items
         if limit is not None:
-            self.limit = limit
+            self.limit: int | None = limit
         if window_seconds is not None:
             self.window_seconds = window_seconds
 
@@ -268,7 +268,7 @@ class ConcurrencyLimiter(BaseLimiter):
     ) -> None:
         super().__init__(obj, key, *extra_keys, ttl_ms=ttl_ms)
         if limit is not None:
-            self.limit = limit
+            self.limit: int | None = limit
 
     def line(self) -> str:
         limit = self._checked_limit()

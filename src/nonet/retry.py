@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,7 +23,7 @@ class RetryPolicyBase(BaseModel):
                     return datetime.now(UTC) + timedelta(seconds=5)
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
         """The instant of the next attempt, or None to give up.

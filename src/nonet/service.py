@@ -137,8 +137,8 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self.requested = asyncio.Event()
-        self.forced = asyncio.Event()
+        self.requested: asyncio.Event = asyncio.Event()
+        self.forced: asyncio.Event = asyncio.Event()
 
     def request(self) -> None:
         """What a signal does."""

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote
 
 from pydantic import (
@@ -110,7 +110,7 @@ class Settings(BaseSettings):
             nothing is signed. ``NONET_SIGNING_KEYS_FILE`` names a file that holds them.
     """
 
-    model_config = SettingsConfigDict(
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix=_PREFIX,
         env_file=".env",
         env_file_encoding="utf-8",

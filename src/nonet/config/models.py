@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -105,7 +105,9 @@ _Count: TypeAlias = Annotated[Annotated[StrictInt, Field(ge=1, le=MOST_CAUGHT_UP
 class Section(BaseModel):
     """Base of every mapping of the document: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_bytes="base64")
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, ser_json_bytes="base64"
+    )
 
 
 class ScheduleConfig(Section):

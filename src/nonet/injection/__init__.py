@@ -73,7 +73,7 @@ class Injector:
         overrides: dict[Provider, Provider] | None = None,
         registry: DependencyRegistry = REGISTRY,
     ) -> None:
-        self.overrides = {} if overrides is None else overrides
+        self.overrides: dict[Provider, Provider] = {} if overrides is None else overrides
         self.registry = registry
         self._process = ProcessScope()
         self._recipes: dict[object, Recipe] = {}

@@ -58,7 +58,7 @@ class DependencyRegistry:
     """Which provider serves the subclasses of a class, for parameters without `Depends`."""
 
     def __init__(self) -> None:
-        self.version = 0  # raised by each change, so that compiled recipes can be dropped
+        self.version: int = 0  # raised by each change, so that compiled recipes can be dropped
         self._providers: dict[type, Callable[[type], Provider]] = {}
         self._found: dict[type, Provider | None] = {}
         self._loaded: set[str] = set()

@@ -165,7 +165,7 @@ class ConfigurationLoop:
         adopt: Callable[[list[Entry]], None],
     ) -> None:
         self.current: Checked | None = None
-        self.problem = ""
+        self.problem: str = ""
         self._source = source
         self._fits = fits
         self._limits = limits

@@ -102,7 +102,7 @@ class Scheduler:
         self._settings = parts.settings
         self._broker = parts.client.broker
         self._leadership = parts.leadership
-        self.name = f"{os.getpid()}@{socket.getfqdn()}"
+        self.name: str = f"{os.getpid()}@{socket.getfqdn()}"
         self._owner = f"{self.name}/{secrets.token_hex(4)}"
         self._term: str | None = None
         self._leads_until = 0.0

@@ -24,6 +24,7 @@ from nonet.stores.deliveries import Delivery, read_delivery
 from nonet.stores.epoch import EpochSeen
 from nonet.stores.redis import (
     BLOCK_SECONDS,
+    AsyncRedis,
     Scripts,
     blocking_pop,
     connect,
@@ -150,18 +151,18 @@ class Broker:
         confirm_replicas: int = 0,
     ) -> None:
         self.url = url
-        self.prefix = prefix(namespace)
-        self.epoch = EpochSeen()
-        self.clock = ClockWatch()
-        self.config_version = ""
-        self.client = connect(url, self.prefix)
-        self.scripts = Scripts(self.client, self.prefix, replicas=confirm_replicas)
+        self.prefix: str = prefix(namespace)
+        self.epoch: EpochSeen = EpochSeen()
+        self.clock: ClockWatch = ClockWatch()
+        self.config_version: str = ""
+        self.client: AsyncRedis = connect(url, self.prefix)
+        self.scripts: Scripts = Scripts(self.client, self.prefix, replicas=confirm_replicas)
         self._blocking = connect_blocking(url, self.prefix)
-        self.wakes = Wakes(url, self.prefix)
-        self.moved = timedelta(0)
+        self.wakes: Wakes = Wakes(url, self.prefix)
+        self.moved: timedelta = timedelta(0)
         self._asking: dict[str, _Asking] = {}
         self._following: asyncio.Task[None] | None = None
-        self.lock_ttl_ms = round(lock_ttl * 1000)
+        self.lock_ttl_ms: int = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
         self._result_ms = round(result_ttl * 1000)
         self._dedup_ms = round(dedup_ttl * 1000)

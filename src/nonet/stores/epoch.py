@@ -16,8 +16,8 @@ class EpochSeen:
     """
 
     def __init__(self) -> None:
-        self.since = 0
-        self.sequence = 0
+        self.since: int = 0
+        self.sequence: int = 0
         self._tell: Callable[[], None] = lambda: None
 
     def tell(self, listener: Callable[[], None]) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from nonet.errors import NonetError
 from nonet.keys import prefix
 from nonet.stores.broker import Broker
+from nonet.stores.epoch import EpochSeen
 from nonet.stores.redis import Scripts, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,7 +59,7 @@ class Leadership:
 
     def __init__(self, broker: Broker, namespace: str) -> None:
         self._client = broker.client
-        self.epoch = broker.epoch
+        self.epoch: EpochSeen = broker.epoch
         self.clock: Clock | None = None
         self._lock_ttl_ms = broker.lock_ttl_ms
         self._prefix = prefix(namespace)

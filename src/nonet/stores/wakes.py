@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from nonet.errors import NonetError
-from nonet.stores.redis import blocking_pop, connect_blocking
+from nonet.stores.redis import AsyncRedis, blocking_pop, connect_blocking
 
 _LISTEN_PAUSE = 0.5
 
@@ -42,8 +42,8 @@ class Wakes:
     """
 
     def __init__(self, url: str, prefix: str) -> None:
-        self.client = f"client-{secrets.token_hex(8)}"
-        self.blocking = connect_blocking(url, prefix)
+        self.client: str = f"client-{secrets.token_hex(8)}"
+        self.blocking: AsyncRedis = connect_blocking(url, prefix)
         self._key = f"{prefix}wake:{self.client}"
         self._waiting: dict[str, set[Wake]] = {}
         self._listener: asyncio.Task[None] | None = None

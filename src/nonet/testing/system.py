@@ -112,7 +112,9 @@ class System:
         **settings: Any,
     ) -> None:
         _check_names(settings)
-        self.dependency_overrides = dict(overrides or {})
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = dict(
+            overrides or {}
+        )
         self._tasks = None if tasks is None else list(tasks)
         self._config = config
         self._sizes, self._slots, self._now = tuple(sizes), slots, now

@@ -86,27 +86,27 @@ class Attempt:
     cut_off: str | None = None
     cancelled: str | None = None
     started = False
-    in_thread = False
+    in_thread: bool = False
     lost: str | None = None
     timed_out: TaskTimeoutError | None = None
     hard_at: float | None = None
     runs_code = False
-    vo = ""
+    vo: str = ""
     is_waiting = False
     is_settling = False
     tallied: Any = None
-    trace = ""
+    trace: str = ""
     span: AttemptSpan | None = None
     _share: Callable[[float], None] | None = None
     _cancellable: asyncio.Task[Any] | None = None
 
     def __init__(self, delivery: Delivery, since: float) -> None:
         self.delivery = delivery
-        self.locks = delivery.locks
-        self.held = delivery.held
-        self.since = since
-        self.context = AttemptContext(delivery)
-        self.size = _size_of(delivery.stream_key)
+        self.locks: str = delivery.locks
+        self.held: str = delivery.held
+        self.since: float = since
+        self.context: AttemptContext = AttemptContext(delivery)
+        self.size: Size = _size_of(delivery.stream_key)
         self._deadline = 0.0
         self._loop = asyncio.get_running_loop()
 

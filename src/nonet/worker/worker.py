@@ -91,8 +91,8 @@ class Worker:
         self._broker = parts.broker
         self._size = size
         self._concurrency = concurrency or slots_of(size, parts.settings)
-        self.id = f"{size}-{secrets.token_hex(6)}"
-        self.name = f"{os.getpid()}@{socket.getfqdn()}"
+        self.id: str = f"{size}-{secrets.token_hex(6)}"
+        self.name: str = f"{os.getpid()}@{socket.getfqdn()}"
         self._loop_name = ""
         self._has_fetched = False
         # Set while a fetch may have handed over tasks of which we know nothing.
