@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 import pytest
 from acceptance.blocking_tasks import Blocks
@@ -17,7 +16,6 @@ from servers import RedisServer
 
 from nonet.telemetry.metrics import METRICS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 NAMESPACE_ONLY = re.compile(
     r"nonet_(tasks_submitted|active_tasks|stream_|delayed_|waiting|dying|dead_letters|quarantine|"
     r"anomalies|paused|workers|desired|scheduler_(has_leader|leader|term)|config_(valid|published)|"
@@ -28,14 +26,6 @@ NAMESPACE_ONLY = re.compile(
 @pytest.fixture(scope="module")
 def system() -> Watched:
     return watched()
-
-
-def test_the_page_and_the_code_have_the_same_metrics() -> None:
-    """Each name, type and label of docs/reference/metrics.md is in the code, and vice versa."""
-    rows = re.findall(r"^\| `(nonet_\w+)` \| (\w+) \| ([^|]*)\| \S", PAGE.read_text(), re.M)
-    told = {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
-    assert told == {name: (item.kind, set(item.labels)) for name, item in METRICS.items()}
-    assert len(rows) == len(told)
 
 
 def test_all_that_is_documented_is_exported(system: Watched) -> None:

@@ -130,8 +130,8 @@ async def test_a_kind_that_does_not_exist_is_refused(
         assert f"--kind {kind}: there is no such kind" in ended.err and meant in ended.err
 
 
-def test_every_kind_is_documented_and_known() -> None:
-    """The list of kinds is what scripts and commands write, and what the reference tells."""
+def test_every_kind_is_known() -> None:
+    """The list of kinds is what scripts and commands write."""
     source = Path(nonet.__file__).parent
     scripts = "".join(path.read_text() for path in source.rglob("*.lua"))
     written = {
@@ -149,9 +149,6 @@ def test_every_kind_is_documented_and_known() -> None:
     }
     written = {kind for kind in written if kind[-1] != "-"} | begun
     assert set(EVENT_KINDS) == written | dlq
-    page = (source.parent.parent / "docs/reference/events.md").read_text()
-    for kind, what in EVENT_KINDS.items():
-        assert f"| `{kind}` | {what} |" in page
 
 
 async def test_following_survives_redis(own_run: TaskRun, own_redis: RedisServer) -> None:

@@ -1,0 +1,316 @@
+"""The reference is complete: what the code has is documented, and what is documented is there.
+
+Elsewhere: alerts (`chart/test_monitoring.py`), causes of `explain` (`test_explain_page.py`),
+promises (`test_promises.py`), commands that pages show (`test_shown.py`), public names
+(`test_site.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from docs.pages import DOCS, ROOT, Page, all_pages
+
+from nonet import errors, keys
+from nonet.cli.common import exit_code
+from nonet.cli.tasks import LiveState
+from nonet.config import json_schema
+from nonet.keys import EVENT_KINDS
+from nonet.outcomes import Reason
+from nonet.service import ExitCode
+from nonet.settings import Settings
+from nonet.stores.redis import script
+from nonet.telemetry.metrics import METRICS
+
+_SCRIPTS = ROOT / "src" / "nonet" / "stores" / "scripts"
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_KEY = re.compile(r"^    ([a-z]\S*) +(STREAM|ZSET|HASH|STRING|LIST|SET) ", re.MULTILINE)
+# Variables of Nonet that are no settings, as people write about them.
+_NO_SETTINGS = {"NONET_X"}
+
+
+def rows(page: str, title: str = "") -> list[list[str]]:
+    """Cells of all rows of the tables on a reference page, or below one of its headings."""
+    text = Page.read(f"reference/{page}.md").prose
+    if title:
+        text = re.split(r"(?m)^##+ ", text.partition(f"# {title}\n")[2])[0]
+    text = re.sub(r"(?m)^\|.*\|\n\|[-:|]+\|$", "", text)  # heads
+    lines = re.findall(r"(?m)^\| (.*) \|$", text)
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in lines]
+
+
+def codes(cell: str) -> list[str]:
+    """What a cell has in backquotes."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def told(page: str, title: str = "") -> dict[str, list[str]]:
+    """Rows that begin with a name in backquotes, each once, by that name."""
+    found = [row for row in rows(page, title) if row[0].startswith("`")]
+    names = [codes(row[0])[0] for row in found]
+    assert len(names) == len(set(names)), f"{page}: a row is there twice"
+    return dict(zip(names, found, strict=True))
+
+
+def test_commands_are_those_of_the_programs() -> None:
+    """commands.md has each command, argument and option with its default, as --help has them."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "reference"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def settings() -> dict[str, list[str]]:
+    """Rows of settings; in other tables of the page their names come again."""
+    found = [row for row in rows("settings") if len(row) == 5 and row[0].startswith("`")]
+    return {codes(row[0])[0]: row for row in found}
+
+
+def test_settings_are_those_of_the_code() -> None:
+    """Each is there, and no other one."""
+    assert set(settings()) == {name.upper() for name in Settings.model_fields}
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_setting_is_told_as_it_is(name: str) -> None:
+    """Its default, its bounds, the words that fit, and whether it may come in a file."""
+    field = Settings.model_fields[name]
+    _, fits, default, readers, meaning = settings()[name.upper()]
+    bounds = [
+        getattr(item, bound)
+        for item in field.metadata
+        for bound in ("ge", "gt", "le")
+        if getattr(item, bound, None) is not None
+    ]
+    if bounds:
+        assert [float(number) for number in _NUMBER.findall(fits)] == bounds
+    if get_origin(field.annotation) is Literal:
+        assert codes(fits) == list(get_args(field.annotation))
+    value = field.default
+    if isinstance(value, bool):
+        value = int(value)
+    if isinstance(value, str | int | float) and value != "":
+        assert codes(default)[:1] == [f"{value}"]
+    elif hasattr(value, "get_secret_value") and value.get_secret_value():
+        assert codes(default) == [value.get_secret_value()]
+    elif name != "state_dir":
+        assert not default.startswith("`")
+    assert set(readers.split()) <= {"w", "s", "p"} and readers
+    is_in_file = f"`{name.upper()}_FILE`" in meaning
+    assert is_in_file == (name in ("redis_url", "db_url", "signing_keys"))
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_name_settings_that_exist(page: Any) -> None:
+    """Wherever a variable of Nonet is mentioned, there is one."""
+    known = {f"NONET_{name.upper()}" for name in Settings.model_fields}
+    known |= {f"NONET_{name}_FILE" for name in ("REDIS_URL", "DB_URL", "SIGNING_KEYS")}
+    named = set(re.findall(r"\bNONET_[A-Z][A-Z_]*[A-Z]\b|\bNONET_X\b", page.read_text()))
+    assert named - known - _NO_SETTINGS == set()
+
+
+def test_the_chart_has_places_for_the_settings_that_it_sets() -> None:
+    """Settings that are no free value of the chart are in the table of the others."""
+    text = (ROOT / "scripts" / "chart").read_text(encoding="utf-8")
+    own = set(re.findall(r'"(\w+)"', text.partition("OWN = {")[2].partition("}")[0]))
+    assert set(told("settings", "In the chart")) == own
+
+
+def test_metrics_are_those_of_the_code() -> None:
+    """Each name, type and label is in the code, and vice versa."""
+    found = {
+        name: (row[1], set(codes(row[2])))
+        for name, row in told("metrics").items()
+        if name.startswith("nonet_") and len(row) == 4
+    }
+    assert found == {name: (item.kind, set(item.labels)) for name, item in METRICS.items()}
+
+
+def test_events_are_those_of_the_code() -> None:
+    """Each kind with its words, and no other one."""
+    assert {name: row[1] for name, row in told("events", "Kinds").items()} == EVENT_KINDS
+
+
+def test_keys_are_those_of_the_code() -> None:
+    """Each key of `nonet.keys`, with its type, and no other one."""
+    found = {name: row[1] for name, row in told("redis-keys").items()}
+    assert found == dict(_KEY.findall(keys.__doc__ or ""))
+
+
+@pytest.mark.parametrize("name", told("redis-keys"))
+def test_who_writes_or_reads_a_key_knows_it(name: str) -> None:
+    """A script that is said to use a key has it in its text, with the parts that it includes."""
+    _, _, _, writers, readers, _ = told("redis-keys")[name]
+    if name.startswith(("lock:", "limiter:")):
+        return  # the task brings its name
+    head = re.split("[A-Z…]", name)[0].removesuffix(":")
+    for user in codes(f"{writers} {readers}"):
+        if (_SCRIPTS / f"{user}.lua").exists():
+            assert f"'{head}" in text_of(user), f"{user} does not use {name}"
+        else:
+            assert re.fullmatch(r"task-run .+|group_results\(\)|doctor|groups|status", user)
+
+
+@cache
+def text_of(name: str) -> str:
+    """A script with all that it includes, now or when it needs it."""
+    text = (_SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
+    deferred = re.findall(r"(?m)^-- @defer (.+) \w+$", text)
+    parts = [_SCRIPTS / "lib" / f"{part}.lua" for part in " ".join(deferred).split()]
+    return script(name)[0] + "".join(path.read_text(encoding="utf-8") for path in parts)
+
+
+def parts_of(name: str) -> set[str]:
+    """Parts that a script includes, now or when it needs them."""
+    text = (_SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
+    found = re.findall(r"(?m)^-- @(?:include (.+)|defer (.+) \w+)$", text)
+    return {part for lines in found for line in lines for part in line.split()}
+
+
+def with_part(part: str) -> set[str]:
+    return {path.stem for path in _SCRIPTS.glob("*.lua") if part in parts_of(path.stem)}
+
+
+def transitions() -> Iterator[tuple[set[str], str, set[str], str]]:
+    """Rows of the table: from, to, scripts, when."""
+    for before, after, scripts, when in rows("states", "Transitions"):
+        yield set(codes(before)), codes(after)[0], set(codes(scripts)), when
+
+
+def test_states_are_those_of_the_code() -> None:
+    """The states of live tasks and their ends; each is reached, and no end is left."""
+    ends = {"done", "dead", "cancelled", "expired"}
+    states = set(get_args(LiveState)) | ends
+    assert set(told("states", "States")) == states
+    assert {after for _, after, _, _ in transitions()} == states
+    assert set.union(*(before for before, _, _, _ in transitions())) == set(get_args(LiveState))
+
+
+def test_transitions_are_made_by_scripts_that_can() -> None:
+    """Who wakes, expires, replaces or takes back is who includes the part that does it."""
+    for _, _, scripts, _ in transitions():
+        assert scripts and all((_SCRIPTS / f"{name}.lua").exists() for name in scripts)
+
+    def scripts_of(before: str, after: str, when: str) -> set[str]:
+        found = [
+            scripts
+            for states, to, scripts, text in transitions()
+            if before in states and to == after and when in text
+        ]
+        return set.union(*found)
+
+    assert scripts_of("waiting", "queued", "woke it") == with_part("waiting")
+    assert scripts_of("queued", "expired", "") == with_part("expiry")
+    assert scripts_of("queued", "cancelled", "replaces") == with_part("replacing")
+    assert scripts_of("running", "queued", "worker died") == with_part("lost")
+    assert scripts_of("running", "dying", "tenth") == with_part("lost")
+
+
+def test_reasons_are_those_of_the_code() -> None:
+    """Each reason why a task ended without a result, and no other one."""
+    assert set(told("states", "Reasons of dead")) == {str(reason) for reason in Reason}
+
+
+def test_exit_codes_are_those_of_the_code() -> None:
+    """Each code with its name, and no other one."""
+    found = {
+        codes(row[1])[0]: int(row[0]) for row in rows("errors-and-exit-codes") if row[0].isdigit()
+    }
+    assert found == {code.name: int(code) for code in ExitCode}
+
+
+def test_errors_are_those_of_the_code() -> None:
+    """Each error with its bases and the code that a command ends with, and no other one."""
+    defined = {
+        name: item
+        for name, item in vars(errors).items()
+        if inspect.isclass(item) and issubclass(item, errors.NonetError)
+    }
+    found = {
+        name: (codes(row[1]), int(row[2]))
+        for name, row in told("errors-and-exit-codes", "Errors").items()
+    }
+    assert found == {
+        name: ([base.__name__ for base in item.__bases__], int(code_of(item)))
+        for name, item in defined.items()
+    }
+
+
+def code_of(error: type[errors.NonetError]) -> ExitCode:
+    return exit_code(error.__new__(error))
+
+
+def schema_keys() -> dict[str, dict[str, Any]]:
+    """Keys of the configuration by their paths, in which ``*`` stands for a name."""
+    schema = json_schema()
+    found: dict[str, dict[str, Any]] = {}
+
+    def resolved(node: dict[str, Any]) -> dict[str, Any]:
+        (link,) = [item for item in node.get("allOf", []) if "$ref" in item] or [node]
+        if "$ref" in link:
+            return node | schema["definitions"][link["$ref"].rpartition("/")[2]]
+        return node
+
+    def walk(node: dict[str, Any], path: str) -> None:
+        for key, below in resolved(node).get("properties", {}).items():
+            found[f"{path}.{key}".lstrip(".")] = resolved(below)
+            walk(below, f"{path}.{key}")
+        others = resolved(node).get("additionalProperties")
+        if isinstance(others, dict):
+            walk(others, f"{path}.*")
+        if isinstance(node.get("items"), dict):
+            walk(node["items"], f"{path}[]")
+
+    walk(schema, "")
+    return found
+
+
+def configuration() -> dict[str, list[str]]:
+    """Rows of the table of all keys, with names as `schema_keys` has them."""
+    found = told("configuration", "All keys")
+    return {re.sub(r"\b(?!SECTION)[A-Z]+\b", "*", name): row for name, row in found.items()}
+
+
+def section_keys() -> dict[str, dict[str, Any]]:
+    """Those keys, in which ``SECTION`` stands for each place that may have a section."""
+    found = {
+        re.sub(r"^common\.|^vo-overrides\.\*\.", "SECTION.", name): item
+        for name, item in schema_keys().items()
+    }
+    # An action may stand between a key and its limiters, as the page says.
+    return {name: item for name, item in found.items() if ".limits.*.*.*." not in name}
+
+
+def test_keys_of_the_configuration_are_those_of_the_schema() -> None:
+    """Each key that the file may have, and no other one."""
+    assert set(configuration()) == set(section_keys())
+
+
+@pytest.mark.parametrize("name", sorted(section_keys()))
+def test_a_key_of_the_configuration_is_told_as_it_is(name: str) -> None:
+    """Its bounds, and the words that fit."""
+    node, cell = section_keys()[name], configuration()[name][1]
+    others = node.get("additionalProperties")
+    bounds = ("minimum", "maximum", "exclusiveMinimum")
+    wanted = {
+        of[key] for of in (node, others) if isinstance(of, dict) for key in bounds if key in of
+    }
+    assert wanted <= {float(number) for number in _NUMBER.findall(cell)}
+    assert set(node.get("enum", [])) <= set(codes(cell))
+
+
+def test_each_word_of_the_glossary_is_there_once() -> None:
+    """Words stand in their order, so that one finds them."""
+    text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
+    words = [word.strip("`").casefold() for word in re.findall(r"(?m)^- \*\*(.+?)\*\*: ", text)]
+    assert words == sorted(words) and len(words) == len(set(words)) > 40
