@@ -48,7 +48,7 @@ def test_the_page_has_what_is_said_of_durable_tasks(seconds: float, is_led: bool
     found = explain_kept("a", seconds=seconds, is_led=is_led)
     ((_, says, then),) = [row for row in _rows() if row[0] == found.cause]
     assert re.fullmatch(_pattern(_sentences(says)[0]), found.text)
-    for words in ("no task-scheduler leads", "and not handed over"):
+    for words in ("but nobody hands it over", "and not handed over"):
         assert (words in found.text) <= (f"`{words}`" in then)
 
 
