@@ -116,6 +116,13 @@ def test_every_script_is_run_by_a_store() -> None:
     assert set(asked) == set(NAMES)
 
 
+def test_every_script_is_documented() -> None:
+    """The page has one row for each, and none that is not there."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "scripts.md"
+    rows = re.findall(r"(?m)^\| (`.+?) \|", page.read_text(encoding="utf-8"))
+    assert sorted(name for row in rows for name in re.findall(r"\w+", row)) == sorted(NAMES)
+
+
 @pytest.mark.parametrize("path", LUA)
 def test_no_script_decodes_a_message(path: str) -> None:
     """Redis cannot decode extension types: envelopes and documents stay opaque to it."""
