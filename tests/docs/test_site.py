@@ -1,0 +1,128 @@
+"""The site of the documentation: it is made without a warning, has all, and no link is dead.
+
+Sphinx follows the links of pages below ``docs/``, and finds pages that no table of contents has.
+What stands elsewhere (README, the chart, docstrings) is followed here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docs.pages import DOCS, ROOT, Page
+
+# What is in the repository, not what tools leave beside it.
+_NOT_OURS = {".venv", ".git", "_build", "__pycache__", "node_modules", "tests", "site-packages"}
+_TEXTS = {".md", ".py", ".yaml", ".txt", ".toml", ".lua", ".tpl", ".sh", ""}
+PUBLIC = {name: importlib.import_module(name) for name in ("nonet", "nonet.testing")}
+PUBLIC["nonet.contrib.fastapi"] = importlib.import_module("nonet.contrib.fastapi")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, as `make docs` makes it."""
+    made = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-E", "-q", "-b", "html"]
+    done = subprocess.run(
+        [*command, "-d", str(made / "doctrees"), str(DOCS), str(made)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def test_the_site_has_each_page(site: Path) -> None:
+    """It is made without a warning: no dead link, no example that is none, no page left out."""
+    pages = [path.relative_to(DOCS).with_suffix(".html") for path in documents()]
+    assert [page for page in pages if not (site / page).exists()] == []
+
+
+def test_no_page_says_that_nothing_leads_to_it() -> None:
+    """Sphinx takes a page for an orphan unless that says it is meant to be one: none does."""
+    assert [path for path in documents() if re.search(r"(?m)^orphan:", path.read_text())] == []
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_each_public_name_is_on_the_site(site: Path, module: str) -> None:
+    """What a module offers has a place in the reference of the API."""
+    inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    found = {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
+    wanted = {f"{module}.{name}" for name in PUBLIC[module].__all__}
+    assert wanted and wanted - found == set()
+
+
+def documents() -> list[Path]:
+    return [path for path in DOCS.rglob("*.md") if "_build" not in path.parts]
+
+
+def elsewhere() -> list[Path]:
+    """Pages that are no page of the site."""
+    return [
+        path
+        for path in sorted(ROOT.rglob("*.md"))
+        if not path.is_relative_to(DOCS) and not _NOT_OURS & set(path.relative_to(ROOT).parts)
+    ]
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings of a page, as a repository's browser makes them."""
+    found: set[str] = set()
+    for title in re.findall(r"(?m)^#+ (.+)$", Page.read(page).prose):
+        text = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower())
+        slug = base = text.strip().replace(" ", "-")
+        number = 0
+        while slug in found:
+            number += 1
+            slug = f"{base}-{number}"
+        found.add(slug)
+    return found
+
+
+def problem_of(target: str, folder: Path) -> str | None:
+    """Why a link leads nowhere; None: it leads somewhere."""
+    name, _, anchor = target.partition("#")
+    path = folder / name
+    if not path.exists():
+        return f"{target}: there is no such file"
+    if anchor and path.suffix == ".md" and anchor not in anchors(path):
+        return f"{target}: there is no such heading"
+    return None
+
+
+@pytest.mark.parametrize("page", elsewhere(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_outside_the_site_lead_somewhere(page: Path) -> None:
+    """Each file and heading that README, CHANGELOG and their like refer to is there."""
+    text = Page.read(page).prose
+    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
+    here = [target for target in targets if not re.match(r"[a-z]+:|#", target)]
+    here += [page.name + target for target in targets if target.startswith("#")]
+    assert [problem for target in here if (problem := problem_of(target, page.parent))] == []
+
+
+def test_pages_that_the_code_names_are_there() -> None:
+    """Messages, docstrings and comments send nobody to a page or heading that is gone."""
+    found = [
+        f"{path.relative_to(ROOT)}: {problem}"
+        for path in sources()
+        for name in re.findall(r"\bdocs/[\w/-]+\.md(?:#[\w-]+)?", path.read_text(encoding="utf-8"))
+        if (problem := problem_of(name, ROOT))
+    ]
+    assert found == []
+
+
+def sources() -> Iterator[Path]:
+    """Texts of the repository but for its pages."""
+    for top in ("src", "scripts", "charts", "benchmarks", "examples", "tests"):
+        for path in sorted((ROOT / top).rglob("*")):
+            inside = set(path.relative_to(ROOT / top).parts)
+            if path.is_file() and path.suffix in _TEXTS and not inside & _NOT_OURS:
+                yield path
+    yield from (ROOT / name for name in ("Makefile", "pyproject.toml", "config.example.yaml"))
