@@ -79,6 +79,28 @@ def _show_example_as_code(
     lines[:] = made
 
 
+def _find_name(app: Any, env: Any, node: Any, shown: Any) -> Any:
+    """What a name in a docstring or signature is that is not documented where it is defined.
+
+    Public names are documented as `nonet.X`. What is in lower case, without a dot, is a parameter;
+    types of signatures may be of other packages, whose documentation is not at hand.
+    """
+    target = node.get("reftarget", "")
+    if node.get("refdomain") != "py":
+        return None
+    known = env.domains["py"].objects
+    owner, _, name = target.rpartition(".")
+    # Whole, as of another module, and as an attribute that its class tells of.
+    for short in (target, name, owner):
+        for public in (f"nonet.{short}", f"nonet.testing.{short}"):
+            if public in known and public != target:
+                return env.domains["py"].resolve_xref(
+                    env, node["refdoc"], app.builder, "obj", public, node, shown
+                )
+    is_parameter = node["reftype"] == "obj" and target.isidentifier() and target.islower()
+    return shown if is_parameter or node["reftype"] != "obj" else None
+
+
 class _RepositoryLinks(SphinxPostTransform):
     """Links to files of the repository that are no pages: their text, or the page that has them.
 
@@ -89,9 +111,11 @@ class _RepositoryLinks(SphinxPostTransform):
 
     def run(self, **options: Any) -> None:
         for node in self.document.findall(addnodes.pending_xref):
+            if node.get("refdomain") != "doc":
+                continue
             here = Path(self.env.doc2path(node["refdoc"])).parent
             path = (here / f"{node['reftarget']}.md").resolve()
-            if node.get("refdomain") != "doc" or not path.is_relative_to(_ROOT):
+            if not path.is_relative_to(_ROOT):
                 continue
             if page := _PAGES.get(path.relative_to(_ROOT).as_posix()):
                 node["reftarget"] = page
@@ -102,6 +126,7 @@ class _RepositoryLinks(SphinxPostTransform):
 def setup(app: Any) -> dict[str, bool]:
     """Connect what is above."""
     app.connect("autodoc-process-docstring", _show_example_as_code, priority=100)
+    app.connect("missing-reference", _find_name)
     app.add_post_transform(_RepositoryLinks)
     app.add_lexer("acl", TextLexer)
     return {"parallel_read_safe": True}

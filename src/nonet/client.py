@@ -328,7 +328,7 @@ class Client:
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks, wherever they are; what runs is ended by its worker within seconds.
 
-        A coroutine gets ``asyncio.CancelledError``; a plain function is told by `ensure_lease()`;
+        A coroutine gets ``asyncio.CancelledError``; a plain function is told by `TaskContext.ensure_lease`;
         what goes on nevertheless is killed, or left alone, after ``NONET_CANCEL_GRACE``. Nothing
         of it is executed again, also if its worker dies meanwhile. Who awaits the result gets
         `TaskCancelled`; a group counts the child as failed. One event tells of all. Safe to repeat.

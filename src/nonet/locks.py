@@ -106,7 +106,7 @@ class BaseLock:
 
     Args:
         obj: kind of the object, a registered `LockedObjectType` (or its name).
-        key: which object: text, a number, `UUID`, enum, path, `Decimal`, `date` or `datetime`;
+        key: which object: text, a number, ``UUID``, enum, path, ``Decimal``, ``date`` or ``datetime``;
             its text is the name. Of an enum that is neither text nor a whole number its name is.
         extra_keys: further parts of the name, e.g. an action.
         ttl_ms: how long the lock outlives a dead holder, in milliseconds, 24 days at most. The
