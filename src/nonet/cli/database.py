@@ -25,7 +25,11 @@ def upgrade(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Create the tables, or migrate them to this version; safe to repeat."""
+    """Create the tables, or migrate them to this version; safe to repeat.
+
+    Of NONET_DB_URL; without it the SQLite file under the state directory. Exit code 3: SQL
+    unreachable.
+    """
 
     async def command() -> int:
         from nonet.stores import sql  # SQL costs 170 ms to import
@@ -45,7 +49,7 @@ def check(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Say whether the tables fit this version. Exit code 1: they do not."""
+    """Say whether the tables fit this version. Exit codes: 0 they do, 1 they do not."""
 
     async def command() -> int:
         from nonet.stores import sql

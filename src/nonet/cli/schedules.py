@@ -148,7 +148,7 @@ def run_now(
     """Submit the task of one entry now, beside its schedule, and print its id.
 
     A paused or disabled entry runs, too. Its locks hold as always: while an occurrence runs, the
-    task of a class with a mutex waits.
+    task of a class with a mutex waits. Exit codes: 0 submitted, 2 several entries fit, 4 none does.
     """
 
     async def command() -> int:
@@ -181,7 +181,8 @@ def pause(
 ) -> None:
     """Let the entries of a class fire no more until they are resumed.
 
-    What was submitted before runs. Occurrences of the meantime are not made up for.
+    What was submitted before runs. Occurrences of the meantime are not made up for. Exit code 4:
+    there is no such entry.
     """
 
     async def command() -> int:
@@ -204,7 +205,10 @@ def resume(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Let paused entries of a class fire again, from their next occurrence on."""
+    """Let paused entries of a class fire again, from their next occurrence on.
+
+    Exit code 4: there is no such entry.
+    """
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
