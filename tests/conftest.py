@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from preloaded import PLACES
 from servers import MariaServer, RedisServer
 
 from nonet.keys import STRUCTURE
@@ -70,3 +73,19 @@ def mariadb_url(maria_server: MariaServer) -> Iterator[str]:
 def sqlite_url(tmp_path: Path) -> str:
     """An empty SQLite database, for SQLAlchemy with aiosqlite."""
     return f"sqlite+aiosqlite:///{tmp_path / 'nonet.db'}"
+
+
+@pytest.fixture(scope="session")
+def example_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which the package ``examples`` is installed, for ``PYTHONPATH`` of processes.
+
+    It is not in this environment: its entry points would be in all other tests.
+    """
+    directory = tmp_path_factory.mktemp("example")
+    # What is built must not come from a cache, which looks at pyproject.toml alone.
+    options = ("--no-cache", "--no-deps", "--no-build-isolation", "--python", sys.executable)
+    uv = str(Path(sys.executable).parent / "uv")
+    command = [uv, "pip", "install", "-q", *options, "--target", str(directory)]
+    subprocess.run([*command, str(Path(__file__).parents[1] / "examples")], check=True)
+    PLACES.add(str(directory))
+    return directory

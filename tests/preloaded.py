@@ -37,7 +37,7 @@ _SCRIPTS = ("task-run", "task-scheduler", "task-worker")
 # Read by Nonet and the tasks of the tests, which each fork imports, and by OpenTelemetry when it is
 # set up; others may be read by a library when it is imported.
 _HARMLESS = (
-    *("NONET_", "PROBE_", "KUBERNETES_"),
+    *("NONET_", "PROBE_", "EXAMPLE_", "KUBERNETES_"),
     *("OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_", "OTEL_SERVICE_"),
 )
 _LIBRARIES = """
@@ -46,18 +46,19 @@ alembic.command aiosqlite croniter dateutil.rrule hiredis msgspec opentelemetry.
 pydantic pydantic_settings redis.asyncio redis.asyncio.sentinel sqlalchemy.ext.asyncio
 sqlalchemy.dialects.sqlite.aiosqlite structlog typer uvloop yaml
 """.split()  # noqa: SIM905  # shorter than a list
+# Values of PYTHONPATH of which no library is hidden.
+PLACES = {_TESTS}
 _MESSAGE_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 
 
 def may_be_preloaded(script: str, environment: Mapping[str, str]) -> bool:
     """Whether a fork does the same as a real start, with these variables beside our own."""
-    own = {"PYTHONPATH": _TESTS}
     return (
         os.environ.get("PRELOADED") != "0"
         and script in _SCRIPTS
         and all(
-            name.startswith(_HARMLESS) or own.get(name) == value
+            name.startswith(_HARMLESS) or (name == "PYTHONPATH" and value in PLACES)
             for name, value in environment.items()
         )
     )
@@ -223,7 +224,10 @@ def _become(order: Mapping[str, object], files: Sequence[int]) -> str:
     os.environ.clear()
     os.environ.update(order["environment"])
     sys.argv = order["command"]
-    sys.path[0] = str(Path(sys.argv[0]).parent)  # as the interpreter does
+    # As the interpreter does.
+    place = os.environ.get("PYTHONPATH", _TESTS)
+    sys.path[:] = [item if item != _TESTS else place for item in sys.path]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
     importlib.invalidate_caches()
     return sys.argv[0]
 

@@ -8,6 +8,7 @@ seconds, so that there is something to see), and that a pilot is asked about onc
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -25,6 +26,8 @@ from nonet import (
     context,
 )
 from nonet_example.database import PilotDB
+
+logger = logging.getLogger(__name__)
 
 
 async def computing_elements() -> list[str]:
@@ -64,6 +67,7 @@ class SubmitPilots(PeriodicVoAwareBaseTask):
                 # pilot that was rolled back.
                 context().after_commit(CheckPilotStatus(self.vo, number))
                 new += 1
+        logger.info("%d new pilots for %s", new, self.vo)  # with id, class and attempt of the task
         return new
 
 
