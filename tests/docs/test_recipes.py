@@ -31,8 +31,14 @@ _ENVIRONMENT = {
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_works_as_it_is_written(name: str) -> None:
     """Its files are written, its commands typed, and they print what the page shows."""
-    with followed(Page.read(f"how-to/{name}.md"), environment=_ENVIRONMENT):
-        pass
+    page = Page.read(f"how-to/{name}.md")
+    with followed(page, environment=_ENVIRONMENT) as terminal:
+        typed = "".join(block.text for block in page.blocks if block.language == "sh")
+        for block in page.files():
+            module, _, kind = (block.file or "").rpartition(".")
+            if kind == "py" and module not in typed:  # no command of the page has imported it
+                ended = terminal.type(f"python -c 'import {module}'")
+                assert not ended.failed, f"{block}: {ended.output}"
 
 
 @pytest.mark.parametrize("name", [*RECIPES, "test-your-tasks"])
