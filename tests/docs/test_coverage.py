@@ -181,6 +181,12 @@ def with_part(part: str) -> set[str]:
     return {path.stem for path in _SCRIPTS.glob("*.lua") if part in parts_of(path.stem)}
 
 
+def test_scripts_are_those_of_the_code() -> None:
+    """Each is told of once, and no other one."""
+    found = [name for row in rows("scripts") for name in codes(row[0])]
+    assert sorted(found) == sorted(path.stem for path in _SCRIPTS.glob("*.lua"))
+
+
 def transitions() -> Iterator[tuple[set[str], str, set[str], str]]:
     """Rows of the table: from, to, scripts, when."""
     for before, after, scripts, when in rows("states", "Transitions"):
