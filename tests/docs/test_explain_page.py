@@ -30,16 +30,24 @@ def test_the_page_has_every_cause_and_no_other() -> None:
 
 def test_the_page_has_every_sentence_by_its_cause() -> None:
     """Each sentence that the tests of `explain` know is in a row of its cause."""
-    told = [(cause, sentence) for cause, says, _ in _rows() for sentence in _sentences(says)]
     missing = [
         (cause, text)
         for cause, text in _said()
-        if not any(
-            cause == of and re.fullmatch(_pattern(sentence), _TAIL.sub("", text))
-            for of, sentence in told
-        )
+        if not any(cause == of and _is_shown_as(text, sentence) for of, sentence in _shown())
     ]
     assert not missing
+
+
+def test_the_page_has_no_sentence_that_is_never_said() -> None:
+    """The other way round; what is said of durable tasks is looked at below."""
+    said = list(_said())
+    stale = [
+        (cause, sentence)
+        for cause, sentence in _shown()
+        if cause != "hand-over"
+        and not any(cause == of and _is_shown_as(text, sentence) for of, text in said)
+    ]
+    assert not stale
 
 
 @pytest.mark.parametrize(("seconds", "is_led"), [(0.2, True), (60, True), (60, False)])
@@ -54,6 +62,14 @@ def test_the_page_has_what_is_said_of_durable_tasks(seconds: float, is_led: bool
 
 def _rows() -> list[tuple[str, str, str]]:
     return _ROW.findall(PAGE.read_text(encoding="utf-8"))
+
+
+def _shown() -> list[tuple[str, str]]:
+    return [(cause, sentence) for cause, says, _ in _rows() for sentence in _sentences(says)]
+
+
+def _is_shown_as(text: str, sentence: str) -> bool:
+    return re.fullmatch(_pattern(sentence), _TAIL.sub("", text)) is not None
 
 
 def _sentences(says: str) -> list[str]:

@@ -47,6 +47,19 @@ def queued(**known: Any) -> Facts:
             "ended",
             "cancelled: by ann@host 7: by mistake",
         ),
+        (facts("cancelled", is_ended=True), "ended", "cancelled"),
+        (facts("expired", is_ended=True), "ended", "expired"),
+        (
+            facts("expired", is_ended=True, error="not started by 2026-07-01 11:59:00Z"),
+            "ended",
+            "expired: not started by 2026-07-01 11:59:00Z",
+        ),
+        (
+            facts("waiting", paused=Pause("task:Audit", SINCE, "ann@host 7")),
+            "paused",
+            "waiting: task Audit is paused since 2026-07-01 11:00:00Z by ann@host 7; resume with "
+            "'task-run resume --task Audit'",
+        ),
         (
             queued(paused=Pause("stream:normal:small", SINCE, "ann@host 7", "disk full")),
             "paused",
@@ -88,6 +101,18 @@ def queued(**known: Any) -> Facts:
             "dying: 7@host writes its dead letter to SQL",
         ),
         (
+            facts("dying", worker="7@host", is_worker_alive=False, workers=1),
+            "sql",
+            "dying: 7@host writes its dead letter to SQL; that worker no longer answers: another "
+            "one takes over when the lease has ended",
+        ),
+        (
+            facts("dying", place="tasks"),
+            "worker",
+            "dying: its dead letter must be written, no live worker of size small: start a "
+            "task-worker --size small",
+        ),
+        (
             facts("dying", due=NOW + 8, blocker="SQL: the server does not answer"),
             "sql",
             "dying: waits for SQL: the server does not answer; looked at again in 8 s",
@@ -120,6 +145,18 @@ def queued(**known: Any) -> Facts:
             "lock",
             "waiting: lock:mutex:job:7 is held by a lost attempt of task t-2 (files:Audit), whose "
             "lock ends in 12 s",
+        ),
+        (
+            parked(Refusal("lock:mutex:job:7", "M", True, back_in=17.0)),
+            "calm",
+            "waiting: lock:mutex:job:7 is granted to nobody for 17 s more: Redis has lost its "
+            "data, and whoever held it before may not know that yet",
+        ),
+        (
+            parked(Refusal("lock:mutex:job:7", "M", True)),
+            "calm",
+            "waiting: lock:mutex:job:7 is granted to nobody: Redis has lost its data, and whoever "
+            "held it before may not know that yet",
         ),
         (
             parked(replace(MUTEX, lock="lock:rw:job:7", kind="W", holding=3)),
@@ -241,6 +278,11 @@ def queued(**known: Any) -> Facts:
             "queue",
             "queued: next in line; 2 live workers of size small, none is asking for work now",
         ),
+        (
+            queued(idle=1),
+            "queue",
+            "queued: next in line; an idle worker is about to read them",
+        ),
         (queued(place="woken"), "woken", "queued: woken, a worker of size small will take it"),
         (
             queued(place="none"),
@@ -347,6 +389,12 @@ FULL = replace(NEW, off="memory: 1 MiB free")
             Needs(),
             "queue",
             "next in line; 1 of 2 workers of size small takes nothing: memory: 1 MiB free (2@new)",
+        ),
+        (
+            (FULL,),
+            Needs(),
+            "veto",
+            "next in line; 1 of 1 worker of size small takes nothing: memory: 1 MiB free (2@new)",
         ),
         (
             (FULL, FULL),
