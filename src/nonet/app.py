@@ -109,6 +109,9 @@ class Nonet:
         Raises:
             ConfigurationError: a setting does not fit.
             RegistrationError: a task class cannot be registered.
+
+        Example:
+            app = Nonet.from_settings(namespace="test", tasks=("mypackage.tasks",))
         """
         return cls(load_settings(**options))
 
@@ -165,7 +168,11 @@ class Nonet:
 
     @property
     def client(self) -> Client:
-        """The open client. Raises `NotBoundError` outside ``async with``."""
+        """The open client.
+
+        Raises:
+            NotBoundError: outside ``async with``.
+        """
         if self._client is None:
             raise NotBoundError("the application is not open: use `async with Nonet…`")
         return self._client
@@ -286,6 +293,7 @@ class Nonet:
         """Hold locks and limiters, all or none, in code that is no task; gives their fence.
 
         Args:
+            locks: one by one; a lock that is named twice is taken once.
             wait: how many seconds to try while others hold them.
 
         Raises:
@@ -368,11 +376,20 @@ class Nonet:
         return Reached("SQL", look)
 
     def injector(self) -> Injector:
-        """A new injector over `dependency_overrides`; close it when the process ends."""
+        """A new injector over `dependency_overrides`; close it when the process ends.
+
+        Example:
+            async with app.injector() as injector:
+                assert app.dependency_problems(injector) == []
+        """
         return Injector(self.dependency_overrides)
 
     def dependency_problems(self, injector: Injector) -> list[str]:
-        """What the registered tasks ask for and nobody provides, one sentence each."""
+        """What the registered tasks ask for and nobody provides, one sentence each.
+
+        Args:
+            injector: what `injector` gave.
+        """
         values = (TaskContext, CallbackSpawner)
         return [
             problem
@@ -391,6 +408,8 @@ class Nonet:
         """A worker of this application; call its ``run``.
 
         Args:
+            size: whose streams it reads.
+            injector: what `injector` gave.
             concurrency: tasks at a time; None: as the settings or its size say.
             isolation: where all tasks run, whatever their classes say: ``LOOP`` for classes that
                 only this process knows. None: as they say. Child processes load the task modules
@@ -427,6 +446,7 @@ class Nonet:
         """A scheduler of this application; call its ``run``.
 
         Args:
+            injector: what `injector` gave; start-up hooks get their dependencies from it.
             hooks: the start-up hooks by name; None: those that are installed or were imported.
         """
         from nonet.hooks import startup_hooks
@@ -518,6 +538,9 @@ class Nonet:
     async def run_entry(self, entry: EntryStatus) -> Handle[Any]:
         """Submit the task of a periodic entry now, beside its schedule.
 
+        Args:
+            entry: one of those that ``await app.periodic.statuses()`` gives.
+
         Raises:
             UnknownTaskError: its class is not registered here.
             InvalidArgumentsError: its arguments do not fit any more.
@@ -603,7 +626,23 @@ class Nonet:
         return self._database
 
     async def resubmit(self, row_id: int, *, again: bool = False) -> Handle[Any]:
-        """Submit a dead letter again, once, whoever else tries to; see `nonet.dlq.resubmit`."""
+        """Submit a dead letter again, once, whoever else tries to.
+
+        Args:
+            row_id: its row in SQL.
+            again: also if that was done before and nothing is known of the task: Redis has lost
+                it, its result has expired, or who marked the row died before submitting.
+
+        Raises:
+            NotFoundError: there is no such row.
+            ConflictError: it was submitted again already, or is no task at all.
+            UnknownTaskError: its class is not registered here; the row stays as it is.
+            InvalidArgumentsError: its class refuses its arguments now; the row stays as it is.
+
+        Example:
+            for letter in await (await app.dead_letters()).list(limit=10):
+                await app.resubmit(letter.id)
+        """
         from nonet.dlq import resubmit
 
         letters = await self.dead_letters()

@@ -66,12 +66,13 @@ _ASK_SQL_AT_A_TIME = 4
 
 
 class Client:
-    """Submits to one namespace and reads from it.
+    """Submits to one namespace and reads from it: what an open `Nonet` has as ``client``.
 
     Args:
         broker: the open broker.
         registry: task names and classes of this process. What the configuration says of them
-            instead is in `live_config`.
+            instead is in ``live_config``.
+        namespace: of all keys.
         message_limit: longest envelope, in bytes, its signature included.
         signer: signs the envelopes.
         outbox: opens the SQL store of durable tasks on first use; without it there are none.
@@ -80,6 +81,10 @@ class Client:
 
     Attributes:
         envelopes: makes and reads messages.
+
+    Example:
+        client = app.client  # programs have it from an open application
+        handle = await client.submit(Add(1, 2))
     """
 
     def __init__(
@@ -125,7 +130,11 @@ class Client:
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
     ) -> Handle[R]:
-        """Submit one task; see `BaseTask.schedule`."""
+        """Submit one task; see `BaseTask.schedule`.
+
+        Args:
+            task: the task; the others are those of `BaseTask.schedule`.
+        """
         given: Any = task  # a `BaseTask`: what else has a `schedule` that gives a handle?
         durable = self._is_durable(given, transaction)
         if self.live_config.is_due:
@@ -162,9 +171,16 @@ class Client:
         All tasks are checked before the first one is submitted. They are submitted in steps of at
         most 500 tasks, and 1 MiB: each of them wholly or not at all.
 
+        Args:
+            tasks: any number, of any classes; the others are those of `BaseTask.schedule`.
+
         Raises:
             AdmissionRejected: a step was refused, and those after it were not tried; its
                 ``accepted`` says how many tasks were submitted before. Durable tasks come first.
+
+        Example:
+            handles = await client.submit_many(Add(n, n) for n in range(3))
+            assert [await handle.result(timeout=30) for handle in handles] == [0, 2, 4]
         """
         if self.live_config.is_due:
             await self.live_config.refresh()
@@ -203,9 +219,10 @@ class Client:
     async def send(
         self, submission: Submission, *, durable: bool, id_is_new: bool = False
     ) -> Handle[Any]:
-        """Submit what `prepare` gave.
+        """Submit what `prepare` gave, for the framework.
 
         Args:
+            submission: the checked task.
             durable: keep it in SQL, as its class says.
             id_is_new: nobody can have submitted it before.
         """
@@ -232,7 +249,10 @@ class Client:
         return await self._outbox()
 
     async def status(self, id: str) -> TaskStatus:
-        """One task. A durable one that is not in Redis yet is ``delayed``, see its `blocker`.
+        """One task. A durable one that is not in Redis yet is ``delayed``, see its ``blocker``.
+
+        Args:
+            id: of the task, or its handle.
 
         Raises:
             NotFoundError: unknown id.
@@ -259,6 +279,9 @@ class Client:
 
     async def explain(self, id: str) -> Explanation:
         """Where a task is, or the first thing that keeps it from running, in words.
+
+        Args:
+            id: of the task, or its handle.
 
         Raises:
             NotFoundError: unknown id, or one of a group or a hold.
@@ -291,7 +314,12 @@ class Client:
     async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """See `Handle.result`."""
+        """What a task returned; see `Handle.result`.
+
+        Args:
+            id: of the task, or its handle: then the result has the type of that.
+            timeout: seconds; None waits as long as it takes.
+        """
         try:
             ended = await self._end_of(id, timeout)
         except TimeoutError:
@@ -322,18 +350,29 @@ class Client:
     def live(
         self, *, state: str | None = None, task: str | None = None
     ) -> AsyncIterator[TaskStatus]:
-        """Live tasks, optionally of one state or one task name."""
+        """Tasks that have not ended, in no order.
+
+        Args:
+            state: only of this one; None: of any.
+            task: only of the class with this full name; None: of any.
+
+        Example:
+            async for status in client.live(state="waiting"):
+                print(status.id, status.name, status.blocker)
+        """
         return self.results.live(state=state, task=task)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks, wherever they are; what runs is ended by its worker within seconds.
 
-        A coroutine gets ``asyncio.CancelledError``; a plain function is told by `TaskContext.ensure_lease`;
-        what goes on nevertheless is killed, or left alone, after ``NONET_CANCEL_GRACE``. Nothing
-        of it is executed again, also if its worker dies meanwhile. Who awaits the result gets
-        `TaskCancelled`; a group counts the child as failed. One event tells of all. Safe to repeat.
+        A coroutine gets ``asyncio.CancelledError``; a plain function is told by
+        `TaskContext.ensure_lease`; what goes on nevertheless is killed, or left alone, after
+        ``NONET_CANCEL_GRACE``. Nothing of it is executed again, also if its worker dies meanwhile.
+        Who awaits the result gets `TaskCancelled`; a group counts the child as failed. One event
+        tells of all. Safe to repeat.
 
         Args:
+            ids: of the tasks, or their handles.
             reason: why, for people.
 
         Returns:
@@ -344,6 +383,9 @@ class Client:
         Raises:
             ServerUnreachableError: Redis does not answer, or does not know a task and SQL does
                 not. Some may be cancelled.
+
+        Example:
+            states = await client.cancel([handle], reason="the campaign is over")
         """
         named = [ids] if isinstance(ids, str) else ids  # a handle is a text, too
         return await self.cancellation.cancel(named, self._who(), reason, running=True)
@@ -353,6 +395,10 @@ class Client:
 
         They count as failed, and the group ends by its policy. Children that its parent is still
         submitting are left out while the group is ``building``.
+
+        Args:
+            group: its id.
+            reason: why, for people.
 
         Raises:
             NotFoundError: there is no such group (any more).
@@ -367,6 +413,7 @@ class Client:
         stream tells of it. Safe to repeat.
 
         Args:
+            ids: of the tasks, or their handles.
             reason: why, for people.
 
         Returns:
@@ -433,10 +480,21 @@ class Client:
                 (``all_done``). Reads ``context().group_results()``.
             on_failure: submitted instead if a child failed; without it the group shows as
                 failed.
-            ttl_seconds: how long results are kept after the group fired.
+            policy: when the group is a success: ``all_success`` or ``all_done``.
+            ttl_seconds: how long results are kept after the group fired, at most ten years.
 
         Returns:
             The group's id.
+
+        Raises:
+            ValueError: `ttl_seconds` does not fit.
+            InvalidArgumentsError: an argument of a task does not fit; nothing was submitted.
+            ServerUnreachableError: Redis does not answer. A parent that is executed again goes on
+                with this group; elsewhere some of the children may have been submitted.
+            NonetError: Redis has lost the group meanwhile.
+
+        Example:
+            group = await client.spawn_with_callback([Hash(part) for part in parts], Report())
         """
         if not 0 < ttl_seconds <= _LONGEST_TTL:
             raise ValueError(f"ttl_seconds={ttl_seconds} must be between 0 and {_LONGEST_TTL}")
@@ -483,7 +541,11 @@ class Client:
         return group
 
     async def group_results(self, group: str) -> list[ChildResult]:
-        """How the children of a group ended, in the order of spawning."""
+        """How the children of a group ended, in the order of spawning.
+
+        Args:
+            group: its id.
+        """
         found = []
         for id, ended in await self.groups.results(group):
             if ended is None:
@@ -526,7 +588,13 @@ class Client:
 
 
 class CallbackSpawner:
-    """`spawn_with_callback` as a parameter of ``execute``: annotate one with this class."""
+    """`nonet.spawn_with_callback` as a parameter of ``execute``: annotate one with this class.
+
+    Example:
+        class HashAll(BaseTask):
+            async def execute(self, spawn: CallbackSpawner) -> str:
+                return await spawn([Hash("a"), Hash("b")], Report())
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -540,7 +608,7 @@ class CallbackSpawner:
         policy: Policy = "all_success",
         ttl_seconds: float = 86400,
     ) -> str:
-        """See `Client.spawn_with_callback`."""
+        """Open a group; see `Client.spawn_with_callback`."""
         return await self._client.spawn_with_callback(
             children, callback, on_failure=on_failure, policy=policy, ttl_seconds=ttl_seconds
         )
@@ -553,7 +621,10 @@ async def cancel_many(
     states: Sequence[str] = UNFINISHED,
     reason: str = "",
 ) -> int:
-    """`Client.cancel_many` of the open application, in a start-up hook for example.
+    """Cancel many tasks in the open application; see `Client.cancel_many`.
+
+    Raises:
+        NotBoundError: no application is open in this process.
 
     Example:
         @startup_hook
@@ -574,7 +645,13 @@ async def spawn_with_callback(
     policy: Policy = "all_success",
     ttl_seconds: float = 86400,
 ) -> str:
-    """`Client.spawn_with_callback` of the open application.
+    """Open a group in the open application; see `Client.spawn_with_callback`.
+
+    Returns:
+        The group's id.
+
+    Raises:
+        NotBoundError: no application is open in this process.
 
     Example:
         await spawn_with_callback([Hash(part) for part in parts], Report())

@@ -140,6 +140,7 @@ class UnknownTaskError(NonetError):
     """No registered task class has this name, or several have.
 
     Args:
+        name: the name that was asked for.
         known: full names of all registered classes.
         matching: full names of several classes of this bare name.
     """
@@ -169,7 +170,12 @@ def _listed(known: Sequence[str]) -> str:
 
 
 class InvalidArgumentsError(NonetError):
-    """The arguments do not fit the task's constructor, or cannot travel."""
+    """The arguments do not fit the task's constructor, or cannot travel.
+
+    Attributes:
+        task: name of the class.
+        problems: one sentence for each thing that does not fit.
+    """
 
     def __init__(self, task: str, problems: list[str]) -> None:
         super().__init__(f"{task}: " + "; ".join(problems))
@@ -193,6 +199,10 @@ class NotConfirmedError(ServerUnreachableError):
     """Fewer replicas of Redis than ``NONET_CONFIRM_REPLICAS`` have what was written, in time.
 
     It was written, and may be lost if the master fails now.
+
+    Args:
+        what: what was not confirmed.
+        replicas: how many should have it.
 
     Attributes:
         ids: the tasks that it is about: submitted again with these ids they stay the same tasks.
@@ -230,6 +240,12 @@ class AdmissionRejected(NonetError):
             at which tasks of the scope have ended during the last minutes.
         wanted: tasks of the scope that were to be submitted together.
         accepted: tasks of the same call that were submitted before those (``submit_many``).
+
+    Example:
+        try:
+            await Add(1, 2).schedule()
+        except AdmissionRejected as error:
+            print(f"{error.brief}: try again in {error.retry_after:g} s")
     """
 
     def __init__(
@@ -262,7 +278,11 @@ class AdmissionRejected(NonetError):
         self.accepted = accepted
 
     def after(self, others: int) -> AdmissionRejected:
-        """This, of a call in which so many other tasks were submitted before."""
+        """This, of a call in which other tasks were submitted before; for the framework.
+
+        Args:
+            others: how many.
+        """
         rest: dict[str, Any] = {"scope": self.scope, "wanted": self.wanted}
         accepted = self.accepted + others
         return AdmissionRejected(
@@ -288,13 +308,20 @@ class ConflictError(NonetError):
 
 
 class NotBoundError(NonetError):
-    """``.schedule()`` was called where no application is open."""
+    """Something needs an open application, and none is: open one by ``async with Nonet…``."""
 
 
 class UnableToAcquireLockError(NonetError):
     """A declared lock is held by somebody else.
 
     Raised inside ``execute`` it hands the task back without using an attempt.
+
+    Example:
+        try:
+            async with app.hold(MutexLock(LockedObjectType.JOB, 7), wait=2):
+                print("nobody else works on job 7 now")
+        except UnableToAcquireLockError as error:
+            print(error)
     """
 
 
@@ -312,7 +339,7 @@ NEXT_STEP_IMPOSSIBLE = "lower n_items or raise the limit ('task-run limits list'
 class TaskTimeoutError(NonetError, TimeoutError):
     """An attempt took longer than ``soft_timeout`` or ``hard_timeout`` of its class.
 
-    It is a failed attempt: the retry policy gets this exception.
+    It is a failed attempt: the retry policy gets this exception. It is a ``TimeoutError``, too.
     """
 
 
@@ -394,23 +421,52 @@ def signal_name(signal: int) -> str:
 
 
 class LeaseLostError(NonetError):
-    """This attempt no longer owns its delivery or one of its locks."""
+    """This attempt no longer owns its delivery or one of its locks: nothing of it will be settled.
+
+    `TaskContext.ensure_lease` raises it. Let it pass: somebody else has the task.
+    """
 
 
 class StopRetrying(NonetError):
-    """Raise it in ``execute`` to fail for good, whatever the retry policy says."""
+    """Raise it in ``execute`` to fail for good, whatever the retry policy says.
+
+    Example:
+        class Download(BaseTask):
+            retry_policy = ExponentialBackoff(max_retries=3)
+
+            async def execute(self) -> None:
+                raise StopRetrying("the file is gone: trying again does not bring it back")
+    """
 
 
 class TaskRetryRequested(NonetError):
-    """Raise it in ``execute`` to fail this attempt and ask the retry policy."""
+    """Raise it in ``execute`` to fail this attempt and ask the retry policy.
+
+    Example:
+        class Poll(BaseTask):
+            retry_policy = ExponentialBackoff(base_delay_seconds=60, max_retries=10)
+
+            async def execute(self) -> None:
+                raise TaskRetryRequested("the job has not ended yet")
+    """
 
 
 class ResultError(NonetError):
-    """Base of what ``handle.result()`` raises when there is no result to return."""
+    """Base of what `Handle.result` raises when there is no result to return.
+
+    Example:
+        try:
+            print(await handle.result(timeout=30))
+        except ResultError as error:
+            print(error)  # names the task, and how it ended
+    """
 
 
 class TaskFailed(ResultError):
     """The task ended ``dead``.
+
+    Args:
+        message: for people.
 
     Attributes:
         error_type: name of the exception class of the last attempt.

@@ -48,7 +48,7 @@ _MOST_BYTES_AFTER_COMMIT = 1024 * 1024
 
 
 class TaskContext:
-    """What one execution knows of itself; `context()` returns it inside ``execute``.
+    """What one execution knows of itself; `nonet.context` returns it inside ``execute``.
 
     Attributes:
         id: the task's id, the same in every attempt.
@@ -58,6 +58,11 @@ class TaskContext:
         labels: the labels of the submission.
         group: id of the group whose callback this is, or empty.
         saved: what the last `checkpoint` of an earlier attempt saved; None if there was none.
+
+    Example:
+        class Where(BaseTask):
+            async def execute(self, running: TaskContext) -> str:  # or context()
+                return f"{running.id}, attempt {running.attempt}"
     """
 
     # Most attempts change none of these: one is made for each task.
@@ -141,6 +146,9 @@ class TaskContext:
         Raises:
             LeaseLostError: it does not; nothing that it writes from now on will be settled.
             TaskTimeoutError: its soft timeout has passed; it has failed, whatever it returns.
+
+        Example:
+            context().ensure_lease()  # before what cannot be undone
         """
         self._ensure_owner()
         if self._timed_out is not None:
@@ -191,6 +199,9 @@ class TaskContext:
     def checkpoint_from_thread(self, data: Any) -> None:
         """`checkpoint` for a plain ``def execute``, which runs in a thread; returns when saved.
 
+        Args:
+            data: as of `checkpoint`.
+
         Raises:
             RuntimeError: it was called in the event loop, which it would block for ever.
         """
@@ -224,6 +235,9 @@ class TaskContext:
             InvalidArgumentsError: an argument does not fit, the class is durable (submit it with
                 ``schedule(transaction=…)``), or it is too much for one step (500 tasks, 1 MiB).
             LookupError: this context cannot submit.
+
+        Example:
+            context().after_commit(Add(1, 2), labels={"vo": "lhcb"})
         """
         if self._prepare is None:
             raise LookupError("after_commit() works only inside a running task")
@@ -245,7 +259,14 @@ class TaskContext:
         return prepared.id
 
     async def group_results(self) -> Sequence[ChildResult]:
-        """In a callback: one `nonet.ChildResult` per child, in the order of spawning."""
+        """In a callback: one `nonet.ChildResult` per child, in the order of spawning.
+
+        Raises:
+            LookupError: this task is no callback of a group.
+
+        Example:
+            failed = [child for child in await context().group_results() if child.error]
+        """
         if not self.group or self._read_group is None:
             raise LookupError(f"task {self.id} is no callback of a group")
         return await self._read_group(self.group)
@@ -281,6 +302,9 @@ def context() -> TaskContext:
 
     Raises:
         LookupError: called outside ``execute``.
+
+    Example:
+        print(context().id, context().attempt)
     """
     try:
         return _context.get()

@@ -54,6 +54,10 @@ class LockHolder:
         held_seconds: since when; None of an attempt that is lost.
         ttl_seconds: until the lock ends by itself unless it is renewed.
         is_live: False if the attempt no longer owns its task: it died, or was voided.
+
+    Example:
+        for holder in (await app.explain(handle)).holders:
+            print(holder.task, holder.id, holder.worker, holder.held_seconds)
     """
 
     id: str
@@ -194,6 +198,7 @@ class Explanation:
     """Where a task is, or the first thing that keeps it from running.
 
     Attributes:
+        id: of the task.
         state: as `TaskStatus.state`.
         cause: one word for programs: ``cancelling``, ``running``, ``paused``, ``lock``,
             ``calm`` (no lock is granted right after a loss of data), ``turn`` (others came first),
@@ -208,6 +213,10 @@ class Explanation:
         ahead: how many come first.
         until: when it changes by itself, if that is known.
         worker: who has the task.
+
+    Example:
+        why = await app.explain(handle)
+        print(why.cause, "-", why.text)
     """
 
     id: str

@@ -21,6 +21,11 @@ class Epoch:
     Attributes:
         began: when it began, by the clock of Redis: the first use, or when somebody noticed that
             its data were gone or older. What was submitted before is lost or may be.
+
+    Example:
+        @startup_hook
+        async def tell(epoch: Epoch) -> None:
+            print(f"a new epoch began at {epoch.began:%H:%M:%S}")
     """
 
     began: datetime

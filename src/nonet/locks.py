@@ -77,9 +77,16 @@ def register_locked_object_type(name: str) -> LockedObjectType:
     Args:
         name: lower-case identifier, e.g. ``"lfn"``; becomes ``LockedObjectType.LFN``.
 
+    Returns:
+        The type, which ``LockedObjectType.LFN`` gives from now on, too.
+
     Raises:
         RegistrationError: the name is no lower-case identifier, or is taken (both places are
             named). It is a ``ValueError`` too.
+
+    Example:
+        DATASET = register_locked_object_type("dataset")
+        lock = MutexLock(LockedObjectType.DATASET, "2026-07")
     """
     frame = sys._getframe(1)
     place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -106,14 +113,20 @@ class BaseLock:
 
     Args:
         obj: kind of the object, a registered `LockedObjectType` (or its name).
-        key: which object: text, a number, ``UUID``, enum, path, ``Decimal``, ``date`` or ``datetime``;
-            its text is the name. Of an enum that is neither text nor a whole number its name is.
+        key: which object: text, a number, ``UUID``, enum, path, ``Decimal``, ``date`` or
+            ``datetime``; its text is the name. Of an enum that is neither text nor a whole number
+            its name is.
         extra_keys: further parts of the name, e.g. an action.
         ttl_ms: how long the lock outlives a dead holder, in milliseconds, 24 days at most. The
             default follows the process setting ``NONET_LOCK_TTL``.
 
     Raises:
+        RegistrationError: there is no such kind of object.
         ValueError: a key is of another type, or the TTL does not fit.
+
+    Example:
+        lock: BaseLock = MutexLock(LockedObjectType.JOB, 7, "output", ttl_ms=60_000)
+        assert lock.redis_key == "lock:mutex:job:7:output"
     """
 
     kind: ClassVar[str]
@@ -160,21 +173,39 @@ class BaseLock:
 
 
 class MutexLock(BaseLock):
-    """At most one holder. A mutex and a reader/writer lock on one object are different locks."""
+    """At most one holder. A mutex and a reader/writer lock on one object are different locks.
+
+    Its arguments are those of `BaseLock`.
+
+    Example:
+        MutexLock(LockedObjectType.JOB, 7)
+    """
 
     kind = "M"
     _prefix = "lock:mutex"
 
 
 class ExclusiveRWLock(BaseLock):
-    """The writer's side of a reader/writer lock: no other writer, no reader."""
+    """The writer's side of a reader/writer lock: no other writer, no reader.
+
+    Its arguments are those of `BaseLock`.
+
+    Example:
+        ExclusiveRWLock(LockedObjectType.TRANSFORMATION, 12345)
+    """
 
     kind = "W"
     _prefix = "lock:rw"
 
 
 class SharedRWLock(BaseLock):
-    """The reader's side of a reader/writer lock: any number of readers, no writer."""
+    """The reader's side of a reader/writer lock: any number of readers, no writer.
+
+    Its arguments are those of `BaseLock`.
+
+    Example:
+        SharedRWLock(LockedObjectType.TRANSFORMATION, 12345)
+    """
 
     kind = "R"
     _prefix = "lock:rw"
@@ -183,8 +214,14 @@ class SharedRWLock(BaseLock):
 class BaseLimiter(BaseLock):
     """Base of limiters, which protect others from load and are skipped when interactive.
 
-    `limit` None (the default) leaves it to the configuration; what that does not limit is off. A
-    configured limit wins over `limit`.
+    Attributes:
+        limit: how much it allows, 1 at least, of the class or of the instance. None, the default,
+            leaves it to the configuration; what that does not limit is off. A configured limit
+            wins.
+
+    Example:
+        class Downloads(ConcurrencyLimiter):
+            limit = 10
     """
 
     limit: int | None = None
@@ -198,10 +235,12 @@ class BaseLimiter(BaseLock):
 class RateLimiter(BaseLimiter):
     """At most `limit` items in any window of `window_seconds` (a true sliding window).
 
+    Its first arguments are those of `BaseLock`.
+
     Args:
-        n_items: what one execution counts for.
-        limit, window_seconds: override the class attributes of the same name; the window is
-            366 days at most.
+        n_items: what one execution counts for, 1 at least.
+        limit: items in a window; overrides the class attribute of the same name.
+        window_seconds: 0.001 s to 366 days; overrides the class attribute of the same name.
 
     Example:
         RateLimiter(LockedObjectType.STORAGE_ELEMENT, "CERN-DST", limit=10, window_seconds=60)
@@ -229,6 +268,7 @@ class RateLimiter(BaseLimiter):
             self.window_seconds = window_seconds
 
     def line(self) -> str:
+        """See `BaseLock.line`."""
         limit = self._checked_limit()
         if not (_is_whole(self.n_items) and 1 <= self.n_items <= MOST_ITEMS):
             raise ValueError(
@@ -251,8 +291,13 @@ class RateLimiter(BaseLimiter):
 class ConcurrencyLimiter(BaseLimiter):
     """At most `limit` executions at a time; a dead holder's slot returns after the TTL.
 
+    Its first arguments are those of `BaseLock`.
+
     Args:
-        limit: overrides the class attribute of the same name.
+        limit: executions at a time; overrides the class attribute of the same name.
+
+    Example:
+        ConcurrencyLimiter(LockedObjectType.JOB, 7, "RemoveFile", limit=5)
     """
 
     kind = "C"
@@ -271,6 +316,7 @@ class ConcurrencyLimiter(BaseLimiter):
             self.limit: int | None = limit
 
     def line(self) -> str:
+        """See `BaseLock.line`."""
         limit = self._checked_limit()
         return _line(self.kind, self.redis_key, self.ttl_ms, "" if limit is None else limit, "", "")
 

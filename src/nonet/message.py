@@ -91,6 +91,11 @@ class Usage(msgspec.Struct, array_like=True, frozen=True):
         wall: seconds from its beginning to its end.
         cpu: seconds of CPU time, of a process that it had for itself.
         rss: most memory that this process had, in bytes.
+
+    Example:
+        usage = (await handle.status()).usage
+        if usage is not None and usage.rss is not None:
+            print(f"{usage.rss / 2**20:.0f} MiB")
     """
 
     wall: float | None = None

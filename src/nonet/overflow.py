@@ -20,6 +20,10 @@ class Overflow:
         size: small, medium or large.
         missing: how many more would run all at once that can run now.
         desired: how many that would be in all.
+
+    Example:
+        def start(overflow: Overflow) -> None:  # NONET_ON_OVERFLOW=mypackage.scaling:start
+            print(f"start {overflow.missing} workers of size {overflow.size}")
     """
 
     size: str

@@ -18,9 +18,15 @@ class RetryPolicyBase(BaseModel):
 
     Example:
         class OnlyTimeouts(RetryPolicyBase):
-            def schedule_retry(self, attempt, exception):
+            pause_seconds: float = 5
+
+            def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
                 if isinstance(exception, TimeoutError):
-                    return datetime.now(UTC) + timedelta(seconds=5)
+                    return datetime.now(UTC) + timedelta(seconds=self.pause_seconds)
+                return None
+
+        class Download(BaseTask):
+            retry_policy = OnlyTimeouts(pause_seconds=60)
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
@@ -39,9 +45,15 @@ class RetryPolicyBase(BaseModel):
 
 
 class NoRetry(RetryPolicyBase):
-    """Never retry: the first failure is final. The default."""
+    """Never retry: the first failure is final. The default.
+
+    Example:
+        class Notify(BaseTask):
+            retry_policy = NoRetry()
+    """
 
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
+        """Never; see `RetryPolicyBase.schedule_retry`."""
         return None
 
 
@@ -67,13 +79,18 @@ class ExponentialBackoff(RetryPolicyBase):
     jitter: float = Field(default=0, ge=0, le=1)
 
     def delay(self, attempt: int) -> timedelta:
-        """The pause after failed attempt number `attempt`, without jitter."""
+        """The pause after a failed attempt, without jitter.
+
+        Args:
+            attempt: its number, counted from 1.
+        """
         # 2.0**1023 is the largest power a float holds; a year keeps dates valid.
         seconds = self.base_delay_seconds * 2.0 ** min(attempt - 1, 60)
         longest = min(self.cap or _YEAR, _YEAR)
         return timedelta(seconds=min(seconds, longest))
 
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
+        """After the pause, whatever was raised; see `RetryPolicyBase.schedule_retry`."""
         if attempt > self.max_retries:
             return None
         spread = 1 + self.jitter * random.uniform(-1, 1)

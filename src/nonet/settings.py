@@ -108,6 +108,10 @@ class Settings(BaseSettings):
         metrics_port: port for that; 0: it does not.
         signing_keys: ``id:base64,…``: the first key signs envelopes, all of them verify; empty:
             nothing is signed. ``NONET_SIGNING_KEYS_FILE`` names a file that holds them.
+
+    Example:
+        settings = load_settings(namespace="test", lease=60)
+        assert settings.renew_interval == 10
     """
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
@@ -266,9 +270,15 @@ class Settings(BaseSettings):
 def load_settings(**options: Any) -> Settings:
     """Settings of this process; options that are not None win over the environment.
 
+    Args:
+        options: fields of `Settings`.
+
     Raises:
         ConfigurationError: a value does not fit; all of them are named. A misspelt option or
             ``NONET_`` variable is refused too.
+
+    Example:
+        settings = load_settings(namespace="test", tasks=("mypackage.tasks",))
     """
     _refuse_unknown_options(options)
     _refuse_unknown_variables()

@@ -29,7 +29,17 @@ from nonet.unique import Unique
 
 
 class Priority(StrEnum):
-    """Which stream is read first. Strict: no background task starts while a normal one waits."""
+    """Which stream is read first. Strict: no background task starts while a normal one waits.
+
+    Attributes:
+        REALTIME: ``realtime``, before all others.
+        NORMAL: ``normal``, the default.
+        BACKGROUND: ``background``, when nothing else is to be done.
+
+    Example:
+        class Sweep(BaseTask):
+            priority = Priority.BACKGROUND
+    """
 
     REALTIME = "realtime"
     NORMAL = "normal"
@@ -37,7 +47,17 @@ class Priority(StrEnum):
 
 
 class Size(StrEnum):
-    """Which pool of workers runs a task."""
+    """Which pool of workers runs a task.
+
+    Attributes:
+        SMALL: ``small``: many at a time in one event loop, for tasks that mostly wait.
+        MEDIUM: ``medium``, the default: one for each core, in child processes that are used again.
+        LARGE: ``large``: one at a time, each in a process of its own.
+
+    Example:
+        class Merge(BaseTask):
+            size = Size.LARGE
+    """
 
     SMALL = "small"
     MEDIUM = "medium"
@@ -49,11 +69,22 @@ LEAST_MEMORY_LIMIT = 32 * 2**20
 
 
 class Isolation(StrEnum):
-    """Where an attempt runs."""
+    """Where an attempt runs.
 
-    LOOP = "loop"  # in the worker's own process
-    CHILD = "child"  # in a child process, which runs others after it
-    FRESH = "fresh"  # in a child process of its own
+    Attributes:
+        LOOP: ``loop``: in the worker's own process.
+        CHILD: ``child``: in a child process, which runs others after it.
+        FRESH: ``fresh``: in a child process of its own.
+
+    Example:
+        class Parse(BaseTask):
+            size = Size.SMALL
+            isolation = Isolation.CHILD
+    """
+
+    LOOP = "loop"
+    CHILD = "child"
+    FRESH = "fresh"
 
 
 class FromClass(Enum):
@@ -174,6 +205,15 @@ class BaseTask(Constructible):
         """The locks that this task needs while it runs; a property or a method.
 
         The default is a rate and a concurrency limiter on the class, both without a limit.
+
+        Example:
+            @dataclass
+            class RemoveFile(BaseTask):
+                lfn: str
+
+                @property
+                def execution_locks(self) -> list[BaseLock]:
+                    return [*super().execution_locks, MutexLock("job", self.lfn)]
         """
         name = type(self).__name__
         return [RateLimiter(TASK, name), ConcurrencyLimiter(TASK, name)]
@@ -224,6 +264,15 @@ class BaseTask(Constructible):
             NotBoundError: no application is open in this process.
             InvalidArgumentsError: an argument does not fit; nothing was submitted.
             AdmissionRejected: there are as many tasks as the configuration allows.
+            BrokerFullError: Redis has no memory for another task.
+            ServerUnreachableError: Redis does not answer, or SQL of a durable class. Whether it was
+                submitted is not known: submitted again with its own `id` it stays the same task.
+
+        Example:
+            handle = await Add(1, 2).schedule(
+                at_time=datetime.now(UTC) + timedelta(seconds=0.1), labels={"vo": "lhcb"}
+            )
+            assert await handle.result(timeout=30) == 3
         """
         return await current_submitter().submit(
             self,
@@ -247,6 +296,12 @@ class PeriodicBaseTask(BaseTask):
         _catch_up: which occurrences missed for longer than ``NONET_MISFIRE_GRACE`` are submitted.
         _catch_up_limit: with `CatchUp.ALL`, how many of them at most.
         _jitter: seconds; each occurrence is late by up to so much.
+
+    Example:
+        class SubmitPilots(PeriodicBaseTask):
+            _schedule = CronSchedule("*/10 * * * *")
+
+            async def execute(self) -> None: ...
     """
 
     _schedule: ClassVar[TaskScheduleBase | None] = None
@@ -266,6 +321,13 @@ class PeriodicBaseTask(BaseTask):
 
         Raises:
             ValueError: they make no sense; the message is shown to the administrator.
+
+        Example:
+            class SubmitPilots(PeriodicBaseTask):
+                @staticmethod
+                def validate_config(config: list[TaskConfig]) -> None:
+                    if len({entry.args.get("ce_regex") for entry in config}) < len(config):
+                        raise ValueError("two entries have the same ce_regex")
         """
 
     @property
@@ -276,7 +338,19 @@ class PeriodicBaseTask(BaseTask):
 
 @dataclass(init=False, repr=False, eq=False)  # those of a pydantic model count
 class PeriodicVoAwareBaseTask(PeriodicBaseTask):
-    """Base of periodic tasks that run once per VO, as ``cls(vo=vo, **args)``."""
+    """Base of periodic tasks that run once per VO, as ``cls(vo=vo, **args)``.
+
+    Args:
+        vo: the VO that this task works for.
+        attributes: what the configuration gives as ``args``; each becomes an attribute.
+
+    Example:
+        class SyncUsers(PeriodicVoAwareBaseTask):
+            _schedule = IntervalSecondsSchedule(3600)
+
+            async def execute(self) -> str:
+                return f"users of {self.vo}"
+    """
 
     vo: str
 

@@ -15,7 +15,17 @@ _LONGEST_SECONDS = 3653 * 86400
 
 
 class UniqueMode(StrEnum):
-    """How long a task keeps its key; the value is what scripts know it by."""
+    """How long a task keeps its key; the value is what scripts know it by.
+
+    Attributes:
+        UNTIL_START: until it is started, see `Unique.until_start`.
+        UNTIL_DONE: until it has ended, see `Unique.until_done`.
+        FOR_SECONDS: for a time after its submission, see `Unique.for_seconds`.
+        KEEP_LATEST: until a newer one replaces it, see `Unique.keep_latest`.
+
+    Example:
+        assert Unique.until_done().mode is UniqueMode.UNTIL_DONE
+    """
 
     UNTIL_START = "start"
     UNTIL_DONE = "done"
@@ -63,17 +73,29 @@ class Unique:
 
     @classmethod
     def until_start(cls, key: str | Callable[[Any], str] | None = None) -> Unique:
-        """Until a worker starts it for the first time: what comes later has to be seen, too."""
+        """Until a worker starts it for the first time: what comes later has to be seen, too.
+
+        Args:
+            key: see `Unique`.
+        """
         return cls(UniqueMode.UNTIL_START, key=key)
 
     @classmethod
     def until_done(cls, key: str | Callable[[Any], str] | None = None) -> Unique:
-        """Until it has ended, retries included."""
+        """Until it has ended, retries included.
+
+        Args:
+            key: see `Unique`.
+        """
         return cls(UniqueMode.UNTIL_DONE, key=key)
 
     @classmethod
     def for_seconds(cls, seconds: float, key: str | Callable[[Any], str] | None = None) -> Unique:
         """For so long after the submission, whatever becomes of the task.
+
+        Args:
+            seconds: 0.001 to ten years.
+            key: see `Unique`.
 
         Raises:
             ValueError: `seconds` is not above 0, or more than ten years.
@@ -92,6 +114,9 @@ class Unique:
 
         Those of one key never run at the same time. One that runs while a newer one is submitted
         goes on, but is not executed again if it fails. The other modes do not know these keys.
+
+        Args:
+            key: see `Unique`.
         """
         return cls(UniqueMode.KEEP_LATEST, key=key)
 
@@ -99,6 +124,7 @@ class Unique:
         """The hash that stands for the key of a task.
 
         Args:
+            task: an instance of the class.
             name: its full class name.
             args: its packed arguments.
 

@@ -157,6 +157,10 @@ class TaskConfig(Section):
         catch_up: what becomes of occurrences missed for long; None as above.
         catch_up_limit: with catch-up ``all``, how many at most; None as above.
         jitter: seconds; each occurrence is late by up to so much, by chance; None as above.
+
+    Example:
+        entry = TaskConfig(name="everywhere", args={"ce_regex": ".*"}, jitter=5)
+        SubmitPilots.validate_config([entry])
     """
 
     name: Annotated[Name | None, _Given] = None

@@ -21,10 +21,15 @@ class Canary(BaseTask):
     """Returns the host name of the worker that ran it.
 
     It goes before other work, and takes no lock; the label ``size`` chooses the workers.
+
+    Example:
+        run = await run_inline(Canary())
+        print(f"it ran on {run.result}")
     """
 
     priority = Priority.REALTIME
     size = Size.SMALL
 
     async def execute(self) -> str:
+        """The host name of this process."""
         return socket.gethostname()

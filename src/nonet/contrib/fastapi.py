@@ -53,6 +53,10 @@ def lifespan(nonet: Nonet | None = None, **options: Any) -> Lifespan:
         ConfigurationError: a setting does not fit.
         RegistrationError: a task class cannot be registered.
         TypeError: both `nonet` and `options` are given.
+
+    Example:
+        web = FastAPI(lifespan=lifespan(namespace="test"))
+        install(web)
     """
     if nonet is not None and options:
         raise TypeError(f"lifespan: {', '.join(options)} would be ignored: nonet has its settings")
@@ -73,8 +77,16 @@ def lifespan(nonet: Nonet | None = None, **options: Any) -> Lifespan:
 def get_app(connection: HTTPConnection) -> Nonet:
     """The open `Nonet`, for ``Depends(get_app)`` in routes and websockets.
 
+    Args:
+        connection: the request or websocket, which FastAPI gives.
+
     Raises:
         NotBoundError: the application has no `lifespan` of Nonet.
+
+    Example:
+        @web.get("/tasks/{id}")
+        async def status(id: str, nonet: Nonet = fastapi.Depends(get_app)) -> dict[str, str]:
+            return {"state": (await nonet.status(id)).state}
     """
     found: Nonet | None = getattr(connection.app.state, "nonet", None)
     if found is None:
@@ -83,7 +95,13 @@ def get_app(connection: HTTPConnection) -> Nonet:
 
 
 NonetApp: TypeAlias = Annotated[Nonet, Depends(get_app)]
-"""The open `Nonet` as a parameter of a route."""
+"""The open `Nonet` as a parameter of a route.
+
+Example:
+    @web.post("/removals", status_code=202)
+    async def remove(lfn: str, nonet: NonetApp) -> dict[str, str]:
+        return {"task": await nonet.submit(RemoveFile("CERN-DST", lfn))}
+"""
 
 
 def install(app: FastAPI) -> None:
@@ -93,6 +111,13 @@ def install(app: FastAPI) -> None:
     answer, or is full, 503 with ``Retry-After``; a lock that somebody else holds 409; what is not
     known, such as a task, 404. None of them tells clients the names of servers or of who holds a
     lock.
+
+    Args:
+        app: the application of FastAPI.
+
+    Example:
+        web = FastAPI(lifespan=lifespan(namespace="test"))
+        install(web)
     """
     app.add_exception_handler(AdmissionRejected, _too_many)
     app.add_exception_handler(ServerUnreachableError, _unavailable)

@@ -57,14 +57,14 @@ __all__ = [
 class Injector:
     """Opens and closes the dependencies of attempts, for the life of a process.
 
-    Parameters:
+    Args:
         overrides: replacements, ``{dependency: other}``, honoured at any depth; the mapping is
             live. The key may also be the class that a registered provider serves.
         registry: providers by class.
 
     Example:
         async with Injector() as injector:
-            async with injector.open(task.execute, {Context: context}) as dependencies:
+            async with injector.open(task.execute) as dependencies:
                 await task.execute(**dependencies)
     """
 
@@ -92,7 +92,7 @@ class Injector:
     def check(self, function: Provider, values: Collection[type] = ()) -> list[str]:
         """All reasons why ``function`` cannot be provided for, as sentences; nothing is called.
 
-        Parameters:
+        Args:
             function: an ``execute``, bound or not.
             values: the types that `open` will be given values for.
         """
@@ -101,7 +101,7 @@ class Injector:
     def is_needed(self, function: Provider, values: tuple[type, ...] = ()) -> bool:
         """Whether `open` would provide anything, or refuse.
 
-        Parameters:
+        Args:
             values: the types that it would be given values for.
         """
         recipe = self._recipe(function, values)
@@ -116,7 +116,7 @@ class Injector:
         last opened first, and leaves the block even if one of them swallows it. Without one they
         run on past their ``yield`` (commit); if that fails, the others get its exception.
 
-        Parameters:
+        Args:
             values: what parameters annotated with exactly these types receive, at any depth.
 
         Raises:

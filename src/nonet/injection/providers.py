@@ -22,14 +22,27 @@ def Depends(
 ) -> Any:
     """Mark a parameter as provided by ``dependency``: in ``Annotated``, or as its default.
 
-    Parameters:
+    Args:
         dependency: what to call; by default the annotated class, or the provider that
             `register_dependency` knows for it.
         use_cache: False calls it anew for this parameter instead of once per attempt.
         scope: ``"process"`` creates it once per process and closes it at shutdown; it may only
             depend on other process-scoped ones.
 
-    Returns Any, so that ``db: FileDB = Depends(FileDB.session)`` passes a type checker.
+    Returns:
+        A mark; for type checkers Any, so that ``db: FileDB = Depends(FileDB.session)`` fits.
+
+    Raises:
+        TypeError: `dependency` cannot be called.
+        ValueError: the options contradict each other.
+
+    Example:
+        async def connection() -> AsyncIterator[JobDB]:
+            yield JobDB()  # what follows is done when the attempt has ended
+
+        class Clean(BaseTask):
+            async def execute(self, db: Annotated[JobDB, Depends(connection)]) -> int:
+                return await db.clean()
 
     >>> Depends(dict, use_cache=False)
     Dependency(dependency=<class 'dict'>, use_cache=False, scope='attempt')
@@ -109,14 +122,21 @@ REGISTRY = DependencyRegistry()
 
 
 def register_dependency(base: type, provider: Callable[[Any], Provider]) -> None:
-    """Provide each parameter that is annotated with ``base`` or a subclass of it.
+    """Provide each parameter that is annotated with a class or a subclass of it.
 
-    ``provider(annotated_class)`` is asked once per class and returns the dependency to call.
+    Args:
+        base: the class.
+        provider: called once for each annotated class, with it; gives the dependency to call.
 
     Raises:
-        RegistrationError: ``base`` has a provider already; the message names both.
+        RegistrationError: `base` has a provider already; the message names both.
 
-    Example: ``register_dependency(BaseDB, lambda cls: cls.session)``
+    Example:
+        register_dependency(BaseDB, lambda cls: cls.session)
+
+        class Count(BaseTask):
+            async def execute(self, db: FileDB) -> int:  # a subclass of BaseDB
+                return await db.count()
     """
     REGISTRY.register(base, provider)
 

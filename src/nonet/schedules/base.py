@@ -16,13 +16,13 @@ MICROSECOND = timedelta(microseconds=1)
 class TaskScheduleBase(ABC):
     """Base of schedules; subclass it to write your own.
 
-    Example:
-        class EveryFullMoon(TaskScheduleBase):
-            def next_occurrence(self, after=None):
-                return next_full_moon(after or datetime.now(UTC))
-
     A subclass may define ``next_occurrence(self)`` without `after`. It can only be asked about
     the present, so it is asked once per firing and occurrences missed meanwhile are unknown.
+
+    Example:
+        class EveryFullMoon(TaskScheduleBase):
+            def next_occurrence(self, after: datetime | None = None) -> datetime | None:
+                return next_full_moon(after or datetime.now(UTC))
     """
 
     @abstractmethod
@@ -68,12 +68,24 @@ class IntervalSecondsSchedule(TaskScheduleBase):
         return timedelta(seconds=self.seconds)
 
     def next_occurrence(self, after: datetime | None = None) -> datetime | None:
-        """The first point of the grid strictly after `after` (default now)."""
+        """The first point of the grid strictly after `after`; see `TaskScheduleBase`.
+
+        Args:
+            after: an aware datetime; the present when omitted.
+
+        Raises:
+            ValueError: `after` is naive.
+        """
         passed = (present_or(after) - EPOCH) // self.interval
         return EPOCH + (passed + 1) * self.interval
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many occurrences lie in (`after`, `until`]."""
+        """How many occurrences lie in (`after`, `until`].
+
+        Args:
+            after: where it begins, aware; an occurrence at this very instant does not count.
+            until: where it ends, aware; one at this very instant counts.
+        """
         return (until - EPOCH) // self.interval - (after - EPOCH) // self.interval
 
 

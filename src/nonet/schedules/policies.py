@@ -12,6 +12,10 @@ class Overlap(StrEnum):
         SKIP: it is not submitted, and recorded as skipped.
         QUEUE: it waits until the one before has ended.
         ALLOW: it is submitted, and runs at the same time if its locks permit it.
+
+    Example:
+        class Sweep(PeriodicBaseTask):
+            _overlap = Overlap.QUEUE
     """
 
     SKIP = "skip"
@@ -26,6 +30,11 @@ class CatchUp(StrEnum):
         ONE: the latest, which makes good for all of them.
         SKIP: none.
         ALL: each of them, up to a bound.
+
+    Example:
+        class Bill(PeriodicBaseTask):
+            _catch_up = CatchUp.ALL
+            _catch_up_limit = 24
     """
 
     ONE = "one"

@@ -28,7 +28,14 @@ class WallClockSchedule(TaskScheduleBase):
         """The rule's naive local times after `start`, ascending."""
 
     def next_occurrence(self, after: datetime | None = None) -> datetime | None:
-        """The first occurrence strictly after `after` (default now), in UTC."""
+        """The first occurrence strictly after `after`, in UTC; None when there is none.
+
+        Args:
+            after: an aware datetime; the present when omitted.
+
+        Raises:
+            ValueError: `after` is naive.
+        """
         moment = present_or(after)
         if self._until is not None and moment >= self._until:
             return None

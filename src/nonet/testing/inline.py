@@ -41,6 +41,10 @@ class InlineGroup:
 
     Attributes:
         children, callback, on_failure, policy: what it was given; nothing of it was run.
+
+    Example:
+        run = await run_inline(HashAll())
+        assert run.groups[0].children == (Hash("a"), Hash("b"))
     """
 
     children: tuple[BaseTask, ...]
@@ -62,6 +66,10 @@ class InlineRun(Generic[R]):
             in the one that succeeded.
         groups: what was spawned.
         saved: the last checkpoint; None: there was none.
+
+    Example:
+        run = await run_inline(Add(1, 2))
+        assert (run.result, run.attempts, run.submitted) == (3, 1, [])
     """
 
     result: R
@@ -96,6 +104,7 @@ async def run_inline(
     submits is only noted.
 
     Args:
+        task: what is run; its class needs no registration.
         overrides: ``{dependency: replacement}``, honoured at any depth.
         labels, id, attempt, saved: what ``context()`` tells; `attempt` of the first one.
         group_results: what ``context().group_results()`` gives in a callback.

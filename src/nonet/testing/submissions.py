@@ -33,6 +33,10 @@ class Submitted(Generic[T_co]):
         task: the very instance.
         at_time: when it is to run at the earliest; None: at once.
         labels: of the submission.
+
+    Example:
+        found = system.assert_submitted(Add)
+        assert found[0].task.a == 1
     """
 
     id: str

@@ -64,7 +64,12 @@ _BUSY = ("queued", "running", "dying")
 
 
 class NotIdleError(AssertionError):
-    """`System.run_until_idle` came to no end; the message explains each task that is in its way."""
+    """`System.run_until_idle` came to no end; the message explains each task that is in its way.
+
+    Example:
+        with suppress(NotIdleError):
+            await system.run_until_idle(timeout=0.1)
+    """
 
 
 class System:
@@ -86,6 +91,7 @@ class System:
         now: what time it is at the beginning, aware, for schedules; None: the real time.
         redis_url: an existing Redis, in which `namespace` is deleted at the end; empty: a server
             of its own in a temporary directory.
+        namespace: prefix of all keys.
         settings: further `nonet.Settings`, e.g. ``misfire_grace=60``.
 
     Attributes:
@@ -151,7 +157,11 @@ class System:
 
     @property
     def app(self) -> Nonet:
-        """The open application. Raises `NotBoundError` outside ``async with``."""
+        """The open application.
+
+        Raises:
+            NotBoundError: outside ``async with``.
+        """
         return self._open_one.app
 
     @property
@@ -161,7 +171,12 @@ class System:
         return self._running
 
     async def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
-        """Submit one task; see `BaseTask.schedule`."""
+        """Submit one task; see `BaseTask.schedule`.
+
+        Args:
+            task: the task.
+            options: those of `BaseTask.schedule`.
+        """
         return await self.app.submit(task, **options)
 
     @overload
@@ -171,7 +186,12 @@ class System:
     async def result(self, id: str, *, timeout: float = 30) -> Any: ...
 
     async def result(self, id: str, *, timeout: float = 30) -> Any:
-        """The result of a task; see `Handle.result`."""
+        """The result of a task; see `Handle.result`.
+
+        Args:
+            id: of the task, or its handle.
+            timeout: seconds.
+        """
         return await self.app.result(id, timeout=timeout)
 
     async def now(self) -> datetime:
@@ -190,6 +210,11 @@ class System:
 
         Raises:
             ValueError: time does not go back, nor beyond the year 2199.
+
+        Example:
+            handle = await Add(1, 2).schedule(at_time=await system.now() + timedelta(hours=1))
+            await system.advance(timedelta(hours=1))
+            assert await handle.result(timeout=10) == 3
         """
         running = self._open_one
         step = await self._step(by)
@@ -255,7 +280,9 @@ class System:
         """Fail unless a task of this class, with these arguments, was submitted.
 
         Args:
+            cls: the class itself; its subclasses do not count.
             times: how often exactly; None: at least once.
+            arguments: of the task, by name, with these values; others may be anything.
 
         Returns:
             Those that fit, to look at their labels for example.
@@ -269,7 +296,12 @@ class System:
         return cast("list[Submitted[T]]", found)  # they are of this very class
 
     def assert_not_submitted(self, cls: type[BaseTask], **arguments: Any) -> None:
-        """Fail if a task of this class, with these arguments, was submitted."""
+        """Fail if a task of this class, with these arguments, was submitted.
+
+        Args:
+            cls: the class itself.
+            arguments: as of `assert_submitted`.
+        """
         __tracebackhide__ = True
         self.assert_submitted(cls, times=0, **arguments)
 
