@@ -33,15 +33,16 @@ def audit(root: Path = ROOT) -> int:
     service = os.environ.get("AUDIT_URL")
     command = [find_uv(), *_COMMAND, *(["--service-url", service] if service else [])]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    if done.returncode and "Request failed" in done.stderr:
-        why = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "")
+    said = done.stdout + done.stderr
+    if done.returncode not in (0, 1):  # 1: it has found some
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
         print(
-            f"the database of vulnerabilities could not be asked ({why.strip()}): whether one is "
-            "known of what uv.lock has is not known. Run this where the network is",
+            f"the database of vulnerabilities could not be asked ({lines[-1] if lines else '?'}): "
+            "whether one is known of what uv.lock has is not known. Run this where the network is",
             file=sys.stderr,
         )
         return 2
-    print(done.stdout + done.stderr, end="")
+    print(said, end="")
     return done.returncode
 
 

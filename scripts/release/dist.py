@@ -59,7 +59,7 @@ def build(source: Path, out: Path, at: int) -> None:
     """
     uv = find_uv()
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(at), "UV_PYTHON": sys.executable}
-    environment |= _index()
+    environment |= index()
 
     def run(*words: str) -> str:
         done = subprocess.run(
@@ -96,7 +96,7 @@ def _reproducible(bom: dict[str, Any], at: int) -> dict[str, Any]:
     return bom
 
 
-def _index() -> dict[str, str]:
+def index() -> dict[str, str]:
     """Where packages come from, if pip was told: uv asks the public index else."""
     command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
     found = subprocess.run(command, capture_output=True, text=True)
