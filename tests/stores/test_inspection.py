@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nonet import keys
-from nonet.diagnosis import Finding, examine
+from nonet.diagnosis import Finding, Row, examine
 from nonet.doctor import diagnose
 from nonet.errors import ConfigurationError
 from nonet.locks import ConcurrencyLimiter, MutexLock, RateLimiter, SharedRWLock, encode_locks
@@ -235,6 +235,25 @@ async def test_only_what_lasts_counts(broker: Broker) -> None:
     await broker.client.delete("{test}:other")
     healthy = await diagnose(inspection, lease=45, wait_seconds=60)
     assert healthy.is_healthy and healthy.seconds < 30
+
+
+class Changing(Inspection):
+    """Between two looks one thing is mended, and another one breaks."""
+
+    looks = 0
+
+    async def rows(self) -> AsyncIterator[Row]:
+        self.looks += 1
+        await self._broker.client.delete(f"{{test}}:odd-{self.looks - 1}")
+        await self._broker.client.set(f"{{test}}:odd-{self.looks}", 1)
+        async for row in super().rows():
+            yield row
+
+
+async def test_what_comes_and_goes_is_no_problem(broker: Broker) -> None:
+    """Each look finds something, but nothing twice: what is under way looks like that."""
+    diagnosis = await diagnose(Changing(broker, "test"), lease=45, wait_seconds=20)
+    assert diagnosis.is_healthy
 
 
 async def test_what_was_looked_at_has_names_that_people_know(broker: Broker) -> None:
