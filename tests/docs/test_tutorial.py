@@ -1,0 +1,60 @@
+"""The tutorial, followed literally by somebody who has nothing but Python and a clone."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from docs.followed import followed
+from docs.pages import ROOT, Page
+
+_LOCK = ROOT / "uv.lock"
+_DONE = "complete"
+
+
+def _pinned() -> str:
+    """The versions of `uv.lock`, as pip reads them; without those that depend on the platform."""
+    packages = tomllib.loads(_LOCK.read_text())["package"]
+    versions = Counter(package["name"] for package in packages)
+    return "".join(
+        f"{package['name']}=={package['version']}\n"
+        for package in packages
+        if versions[package["name"]] == 1 and "registry" in package["source"]
+    )
+
+
+@pytest.fixture
+def index(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A folder with all packages that the tutorial installs, in place of a package index.
+
+    It is kept from run to run, where pytest keeps anything, so that a test run needs no network.
+    """
+    key = hashlib.sha256(_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    cache: pytest.Cache | None = getattr(request.config, "cache", None)
+    folder = cache.mkdir(f"nonet-wheels-{key}") if cache else tmp_path / "wheels"
+    if not (folder / _DONE).exists():
+        pinned = tmp_path / "constraints.txt"
+        pinned.write_text(_pinned())
+        pip = [sys.executable, "-m", "pip", "download", "-q", "-d", folder, "-c", pinned]
+        wanted = [f"{ROOT}[embedded]", "pytest", "pytest-asyncio", "hatchling"]
+        subprocess.run([*pip, *wanted], check=True, capture_output=True, text=True)
+        (folder / _DONE).touch()
+    return folder
+
+
+def test_the_tutorial_works(index: Path) -> None:
+    """Each command does what the page shows, and nothing runs any more at its end."""
+    offline = {
+        "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(index),
+        "PIP_COMPILE": "0",  # only what is imported
+    }
+    page = Page.read("tutorial.md")
+    with followed(page, instead={"PATH/TO/CLONE": str(ROOT)}, environment=offline) as terminal:
+        assert terminal.left() == []
