@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
@@ -38,6 +39,18 @@ def _values(command: str) -> Object:
     return values
 
 
+def _secrets(item: Any) -> Iterator[str]:
+    """Names of those that pods see as files or environment."""
+    if isinstance(item, dict):
+        for key, value in item.items():
+            if key in ("secret", "secretKeyRef") and isinstance(value, dict):
+                yield value.get("secretName") or value["name"]
+            yield from _secrets(value)
+    elif isinstance(item, list):
+        for value in item:
+            yield from _secrets(value)
+
+
 def _blocks() -> list[Block]:
     """Those that are values of the chart."""
     found = [block for block in PAGE.blocks if block.language == "yaml"]
@@ -55,10 +68,9 @@ def test_the_commands_install_daemons(charts: Charts, command: str) -> None:
         "scheduler",
     }
     made = set(re.findall(r"create secret generic (\S+)", PAGE.source))
-    text = yaml.safe_dump([*found.objects, *found.hooks])
     own = {item["metadata"]["name"] for item in found.objects if item["kind"] == "Secret"}
-    named = set(re.findall(r"(?:secretName|secret):\s*\n?\s*(?:name: )?([\w-]+)$", text, re.M))
-    assert named <= made | own
+    named = set(_secrets([*found.objects, *found.hooks]))
+    assert named and named <= made | own
 
 
 @pytest.mark.parametrize("block", _blocks(), ids=str)
