@@ -41,9 +41,14 @@ async def test_hooks_run_once_for_each_epoch(site: Site) -> None:
     second = site.scheduler()
     await until(lambda: site.redis.hget(site.key("leader"), "owner"), "somebody leads")
     await until(lambda: "leading in term" in second.log, "the second one leads")
-    site.redis.flushall()
-    await until(lambda: lines(site) == ["reset", "second"] * 2, "they have run again, once")
-    await until(lambda: len(site.journal("end", task="Quick")) == 2, "and what they submit runs")
+    for times in (2, 3):  # the second time by a scheduler that has run them itself
+        site.redis.flushall()
+        ran = ["reset", "second"] * times
+        await until(lambda: lines(site) == ran, "they have run again, once")  # noqa: B023
+        await until(
+            lambda: len(site.journal("end", task="Quick")) == times,  # noqa: B023
+            "and what they submit runs",
+        )
     await site.all_ended()
 
 
