@@ -111,10 +111,14 @@ class _RepositoryLinks(SphinxPostTransform):
 
     def run(self, **options: Any) -> None:
         for node in self.document.findall(addnodes.pending_xref):
-            if node.get("refdomain") != "doc":
+            if node.get("refdomain") == "doc":
+                here = Path(self.env.doc2path(node["refdoc"])).parent
+                path = (here / f"{node['reftarget']}.md").resolve()
+            elif node.get("reftype") == "myst" and node["refdoc"].startswith("project/"):
+                # These pages are files at the top, from where their links lead.
+                path = (_ROOT / node["reftarget"]).resolve()
+            else:
                 continue
-            here = Path(self.env.doc2path(node["refdoc"])).parent
-            path = (here / f"{node['reftarget']}.md").resolve()
             if not path.is_relative_to(_ROOT):
                 continue
             if page := _PAGES.get(path.relative_to(_ROOT).as_posix()):
