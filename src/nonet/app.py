@@ -193,7 +193,7 @@ class Nonet:
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
     ) -> Handle[R]:
-        """Submit one task; see `BaseTask.schedule`."""
+        """Submit one task; see `Client.submit`."""
         return await self.client.submit(
             task,
             at_time=at_time,
@@ -239,7 +239,7 @@ class Nonet:
     async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """The result of a task; see `Handle.result`."""
+        """The result of a task; see `Client.result`."""
         return await self.client.result(id, timeout=timeout)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
