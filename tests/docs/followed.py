@@ -117,6 +117,7 @@ class Terminal:
         self.home = Path(tempfile.mkdtemp(prefix="nonet-page-"))
         self.folder = self.home / "work"
         self.folder.mkdir()
+        (self.home / "tmp").mkdir()
         self._count = 0
         self._shell = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
@@ -147,6 +148,7 @@ class Terminal:
         return {
             **{name: value for name, value in os.environ.items() if kept.match(name)},
             "HOME": str(self.home),
+            "TMPDIR": str(self.home / "tmp"),
             "USER": "somebody",
             "LOGNAME": "somebody",
             "PATH": os.pathsep.join(
