@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from docs.pages import DOCS, ROOT, Page, all_pages
+from sqlalchemy import Table
 
 from nonet import errors, keys
 from nonet.cli.common import exit_code
@@ -26,6 +27,9 @@ from nonet.keys import EVENT_KINDS
 from nonet.outcomes import Reason
 from nonet.service import ExitCode
 from nonet.settings import Settings
+from nonet.stores.dead_letters import dlq_tasks
+from nonet.stores.mirror import mirror
+from nonet.stores.outbox import outbox_tasks
 from nonet.stores.redis import script
 from nonet.telemetry.metrics import METRICS
 
@@ -185,6 +189,20 @@ def test_scripts_are_those_of_the_code() -> None:
     """Each is told of once, and no other one."""
     found = [name for row in rows("scripts") for name in codes(row[0])]
     assert sorted(found) == sorted(path.stem for path in _SCRIPTS.glob("*.lua"))
+
+
+@pytest.mark.parametrize("table", [dlq_tasks, outbox_tasks, mirror], ids=lambda table: table.name)
+def test_columns_are_those_of_the_code(table: Table) -> None:
+    """Each is told of once, and no other one."""
+    found = [name for row in rows("sql-tables", table.name) for name in codes(row[0])]
+    assert sorted(found) == sorted(table.columns.keys())
+
+
+def test_entry_points_are_those_of_the_code() -> None:
+    """Each group that Nonet looks at is told of, and no other one."""
+    source = "".join(path.read_text() for path in (ROOT / "src" / "nonet").rglob("*.py"))
+    asked = set(re.findall(r'f"\{prefix\}\.([a-z_]+)', source))
+    assert {re.split("[.]", name)[1] for name in told("entry-points")} == asked
 
 
 def transitions() -> Iterator[tuple[set[str], str, set[str], str]]:

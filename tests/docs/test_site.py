@@ -1,7 +1,7 @@
 """The site of the documentation: it is made without a warning, has all, and no link is dead.
 
 Sphinx follows the links of pages below ``docs/``, and finds pages that no table of contents has.
-What stands elsewhere (README, the chart, docstrings) is followed here.
+All links are followed here as a repository's browser does, also those of README, chart and code.
 """
 
 from __future__ import annotations
@@ -65,13 +65,10 @@ def documents() -> list[Path]:
     return [path for path in DOCS.rglob("*.md") if "_build" not in path.parts]
 
 
-def elsewhere() -> list[Path]:
-    """Pages that are no page of the site."""
-    return [
-        path
-        for path in sorted(ROOT.rglob("*.md"))
-        if not path.is_relative_to(DOCS) and not _NOT_OURS & set(path.relative_to(ROOT).parts)
-    ]
+def all_texts() -> list[Path]:
+    """Pages of the site, and those that are none: of the chart, the examples …"""
+    found = sorted(ROOT.rglob("*.md"))
+    return [path for path in found if not _NOT_OURS & set(path.relative_to(ROOT).parts)]
 
 
 def anchors(page: Path) -> set[str]:
@@ -79,7 +76,7 @@ def anchors(page: Path) -> set[str]:
     found: set[str] = set()
     for title in re.findall(r"(?m)^#+ (.+)$", Page.read(page).prose):
         text = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower())
-        slug = base = text.strip().replace(" ", "-")
+        slug = base = text.replace(" ", "-")
         number = 0
         while slug in found:
             number += 1
@@ -99,9 +96,9 @@ def problem_of(target: str, folder: Path) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("page", elsewhere(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_outside_the_site_lead_somewhere(page: Path) -> None:
-    """Each file and heading that README, CHANGELOG and their like refer to is there."""
+@pytest.mark.parametrize("page", all_texts(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere_in_the_repository(page: Path) -> None:
+    """Each file and heading that a page refers to is there, also for who reads it as a file."""
     text = Page.read(page).prose
     targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
     here = [target for target in targets if not re.match(r"[a-z]+:|#", target)]
