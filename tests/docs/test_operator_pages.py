@@ -1,0 +1,70 @@
+"""Tables on the pages for operators that list something completely: the code has just that."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from docs.pages import Page
+
+from nonet import diagnosis, doctor
+from nonet.outcomes import Reason
+from nonet.stores import workers
+from nonet.stores.dead_letters import Status
+from nonet.stores.workers import DRAINS
+
+DEAD_LETTERS = Page.read("how-to/dead-letters.md")
+
+
+def _first_column(page: Page, head: str) -> list[str]:
+    """What the first column names in code, of the table whose head begins so."""
+    _, found, rest = page.source.partition(f"\n{head}")
+    assert found, head
+    table = rest.partition("\n\n")[0]
+    rows = [line for line in table.splitlines()[2:] if line.startswith("| ")]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+
+
+def _constants(module: object, call: str) -> set[str]:
+    """The first argument of each call of that name."""
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))  # type: ignore[attr-defined]  # a module
+    return {
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == call
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    }
+
+
+def test_each_kind_of_finding_of_the_doctor_has_a_next_step() -> None:
+    """Those that it can tell of, and no other."""
+    told = _first_column(Page.read("how-to/check-a-namespace.md"), "| `kind` |")
+    kinds = _constants(diagnosis, "Finding") | _constants(doctor, "Finding")
+    assert sorted(told) == sorted(kinds)
+
+
+def test_each_reason_of_a_dead_letter_has_a_next_step() -> None:
+    """All but that of tasks that somebody cancelled, which are none."""
+    told = _first_column(DEAD_LETTERS, "| `reason` |")
+    assert sorted(told) == sorted(set(Reason) - {Reason.CANCELLED})
+
+
+def test_each_status_of_a_dead_letter_is_told() -> None:
+    """With what it means."""
+    assert _first_column(DEAD_LETTERS, "| `status` |") == list(Status)
+
+
+def test_each_state_of_a_worker_is_told() -> None:
+    """With what to do."""
+    told = _first_column(Page.read("how-to/watch-workers.md"), "| `state` | it means |")
+    # Rest state, a beat that is due, a veto, a drain: all that the rule knows.
+    states = {
+        workers._state(now, 0, 30, off, running)
+        for now in (1, 21, 31)
+        for off in ("", DRAINS, "memory is short")
+        for running in (0, 1)
+    }
+    assert sorted(told) == sorted(states)
