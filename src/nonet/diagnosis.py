@@ -29,7 +29,7 @@ class Finding:
 
     Attributes:
         kind: a word for programs: ``task``, ``lock``, ``queue``, ``group``, ``worker``, ``key``,
-            ``stream``, ``server``, ``sql``, ``scheduler``.
+            ``stream``, ``count``, ``server``, ``sql``, ``scheduler``.
         what: which one.
         problem: what is wrong with it.
         hint: what to do about it.

@@ -41,8 +41,8 @@ _NO_SETTINGS = {"NONET_X"}
 
 
 def rows(page: str, title: str = "") -> list[list[str]]:
-    """Cells of all rows of the tables on a reference page, or below one of its headings."""
-    text = Page.read(f"reference/{page}.md").prose
+    """Cells of all rows of the tables on a page of the reference, or below one of its headings."""
+    text = Page.read(f"{page if '/' in page else f'reference/{page}'}.md").prose
     if title:
         text = re.split(r"(?m)^##+ ", text.partition(f"# {title}\n")[2])[0]
     text = re.sub(r"(?m)^\|.*\|\n\|[-:|]+\|$", "", text)  # heads
@@ -200,9 +200,35 @@ def test_columns_are_those_of_the_code(table: Table) -> None:
 
 def test_entry_points_are_those_of_the_code() -> None:
     """Each group that Nonet looks at is told of, and no other one."""
-    source = "".join(path.read_text() for path in (ROOT / "src" / "nonet").rglob("*.py"))
-    asked = set(re.findall(r'f"\{prefix\}\.([a-z_]+)', source))
+    asked = set(re.findall(r'f"\{prefix\}\.([a-z_]+)', source()))
     assert {re.split("[.]", name)[1] for name in told("entry-points")} == asked
+
+
+def source() -> str:
+    """All of the package."""
+    return "".join(path.read_text() for path in (ROOT / "src" / "nonet").rglob("*.py"))
+
+
+def test_findings_of_the_doctor_are_those_of_the_code() -> None:
+    """Each kind of finding has a row, and no other one."""
+    found = [name for row in rows("how-to/check-a-namespace") for name in codes(row[0])]
+    assert sorted(found) == sorted(set(re.findall(r'Finding\(\s*"(\w+)"', source())))
+
+
+def test_paths_of_a_daemon_are_those_of_the_code() -> None:
+    """Whatever a daemon answers under its port has a row, and no other one."""
+    found = set(re.findall(r'"(/[a-z]+)": ', source()))
+    assert {name for name in told("how-to/monitor") if name.startswith("/")} == found
+
+
+def test_fixtures_are_those_of_the_plugin() -> None:
+    """What the pytest plugin offers is in the reference of the API, and no other one."""
+    text = (ROOT / "src" / "pytest_nonet" / "__init__.py").read_text()
+    offered = set(re.findall(r"^(?:def )?(nonet_\w+)(?: =|\()", text, re.MULTILINE))
+    found = {
+        name for name, row in told("reference/api/testing").items() if row[1].startswith("fixture")
+    }
+    assert found == offered
 
 
 def transitions() -> Iterator[tuple[set[str], str, set[str], str]]:
