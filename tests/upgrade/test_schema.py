@@ -13,7 +13,10 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from nonet.stores import sql
-from nonet.stores.sql import VERSION_TABLE, Schema
+from nonet.stores.broker import Broker
+from nonet.stores.outbox import Outbox
+from nonet.stores.sql import VERSION_TABLE, Database, Schema
+from nonet.stores.submissions import Submission
 
 Rows = dict[str, dict[str, Any]]
 VALUES = {
@@ -80,6 +83,27 @@ async def test_rows_of_an_older_revision_are_kept(url: str, revision: str) -> No
     after = await within(url, read)
     for name, row in before.items():
         assert {column: after[name][column] for column in row} == row
+
+
+async def test_an_older_release_goes_on_with_newer_tables(url: str, broker: Broker) -> None:
+    """After a roll back: migrations add, and what an older release writes leaves that out."""
+    await sql.upgrade(url)
+
+    def migrate_on(connection: sa.Connection) -> Rows:
+        connection.exec_driver_sql(
+            "ALTER TABLE outbox_tasks ADD COLUMN later VARCHAR(9) DEFAULT ''"
+        )
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        return {}
+
+    await within(url, migrate_on)
+    database = Database(url)
+    outbox = Outbox(database, broker, "test")
+    await outbox.prepare()
+    await outbox.submit([Submission("a", "x:T", "normal:small", b"?")], ids_are_new=True)
+    assert await outbox.count() == 1
+    await database.close()
+    assert await sql.check(url) is Schema.AHEAD
 
 
 async def within(url: str, step: Callable[[sa.Connection], Rows]) -> Rows:

@@ -134,10 +134,13 @@ class Database:
         return answering(self.url, self._answer_seconds)
 
     async def migrate_sqlite(self) -> None:
-        """Create or migrate the tables, once, if this is a SQLite file."""
+        """Create or migrate the tables, once, if this is a SQLite file.
+
+        Those of a newer release serve as well, as with other databases: migrations only add.
+        """
         async with self._migrating:
             if not self._migrated:
-                await upgrade(self.url)
+                await _upgraded(self.url, _upgrade_or_leave)
                 self._migrated = True
 
     async def close(self) -> None:
@@ -204,8 +207,12 @@ async def upgrade(url: str) -> str:
             directory of a SQLite file cannot be created.
         ServerUnreachableError: it does not answer.
     """
+    return await _upgraded(url, _upgrade)
+
+
+async def _upgraded(url: str, how: Callable[[sa.Connection, Config], str]) -> str:
     _create_directory(url)
-    return await asyncio.to_thread(_with_alembic, url, _upgrade, MIGRATION_SECONDS)
+    return await asyncio.to_thread(_with_alembic, url, how, MIGRATION_SECONDS)
 
 
 async def check(url: str) -> Schema:
@@ -259,6 +266,13 @@ def _upgrade(connection: sa.Connection, config: Config) -> str:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     return str(_revision(connection))
+
+
+def _upgrade_or_leave(connection: sa.Connection, config: Config) -> str:
+    """`_upgrade`, but for tables of a newer release."""
+    if _schema(connection, config) is Schema.AHEAD:
+        return str(_revision(connection))
+    return _upgrade(connection, config)
 
 
 def _check(connection: sa.Connection, config: Config) -> Schema:
