@@ -26,7 +26,9 @@ from nonet.errors import ConfigurationError
 from nonet.registry import Registry
 from nonet.scheduler.configuration import check
 
-PAGES = [Page.read(path) for path in (*all_pages(), ROOT / "examples" / "README.md")]
+# Not the changelog, which may tell of what is gone.
+_BESIDE = ("SECURITY.md", "examples/README.md", "charts/nonet/README.md")
+PAGES = [Page.read(path) for path in (*all_pages(), *(ROOT / name for name in _BESIDE))]
 APPS = {
     "task-run": task_run.app,
     "task-worker": task_worker.app,
@@ -35,8 +37,11 @@ APPS = {
 # Not the middle of a path, a container's name or a word such as `task-run-…`.
 _COMMAND = re.compile(r"(?<![\w/.:=-])(task-(?:run|worker|scheduler))(?= |$)")
 _SHELL = ("sh", "bash", "console")
-# What prose leaves out: `task-run dlq` is a place to look at, `--size …` an option.
-_INCOMPLETE = {"NoArgsIsHelpError", "MissingParameter", "BadOptionUsage", "BadArgumentUsage"}
+# What prose leaves out, or only names: `task-run dlq`, `--size …`, `--port N`.
+_INCOMPLETE = {
+    *("NoArgsIsHelpError", "MissingParameter"),
+    *("BadOptionUsage", "BadArgumentUsage", "BadParameter"),
+}
 _CONFIGURATION = {"vos", "common", "vo-overrides", "admission"}
 
 
@@ -48,9 +53,7 @@ def command_lines(page: Page) -> Iterator[tuple[str, bool]]:
                 if block.language == "console" and not line.startswith("$ "):
                     continue
                 for found in _COMMAND.finditer(line):
-                    is_comment = "# " in line[: found.start()]
-                    text = line[found.start() :]
-                    yield text.rstrip("'") if is_comment else text, not is_comment
+                    yield line[found.start() :], "# " not in line[: found.start()]
     for text in re.findall(r"`([^`]+)`", page.prose):
         yield from ((text[found.start() :], False) for found in _COMMAND.finditer(text))
 
@@ -65,7 +68,7 @@ def words_of(line: str) -> list[str]:
     """
     # Options in brackets may be left out, `a|b` is a choice, `ID…` may be repeated.
     line = re.sub(r"\[(--[^]]*)\]", r"\1", line.replace("\\|", "|"))
-    line = re.sub(r"(?<=\w)(\|\w+)+|…", "", line)
+    line = re.sub(r"(?<=\w)(\|[\w-]+)+|…", "", line)
     line = re.sub(r"\s\d?>+&?\s*[^\s']+", "", line)  # where its output goes
     words = shlex.shlex(line, posix=True, punctuation_chars=";&|()<>")
     words.whitespace_split = True
@@ -102,10 +105,27 @@ def test_command_lines_are_understood(page: Page) -> None:
     for line, is_whole in command_lines(page):
         if re.search(r"\[(OPTIONS|COMMAND)\]", line):  # a synopsis, made of the command itself
             continue
+        if not is_whole and line.count("'") % 2:  # it stands in quotes: 'task-run dlq'
+            line = line.partition("'")[0]
         error = refusal(words_of(line))
         if error is not None and (is_whole or type(error).__name__ not in _INCOMPLETE):
             wrong.append(f"{line!r}: {type(error).__name__}: {str(error)[:200]}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "task-run dlq lst",
+        "task-run limits list --of Task",
+        "task-run status",
+        "task-worker --size huge",
+        "task-scheduler nonet.yaml",
+    ],
+)
+def test_wrong_command_lines_are_seen(line: str) -> None:
+    """A name, an option, a value or an argument that there is not, at any depth, is refused."""
+    assert refusal(words_of(f"{line}  # and more")) is not None
 
 
 def _shown(language: str) -> list[Block]:
