@@ -103,7 +103,7 @@ class Nonet:
         """An application of the environment; keyword options win over it.
 
         Args:
-            options: fields of `nonet.settings.Settings`, e.g. ``namespace="test"`` or
+            options: fields of `nonet.Settings`, e.g. ``namespace="test"`` or
                 ``tasks=("mypackage.tasks",)``.
 
         Raises:

@@ -237,7 +237,12 @@ class Client:
         return Handle(accepted.id, self, accepted.created)
 
     def _is_durable(self, task: BaseTask, transaction: Any) -> bool:
-        durable = type(task).durable
+        try:
+            durable = type(task).durable
+        except AttributeError:
+            raise TypeError(
+                f"{task!r:.200} is no task: submit an instance of a class with BaseTask as its base"
+            ) from None
         if transaction is not None and not durable:
             problem = "transaction: the class is not durable; set durable = True in it"
             raise InvalidArgumentsError(self.registry.of(task).name, [problem])
@@ -323,7 +328,9 @@ class Client:
         try:
             ended = await self._end_of(id, timeout)
         except TimeoutError:
-            raise TimeoutError(f"task {id} has not ended after {timeout:g} s") from None
+            raise TimeoutError(
+                f"task {id} has not ended after {timeout:g} s; 'task-run explain {id}' says why"
+            ) from None
         if ended is None:
             raise ResultUnavailable(unknown_task(id))
         return self._value(id, ended)
@@ -558,26 +565,27 @@ class Client:
 
     def _value(self, id: str, ended: Ended) -> Any:
         document = ended.document
+        task = f"task {id} ({document.name})" if document else f"task {id}"
         if ended.state == "dead":
             reason = document.reason if document else ""
             error_type = document.error_type if document else ""
             raise TaskFailed(
-                f"task {id} is dead ({reason or 'no reason kept'}): {_failure(ended)}",
+                f"{task} is dead ({reason or 'no reason kept'}): {_failure(ended)}",
                 error_type=error_type,
                 reason=reason,
             )
         if ended.state == "cancelled":
             error = document.error if document else ""
-            raise TaskCancelled(f"task {id} was {error or 'cancelled'}")
+            raise TaskCancelled(f"{task} was {error or 'cancelled'}")
         if ended.state == "expired":
             error = document.error if document else ""
-            raise TaskExpired(f"task {id} was {error or 'not started in time'}")
+            raise TaskExpired(f"{task} was {error or 'not started in time'}")
         if document is None:
             raise ResultUnavailable(
                 f"task {id} is {ended.state}, but its result is not kept (NONET_RESULT_TTL=0)"
             )
         if document.note:
-            raise ResultUnavailable(f"task {id} is {ended.state}, but {document.note}")
+            raise ResultUnavailable(f"{task} is {ended.state}, but {document.note}")
         return self._typed(ended)
 
     def _typed(self, ended: Ended) -> Any:
@@ -633,7 +641,10 @@ async def cancel_many(
     """
     client = current_submitter()
     if not isinstance(client, Client):
-        raise NotBoundError("the open application cannot cancel tasks")
+        raise NotBoundError(
+            "cancel_many() works where an application is open, not in run_inline(): use a "
+            "nonet.testing.System"
+        )
     return await client.cancel_many(task=task, labels=labels, states=states, reason=reason)
 
 
@@ -658,7 +669,10 @@ async def spawn_with_callback(
     """
     client = current_submitter()
     if not isinstance(client, Client):
-        raise NotBoundError("the open application cannot spawn groups")
+        raise NotBoundError(
+            "spawn_with_callback() works where an application is open, not in run_inline(): "
+            "annotate a parameter of execute with CallbackSpawner, or use a nonet.testing.System"
+        )
     return await client.spawn_with_callback(
         children, callback, on_failure=on_failure, policy=policy, ttl_seconds=ttl_seconds
     )

@@ -158,7 +158,9 @@ class TaskContext:
         if self._lost is None and self._check_lease is not None:
             self._check_lease()
         if self._lost is not None:
-            raise LeaseLostError(f"task {self.id} (attempt {self.attempt}): {self._lost}")
+            raise LeaseLostError(
+                f"task {self.id} ({self.name}, attempt {self.attempt}): {self._lost}"
+            )
 
     def lose_lease(self, reason: str) -> None:
         """Called by the framework when the lease is gone: `ensure_lease` raises from now on."""
@@ -268,7 +270,9 @@ class TaskContext:
             failed = [child for child in await context().group_results() if child.error]
         """
         if not self.group or self._read_group is None:
-            raise LookupError(f"task {self.id} is no callback of a group")
+            raise LookupError(
+                f"task {self.id} ({self.name}) is no callback of a group: only these have results"
+            )
         return await self._read_group(self.group)
 
     def read_group_with(self, reader: GroupReader) -> None:

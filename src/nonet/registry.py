@@ -189,7 +189,10 @@ class Registry:
                 for entry in found.select(group=group):
                     cls = _load(entry)
                     if not (inspect.isclass(cls) and issubclass(cls, BaseTask)):
-                        raise RegistrationError(f"entry point {entry.value!r} is no task class")
+                        raise RegistrationError(
+                            f"entry point {entry.value!r} of {entry.group} is no task class: name "
+                            "one that has BaseTask as a base"
+                        )
                     self.add(cls, category, entry.dist.name if entry.dist else "")
 
     def versions(self) -> dict[str, str]:
@@ -294,7 +297,7 @@ def _normal(package: str) -> str:
 def _check(cls: type[BaseTask]) -> None:
     place = f"{cls.__module__}.{cls.__qualname__}"
     if cls in _ABSTRACT or not callable(getattr(cls, "execute", None)):
-        raise RegistrationError(f"{place} has no execute() method")
+        raise RegistrationError(f"{place} has no execute() method: define one")
     execute = cls.execute
     if inspect.isgeneratorfunction(execute) or inspect.isasyncgenfunction(execute):
         raise RegistrationError(f"{place}: execute() is a generator; it must return its result")

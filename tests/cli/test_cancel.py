@@ -26,7 +26,7 @@ async def test_named_ones_in_any_state(task_run: TaskRun) -> None:
         ended = await task_run("cancel", "r", "d", "q", "r", "--reason", "enough")
         assert (ended.code, ended.err) == (0, "")
         assert ended.out.splitlines() == ["r cancelled", "d cancelled", "q cancelled"]
-        with pytest.raises(TaskCancelled, match=r"task r was cancelled by \S+@.*: enough"):
+        with pytest.raises(TaskCancelled, match=r"task r \(.*\) was cancelled by \S+@.*: enough"):
             await running.result(timeout=5)
         events = (await task_run("events", "--kind", "tasks-cancelled", "--json")).json
         assert [item["text"] for item in events] == ["3 tasks (r, d, q): enough"]

@@ -43,7 +43,9 @@ async def test_cancel_named(task_run: TaskRun) -> None:
         await app.submit(Add(1), id="q")
         ended = await task_run("delayed", "cancel", "d", "--reason", "not needed")
         assert (ended.code, ended.out) == (0, "d cancelled\n")
-        with pytest.raises(TaskCancelled, match=r"task d was cancelled by \S+@.*: not needed"):
+        with pytest.raises(
+            TaskCancelled, match=r"task d \(.*\) was cancelled by \S+@.*: not needed"
+        ):
             await delayed.result(timeout=5)
         assert (await delayed.status()).state == "cancelled"
         explained = await task_run("explain", "d")

@@ -25,6 +25,7 @@ from nonet import (
     RegistrationError,
     StopRetrying,
     context,
+    spawn_with_callback,
 )
 from nonet.testing import run_inline
 
@@ -248,3 +249,27 @@ async def test_a_cancelled_test_ends() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await run_inline(Sleeps(), check=False, retry=True)
+
+
+class Follows(BaseTask):
+    async def execute(self) -> int:
+        handle = await Note("a").schedule()
+        await handle.result()
+        return 1
+
+
+async def test_what_is_only_noted_has_no_result() -> None:
+    """Who awaits it is told so at once, and where it would run."""
+    with pytest.raises(NotBoundError, match=r"only notes .*nonet\.testing\.System runs it"):
+        await run_inline(Follows())
+
+
+class Spawns(BaseTask):
+    async def execute(self) -> str:
+        return await spawn_with_callback([Note("a")], Note("b"))
+
+
+async def test_a_group_without_an_application_is_refused_with_the_way_out() -> None:
+    """The message names what `run_inline` can note."""
+    with pytest.raises(NotBoundError, match="with CallbackSpawner"):
+        await run_inline(Spawns())

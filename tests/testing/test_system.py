@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import redis
@@ -195,7 +195,7 @@ async def test_retries_come_when_the_clock_says(system: System) -> None:
         assert (await handle.status()).attempt == attempt
         assert (await system.dead_letters() == []) == (attempt < 3)
         await system.advance(pause)
-    with pytest.raises(TaskFailed, match="attempt 3"):
+    with pytest.raises(TaskFailed, match=r"\(test_system:Fails\) is dead .*attempt 3"):
         await system.result(handle)
     (letter,) = await system.dead_letters()
     assert (letter.task_id, letter.reason, letter.retry_count) == (handle, "retries", 2)
@@ -615,3 +615,10 @@ async def test_start_up_hooks_are_told_when_the_epoch_began(
     async with System(redis_url=server):
         (began,) = told
     assert before <= began <= datetime.now(UTC)
+
+
+@pytest.mark.parametrize("given", [Add, "Add", None])
+async def test_what_is_no_task_is_refused_by_name(system: System, given: Any) -> None:
+    """A class, a text and nothing: the message says what to give instead."""
+    with pytest.raises(TypeError, match="is no task: submit an instance of a class"):
+        await system.submit(given)

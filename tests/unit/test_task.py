@@ -217,7 +217,7 @@ def test_a_lost_lease_raises_from_then_on() -> None:
     value.lose_lease("taken away")
     value.lose_lease("late")
     for _ in range(2):
-        with pytest.raises(LeaseLostError, match=r"task id \(attempt 2\): taken away"):
+        with pytest.raises(LeaseLostError, match=r"task id \(files:Audit, attempt 2\): taken away"):
             value.ensure_lease()
 
 

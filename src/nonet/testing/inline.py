@@ -40,7 +40,10 @@ class InlineGroup:
     """What a task gave `nonet.spawn_with_callback`, through an injected `CallbackSpawner`.
 
     Attributes:
-        children, callback, on_failure, policy: what it was given; nothing of it was run.
+        children: the tasks of the group; nothing of what it was given was run.
+        callback: what would be submitted once all have ended.
+        on_failure: what would be submitted instead if one failed.
+        policy: ``all_success`` or ``all_done``.
 
     Example:
         run = await run_inline(HashAll())
@@ -82,7 +85,7 @@ class InlineRun(Generic[R]):
 
     @property
     def error(self) -> BaseException | None:
-        """What the last attempt raised; None: it succeeded."""
+        """What the last attempt raised, or None if it succeeded."""
         return self.errors[-1] if len(self.errors) == self.attempts else None
 
 
@@ -106,7 +109,10 @@ async def run_inline(
     Args:
         task: what is run; its class needs no registration.
         overrides: ``{dependency: replacement}``, honoured at any depth.
-        labels, id, attempt, saved: what ``context()`` tells; `attempt` of the first one.
+        labels: what ``context().labels`` gives.
+        id: what ``context().id`` gives; None: a random one.
+        attempt: number of the first attempt.
+        saved: what an earlier attempt has saved, for ``context().saved``.
         group_results: what ``context().group_results()`` gives in a callback.
         retry: after a failed attempt ask the class's retry policy, and run it again at once if it
             wants to be.
