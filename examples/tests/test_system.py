@@ -23,7 +23,7 @@ async def add(*files: tuple[str, str], transformation: int = 0, days_ago: int = 
     """Look after files at elements."""
     async with asynccontextmanager(FileDB.session)() as db:
         for element, lfn in files:
-            db.add(lfn, "lhcb", element, transformation)
+            await db.add(lfn, "lhcb", element, transformation)
         await db.sql.flush()
         registered = datetime.now(UTC) - timedelta(days=days_ago)
         for file in await db.find("lhcb", [lfn for _, lfn in files]):

@@ -34,9 +34,9 @@ class File(Base):
     lfn: Mapped[str] = mapped_column(String(255), unique=True)
     vo: Mapped[str] = mapped_column(String(32))
     storage_element: Mapped[str] = mapped_column(String(64))
-    transformation: Mapped[int] = mapped_column(default=0)
-    state: Mapped[str] = mapped_column(String(16), default=PRESENT)
-    registered: Mapped[datetime] = mapped_column(default=lambda: utc(datetime.now(UTC)))
+    transformation: Mapped[int]
+    state: Mapped[str] = mapped_column(String(16))
+    registered: Mapped[datetime]
     asked: Mapped[datetime | None]  # since when it is to be removed
 
 
@@ -80,10 +80,14 @@ class BaseDB:
 class FileDB(BaseDB):
     """The files."""
 
-    def add(self, lfn: str, vo: str, storage_element: str, transformation: int = 0) -> None:
-        """Look after a file from now on."""
-        values = {"vo": vo, "storage_element": storage_element, "transformation": transformation}
-        self.sql.add(File(lfn=lfn, **values))
+    async def add(self, lfn: str, vo: str, storage_element: str, transformation: int = 0) -> None:
+        """Look after a file from now on. To do so again changes nothing."""
+        file = await self.sql.scalar(select(File).where(File.lfn == lfn))
+        if file is None:
+            self.sql.add(file := File(lfn=lfn))
+        if file.state != PRESENT:  # new, or removed before
+            file.vo, file.storage_element, file.transformation = vo, storage_element, transformation
+            file.state, file.registered, file.asked = PRESENT, utc(datetime.now(UTC)), None
 
     async def find(self, vo: str, lfns: Sequence[str]) -> Sequence[File]:
         """Those of these files that a VO has."""

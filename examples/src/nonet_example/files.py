@@ -94,6 +94,5 @@ class CreateFile(BaseTask):
         db: FileDB,
         files: Annotated[Storage, Depends(storage, scope="process")],
     ) -> int:
-        if not await db.find(self.vo, [self.lfn]):  # else this has been executed before
-            db.add(self.lfn, self.vo, self.storage_element)
+        await db.add(self.lfn, self.vo, self.storage_element)
         return await files.create(self.storage_element, self.lfn, self.content)
