@@ -1,0 +1,66 @@
+"""What following a page finds: or else pages that are wrong would pass."""
+
+from __future__ import annotations
+
+import pytest
+from docs.followed import fits, followed
+from docs.pages import Page
+
+
+@pytest.mark.parametrize(
+    ("shown", "output", "fitting"),
+    [
+        ("5\n", "5\n", True),
+        ("5\n", "6\n", False),
+        ("5\n", "5\n5\n", False),
+        ("5\n5\n", "5\n", False),
+        ("a  b\n", "  a b   \n\n", True),  # columns are as wide as they need
+        ("bed8x3rbadjrcrm9i8mb\n", "eca4g346sx6w2mbjpptn\n", True),
+        ("bed8x3rbadjrcrm9i8mb\n", "eca4g346\n", False),
+        ("2026-11-22 11:35:40Z (in 59 s)\n", "2027-01-02 01:35:40Z (in 8.5 s)\n", True),
+        ("held by 12@host\n", "held by 345@another.host\n", True),
+        ("worker … (pid 7): drained\n", "worker small-1 (pid 12): drained\n", True),
+        ("worker … (pid 7): drained\n", "worker small-1 (pid 12): cut off\n", False),
+        ("…\n2 passed\n", "2 passed\n", True),
+        ("…\n2 passed\n", "..\n\nslow\n2 passed\n", True),
+        ("…\n2 passed\n", "1 failed\n", False),
+        ("a\n…\nb\n", "a\nb\nc\n", False),
+        ("", "error\n", False),
+    ],
+)
+def test_what_is_shown_is_compared(shown: str, output: str, fitting: bool) -> None:
+    """Only ids, times and the like may differ, and what a page leaves out."""
+    assert fits(shown, output) is fitting
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("```sh\nfalse\ntrue\n```\n", "failed: .'false'"),
+        ("```sh\necho a\n```\n\n```text\nb\n```\n", "the page shows"),
+        ("```python\n# a.py\nprint(1)\n```\n```sh\npython3 b.py\n```\n", "can't open file"),
+    ],
+)
+def test_a_wrong_page_fails(source: str, complaint: str) -> None:
+    """A command that fails, another output, and a file of another name."""
+    with pytest.raises(AssertionError, match=complaint), followed(Page("wrong.md", source)):
+        pass
+
+
+def test_the_shell_is_one_for_the_whole_page() -> None:
+    """Variables, the folder and files last from block to block."""
+    source = (
+        "```sh\nmkdir a; cd a; b=2\n```\n```text\n# c.txt\nhello\n```\n"
+        "```sh\necho $b; pwd; tail -n 1 ../c.txt\n```\n```text\n2\n…/work/a\nhello\n```\n"
+    )
+    with followed(Page("right.md", source)) as terminal:
+        assert terminal.left() == []
+
+
+def test_what_stays_behind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that a page forgets is found while the terminal is open, and ended with it."""
+    monkeypatch.setattr("docs.followed._END_SECONDS", 0)
+    source = "```sh\nsleep 1000 &\nuntil grep -q sleep /proc/$!/cmdline; do :; done\n```\n"
+    with followed(Page("forgetful.md", source)) as terminal:
+        (left,) = terminal.left()
+        assert "sleep 1000" in left
