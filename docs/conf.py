@@ -9,6 +9,7 @@ from typing import Any
 
 from pygments.lexers.special import TextLexer
 from sphinx import addnodes
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 _DOCS = Path(__file__).parent
@@ -79,6 +80,13 @@ def _show_example_as_code(
     lines[:] = made
 
 
+def _forget_overloads(app: Any) -> None:
+    """Show of a function that has overloads for type checkers the one that lists its options."""
+    analyzer = ModuleAnalyzer.for_module("nonet.task")
+    analyzer.analyze()
+    analyzer.overloads.clear()
+
+
 def _find_name(app: Any, env: Any, node: Any, shown: Any) -> Any:
     """What a name in a docstring or signature is that is not documented where it is defined.
 
@@ -130,6 +138,7 @@ class _RepositoryLinks(SphinxPostTransform):
 def setup(app: Any) -> dict[str, bool]:
     """Connect what is above."""
     app.connect("autodoc-process-docstring", _show_example_as_code, priority=100)
+    app.connect("builder-inited", _forget_overloads)
     app.connect("missing-reference", _find_name)
     app.add_post_transform(_RepositoryLinks)
     app.add_lexer("acl", TextLexer)
