@@ -130,7 +130,8 @@ class _RepositoryLinks(SphinxPostTransform):
             if not path.is_relative_to(_ROOT):
                 continue
             if page := _PAGES.get(path.relative_to(_ROOT).as_posix()):
-                node["reftarget"] = page
+                node["refdomain"], node["reftarget"] = "doc", page
+                node.setdefault("reftargetid", None)
             elif path.exists() and not path.is_relative_to(_DOCS):
                 node.replace_self(node.children)
 
