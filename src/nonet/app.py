@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from nonet.client import CallbackSpawner, Client
-from nonet.errors import ConfigurationError, NonetError, NotBoundError
+from nonet.errors import ConfigurationError, NonetError, NotBoundError, masked
 from nonet.execution import TaskContext
 from nonet.explanation import HANDED_OVER_WITHIN, Explanation
 from nonet.handles import Handle, R, TaskStatus
@@ -99,7 +99,7 @@ class Nonet:
         self._closing = AsyncExitStack()
 
     @classmethod
-    def from_settings(cls, **options: Any) -> Nonet:
+    def from_settings(cls, **options: Any) -> Self:
         """An application of the environment; keyword options win over it.
 
         Args:
@@ -115,7 +115,12 @@ class Nonet:
         """
         return cls(load_settings(**options))
 
-    async def __aenter__(self) -> Nonet:
+    def __repr__(self) -> str:
+        state = "closed" if self._client is None else "open"
+        url = masked(self.settings.redis_url.get_secret_value())
+        return f"Nonet({self.settings.namespace!r} on {url}, {state})"
+
+    async def __aenter__(self) -> Self:
         settings = self.settings
         url = settings.redis_url.get_secret_value()
         if url.startswith(EMBEDDED):

@@ -115,6 +115,9 @@ class Client:
         self.cancellation: Cancellation = Cancellation(broker, outbox, may_have_sql)
         self._namespace = namespace
 
+    def __repr__(self) -> str:
+        return f"Client({self._namespace!r})"
+
     async def aclose(self) -> None:
         """Close what this client opened itself."""
         await self.results.aclose()

@@ -622,3 +622,12 @@ async def test_what_is_no_task_is_refused_by_name(system: System, given: Any) ->
     """A class, a text and nothing: the message says what to give instead."""
     with pytest.raises(TypeError, match="is no task: submit an instance of a class"):
         await system.submit(given)
+
+
+async def test_what_is_open_says_where(server: str) -> None:
+    """A system and its application name their namespace, and whether they are open."""
+    async with System([Add], redis_url=server) as opened:
+        assert repr(opened) == "System('test', open)"
+        assert repr(opened.app) == f"Nonet('test' on {server}, open)"
+        assert repr(opened.app.client) == "Client('test')"
+    assert repr(opened) == "System('test', closed)"

@@ -25,6 +25,7 @@ from nonet import (
     context,
     spawn_with_callback,
 )
+from nonet.contrib.fastapi import NonetApp
 from nonet.testing import InlineRun, Submitted, System, run_inline
 
 
@@ -89,6 +90,19 @@ async def of_a_client(client: Client) -> None:
     assert_type(await client.submit(RemoveFile("/a")), Handle[int])
     assert_type(await client.submit_many([Count("a")], labels={"a": 1}), list[Handle[str]])
     assert_type(await client.result(await client.submit(Count("a"))), str)
+
+
+async def of_a_route(nonet: NonetApp) -> None:
+    assert_type(await nonet.submit(RemoveFile("/a")), Handle[int])
+
+
+class Application(Nonet):
+    """An application of one's own."""
+
+
+async def of_a_subclass() -> None:
+    async with Application.from_settings(namespace="test") as app:
+        assert_type(app, Application)
 
 
 async def groups(spawn: CallbackSpawner, parts: Sequence[Count]) -> None:

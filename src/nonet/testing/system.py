@@ -130,6 +130,10 @@ class System:
         self._running: _Running | None = None
         self._closing = AsyncExitStack()
 
+    def __repr__(self) -> str:
+        state = "closed" if self._running is None else "open"
+        return f"System({self._options['namespace']!r}, {state})"
+
     async def __aenter__(self) -> Self:
         _refuse_beside_others()
         _openers[self] = asyncio.current_task()
