@@ -41,19 +41,21 @@ async def test_nobody_asks_for_what_was_rolled_back(db_url: str) -> None:
 
 
 async def test_each_vo_has_its_schedules(db_url: str) -> None:
-    """Three entries of lhcb, and the common one for each other VO, in the hour before midnight."""
+    """Three entries of lhcb, and the common one for each other VO.
+
+    Two fire at midnight, the others each ten seconds: how often depends on how quick this test is.
+    """
     start = datetime(2030, 1, 5, 23, 59, 45, tzinfo=UTC)
     async with System(config=CONFIG, now=start, db_url=db_url) as system:
         await system.advance(timedelta(seconds=20))
         await system.run_until_idle()
-        found = [item.labels["entry"] for item in system.assert_submitted(SubmitPilots)]
-        assert Counter(found) == {
-            "pilots:SubmitPilots|dune|default": 2,
-            "pilots:SubmitPilots|gridpp|default": 2,
-            "pilots:SubmitPilots|lhcb|SubmitPilotsCERN": 1,
-            "pilots:SubmitPilots|lhcb|SubmitPilotsOthers": 2,
-            "pilots:SubmitPilots|lhcb|SubmitPilotsRAL": 1,
-        }
+        fired = Counter(
+            item.labels["entry"].removeprefix("pilots:SubmitPilots|")
+            for item in system.assert_submitted(SubmitPilots)
+        )
+        assert fired.pop("lhcb|SubmitPilotsCERN") == fired.pop("lhcb|SubmitPilotsRAL") == 1
+        assert fired.keys() == {"dune|default", "gridpp|default", "lhcb|SubmitPilotsOthers"}
+        assert min(fired.values()) >= 2
         system.assert_submitted(CheckPilotStatus, vo="gridpp")
 
 
