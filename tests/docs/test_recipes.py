@@ -12,6 +12,7 @@ from docs.pages import Page
 
 RECIPES = (
     "submit-and-cancel",
+    "submit-once",
     "long-tasks",
     "locks-and-limits",
     "inject-dependencies",
