@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from docs.pages import DOCS, ROOT, Page, all_pages
+from metrics_names import series_names
 from sqlalchemy import Table
 
 from nonet import errors, keys
@@ -38,6 +39,11 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _KEY = re.compile(r"^    ([a-z]\S*) +(STREAM|ZSET|HASH|STRING|LIST|SET) ", re.MULTILINE)
 # Variables of Nonet that are no settings, as people write about them.
 _NO_SETTINGS = {"NONET_X"}
+# The same of metrics: fixtures, packages, a label, a table.
+_NO_METRICS = {
+    *("nonet_system", "nonet_server", "nonet_tasks", "nonet_example", "nonet_release"),
+    *("nonet_alembic_version", "nonet_adapter"),
+}
 
 
 def rows(page: str, title: str = "") -> list[list[str]]:
@@ -121,6 +127,13 @@ def test_pages_name_settings_that_exist(page: Any) -> None:
     known |= {f"NONET_{name}_FILE" for name in ("REDIS_URL", "DB_URL", "SIGNING_KEYS")}
     named = set(re.findall(r"\bNONET_[A-Z][A-Z_]*[A-Z]\b|\bNONET_X\b", page.read_text()))
     assert named - known - _NO_SETTINGS == set()
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_name_metrics_that_exist(page: Any) -> None:
+    """Wherever a metric is mentioned, or its family, there is one."""
+    known = series_names() | set(METRICS) | {name.removesuffix("_total") for name in METRICS}
+    assert set(re.findall(r"\bnonet_[a-z_]+", page.read_text())) - known - _NO_METRICS == set()
 
 
 def test_the_chart_has_places_for_the_settings_that_it_sets() -> None:
