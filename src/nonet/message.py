@@ -387,7 +387,10 @@ def _pack(value: Any, where: str, depth: int) -> Any:
         raise TypeError(f"{where} is nested deeper than {MAX_DEPTH} levels")
     packer = _PACKERS.get(type(value)) or _inherited_packer(value)
     if packer is None:
-        raise TypeError(f"{where} is a {type(value).__qualname__}, which cannot travel")
+        raise TypeError(
+            f"{where} is a {type(value).__qualname__}, which cannot travel: use plain data, a "
+            "dataclass or a pydantic model"
+        )
     return packer(value, where, depth)
 
 

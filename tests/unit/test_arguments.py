@@ -676,7 +676,13 @@ class Two(BaseTask):
         (Two("x"), [r"first: Input should be a valid integer"]),  # type: ignore[arg-type]
         (Two(1, [2, "y"]), [r"second\.1: "]),  # type: ignore[list-item]
         (Two("x", 5), ["first: ", "second: "]),  # type: ignore[arg-type]
-        (Box(Opaque()), ["value is a Opaque, which cannot travel"]),
+        (
+            Box(Opaque()),
+            [
+                "value is a Opaque, which cannot travel: use plain data, a dataclass or a pydantic "
+                "model"
+            ],
+        ),
         (Box([1, {"a": Opaque()}]), [r"value\[1\]\['a'\] is a Opaque"]),
         (Box(Path("\ud800")), ["value is a path that no file can have"]),
         (KeywordInit(number=1, tax="much"), ["tax: Input should be a valid decimal"]),  # type: ignore[arg-type]
