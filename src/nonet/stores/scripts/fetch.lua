@@ -16,7 +16,6 @@
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
 -- @defer index group finish cancel ending expiry end_early
--- @defer handing rest_of
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longest, HARD_LIMIT = tonumber(ARGV[10]), 4 * 1048576
@@ -24,7 +23,6 @@ local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = t
 local ttl, dedup, latest = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
 local taken = {0, current_epoch(ARGV[9], lock_ttl)}
 taken[4] = digits(now)
-local NEWER_PAUSE = 5000000
 math.randomseed(tonumber(clock[2]))
 local fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)
 
@@ -151,51 +149,56 @@ local function deliver(pointer, record)
   hand_over(pointer, record, 'running', held, lines, '')
 end
 
--- Somebody has cancelled it while it ran, or it is too late to start it. A clock that was set forward,
--- which the leader has not put right yet, lets nothing expire.
-local function is_over(record)
-  local deadline = tonumber(string.match(record.start_by or '', '^%d+') or '')
-  return record.cancel or deadline and deadline <= now and now <= (latest or now)
-end
-
--- Newer code has written it: as it is it waits for a worker that can read it.
-local function hand_on(pointer, record, why)
-  local times = redis.call('HINCRBY', pointer.record, 'handed', 1)
-  redis.call('HSET', pointer.record, 'blocker', why)
-  if record.state == 'queued' then
-    redis.call('HSET', pointer.record, 'ticket', ticket_of(record), 'state', 'waiting')
-  end
-  delay(pointer.id, now + rest_of(NEWER_PAUSE, times, record.name or '', size, worker))
-  drop(pointer.key, pointer.entry)
-end
-
 local has_buried = false  -- what expires may be dying, in a stream that was read before
+local examine
+do
+-- @defer handing rest_of
+  local FIRST_REST = 5000000
 
-local function examine(source, entry, fields)
-  local key = source.key
-  looks = looks - 1
-  if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
-    return quarantine(key, entry, fields, 'not a task pointer')
+  -- Somebody has cancelled it while it ran, or it is too late to start it. A clock that was set forward,
+  -- which the leader has not put right yet, lets nothing expire.
+  local function is_over(record)
+    local deadline = tonumber(string.match(record.start_by or '', '^%d+') or '')
+    return record.cancel or deadline and deadline <= now and now <= (latest or now)
   end
-  local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry,
-    stream = source.stream, is_free = source.is_free, record = P .. 't:' .. fields[2]}
-  local record = read_record(fields[2])
-  -- What a running task died of is said here, if at all; its record may say so of an earlier end.
-  record.reason, record.died, record.detail = nil, nil, nil
-  local is_in_hands = record.state == 'dying' and record.owner  -- by another pointer, of a cut script
-  if record.gen ~= pointer.gen or is_in_hands
-    or (record.state ~= 'queued' and record.state ~= 'dying') then
-    drop(key, entry)
-  elseif record.v and newer_format(record) then
-    hand_on(pointer, record, newer_format(record))
-  elseif record.state == 'dying' then
-    hand_over_dying(pointer, record)
-  elseif is_over(record) then
-    end_early(pointer.id, ttl, dedup)
-    has_buried = true
-    drop(key, entry)
-  else
-    deliver(pointer, record)
+
+  -- Newer code has written it: as it is it waits for a worker that can read it.
+  local function hand_on(pointer, record, why)
+    local times = redis.call('HINCRBY', pointer.record, 'handed', 1)
+    redis.call('HSET', pointer.record, 'blocker', why)
+    if record.state == 'queued' then
+      redis.call('HSET', pointer.record, 'ticket', ticket_of(record), 'state', 'waiting')
+    end
+    delay(pointer.id, now + rest_of(FIRST_REST, times, record.name or '', size, worker))
+    drop(pointer.key, pointer.entry)
+  end
+
+  function examine(source, entry, fields)
+    local key = source.key
+    looks = looks - 1
+    if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
+      return quarantine(key, entry, fields, 'not a task pointer')
+    end
+    local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry,
+      stream = source.stream, is_free = source.is_free, record = P .. 't:' .. fields[2]}
+    local record = read_record(fields[2])
+    -- What a running task died of is said here, if at all; its record may say so of an earlier end.
+    record.reason, record.died, record.detail = nil, nil, nil
+    local is_in_hands = record.state == 'dying' and record.owner  -- by another pointer, of a cut script
+    if record.gen ~= pointer.gen or is_in_hands
+      or (record.state ~= 'queued' and record.state ~= 'dying') then
+      drop(key, entry)
+    elseif record.v and newer_format(record) then
+      hand_on(pointer, record, newer_format(record))
+    elseif record.state == 'dying' then
+      hand_over_dying(pointer, record)
+    elseif is_over(record) then
+      end_early(pointer.id, ttl, dedup)
+      has_buried = true
+      drop(key, entry)
+    else
+      deliver(pointer, record)
+    end
   end
 end
 
