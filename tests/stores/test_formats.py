@@ -115,9 +115,8 @@ async def test_a_newer_task_is_not_cancelled_but_ordered_to_end(broker: Broker) 
     await submit(broker, "a", due=2**52)
     assert await broker.cancel(["a"], "by a test", order="by a test") == ["cancelling"]
     assert (await record(broker, "a"))["state"] == "delayed"
-    await broker.promote()
-    assert await take(broker) == []
-    await make_due(broker, "a")
+    await broker.promote()  # at once: it need not wait for its time
+    assert (await record(broker, "a"))["state"] == "queued"
     await broker.client.hdel(f"{P}t:a", "v")
     assert await take(broker) == []
     assert (await broker.client.get(f"{P}r:a")).startswith(b"cancelled|")
@@ -132,11 +131,12 @@ async def test_a_newer_task_does_not_expire_here(broker: Broker) -> None:
     assert await broker.client.zscore(f"{P}deadlines", "a") > 1
 
 
-async def test_a_newer_task_of_a_dead_worker_is_queued_again(broker: Broker) -> None:
-    """However many workers died with it: whether that is its end is for newer code to say."""
+@pytest.mark.parametrize("cancel", ["", "by a test"])
+async def test_a_newer_task_of_a_dead_worker_is_queued_again(broker: Broker, cancel: str) -> None:
+    """However many workers died with it, and cancelled or not: newer code may end it."""
     await broker.submit([Submission("a", "x:T", "normal:small", b"?")])
     deliveries, _ = await broker.fetch("small-gone", "small", 1)
-    await broker.client.hset(f"{P}t:a", mapping={"v": FORMAT + 1, "deaths": 1000})
+    await broker.client.hset(f"{P}t:a", mapping={"v": FORMAT + 1, "deaths": 1000, "cancel": cancel})
     (delivery,) = deliveries
     stream = f"{P}{delivery.stream_key}"
     await broker.client.execute_command(
@@ -167,8 +167,27 @@ async def test_a_newer_waiter_is_looked_at_by_newer_code(broker: Broker) -> None
     assert await take(broker) == ["b"]
     assert (await record(broker, "a"))["state"] == "waiting"
     await broker.client.hset(f"{P}t:a", "v", FORMAT + 1)
-    await broker.client.set(f"{P}l:a", "a lock of another kind|no one can read this")
-    await make_due(broker, "a")
+    await make_due(broker, "a")  # the lock is still held, as far as this code knows
     assert (await record(broker, "a"))["state"] == "queued"
     assert await take(broker) == []
     assert (await record(broker, "a"))["blocker"] == WHY
+
+
+async def test_the_places_of_a_newer_task_are_left_to_newer_code(broker: Broker) -> None:
+    """Nobody has taken it in time after it was woken: a promotion puts off the look at it."""
+    await submit(broker, "a", locks=LOCKS)
+    await broker.client.hset(f"{P}t:a", "places", "x")
+    await make_due(broker, "a")
+    after = await record(broker, "a")
+    assert (after["state"], after["places"]) == ("queued", "x")
+    assert await broker.client.zscore(f"{P}tasks:delayed", "a") > 1
+
+
+async def test_a_newer_task_is_replaced_by_who_can_read_it(broker: Broker) -> None:
+    """A later one of its key lets it be, and says that it is not to run any more."""
+    terms = "unique|latest|0|abcd"
+    await submit(broker, "a", terms=terms)
+    await broker.submit([Submission("b", "x:T", "normal:small", b"?", "", 0, "", terms)])
+    after = await record(broker, "a")
+    assert (after["state"], after["cancel"]) == ("queued", "(replaced by b)")
+    assert await take(broker) == ["b"]
