@@ -107,8 +107,9 @@ class Asked(Protocol):
 class Handle(str, Generic[R_co]):
     """The id of a submitted task, able to ask for its status and result.
 
-    It is a ``str``: it can be stored, compared and logged as one. For type checkers it is generic
-    in what ``execute`` returns: that of an ``async def execute(self) -> int`` is a ``Handle[int]``.
+    It is a ``str``: it can be stored, compared and logged as one, and a copy that goes to another
+    process is one. For type checkers it is generic in what ``execute`` returns: that of an
+    ``async def execute(self) -> int`` is a ``Handle[int]``.
 
     Attributes:
         created: False if the task was there before: the submission had its id, or its unique key.
@@ -128,6 +129,16 @@ class Handle(str, Generic[R_co]):
         if not created:
             self.created = False
         return self
+
+    def __copy__(self) -> Handle[R_co]:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Handle[R_co]:
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """In another process it is the id alone: the client cannot go there."""
+        return str, (str.__str__(self),)
 
     async def status(self) -> TaskStatus:
         """Where the task is.
