@@ -80,3 +80,16 @@ async def test_a_hook_of_another_epoch_or_term_is_not_remembered(broker: Broker)
     assert await leadership.hook_ended(term, since, "hook", "me")
     assert await leadership.hooks_done(term, since) == {"hook"}
     assert await leadership.hooks_done("7", since) is None
+
+
+async def test_failed_hooks_that_nobody_has_are_forgotten(broker: Broker) -> None:
+    """A hook of an earlier release that failed is no problem for ever; those that ended stay."""
+    leadership = Leadership(broker, "test")
+    term = await leadership.lead("a", 30, "{}") or ""
+    since = leadership.epoch.since
+    for hook, problem in (("old", "it is broken"), ("mine", "it is broken"), ("ended", "")):
+        assert await leadership.hook_ended(term, since, hook, "me", problem)
+    await leadership.forget_hooks("7", [])
+    await leadership.forget_hooks(term, ["mine"])
+    left = await leadership._client.hkeys("{test}:startup")
+    assert sorted(left) == [b"ended", b"mine"]

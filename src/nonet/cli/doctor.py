@@ -53,13 +53,17 @@ def doctor(
         else:
             print_rows(_rows("problem", found.problems) + _rows("hint", found.hints), False, "")
             looked_at = ", ".join(f"{name} {n}" for name, n in sorted(found.looked_at.items()))
-            verdict = "healthy" if found.is_healthy else f"{len(found.problems)} problems"
+            verdict = "healthy" if found.is_healthy else _problems(len(found.problems))
             typer.echo(
                 f"{verdict} ({looked_at or 'nothing there'}; {found.seconds:.1f} s)", err=True
             )
         return ExitCode.OK if found.is_healthy else ExitCode.FAILED
 
     run(debug, command)
+
+
+def _problems(number: int) -> str:
+    return "1 problem" if number == 1 else f"{number} problems"
 
 
 def _rows(level: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:

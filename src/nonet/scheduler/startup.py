@@ -72,6 +72,7 @@ class StartUp:
         for name in self._hooks:
             if name not in finished:
                 await self._run(name, began, term, since)
+        await self._leadership.forget_hooks(term, self._hooks)  # of an earlier release
         self._done_in, self._problem = since, ""
         return _LOOK_SECONDS
 
@@ -88,7 +89,10 @@ class StartUp:
             why = summarize(error)
             text = f"{why.type}: {why.text}"
             await self._leadership.hook_ended(term, since, name, who(), text)
-            self._problem = f"start-up hook {name} failed: {text}"
+            problem = f"start-up hook {name} failed: {text}"
+            if problem != self._problem:  # it is tried again and again: where it failed, once
+                logger.error("%s", problem, exc_info=error)
+            self._problem = problem
             raise NonetError(f"start-up hook {name}: {text}") from error
         if not await self._leadership.hook_ended(term, since, name, who()):
             raise NonetError(f"start-up hook {name}: somebody else leads, or Redis was emptied")

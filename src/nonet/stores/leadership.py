@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -144,6 +145,14 @@ class Leadership:
     async def hook_runs(self, term: str, epoch: int, hook: str, who: str) -> None:
         """Remember that a start-up hook runs for long, unless another term leads."""
         await self._scripts.run("hook_ended", term, epoch, hook, who, "running", "")
+
+    async def forget_hooks(self, term: str, known: Iterable[str]) -> None:
+        """Forget the start-up hooks that failed, or ran for long, and are no longer installed.
+
+        Args:
+            known: those that this leader has.
+        """
+        await self._scripts.run("forget_hooks", term, *known)
 
 
 def _instant(microseconds: str) -> datetime:
