@@ -13,7 +13,7 @@ from acceptance.site import PROBES, STREAM, Site
 from daemons import until
 
 from nonet import TaskFailed
-from nonet.message import VERSION
+from nonet.message import VERSION, Envelope, encode
 
 BOTH = f"{PROBES},acceptance.extra_tasks"
 NESTED = b"\x91" * 100_000 + b"\xc0"
@@ -151,6 +151,29 @@ async def test_a_newer_envelope_is_handed_on(site: Site) -> None:
         assert f"task format {VERSION + 1}, read here up to {VERSION}" in status.blocker
         assert await (await app.submit(Quick(7))).result(timeout=10) == 7
         await app.cancel(["newer"])
+        await site.all_ended()
+    assert not site.redis.exists(site.key("quarantine"))
+    assert worker.alive
+
+
+async def test_a_newer_record_is_handed_on(site: Site) -> None:
+    """Whatever is in it; all who look say what to do, and whoever can read it executes it."""
+    worker, _ = site.worker(), site.scheduler()
+    advice = f"task format {VERSION + 1}, read here up to {VERSION}: upgrade the workers"
+    async with site.app() as app:
+        envelope = Envelope(VERSION, "newer", "probe_tasks:Quick", {"value": 7}, {}, 1.5)
+        site.queue_raw("newer", encode(envelope), name="probe_tasks:Quick", v=VERSION + 1)
+        await until(lambda: site.parked("newer"), "the task is handed on")
+        status = await app.status("newer")
+        assert (status.state, status.attempt, status.blocker) == ("waiting", 0, advice)
+        assert [item.blocker async for item in app.live()] == [advice]
+        assert "upgrade the workers" in (await app.explain("newer")).text
+        assert await (await app.submit(Quick(1))).result(timeout=10) == 1
+        assert (await app.doctor()).is_healthy
+        assert not site.journal("start", id="newer")
+        site.redis.hdel(site.key("t:newer"), "v")
+        site.hurry("newer")
+        assert await app.result("newer", timeout=10) == 7
         await site.all_ended()
     assert not site.redis.exists(site.key("quarantine"))
     assert worker.alive
