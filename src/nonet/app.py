@@ -330,8 +330,16 @@ class Nonet:
             wait: seconds for which something must be wrong to count; None: a lease and a sweep,
                 in which the others mend what a killed process leaves behind.
 
+        Returns:
+            What was found: ``is_healthy``, its ``problems`` and ``hints``, how many things of each
+            kind there were (``looked_at``), and how long it took, in ``seconds``.
+
         Raises:
             ServerUnreachableError: Redis does not answer.
+
+        Example:
+            found = await app.doctor(wait=1)
+            print(found.is_healthy, *found.problems)
         """
         from nonet.doctor import diagnose
         from nonet.stores.inspection import Inspection
@@ -533,7 +541,7 @@ class Nonet:
         return Periodic(self.broker, self.settings.namespace)
 
     async def leader(self) -> Leader | None:
-        """Which scheduler leads now; None if none does."""
+        """Which scheduler leads now (``owner``, ``term``, ``expiry``); None if none does."""
         from nonet.stores.leadership import Leadership
 
         found = await Leadership(self.broker, self.settings.namespace).leader()
