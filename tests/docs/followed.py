@@ -118,6 +118,9 @@ class Terminal:
         self.folder = self.home / "work"
         self.folder.mkdir()
         (self.home / "tmp").mkdir()
+        (self.home / "bin").mkdir()
+        python = getattr(sys, "_base_executable", sys.executable)
+        (self.home / "bin" / "python3").symlink_to(Path(python).resolve())
         self._count = 0
         self._shell = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
@@ -144,16 +147,13 @@ class Terminal:
     def _clean_environment(self) -> dict[str, str]:
         """The least that a shell has, and how this machine reaches a package index."""
         kept = re.compile(r"PIP_|SSL_|\w*_CA_BUNDLE$|(?i:https?|no|all)_proxy$|LANG$|LC_")
-        python = Path(getattr(sys, "_base_executable", sys.executable)).resolve().parent
         return {
             **{name: value for name, value in os.environ.items() if kept.match(name)},
             "HOME": str(self.home),
             "TMPDIR": str(self.home / "tmp"),
             "USER": "somebody",
             "LOGNAME": "somebody",
-            "PATH": os.pathsep.join(
-                dict.fromkeys([str(python), "/usr/local/bin", "/usr/bin", "/bin"])
-            ),
+            "PATH": f"{self.home / 'bin'}:/usr/local/bin:/usr/bin:/bin",
         }
 
     def type(self, text: str, *, seconds: float = _TYPED_SECONDS) -> Typed:

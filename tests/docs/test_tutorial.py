@@ -42,7 +42,8 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         pinned.write_text(_pinned())
         pip = [sys.executable, "-m", "pip", "download", "-q", "-d", folder, "-c", pinned]
         wanted = [f"{ROOT}[embedded]", "pytest", "pytest-asyncio", "hatchling"]
-        subprocess.run([*pip, *wanted], check=True, capture_output=True, text=True)
+        ended = subprocess.run([*pip, *wanted], capture_output=True, text=True)
+        assert ended.returncode == 0, f"no packages to install from:\n{ended.stderr}"
         (folder / _DONE).touch()
     return folder
 
