@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from nonet.formats import FORMAT
 from nonet.stores.broker import Broker
 from nonet.stores.controls import Controls
 from nonet.stores.events import Events
@@ -249,6 +250,18 @@ async def test_what_has_begun_is_not_withdrawn(
     assert await periodic.plan(term, [change("drop"), turned]) == []
     assert (await periodic.fired())["f"].last == LATER
     assert await broker.settle(delivery, "done", b"document") == "OK"
+
+
+async def test_what_newer_code_has_written_is_not_withdrawn(
+    broker: Broker, periodic: Periodic, term: str
+) -> None:
+    """Only that knows what belongs to it: it runs, as one that has begun."""
+    await periodic.plan(term, [change("new")])
+    await periodic.fire(term, "e", LATER, occurrence(1))
+    (key,) = await broker.client.keys(f"{broker.prefix}t:*")
+    await broker.client.hset(key, "v", FORMAT + 1)
+    assert await periodic.plan(term, [change("drop")]) == []
+    assert await broker.client.exists(key)
 
 
 @pytest.mark.parametrize("verb", ["off", "drop"])

@@ -23,7 +23,7 @@ local function unstarted(id)
     return nil
   end
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'attempt', 'deaths'})
+    'opens', 'waited', 'attempt', 'deaths', 'v'})
   local has_begun = (tonumber(record.attempt or '') or 0) > 0 or record.deaths
   return is_cancellable(record) and not has_begun and record or nil
 end
