@@ -83,6 +83,8 @@ class Found:
 def main() -> None:
     """Measure what the command line asks for."""
     options = _options()
+    if options.only and options.write:
+        sys.exit("--write needs all systems: leave --only out")
     names = options.only.split(",") if options.only else list(SYSTEMS)
     if unknown := set(names) - set(SYSTEMS):
         sys.exit(f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
@@ -93,7 +95,7 @@ def main() -> None:
     lines = _lines(found)
     print(_about(names))
     print("\n".join(lines))
-    if options.write:
+    if options.write and complete:
         readme = _ROOT / "README.md"
         readme.write_text(with_rows(readme.read_text(), lines, options.rounds))
     sys.exit(0 if complete else 1)
@@ -158,7 +160,7 @@ async def _try(measurement: Coroutine[Any, Any, None]) -> bool:
     try:
         await measurement
     except RuntimeError as error:
-        print(error, file=sys.stderr)
+        print(f"failed, so nothing is written: {error}", file=sys.stderr)
         return False
     return True
 
@@ -321,7 +323,7 @@ def _lines(found: dict[str, Found]) -> list[str]:
 
 
 def _cell(values: list[float], digits: int) -> str:
-    return f"{statistics.median(values):,.{digits}f}" if values else "–"
+    return f"{statistics.median(values):,.{digits}f}" if values else "failed"
 
 
 if __name__ == "__main__":
