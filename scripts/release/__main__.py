@@ -13,15 +13,18 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 import audit
 import changelog
 import dist
 import version as versions
-from packaging.version import InvalidVersion, Version
 
 
 def refusal(root: Path, wanted: str) -> str:
     """Why this release cannot be made, or empty."""
+    if not wanted:
+        return "VERSION=1.2.3 is missing, the version that it is to have"
     try:
         version = Version(wanted)
     except InvalidVersion:
@@ -74,8 +77,18 @@ def release(root: Path, version: str, out: Path) -> None:
             commit = dist.git("rev-parse", "HEAD", root=work)
         finally:
             dist.git("worktree", "remove", "--force", str(work), root=root)
-    dist.git("merge", "-q", "--ff-only", commit, root=root)
-    dist.git("tag", "-a", f"v{version}", "-m", f"Nonet {version}", commit, root=root)
+    point_at(root, version, commit)
+
+
+def point_at(root: Path, version: str, commit: str) -> None:
+    """Tag the commit, and move the branch to it; or neither."""
+    tag = f"v{version}"
+    dist.git("tag", "-a", tag, "-m", f"Nonet {version}", commit, root=root)
+    try:
+        dist.git("merge", "-q", "--ff-only", commit, root=root)
+    except BaseException:
+        dist.git("tag", "-d", tag, root=root)
+        raise
 
 
 def main() -> None:

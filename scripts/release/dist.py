@@ -28,9 +28,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def git(*words: str, root: Path = ROOT) -> str:
-    """What git says."""
+    """What git says; if it fails, its reason in one line is the end."""
     command = ["git", "-C", str(root), *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        reason = " ".join((done.stderr or done.stdout).split())
+        raise SystemExit(f"git {words[0]} failed: {reason or f'exit code {done.returncode}'}")
+    return done.stdout.strip()
 
 
 def export(revision: str, to: Path, root: Path = ROOT) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -113,6 +115,7 @@ def find_a_vulnerability(_: Path) -> None:
         (spoil_the_changelog, NEXT, "none of"),
         (change_one_version, NEXT, "not the same everywhere"),
         (find_a_vulnerability, NEXT, "the audit of the dependencies did not pass"),
+        (None, "", "VERSION=1.2.3 is missing"),
         (None, "0.0.1", "not newer"),
         (None, "9.0", "is no version of a release"),
         (None, "9.0.0.dev1", "is no version of a release"),
@@ -130,6 +133,47 @@ def test_what_is_not_fit_is_refused(
     assert (done.returncode, why in done.stderr) == (1, True), done.stderr
     assert (git(checkout, "rev-parse", "HEAD"), git(checkout, "tag")) == before
     assert not (checkout / "dist").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"commit.gpgSign": "true", "gpg.program": "false"}, "git commit failed: "),
+        ({"tag.gpgSign": "true", "gpg.program": "false"}, "git tag failed: "),
+        ({"merge.verifySignatures": "true"}, "git merge failed: "),
+    ],
+)
+def test_what_git_refuses_leaves_branch_and_tags_as_they_were(
+    checkout: Path, service: str, settings: dict[str, str], why: str
+) -> None:
+    """And one line has git's reason."""
+    for name, value in settings.items():
+        git(checkout, "config", name, value)
+    before = git(checkout, "rev-parse", "main", "HEAD"), git(checkout, "tag")
+    done = script("", NEXT, "--root", str(checkout), AUDIT_URL=service)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith(why) and len(done.stderr) > len(why) + 20
+    assert (git(checkout, "rev-parse", "main", "HEAD"), git(checkout, "tag")) == before
+    assert git(checkout, "worktree", "list").count("\n") == 0
+
+
+def test_a_build_of_no_revision_says_what_git_said() -> None:
+    """In one line."""
+    done = script("dist.py", "no-such-revision")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert done.stderr.startswith("git log failed: fatal: ")
+    assert "no-such-revision" in done.stderr
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_the_checks_pass_before_and_after_a_build(checkout: Path, built: bool) -> None:
+    """The directory dist/ does not change what `import dist` is for ruff."""
+    if built:
+        (checkout / "dist").mkdir()
+    ruff = str(Path(sys.executable).with_name("ruff"))
+    command = [ruff, "check", "--no-cache", "scripts"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_an_audit_that_can_ask_nobody_says_so() -> None:
