@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -137,10 +137,13 @@ class Terminal:
 
     def __exit__(self, *_: object) -> None:
         assert self._shell.stdin and self._shell.stdout
-        self._shell.stdin.close()
-        for pid in self._processes():
-            os.kill(pid, signal.SIGKILL)
+        # First, so that it starts nothing more: a script may still be running.
+        self._shell.kill()
         self._shell.wait()
+        for pid in self._processes():
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
+        self._shell.stdin.close()
         self._shell.stdout.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
@@ -172,11 +175,11 @@ class Terminal:
         said = b""
         deadline = time.monotonic() + seconds
         while end.encode() not in said:
-            ready, _, _ = select.select([self._shell.stdout], [], [], deadline - time.monotonic())
-            if not ready:
-                raise AssertionError(
-                    f"after {seconds:g} s it has not ended:\n{text}\n{said.decode()}"
-                )
+            rest = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self._shell.stdout], [], [], rest)
+            if not ready or not rest:
+                seen = said.decode(errors="replace")
+                raise AssertionError(f"after {seconds:g} s it has not ended:\n{text}\n{seen}")
             more = os.read(self._shell.stdout.fileno(), 65536)
             assert more, f"the shell has ended:\n{text}\n{said.decode()}"
             said += more

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from docs.followed import fits, followed
+from docs.followed import Terminal, fits, followed
 from docs.pages import Page
 
 
@@ -55,6 +55,13 @@ def test_the_shell_is_one_for_the_whole_page() -> None:
     )
     with followed(Page("right.md", source)) as terminal:
         assert terminal.left() == []
+
+
+def test_what_prints_for_ever_is_ended_and_shown() -> None:
+    """Also the shell itself, whose output nobody reads any more."""
+    endless = pytest.raises(AssertionError, match=r"it has not ended:\n.*\n(more\n)+")
+    with endless, Terminal() as terminal:
+        terminal.type("while :; do echo more; done", seconds=0.2)
 
 
 def test_what_stays_behind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
