@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,12 @@ PUBLIC = ("nonet", "nonet.testing", "nonet.contrib.fastapi")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
+    # Pyright asks the first `python` of the PATH where packages are: let it be this one.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return subprocess.run(
         [sys.executable, "-m", *command],
         cwd=ROOT,
+        env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
         timeout=600,
