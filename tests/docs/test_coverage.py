@@ -11,6 +11,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
@@ -84,6 +85,12 @@ def settings() -> dict[str, list[str]]:
     """Rows of settings; in other tables of the page their names come again."""
     found = [row for row in rows("settings") if len(row) == 5 and row[0].startswith("`")]
     return {codes(row[0])[0]: row for row in found}
+
+
+def test_extras_are_those_of_the_package() -> None:
+    """Each is told, and no other one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(told("settings", "Extras")) == set(project["optional-dependencies"])
 
 
 def test_settings_are_those_of_the_code() -> None:
