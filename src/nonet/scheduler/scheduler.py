@@ -146,7 +146,7 @@ class Scheduler:
             "configuration": self._while_leading(self._parts.configuration.tick),
             "start-up hooks": self._while_leading(self._parts.startup.tick),
             "periodic entries": self._while_leading(self._fire_due),
-            "memory": self._while_leading(self._parts.memory.save),
+            "last occurrences in SQL": self._while_leading(self._parts.memory.save),
             "pauses": self._while_leading(self._parts.pauses.tick),
             **{name: self._while_leading(chore) for name, chore in self._parts.chores.items()},
         }
