@@ -24,6 +24,8 @@ async def invoke(
 ) -> Any:
     """What ``function(**arguments)`` returns, and what that gives when it is awaitable.
 
+    A coroutine in the end is a forgotten ``await``: nothing of what it would do has been done.
+
     Args:
         threads: where a function runs that is no coroutine function, with the caller's context
             variables. A decorator may hide a coroutine function; what it returns is awaited.
@@ -33,12 +35,13 @@ async def invoke(
             is raised instead.
 
     Raises:
+        TypeError: it gives a coroutine that nobody has awaited.
         BaseException: whatever the function raises.
     """
     if is_coroutine_function(function):
         if before is not None:
             before()
-        return await function(**arguments)
+        return _awaited(await function(**arguments), function)
     context = contextvars.copy_context()
     thread = threads.submit(context.run, _outcome, function, arguments, before)
     try:
@@ -56,7 +59,21 @@ async def invoke(
         raise
     if error is not None:
         raise error
-    return await result if inspect.isawaitable(result) else result
+    return _awaited(await result, function) if inspect.isawaitable(result) else result
+
+
+def _awaited(result: Any, function: Callable[..., Any]) -> Any:
+    if not inspect.iscoroutine(result):
+        return result
+    result.close()  # it is told here: Python's own warning would name a line of ours
+    raise TypeError(f"{_told(function)} returned a coroutine: write `return await …`")
+
+
+def _told(function: Any) -> str:
+    """A function as authors know it: a method by its name and the class of its object."""
+    name = getattr(function, "__name__", repr(function))
+    owner = getattr(function, "__self__", None)
+    return name if owner is None else f"{name} of {type(owner).__name__}"
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:

@@ -56,6 +56,28 @@ async def test_result_and_place(
     assert thread.startswith("other") != in_loop
 
 
+class Forgets(BaseTask):
+    async def execute(self) -> Any:
+        return coroutine(7)
+
+
+class ForgetsPlainly(BaseTask):
+    def execute(self) -> Any:
+        return Forgets().execute()
+
+
+@pytest.mark.parametrize("cls", [Forgets, ForgetsPlainly])
+async def test_a_forgotten_await_is_an_error(
+    threads: ThreadPoolExecutor, cls: type[BaseTask]
+) -> None:
+    """What was not awaited has done nothing; the error names the author's method."""
+    with pytest.raises(TypeError) as told:
+        await invoke(cls().execute, {}, threads)
+    assert (
+        str(told.value) == f"execute of {cls.__name__} returned a coroutine: write `return await …`"
+    )
+
+
 async def test_context_variables_reach_the_thread(threads: ThreadPoolExecutor) -> None:
     """A function in a thread sees the caller's context."""
     variable.set("seen")
