@@ -39,7 +39,7 @@ def problems(text: str) -> list[str]:
         found += _section_problems(title, section, may_be_empty=not released)
     if dates != sorted(dates, reverse=True):
         found.append("the newest release must come first")
-    return found
+    return found + _first_problems(sections)
 
 
 def _date_problems(title: str, text: str) -> list[str]:
@@ -48,6 +48,14 @@ def _date_problems(title: str, text: str) -> list[str]:
     except ValueError:
         return [f"{title!r} has no date"]
     return []
+
+
+def _first_problems(sections: list[str]) -> list[str]:
+    """The last section is that of the first release; nobody has had what was before it."""
+    kinds = re.findall(r"(?m)^### (.+)", sections[-1]) if sections else []
+    if all(kind == "Added" or kind not in KINDS for kind in kinds):
+        return []
+    return ["the first release has only Added: tell there what there is now, not what was changed"]
 
 
 def _section_problems(title: str, section: str, *, may_be_empty: bool) -> list[str]:

@@ -23,7 +23,7 @@ def test_ours_has_it() -> None:
     ("text", "problem"),
     [
         (HEAD + NEW + OLD + OLDER, ""),
-        (HEAD + "## [Unreleased]\n\n" + OLD, ""),
+        (HEAD + "## [Unreleased]\n\n" + OLD + OLDER, ""),
         (NEW, "must begin with"),
         (HEAD + OLD, "first section"),
         (HEAD + NEW + OLDER + OLD, "newest"),
@@ -34,6 +34,8 @@ def test_ours_has_it() -> None:
         (HEAD + NEW + "### Added\n\n- Twice.\n", "each kind once"),
         (HEAD + NEW + "### Fixed\n\n- X.\n\n### Changed\n\n- Y.\n", "in this order"),
         (HEAD + NEW + "### Fixed\n\n", "is empty"),
+        (HEAD + NEW + OLD, "the first release has only Added"),
+        (HEAD + NEW.rstrip() + "\n\n### Changed\n\n- Y.\n", "the first release has only Added"),
         (HEAD + NEW + "Prose.\n", "no entry of a list"),
     ],
 )
