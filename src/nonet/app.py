@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from nonet.client import CallbackSpawner, Client
-from nonet.errors import ConfigurationError, NonetError, NotBoundError, masked
+from nonet.errors import ConfigurationError, ConflictError, NonetError, NotBoundError, masked
 from nonet.execution import TaskContext
 from nonet.explanation import HANDED_OVER_WITHIN, Explanation
 from nonet.handles import Handle, R, TaskStatus
@@ -86,6 +86,12 @@ class Nonet:
     """
 
     def __init__(self, settings: Settings, *, load_tasks: bool = True) -> None:
+        if not isinstance(settings, Settings):
+            shown = repr(masked(settings)) if isinstance(settings, str) else f"{settings!r:.100}"
+            raise TypeError(
+                f"Nonet: {shown} is no nonet.Settings: write Nonet.from_settings(redis_url=…), "
+                "whose options are the settings"
+            )
         self.settings = settings
         self.registry: Registry = load_registry(settings) if load_tasks else Registry()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
@@ -97,6 +103,7 @@ class Nonet:
         self._mirror: Mirror | None = None
         self._row_closer = RowCloser(self.outbox)
         self._closing = AsyncExitStack()
+        self._is_open = False
 
     @classmethod
     def from_settings(cls, **options: Any) -> Self:
@@ -121,6 +128,20 @@ class Nonet:
         return f"Nonet({self.settings.namespace!r} on {url}, {state})"
 
     async def __aenter__(self) -> Self:
+        if self._is_open:
+            raise ConflictError(
+                "this Nonet is open already: use it as it is, or make another one with "
+                "Nonet.from_settings()"
+            )
+        self._is_open = True
+        try:
+            await self._open()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def _open(self) -> None:
         settings = self.settings
         url = settings.redis_url.get_secret_value()
         if url.startswith(EMBEDDED):
@@ -152,7 +173,6 @@ class Nonet:
         bind_submitter(self._client)
         self._closing.callback(unbind_submitter, self._client)
         await self._prepare_sqlite()
-        return self
 
     async def _prepare_sqlite(self) -> None:
         """Make the table of durable tasks: a transaction that has begun would keep us from it."""
@@ -164,12 +184,18 @@ class Nonet:
                 logger.warning("durable tasks cannot be submitted: %s", error)
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
         await self._row_closer.aclose()
         if self._database is not None:
             await self._database.close()
         self._database = self._dead_letters = self._outbox = self._mirror = None
         self._broker = self._client = None
-        await self._closing.aclose()
+        try:
+            await self._closing.aclose()
+        finally:
+            self._is_open = False
 
     @property
     def client(self) -> Client:
@@ -271,8 +297,10 @@ class Nonet:
             debugger: ``before`` opens pdb before ``execute``, ``exception`` after it has failed.
 
         Raises:
+            TypeError, ValueError: at once, if what is given is no task, or an option does not fit.
             TaskFailed: it raised something, which is the cause of this error.
             UnableToAcquireLockError: another holder kept a lock for all that time.
+            DeadlockError: the task or the hold around this call has one of the locks.
             LeaseLostError: a lock was lost meanwhile; the task was cancelled.
             ServerUnreachableError: locks are declared, and Redis does not answer.
             DependencyError: a parameter of ``execute`` cannot be provided.
@@ -280,8 +308,9 @@ class Nonet:
         Example:
             assert await app.call(Add(1, 2)) == 3
         """
-        from nonet.interactive import call
+        from nonet.interactive import call, check_call
 
+        check_call(task, wait_locks, debugger)
         async with self.injector() as injector:
             given: Any = task  # a `BaseTask`
             answer: R = await call(
@@ -304,6 +333,8 @@ class Nonet:
         Raises:
             TypeError, ValueError: at once, if there is no lock, or what is given is none.
             UnableToAcquireLockError: it did not get all of them in that time.
+            DeadlockError: the task or the hold around this one has one of them.
+            LimitImpossible: a limiter never allows as much as is asked of it.
             LeaseLostError: one was lost meanwhile; the block was cancelled.
 
         Example:
@@ -335,12 +366,15 @@ class Nonet:
             kind there were (``looked_at``), and how long it took, in ``seconds``.
 
         Raises:
+            ValueError: `wait` is below 0.
             ServerUnreachableError: Redis does not answer.
 
         Example:
             found = await app.doctor(wait=1)
             print(found.is_healthy, *found.problems)
         """
+        if wait is not None and not wait >= 0:  # nan, too
+            raise ValueError(f"doctor: wait={wait!r} must be 0 seconds or more, or None")
         from nonet.doctor import diagnose
         from nonet.stores.inspection import Inspection
 
@@ -350,7 +384,7 @@ class Nonet:
             lease=lease,
             wait_seconds=_SWEPT_WITHIN * lease if wait is None else wait,
             sql=sql,
-            overdue=self._overdue if sql == "current" else None,
+            overdue=self._overdue if sql in ("current", "ahead") else None,
         )
 
     async def _overdue(self) -> tuple[int, float]:
@@ -364,7 +398,7 @@ class Nonet:
         url = self.settings.sql_url()
         try:
             state = await check(url)
-            if state is Schema.CURRENT:  # so says one table; is another one there?
+            if state in (Schema.CURRENT, Schema.AHEAD):  # so says one table; is another one there?
                 await (await self.dead_letters()).list(limit=1)
         except NonetError as error:
             return str(error)

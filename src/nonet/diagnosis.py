@@ -19,6 +19,7 @@ _FULL, _ALMOST_FULL = 0.95, 0.8
 _OLDEST_REDIS = (7, 0)
 _STREAM = r"(realtime|normal|background):(small|medium|large)"
 _FOREIGN = "somebody else wrote it: delete it, or use another NONET_NAMESPACE"
+_UNEXPIRING = "somebody took its time to live away: give it one again (EXPIRE), or delete it"
 
 Row = Sequence[Any]
 
@@ -32,13 +33,13 @@ class Finding:
             ``stream``, ``count``, ``server``, ``sql``, ``scheduler``.
         what: which one.
         problem: what is wrong with it.
-        hint: what to do about it.
+        hint: the next step.
     """
 
     kind: str
     what: str
     problem: str
-    hint: str = ""
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +192,16 @@ def _waiter(row: Row, _: float) -> Finding | None:
 
 def _group(row: Row, _: float) -> Finding | None:
     id, state, pending, parent, has_parent, ttl = row
-    problem = ""
+    problem, hint = "", f"submit its callback yourself; task-run groups {id} shows it"
     if state not in ("building", "sealed", "fired"):
-        problem = f"has the state {state!r}"
+        problem, hint = f"has the state {state!r}", _FOREIGN
     elif state == "sealed" and not pending:
         problem = "waits for no child, and has not fired"
     elif state == "building" and parent and not has_parent and ttl == -1:
         problem = f"was opened by task {parent}, which has ended without sealing it"
     elif state == "fired" and ttl == -1:
-        problem = "has fired, and never expires"
-    return Finding("group", id, problem) if problem else None
+        problem, hint = "has fired, and never expires", _UNEXPIRING
+    return Finding("group", id, problem, hint) if problem else None
 
 
 def _child(row: Row, _: float) -> Finding | None:
@@ -209,7 +210,8 @@ def _child(row: Row, _: float) -> Finding | None:
         return None
     what = f"task {child}" if missing == 1 else f"task {child} and {missing - 1} others"
     subject = "waits" if state else "is gone itself, and waited"
-    return Finding("group", group, f"{subject} for {what}, which nobody has")
+    hint = f"submit its callback yourself, or what is missing; task-run groups {group} shows it"
+    return Finding("group", group, f"{subject} for {what}, which nobody has", hint)
 
 
 def _worker(row: Row, lease: float) -> Finding | None:
@@ -233,7 +235,8 @@ def _idle(row: Row, _: float) -> Finding | None:
     size, worker, is_registered = row
     if is_registered:
         return None
-    return Finding("worker", worker, f"stands on the stack of idle {size} workers, but is gone")
+    problem = f"stands on the stack of idle {size} workers, but is gone"
+    return Finding("worker", worker, problem, "a worker of that size forgets it; does one run?")
 
 
 def _entry(row: Row, _: float) -> Finding | None:
@@ -246,7 +249,8 @@ def _entry(row: Row, _: float) -> Finding | None:
 
 
 def _orphan(row: Row, _: float) -> Finding | None:
-    return Finding("task", row[0], "is due, but has no record")
+    hint = "the promotion drops it when its time has come"
+    return Finding("task", row[0], "is due, but has no record", hint)
 
 
 def _count(row: Row, _: float) -> Finding | None:
@@ -256,11 +260,12 @@ def _count(row: Row, _: float) -> Finding | None:
 
 
 def _part(row: Row, _: float) -> Finding | None:
-    return Finding("key", row[0], "belongs to a task that has no record")
+    hint = "nobody needs it: delete it"
+    return Finding("key", row[0], "belongs to a task that has no record", hint)
 
 
 def _lasting(row: Row, _: float) -> Finding | None:
-    return Finding("key", row[0], "never expires")
+    return Finding("key", row[0], "never expires", _UNEXPIRING)
 
 
 def _type(row: Row, _: float) -> Finding | None:
@@ -332,8 +337,9 @@ _TABLES = {
         "task-run db upgrade",
     ),
     "behind": ("behind this installation", "task-run db upgrade"),
-    "ahead": ("ahead of this installation", "upgrade this installation"),
 }
+# Of what else the tables, or who asks for them, have said.
+REPAIR_SQL = "repair the database or NONET_DB_URL; then task-run db check"
 
 
 def examine_outbox(number: int, seconds: float) -> Finding | None:
@@ -369,7 +375,8 @@ def _troubles(server: Server) -> list[Finding]:
         problem = f"the next task is due since {server.late_seconds:.0f} s, and nobody promotes"
         found.append(Finding("scheduler", "promotion", problem, "start task-scheduler"))
     for hook, reason in server.failed_hooks.items():
-        found.append(Finding("scheduler", hook, f"start-up hook failed: {reason}", "it is retried"))
+        hint = "repair what it names, it is tried again; task-run events --kind startup-hook"
+        found.append(Finding("scheduler", hook, f"start-up hook failed: {reason}", hint))
     for entry, reason in server.broken.items():
         hint = f"task-run schedules show {entry.partition('|')[0]}"
         found.append(Finding("scheduler", entry, f"periodic entry cannot be fired: {reason}", hint))
@@ -378,8 +385,9 @@ def _troubles(server: Server) -> list[Finding]:
         problem = f"not applied as it is now, the last good one stays: {first}"
         problem += f" (and {len(more)} more)" if more else ""
         found.append(Finding("scheduler", "configuration", problem, "task-run config status"))
-    if server.sql not in ("", "current"):
-        found.append(Finding("sql", "tables", *_TABLES.get(server.sql, (server.sql, ""))))
+    if server.sql not in ("", "current", "ahead"):
+        told = _TABLES.get(server.sql, (server.sql, REPAIR_SQL))
+        found.append(Finding("sql", "tables", *told))
     return found
 
 
@@ -423,4 +431,8 @@ def _remarks(server: Server) -> list[Finding]:
     if server.dying:
         problem = f"{server.dying} dead tasks wait for SQL"
         found.append(Finding("sql", "dead letters", problem, "task-run list --state dying"))
+    if server.sql == "ahead":
+        problem = "a newer release has migrated them; this one goes on with them"
+        hint = "fine after a roll-back; else upgrade this installation"
+        found.append(Finding("sql", "tables", problem, hint))
     return found

@@ -8,7 +8,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from nonet.diagnosis import Finding, examine, examine_outbox, examine_server, refusals
+from nonet.diagnosis import (
+    REPAIR_SQL,
+    Finding,
+    examine,
+    examine_outbox,
+    examine_server,
+    refusals,
+)
 from nonet.errors import NonetError
 from nonet.stores.inspection import Inspection
 
@@ -117,4 +124,4 @@ async def _outbox(overdue: Overdue) -> Finding | None:
     try:
         return examine_outbox(*await overdue())
     except NonetError as error:
-        return Finding("sql", "durable tasks", f"cannot be looked at: {error}")
+        return Finding("sql", "durable tasks", f"cannot be looked at: {error}", REPAIR_SQL)

@@ -117,7 +117,7 @@ EVENT_KINDS = {
     "dlq-discard": "dead letters were deleted by hand",
     "dlq-purge": "old dead letters were deleted by hand",
     "dlq-resubmit": "dead letters were submitted again",
-    "epoch": "Redis has lost its data, or came back with older data; the first use of a Redis is none",
+    "epoch": "Redis has lost its data, or came back with older ones; its first use is none",
     "limit-set": "a limit was set by hand",
     "limit-unset": "a limit set by hand was taken back",
     "limits-published": "the configuration has changed limits",

@@ -13,7 +13,7 @@ from nonet import Nonet
 from nonet.stores.leadership import Leadership
 from nonet.stores.outbox import outbox_tasks
 from nonet.stores.publication import Publication
-from nonet.stores.sql import upgrade
+from nonet.stores.sql import VERSION_TABLE, upgrade
 from nonet.stores.submissions import Submission
 
 
@@ -45,6 +45,20 @@ async def test_tables_that_were_never_made(task_run: TaskRun, url: str) -> None:
     assert problem["hint"] == "task-run db upgrade"
     assert (await task_run(*problem["hint"].split()[1:])).code == 0
     assert (await task_run("doctor", "--wait", "0")).code == 0
+
+
+async def test_tables_of_a_newer_release(task_run: TaskRun, url: str) -> None:
+    """After a roll-back: a hint, no problem; `db check` is 1, and `db upgrade` refuses."""
+    await upgrade(url)
+    engine = sa.ext.asyncio.create_async_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = 'newer'"))
+    await engine.dispose()
+    ended = await task_run("doctor", "--wait", "0", "--json")
+    (told,) = (hint for hint in ended.json["hints"] if hint["kind"] == "sql")
+    assert (ended.code, ended.json["problems"]) == (0, []) and "roll-back" in told["hint"]
+    checked, refused = await task_run("db", "check"), await task_run("db", "upgrade")
+    assert (checked.code, refused.code) == (1, 2) and "roll-back" in checked.err
 
 
 @pytest.mark.parametrize("table", ["dlq_tasks", "outbox_tasks"])

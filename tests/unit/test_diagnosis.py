@@ -103,7 +103,7 @@ def test_what_is_in_order(row: list[Any]) -> None:
 def test_what_is_wrong(row: list[Any], said: str) -> None:
     """Each kind of damage is told, of the thing that is damaged."""
     finding = examine(row, lease=LEASE)
-    assert finding is not None and said in finding.problem and finding.what
+    assert finding is not None and said in finding.problem and finding.what and finding.hint
 
 
 HEALTHY = {"redis_version": "7.0.15", "maxmemory_policy": "noeviction", "maxmemory": 100}
@@ -140,9 +140,9 @@ def test_what_no_daemon_starts_on(info: dict[str, Any], denied: tuple[str, ...],
     ],
 )
 def test_troubles_of_the_server(server: Server, kind: str) -> None:
-    """What stops tasks is a problem, with a hint where there is one."""
+    """What stops tasks is a problem, with its next step."""
     problems, _ = examine_server(server)
-    assert [finding.kind for finding in problems] == [kind]
+    assert [finding.kind for finding in problems] == [kind] and problems[0].hint
 
 
 def test_remarks_are_no_problems() -> None:
@@ -154,12 +154,14 @@ def test_remarks_are_no_problems() -> None:
         slow_hooks=("a.hook",),
         quarantined=3,
         dying=2,
+        remembers="process",
+        sql="ahead",
     )
     problems, hints = examine_server(server)
-    assert problems == []
+    assert problems == [] and all(hint.hint for hint in hints)
     assert {hint.what for hint in hints} == {
         *("memory", "persistence", "clock", "leader", "large", "quarantine", "dead letters"),
-        "a.hook",
+        *("a.hook", "tables"),
     }
 
 
@@ -167,6 +169,13 @@ def test_absent_tables_name_the_next_step() -> None:
     """A database without tables is a problem, and the hint makes them."""
     (problem,), _ = examine_server(Server(HEALTHY, sql="absent"))
     assert problem.problem.startswith("absent") and problem.hint == "task-run db upgrade"
+
+
+def test_tables_of_a_newer_release_are_a_hint() -> None:
+    """So it is after a roll-back: daemons go on with them."""
+    problems, hints = examine_server(Server(HEALTHY, sql="ahead"))
+    (told,) = (item for item in hints if item.kind == "sql")
+    assert problems == [] and "roll-back" in told.hint
 
 
 def test_what_the_scheduler_cannot_do_names_who_tells_more() -> None:

@@ -14,7 +14,8 @@ app = typer.Typer(help="Create, migrate and check the tables of the SQL database
 _NEXT_STEP = {
     "absent": "run 'task-run db upgrade' to create its tables",
     "behind": "run 'task-run db upgrade' to migrate its tables",
-    "ahead": "a newer version of Nonet migrated it: upgrade this installation",
+    "ahead": "a newer version of Nonet migrated it: fine after a roll-back, else upgrade this "
+    "installation",
 }
 
 
