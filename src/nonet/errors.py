@@ -60,6 +60,17 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(by_tail[hit] for hit in [*hits, *tail_hits]))[:3]
 
 
+def unknown_argument(name: str, known: Sequence[str], of: str) -> str:
+    """That a constructor has no such argument; `of` is its class.
+
+    >>> unknown_argument("pth", ["path"], "Clean")
+    "unknown argument 'pth', known are path. Did you mean path?"
+    """
+    if not known:
+        return f"unknown argument {name!r}, {of} has none"
+    return f"unknown argument {name!r}, known are {', '.join(known)}.{suggestion(name, known)}"
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """A sentence to append to an error: `` Did you mean …?``, or nothing."""
     hits = nearest(name, known)

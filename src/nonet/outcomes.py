@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -263,6 +264,13 @@ def _storable(text: str, length: int) -> str:
     return start.encode("utf-8", "backslashreplace").decode()[:length]
 
 
+def _no_instant(policy: RetryPolicyBase, answer: object) -> TypeError:
+    if inspect.iscoroutine(answer):
+        answer.close()
+    told = f"schedule_retry of {type(policy).__name__} returned {answer!r:.100}"
+    return TypeError(f"{told}: must be a datetime or None")
+
+
 def _ask(
     policy: RetryPolicyBase,
     attempt: int,
@@ -275,6 +283,8 @@ def _ask(
         at = policy.schedule_retry(attempt, raised)
         if at is None:
             return None, error
+        if not isinstance(at, datetime):
+            raise _no_instant(policy, at)
         if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
         # Of what an author makes of a datetime only the length counts.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from nonet.errors import RegistrationError, unknown_argument
 
 _YEAR = timedelta(days=365).total_seconds()
 
@@ -14,7 +18,8 @@ _YEAR = timedelta(days=365).total_seconds()
 class RetryPolicyBase(BaseModel):
     """Base of retry policies; subclass it and override `schedule_retry`.
 
-    Fields of a subclass are validated by pydantic, so a policy can be written in configuration.
+    Its arguments are annotated fields, which pydantic validates, so that a policy can be written in
+    configuration, too. It is frozen: it has no ``__init__`` of its own.
 
     Example:
         class OnlyTimeouts(RetryPolicyBase):
@@ -31,6 +36,34 @@ class RetryPolicyBase(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Raises RegistrationError: `schedule_retry` is a coroutine function."""
+        super().__pydantic_init_subclass__(**kwargs)
+        if inspect.iscoroutinefunction(cls.schedule_retry):
+            raise RegistrationError(
+                f"{cls.__module__}.{cls.__qualname__}: schedule_retry is not awaited: write "
+                "`def schedule_retry`, without async"
+            )
+
+    # Type checkers know the fields, and that they are frozen.
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **fields: Any) -> Self:
+            # Not in __init__, which pydantic would call for the configuration, too, not strictly.
+            if cls.__init__ is BaseModel.__init__:
+                _refuse_unknown(cls, args, fields)
+            return super().__new__(cls)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            try:
+                super().__setattr__(name, value)
+            except ValidationError:
+                raise AttributeError(
+                    f"{type(self).__name__}.{name} cannot be set: a policy is frozen, and its "
+                    f"arguments are annotated fields (`{name}: float = 30`); it needs no __init__"
+                ) from None
+
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
         """The instant of the next attempt, or None to give up.
 
@@ -42,6 +75,21 @@ class RetryPolicyBase(BaseModel):
             An aware datetime (a naive one is read as UTC), or None.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define schedule_retry()")
+
+
+def _refuse_unknown(cls: type[BaseModel], args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
+    """Refuse what the fields do not have, in one line; pydantic says the same in three."""
+    known = list(cls.model_fields)
+    if args:
+        names = ", ".join(f"{name}=…" for name in known) or "it has none"
+        raise TypeError(f"{cls.__name__}: arguments are given by name: {names}")
+    if cls.model_config.get("extra") != "forbid":
+        return
+    if any(field.validation_alias is not None for field in cls.model_fields.values()):
+        return
+    for name in given:
+        if name not in known:
+            raise TypeError(f"{cls.__name__}: {unknown_argument(name, known, cls.__name__)}")
 
 
 class NoRetry(RetryPolicyBase):

@@ -215,6 +215,15 @@ def test_a_broken_policy_is_named_in_the_error() -> None:
     assert error.text == "no (retry policy At failed: RuntimeError: bug)"
 
 
+def test_a_policy_that_gives_no_instant_is_told_so() -> None:
+    """A pause in seconds, for instance: the policy is the mistake, and what it gave is named."""
+    error = decide(FAILED, At(answer=5), 1, NOW, dlq_eligible=True).error
+    assert error.text == (
+        "no (retry policy At failed: TypeError: schedule_retry of At returned 5: must be a "
+        "datetime or None)"
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [

@@ -1,13 +1,18 @@
 """Retry policies: how often and after which pause."""
 
+import copy
 import math
+import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from nonet.errors import RegistrationError
 from nonet.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 
 ERROR = ValueError("no")
@@ -97,6 +102,78 @@ def test_a_policy_of_ones_own_sees_the_exception() -> None:
 
     assert waits(OnlyTimeouts(), 1) == [None]
     assert OnlyTimeouts(pause=1).schedule_retry(1, TimeoutError()) is not None
+
+
+def misspelt() -> None:
+    arguments: Any = {"base_delay": 3}
+    ExponentialBackoff(**arguments)
+
+
+def by_position() -> None:
+    policy: Any = ExponentialBackoff
+    policy(3)
+
+
+def with_own_init() -> None:
+    class Own(RetryPolicyBase):
+        def __init__(self, pause: float) -> None:
+            self.pause = pause
+
+    Own(3)
+
+
+def with_async_rule() -> None:
+    class Waits(RetryPolicyBase):
+        async def schedule_retry(  # type: ignore[override]
+            self, attempt: int, exception: BaseException
+        ) -> None: ...
+
+
+FIELDS = "base_delay_seconds, max_retries, cap, jitter"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "told"),
+    [
+        (
+            misspelt,
+            TypeError,
+            f"ExponentialBackoff: unknown argument 'base_delay', known are {FIELDS}. "
+            "Did you mean base_delay_seconds?",
+        ),
+        (
+            by_position,
+            TypeError,
+            "ExponentialBackoff: arguments are given by name: "
+            "base_delay_seconds=…, max_retries=…, cap=…, jitter=…",
+        ),
+        (
+            with_own_init,
+            AttributeError,
+            "Own.pause cannot be set: a policy is frozen, and its arguments are annotated fields "
+            "(`pause: float = 30`); it needs no __init__",
+        ),
+        (
+            with_async_rule,
+            RegistrationError,
+            f"{__name__}.with_async_rule.<locals>.Waits: schedule_retry is not awaited: write "
+            "`def schedule_retry`, without async",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_a_sentence(
+    make: Callable[[], None], error: type[Exception], told: str
+) -> None:
+    """What pydantic would say in its own words, or nobody until the first failure."""
+    with pytest.raises(error) as refused:
+        make()
+    assert str(refused.value) == told
+
+
+def test_a_policy_can_be_copied() -> None:
+    """What makes one refuses no copy, and no pickle."""
+    policy = ExponentialBackoff(max_retries=3)
+    assert pickle.loads(pickle.dumps(policy)) == copy.deepcopy(policy) == policy
 
 
 def test_a_policy_without_a_rule_says_so() -> None:

@@ -29,7 +29,7 @@ from nonet.config.reading import (
     problems_error,
 )
 from nonet.config.schema import json_schema
-from nonet.config.wording import unknown_argument, value_reason
+from nonet.config.wording import value_reason
 
 __all__ = [
     "SHARED",
@@ -51,6 +51,5 @@ __all__ = [
     "parse_files",
     "parse_sound",
     "problems_error",
-    "unknown_argument",
     "value_reason",
 ]

@@ -28,8 +28,8 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 
 from nonet.amounts import UNITS, format_bytes, parse_bytes
-from nonet.config.wording import unknown_argument, value_reason
-from nonet.errors import ConfigurationError, suggestion
+from nonet.config.wording import value_reason
+from nonet.errors import ConfigurationError, suggestion, unknown_argument
 from nonet.limits import LimitRule, read_limits, written_limits
 from nonet.locks import MOST_ITEMS
 from nonet.outcomes import summarize

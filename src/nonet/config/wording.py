@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from nonet.errors import suggestion
-
 _MAPPINGS = ("model_type", "model_attributes_type", "dataclass_type", "dict_type")
 _FLAGS = ("bool_type", "bool_parsing")
 _WHOLE = ("int_type", "int_parsing", "int_from_float")
@@ -78,17 +76,6 @@ def place_reason(location: Sequence[Any], details: Mapping[str, Any]) -> str:
     if advice and len(advice) <= _LONGEST_ADVICE:
         return f"must be a mapping: write {advice}"
     return value_reason(details)
-
-
-def unknown_argument(name: str, known: Sequence[str], of: str) -> str:
-    """That a constructor has no such argument; `of` is its class.
-
-    >>> unknown_argument("pth", ["path"], "Clean")
-    "unknown argument 'pth', known are path. Did you mean path?"
-    """
-    if not known:
-        return f"unknown argument {name!r}, {of} has none"
-    return f"unknown argument {name!r}, known are {', '.join(known)}.{suggestion(name, known)}"
 
 
 def _text_wanted(value: object) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from nonet.config import Config, Location, Problem, dotted, unknown_argument, value_reason
-from nonet.errors import InvalidArgumentsError
+from nonet.config import Config, Location, Problem, dotted, value_reason
+from nonet.errors import InvalidArgumentsError, unknown_argument
 from nonet.outcomes import summarize
 from nonet.registry import Registry, TaskClass
 from nonet.scheduler.plan import all_vos, find_class, is_vo_aware, periodic_classes
