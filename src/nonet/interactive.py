@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import secrets
 import socket
@@ -11,9 +12,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from nonet.client import CallbackSpawner, Client
 from nonet.errors import (
@@ -37,7 +39,7 @@ from nonet.settings import Settings
 from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
 from nonet.stores.wakes import Wake
-from nonet.task import BaseTask, declared_locks
+from nonet.task import BaseTask, declared_locks, ensure_task
 from nonet.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,20 @@ Debugger = Literal["none", "before", "exception"]
 _Answer = TypeVar("_Answer")
 
 
+def check_call(task: object, wait_locks: float, debugger: str) -> None:
+    """Refuse what `nonet.Nonet.call` cannot mean.
+
+    Raises:
+        TypeError: what is given is no task.
+        ValueError: an option does not fit.
+    """
+    ensure_task(task, "call")
+    if not wait_locks >= 0:  # nan, too
+        raise ValueError(f"call: wait_locks={wait_locks!r} must be 0 seconds or more")
+    if debugger not in get_args(Debugger):
+        raise ValueError(f"call: debugger={debugger!r} is none of {get_args(Debugger)}")
+
+
 async def call(
     task: BaseTask,
     client: Client,
@@ -57,6 +73,7 @@ async def call(
     settings: Settings,
     *,
     wait_seconds: float = 0.0,
+    rest_seconds: float = 0.0,
     debugger: Debugger = "none",
 ) -> Any:
     """What ``execute`` returns, run here, once, under the structural locks of the task.
@@ -66,6 +83,7 @@ async def call(
 
     Args:
         wait_seconds: how long to wait for locks that others hold.
+        rest_seconds: see `hold`.
         debugger: ``before`` opens pdb before ``execute``, ``exception`` after it has failed.
 
     Raises:
@@ -88,6 +106,7 @@ async def call(
         settings,
         lines,
         wait_seconds=wait_seconds,
+        rest_seconds=rest_seconds,
         context=context,
         consequence="; nothing was run",
     )
@@ -104,6 +123,7 @@ async def hold(
     lines: str,
     *,
     wait_seconds: float = 0.0,
+    rest_seconds: float = 0.0,
     context: TaskContext | None = None,
     consequence: str = "",
 ) -> AsyncIterator[int]:
@@ -112,6 +132,7 @@ async def hold(
     Args:
         lines: of `nonet.locks.encode_locks`; none takes nothing and asks nobody.
         wait_seconds: how long to try.
+        rest_seconds: a rest of all locks, on a new Redis, is waited for if it is no longer.
         context: its `ensure_lease` tells of a loss, before the block is cancelled.
         consequence: what follows for the caller when they cannot be taken, for the message.
 
@@ -130,7 +151,7 @@ async def hold(
     try:
         with block:
             try:
-                await _until_taken(locks, block, wait_seconds)
+                await _until_taken(locks, block, wait_seconds, rest_seconds)
             except (UnableToAcquireLockError, ServerUnreachableError) as error:
                 raise type(error)(f"{error}{consequence}") from error.__cause__
             block.ensure_held()
@@ -138,6 +159,21 @@ async def hold(
                 yield locks.fence
     finally:
         await _finished(locks.release())
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """What is in the way of a hold.
+
+    Attributes:
+        reason: for people.
+        next_step: for them.
+        rest: seconds for which nobody gets the lock; 0: somebody has it.
+    """
+
+    reason: str
+    next_step: str
+    rest: float = 0.0
 
 
 class _Locks:
@@ -164,8 +200,8 @@ class _Locks:
         self._watchdog = self._make_watchdog()
         self.fence = 0
 
-    async def take(self, block: _Block, *, wait: bool) -> tuple[str, str] | None:
-        """Take all of them and begin to renew them; else what is in the way and what to do.
+    async def take(self, block: _Block, *, wait: bool) -> _Refusal | None:
+        """Take all of them and begin to renew them; else what is in the way.
 
         Args:
             wait: stand in the queues of a refused lock until `release`.
@@ -188,21 +224,13 @@ class _Locks:
             )
         self._asked = wait or answer == "OK"
         if answer != "OK":
-            return self._refusal(answer, detail)
+            return _refusal(answer, detail)
         self.fence = int(detail)
         lease = Lease(id=self.id, gen="0", fence=detail, ttl=self._ttl)
         block.check_with(partial(self._watchdog.check, lease))
         self._watchdog.hold(lease, since, block.lose)
         await asyncio.to_thread(self._watchdog.start)
         return None
-
-    def _refusal(self, answer: str, lock: str) -> tuple[str, str]:
-        if answer == "CALM":
-            reason = f"{lock} is granted to nobody yet: Redis is new or has lost data"
-            return reason, f"try again, or wait for up to lock_ttl ({self._settings.lock_ttl:g} s)"
-        is_limiter = lock.startswith("limiter:")
-        reason = "is full" if is_limiter else "is held by others, or others came first"
-        return f"{lock} {reason}", "'task-run locks' shows who has it"
 
     def expecting_turn(self) -> AbstractContextManager[Wake]:
         """What tells that it is worth asking again."""
@@ -231,16 +259,37 @@ class _Locks:
         return Watchdog(leases, self._settings.renew_interval)
 
 
-async def _until_taken(locks: _Locks, block: _Block, wait_seconds: float) -> None:
-    deadline = time.monotonic() + wait_seconds
+async def _until_taken(
+    locks: _Locks, block: _Block, wait_seconds: float, rest_seconds: float
+) -> None:
+    began = time.monotonic()
     with locks.expecting_turn() as turn:
-        while blocker := await _finished(locks.take(block, wait=wait_seconds > 0)):
-            left = deadline - time.monotonic()
+        while refusal := await _finished(locks.take(block, wait=wait_seconds > 0)):
+            waited = time.monotonic() - began
+            left = wait_seconds - waited
+            if 0 < refusal.rest <= rest_seconds - waited:
+                left = max(left, refusal.rest)
             if left <= 0:
-                reason, next_step = blocker
-                waited = f" (waited {wait_seconds:g} s)" if wait_seconds > 0 else ""
-                raise UnableToAcquireLockError(f"{reason}{waited}; {next_step}")
-            await turn.wait(min(left, _ASK_SECONDS))
+                tried = f" (waited {wait_seconds:g} s)" if wait_seconds > 0 else ""
+                raise UnableToAcquireLockError(f"{refusal.reason}{tried}; {refusal.next_step}")
+            await turn.wait(min(left, refusal.rest or _ASK_SECONDS, _ASK_SECONDS))
+
+
+def _refusal(answer: str, detail: str) -> _Refusal:
+    """What `Broker.hold` answers who does not get it."""
+    if answer == "CALM":
+        lock, _, rest_us = detail.partition("|")
+        rest = int(rest_us) / 1e6
+        enough = math.ceil(rest)
+        return _Refusal(
+            f"{lock} is granted to nobody for {rest:.1f} s more: Redis is new or has lost data",
+            f"try again then, or wait for it (--wait-locks {enough}; app.hold: wait={enough}, "
+            f"app.call: wait_locks={enough})",
+            rest,
+        )
+    is_limiter = detail.startswith("limiter:")
+    reason = "is full" if is_limiter else "is held by others, or others came first"
+    return _Refusal(f"{detail} {reason}", "'task-run locks' shows who has it")
 
 
 def _who() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -58,6 +59,21 @@ async def test_locks_without_redis_are_refused(task_run: TaskRun, tmp_path: Path
     assert "redis://:***@127.0.0.1:1/0 does not answer" in ended.err
     assert "s3cret" not in ended.err and len(ended.err.splitlines()) == 1
     assert not report.exists()
+
+
+@pytest.mark.parametrize(("rest_seconds", "code"), [(4.5, 0), (60, 1)])
+async def test_a_short_rest_of_locks_is_waited_for(
+    task_run: TaskRun, tmp_path: Path, rest_seconds: float, code: int
+) -> None:
+    """On a new Redis nobody gets a lock for 2 s: the first call of a task is no failure."""
+    seconds, microseconds = task_run.redis.time()
+    ends = round((seconds + rest_seconds) * 1e6) + microseconds
+    task_run.redis.hset("{cli}:epoch", "calm", ends)
+    report = tmp_path / "report"
+    ended = await task_run("call", "Guarded", "--kwargs", kwargs(report=report))
+    assert (ended.code, report.exists()) == (code, code == 0), ended
+    if code:
+        assert re.search(r"to nobody for (60|5\d)\.\d s more: .*--wait-locks (60|5\d);", ended.err)
 
 
 async def test_submitting_inside_a_call_needs_redis(task_run: TaskRun) -> None:

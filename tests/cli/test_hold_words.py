@@ -12,6 +12,7 @@ from cli.errands import Guarded, Limiter
 from cli.terminal import TaskRun
 
 from nonet import BaseLock, LeaseLostError, MutexLock, SharedRWLock, UnableToAcquireLockError
+from nonet.interactive import call
 
 JOB = MutexLock("job", 7)
 
@@ -65,8 +66,33 @@ async def test_a_hold_says_when_nobody_gets_its_lock_yet(task_run: TaskRun) -> N
             async with app.hold(JOB):
                 pass
     said = str(caught.value)
-    assert "lock:mutex:job:7 is granted to nobody yet: Redis is new or has lost data" in said
-    assert "wait for up to lock_ttl (" in said and "locks' shows" not in said
+    words = (
+        r"lock:mutex:job:7 is granted to nobody for 0\.\d s more: Redis is new or has lost data; "
+    )
+    assert re.match(words + r"try again then, or wait for it \(--wait-locks 1; .* wait=1,", said)
+    assert "locks' shows" not in said
+
+
+async def test_a_rest_of_locks_is_waited_for_where_it_is_short(
+    task_run: TaskRun, tmp_path: Path
+) -> None:
+    """`task-run call` waits for one, `app.call` does not by itself; neither for a longer one."""
+    task = Guarded(tmp_path / "report")
+    async with task_run.app() as app, app.injector() as injector:
+        given = (task, app.client, injector, app.settings)
+        _rest(task_run, 1.0)
+        with pytest.raises(UnableToAcquireLockError, match=r"for \d\.\d s more"):
+            await app.call(task)
+        assert await call(*given, rest_seconds=5) > 0
+        _rest(task_run, 60)
+        with pytest.raises(UnableToAcquireLockError, match=r"--wait-locks 60; "):
+            await call(*given, rest_seconds=5)
+
+
+def _rest(task_run: TaskRun, seconds: float) -> None:
+    """As if Redis were new: nobody gets a lock for so long."""
+    now, microseconds = task_run.redis.time()
+    task_run.redis.hset("{cli}:epoch", "calm", round((now + seconds) * 1e6) + microseconds)
 
 
 async def test_only_a_task_says_that_nothing_was_run(task_run: TaskRun) -> None:

@@ -98,8 +98,10 @@ async def test_an_emptied_redis_begins_a_new_epoch_and_rests_its_locks(broker: B
     assert await broker.client.hget("{test}:t:locked", "state") == b"waiting"
     why = explain(await LockBoard(broker.client, "test").facts("locked"))
     assert why.cause == "calm" and "Redis has lost its data" in why.text
-    answer = await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
-    assert answer == ("CALM", "lock:mutex:job:8")
+    answer, detail = await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
+    lock, _, rest_us = detail.partition("|")
+    assert (answer, lock) == ("CALM", "lock:mutex:job:8")
+    assert 0 < int(rest_us) <= 30_000_000
 
 
 async def test_locks_are_granted_when_the_calm_is_over(broker: Broker) -> None:

@@ -51,6 +51,9 @@ Kwargs = Annotated[
 ]
 LiveState = Literal["queued", "delayed", "waiting", "running", "dying"]
 
+# A rest of all locks for so long is waited for; on a new Redis it takes 2 s.
+_REST_SECONDS = 5.0
+
 
 def call(
     task: Task,
@@ -82,11 +85,34 @@ def call(
         nonet = application(tasks, namespace, state_dir)
         _, built = _build(nonet, task, args, kwargs)
         async with nonet:
-            result = await nonet.call(built, wait_locks=wait_locks, debugger=debugger)
+            result = await _called(nonet, built, wait_locks, debugger)
         _print_result(result, as_json)
         return ExitCode.OK
 
     run(debug, command)
+
+
+async def _called(
+    nonet: Nonet,
+    task: BaseTask,
+    wait_locks: float,
+    debugger: Literal["none", "before", "exception"],
+) -> Any:
+    """What `Nonet.call` gives; on a new Redis it waits for the end of a short rest of locks."""
+    from nonet.interactive import call as run_here
+    from nonet.interactive import check_call
+
+    check_call(task, wait_locks, debugger)
+    async with nonet.injector() as injector:
+        return await run_here(
+            task,
+            nonet.client,
+            injector,
+            nonet.settings,
+            wait_seconds=wait_locks,
+            rest_seconds=_REST_SECONDS,
+            debugger=debugger,
+        )
 
 
 def submit(

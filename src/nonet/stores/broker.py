@@ -623,9 +623,9 @@ class Broker:
             holders: tasks and holds in which they are asked for.
 
         Returns:
-            ``("OK", fence)``, ``("REFUSED", lock)``, ``("CALM", lock)``: nobody has it, and nobody
-            gets it yet after a loss of data, ``("IMPOSSIBLE", why)`` or ``("DEADLOCK", lock)``:
-            one of `holders` has it, or keeps away who has it.
+            ``("OK", fence)``, ``("REFUSED", lock)``, ``("CALM", "lock|µs")``: nobody has it, and
+            nobody gets it for so long after a loss of data, ``("IMPOSSIBLE", why)`` or
+            ``("DEADLOCK", lock)``: one of `holders` has it, or keeps away who has it.
 
         Raises:
             NotConfirmedError: too few replicas have the locks; they were given back.

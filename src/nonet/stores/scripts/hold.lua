@@ -5,8 +5,8 @@
 -- KEYS  prefix
 -- ARGV  id (made by the client), locks, lock ttl ms, who asks, client to tell or '' not to wait,
 --       epoch and sequence seen, tasks and holds in which it is asked …
--- returns {'OK', fence} | {'REFUSED', name of the lock} | {'CALM', name of the lock}: nobody gets it yet
---       after a loss of data | {'IMPOSSIBLE', why} | {'DEADLOCK', name of the lock}: it is held, in the
+-- returns {'OK', fence} | {'REFUSED', name of the lock} | {'CALM', name of the lock|µs}: nobody gets it
+--       for so long, after a loss of data | {'IMPOSSIBLE', why} | {'DEADLOCK', name of the lock}: it is held, in the
 --       end, where it is asked for; each with epoch and its sequence
 -- @include base
 -- @defer events beginning begin_epoch
@@ -31,8 +31,11 @@ if record.state == 'held' then
 end
 local function answer_of(refusal)
   local lock = refusal.lock
-  local is_calm = refusal.held and not lock.limits and not holder(lock.key) and calm_until(lock)
-  return {is_calm and 'CALM' or 'REFUSED', lock.counter, since, seq}
+  local calm = refusal.held and not lock.limits and not holder(lock.key) and calm_until(lock)
+  if calm then
+    return {'CALM', lock.counter .. '|' .. digits(calm - now), since, seq}
+  end
+  return {'REFUSED', lock.counter, since, seq}
 end
 record.stream, record.ticket, record.gen = 'hold', record.ticket or digits(now), record.gen or '0'
 local me = new_waiter(id, record, parse_locks(lines, lock_ttl, ''))
