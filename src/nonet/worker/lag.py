@@ -27,6 +27,10 @@ _WATCH_SECONDS = 0.05
 # One that lasts is told while it does: it may never end.
 _TELL_SECONDS = 10.0
 _ADVICE = "write it as 'def', await, or isolate it"
+# In the loop runs more than what somebody has written as a task.
+_NO_TASK = (
+    "it is no task of Nonet's: Nonet itself, the program around it, or what a task has started"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +191,7 @@ class LoopLag:
             now - stretch.began,
             stretch.culprit,
             stretch.place,
-            # What else runs in the loop, nobody has written as a task.
-            _ADVICE if stretch.culprit.task else "it is Nonet's own, or what a task has started",
+            _ADVICE if stretch.culprit.task else _NO_TASK,
         )
         self._on_blocked(stretch.culprit)
 
