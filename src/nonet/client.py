@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 from nonet.envelopes import Envelopes
 from nonet.errors import (
@@ -24,6 +24,7 @@ from nonet.errors import (
     TaskCancelled,
     TaskExpired,
     TaskFailed,
+    UnknownTaskError,
 )
 from nonet.execution import current_holders, running_context
 from nonet.explanation import Explanation, explain, explain_kept
@@ -46,6 +47,7 @@ from nonet.task import (
     FromClass,
     TaskOf,
     current_submitter,
+    ensure_task,
 )
 from nonet.telemetry.tracing import describe_sent, sending
 from nonet.terms import StartBy
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from nonet.stores.outbox import Kept, Outbox
 
 Policy = Literal["all_success", "all_done"]
+# Those of tasks that have not ended.
+LIVE_STATES = (*UNFINISHED, "dying")
 
 _LONGEST_TTL = 10 * 365 * 86400
 # Between two looks at a task that is in SQL only; the relay works once a second.
@@ -114,13 +118,24 @@ class Client:
         self._who = who
         self.cancellation: Cancellation = Cancellation(broker, outbox, may_have_sql)
         self._namespace = namespace
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"Client({self._namespace!r})"
 
     async def aclose(self) -> None:
-        """Close what this client opened itself."""
+        """Close what this client opened itself; nothing can be asked of it any more."""
+        self._is_closed = True
         await self.results.aclose()
+
+    def _ensure_open(self, *ids: str) -> None:
+        """Refuse to connect again: nobody would close that connection."""
+        if self._is_closed:
+            what = f"task {ids[0]}: the application that submitted it" if ids else "the application"
+            raise NotBoundError(
+                f"{what} is closed; use an open one: `async with Nonet.from_settings() as app`"
+                + (", as app.status(id), app.result(id) or app.cancel([id])" if ids else "")
+            )
 
     async def submit(
         self,
@@ -139,6 +154,7 @@ class Client:
             task: the task; the others are those of `BaseTask.schedule`.
         """
         given: Any = task  # a `BaseTask`: what else has a `schedule` that gives a handle?
+        self._ensure_open()
         durable = self._is_durable(given, transaction)
         if self.live_config.is_due:
             await self.live_config.refresh()
@@ -185,6 +201,7 @@ class Client:
             handles = await client.submit_many(Add(n, n) for n in range(3))
             assert [await handle.result(timeout=30) for handle in handles] == [0, 2, 4]
         """
+        self._ensure_open()
         if self.live_config.is_due:
             await self.live_config.refresh()
         durable: list[Submission] = []
@@ -240,16 +257,7 @@ class Client:
         return Handle(accepted.id, self, accepted.created)
 
     def _is_durable(self, task: BaseTask, transaction: Any) -> bool:
-        try:
-            durable = type(task).durable
-        except AttributeError:
-            raise TypeError(
-                f"{task!r:.200} is no task: submit an instance of a class with BaseTask as its base"
-            ) from None
-        if transaction is not None and not durable:
-            problem = "transaction: the class is not durable; set durable = True in it"
-            raise InvalidArgumentsError(self.registry.of(task).name, [problem])
-        return durable
+        return is_durable(task, transaction, self.registry)
 
     async def _rows(self) -> Outbox:
         if self._outbox is None:
@@ -266,6 +274,7 @@ class Client:
             NotFoundError: unknown id.
             ServerUnreachableError: Redis does not answer, or does not know it and SQL does not.
         """
+        self._ensure_open(id)
         found = await self.results.status(id)
         if found is None and (kept := await self._kept(id)) is not None:
             return _status_of(kept)
@@ -298,6 +307,7 @@ class Client:
         Example:
             print((await client.explain(handle)).text)
         """
+        self._ensure_open(id)
         try:
             return explain(await self.locks.facts(id))
         except NotFoundError:
@@ -328,6 +338,11 @@ class Client:
             id: of the task, or its handle: then the result has the type of that.
             timeout: seconds; None waits as long as it takes.
         """
+        self._ensure_open(id)
+        if timeout is not None and not isinstance(timeout, int | float):
+            raise TypeError(
+                f"task {id}: timeout={timeout!r:.100} must be a number of seconds, or None"
+            )
         try:
             ended = await self._end_of(id, timeout)
         except TimeoutError:
@@ -363,13 +378,22 @@ class Client:
         """Tasks that have not ended, in no order.
 
         Args:
-            state: only of this one; None: of any.
-            task: only of the class with this full name; None: of any.
+            state: only of this one: ``queued``, ``delayed``, ``waiting``, ``running`` or ``dying``;
+                None: of any.
+            task: only of the class of this name, full or bare, whether it is registered here or
+                not; None: of any.
+
+        Raises:
+            ValueError: at once, if there is no such state.
+            ServerUnreachableError: Redis does not answer.
 
         Example:
             async for status in client.live(state="waiting"):
                 print(status.id, status.name, status.blocker)
         """
+        self._ensure_open()
+        if state is not None and state not in LIVE_STATES:
+            raise ValueError(f"live: state={state!r} is none of {LIVE_STATES}")
         return self.results.live(state=state, task=task)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
@@ -398,6 +422,7 @@ class Client:
             states = await client.cancel([handle], reason="the campaign is over")
         """
         named = [ids] if isinstance(ids, str) else ids  # a handle is a text, too
+        self._ensure_open(*named)
         return await self.cancellation.cancel(named, self._who(), reason, running=True)
 
     async def cancel_group(self, group: str, *, reason: str = "") -> dict[str, str]:
@@ -457,7 +482,9 @@ class Client:
 
         Raises:
             ValueError: neither `task` nor `labels` is given, or there is no such state.
+            TypeError: `task` is neither a class nor a name.
             RegistrationError: the class is not registered.
+            UnknownTaskError: no class of this name is registered, and no task has it.
             ServerUnreachableError: no answer. Some may be cancelled.
 
         Example:
@@ -467,9 +494,27 @@ class Client:
             raise ValueError("cancel_many: give a task class or labels: it would cancel everything")
         if wrong := set(states) - set(UNFINISHED):
             raise ValueError(f"cancel_many: states {sorted(wrong)} are none of {UNFINISHED}")
-        name = task if isinstance(task, str) else self.registry.of_class(task).name if task else ""
+        self._ensure_open()
+        name = self._name_of(task)
         selection = Selection(name, labels or {}, states)
-        return (await self.cancellation.cancel_all(selection, self._who(), reason)).number
+        found = await self.cancellation.cancel_all(selection, self._who(), reason)
+        if name and not found.number:
+            self._ensure_known(name)
+        return found.number
+
+    def _name_of(self, task: type[BaseTask] | str | None) -> str:
+        """What `cancel_many` was given; of any class: empty."""
+        if task is None or isinstance(task, str):
+            return task or ""
+        if not isinstance(task, type):
+            raise TypeError(f"cancel_many: task={task!r:.200} must be a task class or its name")
+        return self.registry.of_class(task).name
+
+    def _ensure_known(self, name: str) -> None:
+        """Refuse the name of no class; who has loaded no classes cannot tell."""
+        known = [item.name for item in self.registry]
+        if known and name not in {*known, *(full.rpartition(":")[2] for full in known)}:
+            raise UnknownTaskError(name, known)
 
     async def spawn_with_callback(
         self,
@@ -497,7 +542,8 @@ class Client:
             The group's id.
 
         Raises:
-            ValueError: `ttl_seconds` does not fit.
+            TypeError: one of children, callback and `on_failure` is no task.
+            ValueError: `policy` or `ttl_seconds` does not fit.
             InvalidArgumentsError: an argument of a task does not fit; nothing was submitted.
             ServerUnreachableError: Redis does not answer. A parent that is executed again goes on
                 with this group; elsewhere some of the children may have been submitted.
@@ -506,8 +552,9 @@ class Client:
         Example:
             group = await client.spawn_with_callback([Hash(part) for part in parts], Report())
         """
-        if not 0 < ttl_seconds <= _LONGEST_TTL:
-            raise ValueError(f"ttl_seconds={ttl_seconds} must be between 0 and {_LONGEST_TTL}")
+        self._ensure_open()
+        children = list(children)
+        check_group(children, callback, on_failure, policy, ttl_seconds)
         running = running_context()
         if running:
             running.ensure_lease()
@@ -596,6 +643,49 @@ class Client:
         task_class = self.registry.find(ended.document.name)
         value = ended.document.value
         return task_class.typed_result(value) if task_class else value
+
+
+def is_durable(task: BaseTask, transaction: Any, registry: Registry) -> bool:
+    """Whether a task is kept in SQL when it is submitted, as its class says.
+
+    Raises:
+        TypeError: it is no task.
+        InvalidArgumentsError: its class is not durable, and there is a transaction.
+    """
+    if not isinstance(task, BaseTask):
+        ensure_task(task, "submit")
+    durable = type(task).durable
+    if transaction is not None and not durable:
+        problem = "transaction: the class is not durable; set durable = True in it"
+        raise InvalidArgumentsError(registry.of(task).name, [problem])
+    return durable
+
+
+def check_group(
+    children: Sequence[BaseTask],
+    callback: BaseTask,
+    on_failure: BaseTask | None,
+    policy: str,
+    ttl_seconds: float,
+) -> None:
+    """Refuse what is no group; the arguments are those of `Client.spawn_with_callback`.
+
+    Raises:
+        TypeError: a task is none.
+        ValueError: an option does not fit.
+    """
+    for index, child in enumerate(children):
+        ensure_task(child, f"spawn_with_callback: children[{index}]")
+    ensure_task(callback, "spawn_with_callback: callback")
+    if on_failure is not None:
+        ensure_task(on_failure, "spawn_with_callback: on_failure")
+    if policy not in get_args(Policy):
+        raise ValueError(f"spawn_with_callback: policy={policy!r} is none of {get_args(Policy)}")
+    if not 0 < ttl_seconds <= _LONGEST_TTL:
+        raise ValueError(
+            f"spawn_with_callback: ttl_seconds={ttl_seconds!r} must be above 0, and "
+            f"{_LONGEST_TTL} (ten years) at most"
+        )
 
 
 class CallbackSpawner:

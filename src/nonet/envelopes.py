@@ -58,11 +58,13 @@ class Envelopes:
 
         Raises:
             RegistrationError: the class is not registered.
-            InvalidArgumentsError: arguments, labels, locks or id do not fit.
+            InvalidArgumentsError: arguments, labels, locks, id or time do not fit.
         """
         task_class = self._registry.of(task)
         cls, name = task_class.cls, task_class.name
         id = _checked_id(task_class, id) if id is not None else new_id()
+        if at_time is not None and not isinstance(at_time, datetime):
+            raise InvalidArgumentsError(name, [_no_instant(at_time)])
         labels = labels or _NO_LABELS
         running = running_context()
         content = Envelope(
@@ -106,7 +108,7 @@ class Envelopes:
             self._stream(task_class, vo, labels),
             envelope,
             locks,
-            _microseconds(at_time) if at_time else 0,
+            0 if at_time is None else _microseconds(at_time),
             child_of,
             terms,
         )
@@ -209,10 +211,20 @@ def _lines(first: str, second: str) -> str:
 
 
 def _checked_id(task_class: TaskClass, id: str) -> str:
+    if not isinstance(id, str):
+        problem = f"id: {id!r:.200} must be text, as str({id!r:.200})"
+        raise InvalidArgumentsError(task_class.name, [problem])
     if not is_id(id):
         problem = f"id {id!r:.200} must be 1 to 128 printable ASCII characters without blanks"
         raise InvalidArgumentsError(task_class.name, [problem])
     return str(id)
+
+
+def _no_instant(at_time: object) -> str:
+    return (
+        f"at_time: {at_time!r:.100} must be a datetime, aware or naive in UTC, as "
+        "datetime.now(UTC) + timedelta(seconds=10)"
+    )
 
 
 def _unique_key(

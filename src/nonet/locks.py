@@ -58,6 +58,11 @@ class LockedObjectType(str, metaclass=_NamesTypes):
     _places: ClassVar[dict[str, str]] = {}
 
     def __new__(cls, name: str) -> LockedObjectType:
+        if not isinstance(name, str):
+            raise RegistrationError(
+                f"locked object type {name!r:.100}: give a LockedObjectType, such as "
+                "LockedObjectType.JOB, or the name of one"
+            )
         if name not in cls._places:
             raise RegistrationError(
                 f"locked object type {name!r} is not registered: call "
@@ -90,7 +95,7 @@ def register_locked_object_type(name: str) -> LockedObjectType:
     """
     frame = sys._getframe(1)
     place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    if not name.isidentifier() or name != name.lower():
+    if not isinstance(name, str) or not name.isidentifier() or name != name.lower():
         raise RegistrationError(f"locked object type {name!r} must be a lower-case identifier")
     if name in LockedObjectType._places:
         raise RegistrationError(

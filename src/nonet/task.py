@@ -372,6 +372,25 @@ class PeriodicVoAwareBaseTask(PeriodicBaseTask):
 PeriodicVoAwareBaseTask._body_has_init = False
 
 
+def ensure_task(given: object, what: str) -> None:
+    """Refuse what is no task.
+
+    Args:
+        what: of what this is an argument, for the message.
+
+    Raises:
+        TypeError: it is none, or a class.
+    """
+    if isinstance(given, BaseTask):
+        return
+    if isinstance(given, type) and issubclass(given, BaseTask):
+        name = given.__name__
+        raise TypeError(f"{what}: {name} is a class: give an instance, {name}(…)")
+    raise TypeError(
+        f"{what}: {given!r:.200} is no task: give an instance of a class with BaseTask as its base"
+    )
+
+
 def declared_locks(task: BaseTask) -> list[BaseLock]:
     """The locks a task declares, whether `execution_locks` is a property or a method.
 

@@ -129,6 +129,7 @@ def register_dependency(base: type, provider: Callable[[Any], Provider]) -> None
         provider: called once for each annotated class, with it; gives the dependency to call.
 
     Raises:
+        TypeError: `base` is no class, or `provider` cannot be called.
         RegistrationError: `base` has a provider already; the message names both.
 
     Example:
@@ -138,6 +139,11 @@ def register_dependency(base: type, provider: Callable[[Any], Provider]) -> None
             async def execute(self, db: FileDB) -> int:  # a subclass of BaseDB
                 return await db.count()
     """
+    if not isinstance(base, type) or not callable(provider):
+        raise TypeError(
+            f"register_dependency({base!r:.100}, {provider!r:.100}): give a class, and a function "
+            "that is called with it and gives the dependency"
+        )
     REGISTRY.register(base, provider)
 
 

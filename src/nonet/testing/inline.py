@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Generic, NoReturn, Unpack
 
-from nonet.client import CallbackSpawner, Policy
+from nonet.client import CallbackSpawner, Policy, check_group
 from nonet.errors import NonetError, NotBoundError
 from nonet.execution import TaskContext, enter_context
 from nonet.handles import ChildResult, Handle, R
@@ -289,6 +289,8 @@ class _Spawner(CallbackSpawner):
         policy: Policy = "all_success",
         ttl_seconds: float = 86400,
     ) -> str:
+        children = list(children)
+        check_group(children, callback, on_failure, policy, ttl_seconds)
         for task in (*children, callback, *([on_failure] if on_failure else [])):
             _packed(task)
         group = InlineGroup(tuple(children), callback, on_failure, policy)
