@@ -17,7 +17,7 @@ LOCKED := uv.lock pyproject.toml scripts/sync scripts/helm
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test check docs faults soak bench compare bench-quick budget image image-test audit sbom dist release format clean servers
+.PHONY: help demo test check docs reference faults soak bench compare bench-quick budget image image-test audit sbom dist release format clean servers
 
 help:             ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -38,6 +38,10 @@ check: $(DEV)     ## ruff, mypy --strict and the direction of imports
 docs: $(DEV)      ## the site of these pages in docs/_build; a warning is an error
 	@$(BIN)/sphinx-build -W --keep-going -E -q -b html docs docs/_build
 	@echo "open docs/_build/index.html"
+
+reference: $(DEV) ## make anew what follows from the code: the page of commands, and parts of the chart
+	@$(BIN)/python scripts/reference
+	@$(BIN)/python scripts/chart
 
 faults: $(DEV) servers ## break everything that can break, and print what was lost or doubled
 	@$(BIN)/python -m pytest tests/faults -m "soak or not soak" -k "not scaled" $(ARGS)

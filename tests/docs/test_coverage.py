@@ -81,6 +81,15 @@ def test_commands_are_those_of_the_programs() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("name", ["reference", "chart"])
+def test_what_is_stale_is_made_by_a_target(name: str) -> None:
+    """What a script says to run, runs it, with an interpreter that has what it imports."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"(?m)^reference: \$\(DEV\).*\n((?:\t.*\n)+)", makefile)
+    assert f"$(BIN)/python scripts/{name}\n" in recipe
+    assert "; run make reference" in (ROOT / "scripts" / name).read_text(encoding="utf-8")
+
+
 def settings() -> dict[str, list[str]]:
     """Rows of settings; in other tables of the page their names come again."""
     found = [row for row in rows("settings") if len(row) == 5 and row[0].startswith("`")]
