@@ -21,7 +21,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,7 +29,7 @@ from importlib.metadata import version
 from socketserver import TCPServer
 from typing import Any, Protocol
 
-from nonet.errors import ConfigurationError, NonetError
+from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.telemetry.metrics import Sample, Samples
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,8 @@ _TELL_SECONDS = 60.0
 _ASK_SECONDS = 5.0
 _ASK_EVERY_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 2.0
 _LAST_PORT = 65_535
+# Who has not heard of Redis for so long is not ready.
+_SILENT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,48 @@ class Reached:
             return _ASK_AGAIN_SECONDS
         self.problem = ""
         return _ASK_EVERY_SECONDS
+
+
+class Contact:
+    """When something was heard of Redis last, and what has gone wrong since.
+
+    Attributes:
+        heard_at: by the monotonic clock; None: not yet.
+    """
+
+    def __init__(self, heard_at: float | None = None) -> None:
+        self.heard_at = heard_at
+        self._problem: NonetError | None = None
+
+    def heard(self) -> float:
+        """Note an answer; returns the time, monotonic."""
+        self.heard_at, self._problem = time.monotonic(), None
+        return self.heard_at
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Note what a question inside the block raises."""
+        try:
+            yield
+        except NonetError as error:
+            self._problem = error
+            raise
+
+    def is_silent(self, now: float) -> bool:
+        """Whether nothing was heard for some seconds before `now`, monotonic."""
+        return self.heard_at is None or now - self.heard_at > _SILENT_SECONDS
+
+    def silence(self, now: float) -> str:
+        """For how long nothing was heard, and the last error; empty: Redis answers."""
+        if self.heard_at is None:
+            return "Redis has not answered yet"
+        if not self.is_silent(now):
+            return ""
+        # A login that it refuses is an answer, too.
+        is_away = self._problem is None or isinstance(self._problem, ServerUnreachableError)
+        said = f"Redis has not {'answered' if is_away else 'served us'} for"
+        why = f": {self._problem}" if self._problem is not None else ""
+        return f"{said} {now - self.heard_at:.0f} s{why}"
 
 
 class Health:

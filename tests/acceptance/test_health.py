@@ -78,6 +78,23 @@ def test_ready_while_redis_answers(own_server: RedisServer, own_site: Site, kind
     assert (probed.status("/livez"), probed.daemon.alive) == (200, True)
 
 
+@pytest.mark.parametrize("kind", ["worker", "scheduler", "fleet"])
+def test_a_redis_that_refuses_is_not_silent(
+    own_server: RedisServer, own_site: Site, kind: str
+) -> None:
+    """A password that was changed under a daemon: it says so, waits, and goes on."""
+    options = ("--max", "1") if kind == "fleet" else ()
+    probed = Probed(own_site, "scheduler" if kind == "scheduler" else "worker", *options)
+    wait_until(lambda: probed.status("/readyz") == 200, "it is ready")
+    admin = own_site.redis
+    admin.config_set("requirepass", "other")
+    admin.client_kill_filter(_type="normal", skipme=True)
+    wait_until(lambda: any("does not let us in" in why for why in reasons(probed)), "it says so")
+    assert not any("has not answered" in why for why in reasons(probed))
+    admin.config_set("requirepass", "")
+    wait_until(lambda: probed.status("/readyz") == 200, "it is ready again")
+
+
 async def test_a_worker_tells_what_it_does(site: Site) -> None:
     """Slots and running tasks are in the answer; a worker that drains takes no more."""
     probed = Probed(site, "worker", "--concurrency", "2")

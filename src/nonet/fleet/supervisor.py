@@ -14,7 +14,7 @@ from nonet.demand import Demand, spawns
 from nonet.fleet.backoff import Backoff
 from nonet.fleet.child import Child
 from nonet.fleet.retirement import spread
-from nonet.health import Page, Report, free_port, never_stuck
+from nonet.health import Contact, Page, Report, free_port, never_stuck
 from nonet.service import ExitCode, Stop, every, wind_up
 from nonet.stores.demand import Demands
 from nonet.task import Size
@@ -28,7 +28,6 @@ _STEP_SECONDS = 0.1
 _START_SECONDS = 120.0
 # Beyond the grace, workers may take so long to cancel, hand back and sign off.
 END_SECONDS = 20.0
-_SILENT_SECONDS = 5.0
 _STATES = ("starting", "ready", "draining", "silent")
 
 
@@ -87,7 +86,7 @@ class Supervisor:
         self._backoff = Backoff()
         self._demand: Demand | None = None
         self._wanted = 0
-        self._heard_at = time.monotonic()
+        self._redis = Contact(time.monotonic())
         self._has_started = False
         self._refused: int | None = None
         self._stop = Stop()
@@ -130,8 +129,8 @@ class Supervisor:
         ready = sum(item.child.is_registered for item in self._members)
         if self._stop.requested.is_set():
             reasons.append("it drains")  # and asks Redis nothing more
-        elif now - self._heard_at > _SILENT_SECONDS:
-            reasons.append(f"Redis has not answered for {now - self._heard_at:.0f} s")
+        elif silence := self._redis.silence(now):
+            reasons.append(silence)
         if ready < self._plan.minimum:
             reasons.append(f"{ready} of at least {self._plan.minimum} workers are registered")
         details = {
@@ -176,8 +175,9 @@ class Supervisor:
 
     async def _look(self) -> float:
         """See who is registered; start workers for what overflows at two looks in a row."""
-        self._demand = demand = await self._demands.look(self._plan.size)
-        now = self._heard_at = time.monotonic()
+        with self._redis.asked():
+            self._demand = demand = await self._demands.look(self._plan.size)
+        now = self._redis.heard()
         registered = {worker.id: worker for worker in demand.workers}
         for member in self._members:
             worker = registered.get(member.child.id)
@@ -306,11 +306,12 @@ class Supervisor:
 
     def _kill_silent(self, child: Child, now: float) -> None:
         """A worker that is frozen, or hangs, is ended; its tasks run elsewhere."""
-        if self._heard_at < now - _SILENT_SECONDS:
+        heard_at = self._redis.heard_at
+        if heard_at is None or self._redis.is_silent(now):
             return  # it may be Redis that is silent
         hangs = not child.was_registered and now - child.started_at > _START_SECONDS
         # From one look to another one: between them nobody knows whether it has come back.
-        silent = 0.0 if child.silent_since is None else self._heard_at - child.silent_since
+        silent = 0.0 if child.silent_since is None else heard_at - child.silent_since
         if hangs or silent > self._plan.worker_ttl:
             logger.error("%s has not been heard of: killed", child.name)
             child.kill()

@@ -23,7 +23,7 @@ from typing import Any
 from nonet.client import Client
 from nonet.clock import Reading, steady
 from nonet.errors import NonetError
-from nonet.health import Answer, Page, Reached, Report, never_stuck
+from nonet.health import Answer, Contact, Page, Reached, Report, never_stuck
 from nonet.loop import name_of
 from nonet.outcomes import summarize
 from nonet.scheduler.census import Census
@@ -45,8 +45,6 @@ _STANDBY_SECONDS = 0.2
 _LONGEST_PAUSE = 1.0
 _RESIGN_SECONDS = 1.0
 _BATCH = 250  # takes 1 to 2 ms, as no more than 80 parked ones are looked at
-# Who has not heard of Redis for so long is not ready.
-_SILENT_SECONDS = 5.0
 # Longer than it takes a leader to look; who led before, and lost touch, goes before the others.
 _YIELD_SECONDS = {True: 1.5, False: 2.5}
 _BEAT_SECONDS = 0.25
@@ -110,7 +108,7 @@ class Scheduler:
         self._beat_at, self._longest_gap = time.monotonic(), 0.0
         self._lag, self._round_trips = Peak(), Histogram(ROUND_TRIPS)
         self._leads_since: datetime | None = None
-        self._heard_at: float | None = None
+        self._redis = Contact()
         self._pulses: dict[str, _Pulse] = {}
         self._wakes: dict[str, asyncio.Task[None]] = {}
         self._stop = Stop()
@@ -190,11 +188,8 @@ class Scheduler:
         """Whether this process can do its work: stand by, or lead with all hooks done."""
         reasons = []
         # As of the last time that the loop went round: a blocked one hears nobody.
-        silent = self._beat_at - self._heard_at if self._heard_at is not None else 0.0
-        if self._heard_at is None:
-            reasons.append("Redis has not answered yet")
-        elif silent > _SILENT_SECONDS:
-            reasons.append(f"Redis has not answered for {silent:.0f} s")
+        if silence := self._redis.silence(self._beat_at):
+            reasons.append(silence)
         elif self.term is not None and (waits_for := self._waits_for(self.term)):
             reasons.append(waits_for)
         if self._parts.sql is not None and self._parts.sql.problem:
@@ -305,9 +300,9 @@ class Scheduler:
             self._stand_by()
         asked, sent, epoch = time.monotonic(), steady(), self._leadership.epoch.since
         told, leads = json.dumps(self._told()), self._has_led and asked < self._leads_until
-        term = await self._leadership.lead(self._owner, ttl, told, has_led=leads)
-        heard = self._heard_at = time.monotonic()
-        self._round_trips.observe(heard - asked)
+        with self._redis.asked():
+            term = await self._leadership.lead(self._owner, ttl, told, has_led=leads)
+        self._round_trips.observe(self._redis.heard() - asked)
         self._has_led = self._has_led if term is None and self._is_new(epoch) else term is not None
         if term != self._term:
             logger.info("leading in term %s" if term else "standing by%s", term or "")

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from nonet.errors import ConfigurationError, NonetError
-from nonet.health import Page, Report
+from nonet.health import Contact, Page, Report
 from nonet.loop import in_own_thread, name_of
 from nonet.service import (
     ExitCode,
@@ -62,8 +62,6 @@ _DECLINE_SECONDS = 0.5
 _STOPPED = "the worker stopped"
 _MEASURE_SECONDS = 5.0
 _UNREGISTERED = "its registration could not be renewed"
-# Who has not heard of Redis for so long is not ready.
-_SILENT_SECONDS = 5.0
 
 
 def slots_of(size: Size, settings: Settings) -> int:
@@ -97,8 +95,8 @@ class Worker:
         self._has_fetched = False
         # Set while a fetch may have handed over tasks of which we know nothing.
         self._unsure = False
-        self._heard_at = time.monotonic()
-        self._polled_at = self._heard_at
+        self._polled_at = time.monotonic()
+        self._redis = Contact(self._polled_at)
         self._stop = Stop()
         self._reader: asyncio.Task[None] | None = None
         # Whether a stop may interrupt the reader.
@@ -189,9 +187,8 @@ class Worker:
         """Whether this process takes tasks: it does not stop, and all that it needs is there."""
         reasons, live = [], self._parts.client.live_config
         # A blocked loop hears nobody.
-        silent = self._lag.answered_at - self._heard_at
-        if silent > _SILENT_SECONDS:
-            reasons.append(f"Redis has not answered for {silent:.0f} s")
+        if silence := self._redis.silence(self._lag.answered_at):
+            reasons.append(silence)
         if self._is_stopping:  # SQL is not asked any more
             return Report(False, [DRAINS, *reasons], self._told())
         if self._about.off:
@@ -204,7 +201,7 @@ class Worker:
             reasons.append(f"it cannot apply the configuration: {live.problem}")
         if self._parts.sql is not None and self._parts.sql.problem:
             reasons.append(self._parts.sql.problem)
-        if self._unsure and silent <= _SILENT_SECONDS:
+        if self._unsure and not silence:
             reasons.append("the last fetch failed")
         return Report(not reasons, reasons, self._told())
 
@@ -257,7 +254,8 @@ class Worker:
         try:
             while not stop.requested.is_set():
                 try:
-                    await self._fill_slots()
+                    with self._redis.asked():
+                        await self._fill_slots()
                 except Exception as error:  # Redis away or restarted: wait and read on
                     self._unsure, self._sleeps = True, False
                     pause = random.uniform(0.2, 1.0)
@@ -321,7 +319,7 @@ class Worker:
             deliveries, more, since = await woken
         else:
             deliveries, more = await self._broker.fetch(self.id, self._size, wanted)
-        self._heard_at = time.monotonic()
+        self._redis.heard()
         self._has_fetched = True
         self._sleeps = len(deliveries) < wanted and not more
         if deliveries and was_asleep and (self._is_stopping or self._reason_to_decline()):
@@ -394,7 +392,8 @@ class Worker:
     async def _help_promote(self) -> float:
         """Delays must not depend on a living scheduler."""
         # At a time, so that both share a round trip.
-        _, promoted = await asyncio.gather(self._follow_config(), self._broker.promote())
+        with self._redis.asked():
+            _, promoted = await asyncio.gather(self._follow_config(), self._broker.promote())
         pause = _HELP_PROMOTE_SECONDS
         if self._runner.is_idle:
             pause = pause_beside(time.monotonic() - self._polled_at, _HELP_PROMOTE_SECONDS)
@@ -404,7 +403,7 @@ class Worker:
         """Look what holds; a loss of data is noticed too, also with all slots in use."""
         for order in await self._broker.orders(self.id):
             self._runner.obey(order)
-        self._heard_at = time.monotonic()
+        self._redis.heard()
         live, before = self._parts.client.live_config, self._described()
         await live.follow(self._broker.config_version)
         if self._described() != before:
@@ -414,10 +413,11 @@ class Worker:
         """Cancel what somebody wants to end, also while the others finish."""
         while True:
             await asyncio.sleep(_HELP_PROMOTE_SECONDS)
-            with suppress(NonetError):  # Redis is away: what runs is told later, or cut off
+            # Redis is away: what runs is told later, or cut off.
+            with suppress(NonetError), self._redis.asked():
                 for order in await self._broker.orders(self.id):
                     self._runner.obey(order)
-                self._heard_at = time.monotonic()
+                self._redis.heard()
 
     async def _drain(self, stop: Stop) -> ExitCode:
         """Let running tasks finish within the grace; cut the others off and hand them back."""
