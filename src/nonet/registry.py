@@ -177,10 +177,8 @@ class Registry:
         Groups ``<prefix>.lock_object_types`` are imported first: they register lock types.
         """
         prefixes = list(dict.fromkeys(prefixes))
+        load_lock_types(prefixes)
         found = importlib.metadata.entry_points()
-        for prefix in prefixes:
-            for entry in found.select(group=f"{prefix}.lock_object_types"):
-                _load(entry)
         for prefix in prefixes:
             for group in sorted(found.groups):
                 category = group.removeprefix(f"{prefix}.tasks.")
@@ -252,6 +250,17 @@ class Registry:
         worst = len(self._rank)
         first, second = (worst if rank is None else rank for rank in ranks)
         return first < second
+
+
+def load_lock_types(prefixes: Iterable[str]) -> None:
+    """Import what registers lock types: groups ``<prefix>.lock_object_types``.
+
+    Raises:
+        RegistrationError: one cannot be imported.
+    """
+    for prefix in dict.fromkeys(prefixes):
+        for entry in importlib.metadata.entry_points(group=f"{prefix}.lock_object_types"):
+            _load(entry)
 
 
 def vos_from_entry_points(prefixes: Iterable[str]) -> list[str]:

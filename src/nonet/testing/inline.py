@@ -20,7 +20,7 @@ from nonet.injection import Injector, load_entry_points
 from nonet.invoke import invoke
 from nonet.message import decode, encode, pack
 from nonet.outcomes import Failed, decide
-from nonet.registry import Registry, TaskClass
+from nonet.registry import Registry, TaskClass, load_lock_types
 from nonet.task import (
     BaseTask,
     SubmitOptions,
@@ -126,7 +126,7 @@ async def run_inline(
         run = await run_inline(Add(1, 2))
         assert run.result == 3
     """
-    _load_dependencies()
+    _load_installed()
     given: Any = task  # a `BaseTask`
     known = Registry().add(type(given), type(task).__module__.rpartition(".")[2])
     run: InlineRun[Any] = InlineRun(None, saved=_travelled(saved))
@@ -158,8 +158,9 @@ def _is_cancelled() -> bool:
 
 
 @cache
-def _load_dependencies() -> None:
-    """What installed packages register to be injected."""
+def _load_installed() -> None:
+    """What installed packages register: types of locks, and what is injected."""
+    load_lock_types(("nonet",))
     load_entry_points(("nonet",))
 
 

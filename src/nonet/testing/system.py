@@ -28,6 +28,7 @@ from nonet.errors import (
 )
 from nonet.handles import Handle, R
 from nonet.injection import Injector, load_entry_points
+from nonet.registry import load_lock_types
 from nonet.scheduler.scheduler import Scheduler
 from nonet.schedules import Overlap
 from nonet.service import Stop
@@ -347,7 +348,9 @@ class System:
     def _register(self, app: Nonet) -> None:
         if self._tasks is None:
             return
-        load_entry_points(("nonet",))
+        prefixes = ("nonet", *app.settings.entry_points)
+        load_lock_types(prefixes)
+        load_entry_points(prefixes)
         for item in self._tasks:
             if isinstance(item, type):
                 app.registry.add(item, item.__module__.rpartition(".")[2])
