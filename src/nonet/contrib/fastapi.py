@@ -24,9 +24,14 @@ from nonet.app import Nonet
 from nonet.errors import (
     AdmissionRejected,
     BrokerFullError,
+    ConflictError,
+    InvalidArgumentsError,
     NotBoundError,
     NotFoundError,
+    ResultUnavailable,
     ServerUnreachableError,
+    TaskCancelled,
+    TaskExpired,
     UnableToAcquireLockError,
 )
 
@@ -108,9 +113,11 @@ def install(app: FastAPI) -> None:
     """Answer requests that Nonet refuses with what HTTP has for it.
 
     ``AdmissionRejected`` is 429 with ``Retry-After`` and the numbers; a server that does not
-    answer, or is full, 503 with ``Retry-After``; a lock that somebody else holds 409; what is not
-    known, such as a task, 404. None of them tells clients the names of servers or of who holds a
-    lock.
+    answer, or is full, 503 with ``Retry-After``; a lock that somebody else holds, and what has
+    ended otherwise than is asked for, 409; what is not known, such as a task, or its result, 404;
+    arguments and ids that do not fit 422, with the reasons. None of them tells clients the names
+    of servers or of who holds a lock. Other errors stay 500: they are of the task or of the
+    application, not of the request.
 
     Args:
         app: the application of FastAPI.
@@ -124,6 +131,11 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(BrokerFullError, _unavailable)
     app.add_exception_handler(UnableToAcquireLockError, _locked)
     app.add_exception_handler(NotFoundError, _not_found)
+    app.add_exception_handler(ResultUnavailable, _no_result)
+    app.add_exception_handler(InvalidArgumentsError, _invalid)
+    app.add_exception_handler(ConflictError, _conflict)
+    app.add_exception_handler(TaskCancelled, _without_result)
+    app.add_exception_handler(TaskExpired, _without_result)
 
 
 async def _too_many(request: Request, error: Exception) -> Response:
@@ -148,6 +160,24 @@ async def _locked(request: Request, error: Exception) -> Response:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": "there is none of this id"}, 404)
+
+
+async def _no_result(request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": "there is no result of this id"}, 404)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, InvalidArgumentsError)  # it is installed for that
+    return JSONResponse({"detail": [{"msg": problem} for problem in error.problems]}, 422)
+
+
+async def _conflict(request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": "it is in a state in which this cannot be done"}, 409)
+
+
+async def _without_result(request: Request, error: Exception) -> Response:
+    ended = "cancelled" if isinstance(error, TaskCancelled) else "not started in time"
+    return JSONResponse({"detail": f"it was {ended}: it has no result"}, 409)
 
 
 def _retry_after(seconds: float) -> dict[str, str]:

@@ -1,0 +1,112 @@
+"""What Nonet refuses has its status code in an application of FastAPI."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from nonet import BaseTask, Nonet, Size, TaskExpired, TaskFailed
+from nonet.contrib.fastapi import NonetApp, install, lifespan
+from nonet.settings import plain_settings
+
+
+@dataclass
+class Add(BaseTask):
+    a: int
+
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        return self.a
+
+
+@pytest.fixture
+async def web(redis_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """Routes that let through what Nonet raises."""
+    nonet = Nonet(
+        plain_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path), load_tasks=False
+    )
+    nonet.registry.add(Add, "sums")
+    app = FastAPI()
+    install(app)
+
+    @app.post("/tasks")
+    async def submit(a: str, nonet: NonetApp, id: str | None = None) -> str:
+        given: Any = int(a) if a.isdigit() else a
+        return await nonet.submit(Add(given), id=id)
+
+    @app.delete("/tasks/{id}")
+    async def cancel(id: str, nonet: NonetApp) -> str:
+        handle = await nonet.submit(Add(1), id=id)
+        await handle.cancel()
+        raise TaskExpired(f"task {id} was not started in time")
+
+    @app.delete("/failed/{id}")
+    async def fail(id: str) -> str:
+        raise TaskFailed(f"task {id} is dead", error_type="OSError", reason="retries")
+
+    @app.get("/results/{id}")
+    async def result(id: str, nonet: NonetApp) -> Any:
+        return await nonet.result(id, timeout=30)
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        lifespan(nonet)(app),
+        httpx.AsyncClient(transport=transport, base_url="http://web") as client,
+    ):
+        yield client
+
+
+async def test_a_result_that_nobody_knows_is_not_found(web: httpx.AsyncClient) -> None:
+    """404, as the status of an unknown task."""
+    answer = await web.get("/results/nope")
+    assert (answer.status_code, answer.json()) == (404, {"detail": "there is no result of this id"})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"a": "x"}, "a: Input should be a valid integer, unable to parse string as an integer"),
+        ({"a": "1", "id": "a b"}, "id 'a b' must be 1 to 128 printable ASCII characters"),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_told(
+    web: httpx.AsyncClient, given: dict[str, str], reason: str
+) -> None:
+    """422 with the reasons, as FastAPI's own refusals have them."""
+    answer = await web.post("/tasks", params=given)
+    (problem,) = answer.json()["detail"]
+    assert answer.status_code == 422
+    assert problem["msg"].startswith(reason)
+
+
+async def test_what_was_cancelled_has_no_result(web: httpx.AsyncClient) -> None:
+    """409, by who awaits the result of a task that was cancelled, or expired."""
+    expired = await web.delete("/tasks/one")
+    assert (expired.status_code, "not started in time" in expired.text) == (409, True)
+    cancelled = await web.get("/results/one")
+    assert (cancelled.status_code, "cancelled" in cancelled.text) == (409, True)
+
+
+async def test_what_has_ended_cannot_be_cancelled(
+    web: httpx.AsyncClient, redis_server: Any
+) -> None:
+    """409: `handle.cancel()` raises ConflictError."""
+    await web.post("/tasks", params={"a": "1", "id": "one"})
+    with redis_server.client() as client:
+        client.delete("{test}:t:one")
+        client.set("{test}:r:one", b"done|1|")
+    answer = await web.delete("/tasks/one")
+    assert (answer.status_code, "in a state" in answer.text) == (409, True)
+
+
+async def test_what_has_failed_is_no_mistake_of_the_client(web: httpx.AsyncClient) -> None:
+    """500, without a word of the task's error."""
+    answer = await web.delete("/failed/one")
+    assert (answer.status_code, "dead" in answer.text) == (500, False)
