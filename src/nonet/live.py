@@ -102,7 +102,7 @@ class LiveConfig:
             return
         except BaseException as error:  # a retry policy is code of authors; nothing waits here
             why = summarize(error)
-            self._refuse(version, f"{why.type}: {why.text}".removesuffix(": "))
+            self._refuse(version, why.brief)
             return
         self.overrides, self.version = overrides, version
         self.problem = self._refused = ""

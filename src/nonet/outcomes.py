@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import traceback
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,11 @@ from nonet.retry import RetryPolicyBase
 
 # settle.lua keeps no more of a text in the record, which is then still a packed hash.
 _RECORD_BYTES = 60
+# What SQLAlchemy writes behind the driver's text. The values may be secrets of an application, and
+# reach whoever may look at Redis or a dead letter; the detail of PostgreSQL has values, too.
+_STATEMENT = "\n[SQL: "
+_DETAIL = re.compile(r"\nDETAIL: .*?(?=\n\[SQL: )", re.DOTALL)
+_VALUES = re.compile(r"\n(?:\[parameters: .*|\(Background on this error at: \S+\))")
 # So much is kept of the text of an error.
 ERROR_CHARACTERS = 10_000
 _LOCK_DELAY = timedelta(seconds=1)
@@ -116,6 +122,15 @@ class ErrorSummary:
     type: str = ""
     text: str = ""
     traceback: str = field(default="", repr=False)
+
+    @property
+    def brief(self) -> str:
+        """Type and text for who may know no task of it: of SQL without the statement.
+
+        >>> ErrorSummary("IntegrityError", "(x.Error) no\\n[SQL: INSERT INTO jobs …]").brief
+        'IntegrityError: (x.Error) no'
+        """
+        return f"{self.type}: {self.text.partition(_STATEMENT)[0]}".removesuffix(": ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +238,20 @@ def _until_room(error: Any) -> tuple[timedelta, str]:
 
 
 def summarize(error: BaseException) -> ErrorSummary:
-    """An exception as text that can be stored; never raises, whatever code of its own it has."""
+    """An exception as text that can be stored; never raises, whatever code of its own it has.
+
+    The values that a statement of SQL was given are left out.
+    """
     try:
         text = str(error)
     except BaseException as broken:  # the error's own code: no attempt may end by it
         text = f"(its text could not be made: {_name(broken)})"
-    kept = _storable(text, ERROR_CHARACTERS)
+    kept = _without_values(_storable(text, ERROR_CHARACTERS))
     return ErrorSummary(_name(error), kept, _storable(_frames(error), 60_000))
+
+
+def _without_values(text: str) -> str:
+    return _VALUES.sub("", _DETAIL.sub("", text)) if _STATEMENT in text else text
 
 
 def _name(error: BaseException) -> str:

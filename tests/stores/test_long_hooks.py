@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+import sqlalchemy as sa
 
 from nonet.errors import NonetError
 from nonet.injection import Injector
@@ -66,3 +67,25 @@ async def test_a_hook_of_a_deposed_leader_is_cancelled(broker: Broker) -> None:
     with pytest.raises(NonetError, match="hangs was cancelled: somebody else leads"):
         await asyncio.wait_for(tick, 10)
     assert cancelled.is_set()
+
+
+async def test_values_of_sql_are_in_the_log_alone(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redis, events and the doctor have what the driver says; whoever reads the log has all."""
+    leadership = Leadership(broker, "test")
+    term = await leadership.lead("a", 30, "{}") or ""
+
+    def asks() -> None:
+        with sa.create_engine("sqlite://").connect() as connection:
+            connection.execute(sa.text("SELECT * FROM jobs WHERE token = :t"), {"t": "hunter2"})
+
+    start_up = StartUp({"asks": asks}, leadership, Injector())
+    with pytest.raises(NonetError, match=r"no such table: jobs$"):
+        await start_up.tick(term)
+    assert start_up.not_ready().endswith("no such table: jobs")
+    kept = [await broker.client.hgetall("{test}:startup")]
+    kept += await broker.client.xrange("{test}:events")
+    assert "no such table: jobs" in str(kept)
+    assert "hunter2" not in str(kept) and "SELECT" not in str(kept)
+    assert "hunter2" in caplog.text

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from nonet.errors import (
     AdmissionRejected,
@@ -236,6 +237,40 @@ def test_a_policy_that_gives_no_instant_is_told_so() -> None:
 def test_any_exception_can_be_summarized(error: Exception, expected: ErrorSummary) -> None:
     """Its text is bounded and can be stored, whatever ``__str__`` does."""
     assert summarize(error) == expected
+
+
+def refused_by_sql() -> sa.exc.IntegrityError:
+    """What SQLAlchemy raises for a row that is there already."""
+    with sa.create_engine("sqlite://").connect() as connection:
+        connection.execute(sa.text("CREATE TABLE jobs (token TEXT UNIQUE)"))
+        with pytest.raises(sa.exc.IntegrityError) as caught:
+            for _ in range(2):
+                connection.execute(sa.text("INSERT INTO jobs VALUES (:t)"), {"t": "hunter2"})
+    assert "hunter2" in str(caught.value)
+    return caught.value
+
+
+def test_no_value_of_a_statement_is_kept() -> None:
+    """An application's rows may hold secrets; the statement helps its author."""
+    found = summarize(refused_by_sql())
+    assert found.text == (
+        "(sqlite3.IntegrityError) UNIQUE constraint failed: jobs.token\n"
+        "[SQL: INSERT INTO jobs VALUES (?)]"
+    )
+
+
+def test_a_wrapped_statement_keeps_what_is_said_behind_it() -> None:
+    """An author's own words stay, also around the detail of PostgreSQL."""
+    text = "failed: (asyncpg.Error) no\nDETAIL:  Key (t)=(hunter2\n2) is there.\n[SQL: INSERT …]"
+    found = summarize(ValueError(f"{text}\n[parameters: ('hunter2',)]\ngiven up"))
+    assert found.text == "failed: (asyncpg.Error) no\n[SQL: INSERT …]\ngiven up"
+
+
+def test_what_all_may_see_has_no_statement() -> None:
+    """What the scheduler tells of hooks and entries: the class, and what the driver says."""
+    assert summarize(refused_by_sql()).brief == (
+        "IntegrityError: (sqlite3.IntegrityError) UNIQUE constraint failed: jobs.token"
+    )
 
 
 def test_a_traceback_shows_frames_without_values() -> None:

@@ -114,7 +114,7 @@ class DemandLoop:
             await asyncio.wait({call})
         elif (error := call.result()) is not None:
             why = summarize(error)
-            await self._tell_failure(name, f"{why.type}: {why.text}")
+            await self._tell_failure(name, why.brief)
 
     async def _tell_failure(self, name: str, problem: str) -> None:
         self._failed += 1

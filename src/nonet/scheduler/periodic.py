@@ -190,7 +190,7 @@ class PeriodicLoop:
             planned.look = now + _BROKEN_WAIT
 
     def _note_problem(self, key: str, why: ErrorSummary) -> None:
-        text = f"{why.type}: {why.text}"
+        text = why.brief
         if self.problems.get(key) != text:
             logger.error("periodic entry %s: %s\n%s", key, text, why.traceback.rstrip())
             if key in self.problems or len(self.problems) < _MOST_PROBLEMS:

@@ -263,7 +263,7 @@ class Scheduler:
             except BaseException as error:  # counted here, told and survived by `every`
                 why = summarize(error)
                 pulse.failures += 1
-                pulse.error = f"{why.type}: {why.text}"
+                pulse.error = why.brief
                 raise
             pulse.last, pulse.error = datetime.now(UTC), ""
             return pause

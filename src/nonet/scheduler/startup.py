@@ -87,7 +87,7 @@ class StartUp:
         error = hook.result()
         if error is not None:
             why = summarize(error)
-            text = f"{why.type}: {why.text}"
+            text = why.brief
             await self._leadership.hook_ended(term, since, name, who(), text)
             problem = f"start-up hook {name} failed: {text}"
             if problem != self._problem:  # it is tried again and again: where it failed, once
