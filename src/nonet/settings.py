@@ -373,6 +373,15 @@ def _variables() -> dict[str, str | None]:
     return {**{name.upper(): value for name, value in from_file.items()}, **os.environ}
 
 
+def is_default_redis(url: str) -> bool:
+    """Whether `url` is the Redis of those who name none, and the environment names none."""
+    default: SecretStr = Settings.model_fields["redis_url"].default
+    if url != default.get_secret_value():
+        return False
+    variables = _variables()
+    return not any(variables.get(f"{_PREFIX}{name}") for name in ("REDIS_URL", "REDIS_URL_FILE"))
+
+
 def _refuse_unknown_variables() -> None:
     known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     known |= {f"{_PREFIX}{name.upper()}_FILE" for name in _FROM_FILES}

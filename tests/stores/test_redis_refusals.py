@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import redis
@@ -209,3 +210,22 @@ def test_no_answer_says_so() -> None:
     made = translated(lost, "redis://db.example", "s")
     assert type(made) is ServerUnreachableError
     assert str(made).endswith("does not answer: Connection closed by server.")
+
+
+@pytest.mark.parametrize(
+    ("url", "setting", "is_told"),
+    [
+        ("redis://127.0.0.1:6379/0", "", True),
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0", False),
+        ("redis://db.example:6379/0", "", False),
+    ],
+)
+def test_who_has_named_no_server_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, setting: str, is_told: bool
+) -> None:
+    """Else nobody knows where the address comes from."""
+    monkeypatch.chdir(tmp_path)  # no .env
+    monkeypatch.setenv("NONET_REDIS_URL", setting)
+    monkeypatch.delenv("NONET_REDIS_URL_FILE", raising=False)
+    said = str(translated(exceptions.ConnectionError("refused"), url))
+    assert ("(NONET_REDIS_URL is not set: this is its default;" in said) is is_told

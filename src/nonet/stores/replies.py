@@ -90,9 +90,19 @@ def translated(
         )
     if not isinstance(error, exceptions.ResponseError):
         problem = "cannot be used now" if code else "does not answer"
-        return ServerUnreachableError(f"{at} {problem}: {text}")
+        return ServerUnreachableError(f"{at} {problem}: {text}{_unset(address)}")
     said = text if code == "ERR" else f"{code} {text}"
     return NonetError(f"{at} failed{_in(script)}: {said}")
+
+
+def _unset(address: str) -> str:
+    """That nobody has named this server, if nobody has."""
+    from nonet.settings import is_default_redis  # here, as it reads files
+
+    if not is_default_redis(address):
+        return ""
+    why = "NONET_REDIS_URL is not set: this is its default; embedded:// starts one for development"
+    return f" ({why})"
 
 
 def _in(script: str) -> str:
