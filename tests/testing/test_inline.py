@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 
@@ -23,6 +23,7 @@ from nonet import (
     LeaseLostError,
     NotBoundError,
     RegistrationError,
+    ResultUnavailable,
     StopRetrying,
     context,
     spawn_with_callback,
@@ -273,3 +274,157 @@ async def test_a_group_without_an_application_is_refused_with_the_way_out() -> N
     """The message names what `run_inline` can note."""
     with pytest.raises(NotBoundError, match="with CallbackSpawner"):
         await run_inline(Spawns())
+
+
+@dataclass
+class Keeps(BaseTask):
+    """A durable task."""
+
+    durable = True
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Submits(BaseTask):
+    """Submits a note as a function says that the test has left in a class variable."""
+
+    how = staticmethod(lambda task: task.schedule())
+
+    async def execute(self) -> None:
+        made = type(self).how(Note("a"))
+        if not isinstance(made, str):
+            await made
+
+
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"at_time": 3}, "at_time"),
+    ({"id": 3}, "id"),
+    ({"id": "a b"}, "without blanks"),
+    ({"labels": [1]}, "labels"),
+    ({"labels": {"priority": "hi"}}, "'hi' is not a valid Priority"),
+]
+OF_SCHEDULE: list[tuple[dict[str, Any], str]] = [
+    *OPTIONS,
+    ({"unique": "x"}, r"must be a nonet\.Unique"),
+    ({"start_by": "x"}, "start_by: must be .* not 'x'"),
+    ({"transaction": 3}, "the class is not durable"),
+]
+
+
+@pytest.mark.parametrize(("options", "problem"), OF_SCHEDULE, ids=str)
+async def test_what_a_system_refuses_to_submit_is_refused(
+    options: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words of the client, and it is not noted."""
+    monkeypatch.setattr(Submits, "how", lambda note: note.schedule(**options))
+    run = await run_inline(Submits(), check=False)
+    assert isinstance(run.error, InvalidArgumentsError) and re.search(problem, str(run.error))
+    assert run.submitted == []
+
+
+@pytest.mark.parametrize(("options", "problem"), OPTIONS, ids=str)
+async def test_what_after_commit_refuses_is_refused(
+    options: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words of the client, when it is called."""
+    monkeypatch.setattr(Submits, "how", lambda note: context().after_commit(note, **options))
+    with pytest.raises(InvalidArgumentsError, match=problem):
+        await run_inline(Submits())
+
+
+async def test_a_durable_task_may_have_any_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test gives a fake one: nothing is written."""
+    monkeypatch.setattr(Submits, "how", lambda _: Keeps().schedule(transaction=object()))
+    assert [item.task for item in (await run_inline(Submits())).submitted] == [Keeps()]
+
+
+@dataclass
+class Opens(BaseTask):
+    """Opens a group with the options that the test has left in a class variable."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    async def execute(self, spawn: CallbackSpawner) -> str:
+        return await spawn(**{"children": [Note("a")], "callback": Note("b"), **self.options})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "problem"),
+    [
+        ({"ttl_seconds": -1}, ValueError, "ttl_seconds=-1"),
+        ({"policy": "any"}, ValueError, "policy='any'"),
+        ({"children": [Note("a"), 3]}, TypeError, r"children\[1\]: 3 is no task"),
+        ({"callback": Note}, TypeError, "callback: Note is a class"),
+        ({"on_failure": Note(7)}, InvalidArgumentsError, "text"),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+async def test_a_group_that_a_system_refuses_is_refused(
+    options: dict[str, Any],
+    error: type[Exception],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the words of the client, and it is not noted."""
+    monkeypatch.setattr(Opens, "options", options)
+    run = await run_inline(Opens(), check=False)
+    assert isinstance(run.error, error) and re.search(problem, str(run.error))
+    assert run.groups == []
+
+
+@dataclass
+class Gives(BaseTask):
+    """Returns what the test has left in a class variable."""
+
+    value: ClassVar[Any] = None
+
+    async def execute(self) -> Any:
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (object(), "is done, but its result cannot be stored: "),
+        ("a" * 300_000, "is done, but its result of 3000.. bytes exceeds the limit of 262144"),
+    ],
+    ids=["kind", "size"],
+)
+async def test_a_result_that_cannot_be_kept_is_refused(
+    value: Any, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As whoever awaits it from a system is told, also of a run that is not checked."""
+    monkeypatch.setattr(Gives, "value", value)
+    with pytest.raises(ResultUnavailable, match=problem):
+        await run_inline(Gives(), check=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"id": "a b"}, "without blanks"),
+        ({"labels": {"size": "huge"}}, "'huge' is not a valid Size"),
+    ],
+)
+async def test_what_could_not_be_submitted_is_not_run(
+    options: dict[str, Any], problem: str
+) -> None:
+    """The task itself is checked with its id and labels."""
+    with pytest.raises(InvalidArgumentsError, match=problem):
+        await run_inline(Told(), **options)
+
+
+@pytest.mark.parametrize("attempt", [0, -1, "1"])
+async def test_a_number_that_no_attempt_has_is_refused(attempt: Any) -> None:
+    """They count from 1."""
+    with pytest.raises(ValueError, match=rf"attempt={attempt!r} must be a whole number from 1"):
+        await run_inline(Told(), attempt=attempt)
+
+
+async def test_what_is_no_task_is_refused_with_the_next_step() -> None:
+    """A class is told to be made an instance of."""
+    with pytest.raises(TypeError, match=r"run_inline: Told is a class: give an instance, Told\("):
+        await run_inline(Told)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="run_inline: 3 is no task"):
+        await run_inline(3)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,23 +12,32 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Generic, NoReturn, Unpack
 
-from nonet.client import CallbackSpawner, Policy, check_group
-from nonet.errors import NonetError, NotBoundError
+from nonet.client import CallbackSpawner, Policy, check_group, is_durable
+from nonet.envelopes import Envelopes
+from nonet.errors import NotBoundError, ResultUnavailable
 from nonet.execution import TaskContext, enter_context
 from nonet.handles import ChildResult, Handle, R
 from nonet.injection import Injector, load_entry_points
 from nonet.invoke import invoke
-from nonet.message import decode, encode, pack
+from nonet.live import LiveConfig
+from nonet.message import Envelope, ResultDocument, decode, encode, pack
 from nonet.outcomes import Failed, decide
+from nonet.overrides import NONE
 from nonet.registry import Registry, TaskClass, load_lock_types
+from nonet.secrecy import secret_texts
+from nonet.settings import plain_settings
+from nonet.signing import Signer
+from nonet.stores.groups import callback_id, child_id, failure_id
 from nonet.task import (
     BaseTask,
     SubmitOptions,
     TaskOf,
     bind_submitter,
+    ensure_task,
     unbind_submitter,
 )
 from nonet.testing.submissions import Submitted
+from nonet.worker.conclusion import encoded_result
 
 _GROUP = "inline-group"
 # A policy that never gives up is stopped.
@@ -61,7 +70,8 @@ class InlineRun(Generic[R]):
     """How a task ran; generic in what its ``execute`` returns.
 
     Attributes:
-        result: what ``execute`` returned; None if the last attempt failed.
+        result: what ``execute`` returned. None, whatever its type says, if the last attempt
+            failed, which ``check=False`` alone lets a test see: ask `error` first.
         attempts: how many there were.
         errors: what each failed attempt raised.
         waits: how long the retry policy wanted to wait after each of these; nobody did.
@@ -103,15 +113,16 @@ async def run_inline(
 ) -> InlineRun[R]:
     """Run a task here and now, as a worker would, without Redis: no locks, no limits, no timeouts.
 
-    Its arguments travel as in an envelope first, so that what cannot travel fails here. What it
-    submits is only noted.
+    The task travels as in an envelope first, and what it submits, spawns and returns is checked as
+    by a system with the default settings: what that refuses is refused here. Else submissions are
+    only noted; the ``transaction`` of a durable task may be a fake, as nothing is written.
 
     Args:
         task: what is run; its class needs no registration.
         overrides: ``{dependency: replacement}``, honoured at any depth.
         labels: what ``context().labels`` gives.
         id: what ``context().id`` gives; None: a random one.
-        attempt: number of the first attempt.
+        attempt: number of the first attempt, from 1.
         saved: what an earlier attempt has saved, for ``context().saved``.
         group_results: what ``context().group_results()`` gives in a callback.
         retry: after a failed attempt ask the class's retry policy, and run it again at once if it
@@ -120,18 +131,20 @@ async def run_inline(
 
     Raises:
         BaseException: what the last attempt raised.
+        TypeError, ValueError: at once, if what is given is no task, or `attempt` is below 1.
         RegistrationError, InvalidArgumentsError, DependencyError: the task could not run anywhere.
+        ResultUnavailable: it succeeded, but what it returned cannot be kept.
 
     Example:
         run = await run_inline(Add(1, 2))
         assert run.result == 3
     """
+    ensure_task(task, "run_inline")
+    _check_attempt(attempt)
     _load_installed()
     given: Any = task  # a `BaseTask`
-    known = Registry().add(type(given), type(task).__module__.rpartition(".")[2])
     run: InlineRun[Any] = InlineRun(None, saved=_travelled(saved))
-    inline = _Inline(given, known, run, dict(labels or {}), id or secrets.token_hex(16))
-    inline.group_results = group_results
+    inline = _Inline(given, run, labels=labels, id=id, group_results=group_results)
     async with Injector(dict(overrides or {})) as injector:
         while True:
             number = attempt + run.attempts
@@ -142,6 +155,7 @@ async def run_inline(
             run.attempts += 1
             error = await job
             if error is None:
+                inline.check_result(number)
                 return run
             run.errors.append(error)
             if retry and run.attempts < _MOST_ATTEMPTS and inline.may_retry(number, error):
@@ -149,6 +163,14 @@ async def run_inline(
             if check or _is_cancelled():
                 raise error
             return run
+
+
+def _check_attempt(attempt: int) -> None:
+    if not isinstance(attempt, int) or attempt < 1:
+        raise ValueError(
+            f"run_inline: attempt={attempt!r:.100} must be a whole number from 1, which is the "
+            "first attempt"
+        )
 
 
 def _is_cancelled() -> bool:
@@ -168,20 +190,48 @@ def _travelled(value: Any) -> Any:
     return decode(encode(pack(value)))
 
 
+class _AnyClass(Registry):
+    """Knows every class that it is asked for, also several of one name: tests register none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: dict[type[BaseTask], TaskClass] = {}
+
+    def of_class(self, cls: type[BaseTask]) -> TaskClass:
+        """See `Registry.of_class`."""
+        if cls not in self._found:
+            self._found[cls] = Registry().add(cls, cls.__module__.rpartition(".")[2])
+        return self._found[cls]
+
+
+class _NoConfig(LiveConfig):
+    """That of a namespace in which nothing was ever published."""
+
+    def __init__(self) -> None:
+        self.overrides = NONE
+
+
 class _Inline:
     """One task, and what stands for the rest of the system while it runs."""
 
     def __init__(
         self,
         task: BaseTask,
-        known: TaskClass,
         run: InlineRun[Any],
-        labels: Mapping[str, Any],
-        id: str,
+        *,
+        labels: Mapping[str, Any] | None,
+        id: str | None,
+        group_results: Sequence[ChildResult] | None,
     ) -> None:
-        self._arguments = decode(encode(known.arguments.pack(task)))
-        self._known, self._run, self._labels, self._id = known, run, labels, id
-        self.group_results: Sequence[ChildResult] | None = None
+        self._run, self._group_results = run, group_results
+        self._limit, self._registry = plain_settings().message_limit, _AnyClass()
+        self._envelopes = Envelopes(
+            self._registry, _NoConfig(), Signer(), message_limit=self._limit
+        )
+        self._known = self._registry.of(task)
+        group = "" if group_results is None else _GROUP
+        sent = self._envelopes.prepare(task, id=id, labels=labels, callback_of=group)
+        self._envelope: Envelope = self._envelopes.read(sent.id, sent.envelope)
 
     async def attempt(self, number: int, injector: Injector) -> BaseException | None:
         """Run it once: what it raised, as a value, or None."""
@@ -190,8 +240,9 @@ class _Inline:
         bind_submitter(self)
         threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
         try:
-            task = self._known.arguments.build(self._arguments)
-            values = {TaskContext: context, CallbackSpawner: _Spawner(self._run)}
+            task = self._known.arguments.build(self._envelope.args)
+            spawner = _Spawner(self._run, self._envelopes)
+            values = {TaskContext: context, CallbackSpawner: spawner}
             async with injector.open(task.execute, values=values) as arguments:
                 context.ensure_lease()
                 self._run.result = await invoke(task.execute, arguments, threads)
@@ -205,6 +256,21 @@ class _Inline:
         self._run.submitted += [item.said for item in context.to_submit]
         return None
 
+    def check_result(self, number: int) -> None:
+        """Raises ResultUnavailable, as who awaits it would, if the result cannot be kept."""
+        name = self._known.name
+
+        def document(value: object) -> ResultDocument:
+            return ResultDocument(name, number, time.time(), value)
+
+        secrets = secret_texts(self._envelope.args, self._known.cls)
+        _, note = encoded_result(document, self._run.result, secrets, limit=self._limit)
+        if note:
+            raise ResultUnavailable(
+                f"task {self._envelope.id} ({name}) is done, but {note}; return what can travel, "
+                "or None"
+            )
+
     def may_retry(self, number: int, error: BaseException) -> bool:
         """Whether the retry policy wants another attempt; notes after how long."""
         policy = self._known.cls.retry_policy
@@ -215,13 +281,14 @@ class _Inline:
         return True
 
     def _context(self, number: int) -> TaskContext:
+        envelope = self._envelope
         context = TaskContext(
-            id=self._id,
-            name=self._known.name,
+            id=envelope.id,
+            name=envelope.name,
             attempt=number,
             fence=number,
-            labels=self._labels,
-            group="" if self.group_results is None else _GROUP,
+            labels=envelope.labels,
+            group=envelope.group,
             saved=self._run.saved,
         )
         context.read_group_with(self._read_group)
@@ -230,21 +297,24 @@ class _Inline:
         return context
 
     async def _read_group(self, _: str) -> Sequence[Any]:
-        return self.group_results or ()
+        return self._group_results or ()
 
     async def _save(self, data: bytes) -> bool:
         self._run.saved = decode(data)
         return True
 
-    def _prepare(self, task: BaseTask, *, id: str | None = None, **options: Any) -> _Prepared:
+    def _prepare(self, task: BaseTask, **options: Any) -> _Prepared:
         """What `after_commit` is given; it counts if the attempt succeeds."""
-        return _Prepared(_said(task, id, **options), encode(_packed(task)))
+        made = self._envelopes.prepare(task, **options)
+        return _Prepared(_said(made.id, task, options), made.envelope)
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """What ``.schedule()`` calls."""
-        _packed(task)
-        self._run.submitted.append(said := _said(task, **options))
-        return Handle(said.id, _NotSubmitted())
+        others: dict[str, Any] = {**options}
+        is_durable(task, others.pop("transaction", None), self._registry)
+        made = self._envelopes.prepare(task, **others)
+        self._run.submitted.append(_said(made.id, task, others))
+        return Handle(made.id, _NotSubmitted())
 
 
 class _NotSubmitted:
@@ -278,8 +348,8 @@ class _Prepared:
 class _Spawner(CallbackSpawner):
     """Notes groups instead of opening them."""
 
-    def __init__(self, run: InlineRun[Any]) -> None:
-        self._run = run
+    def __init__(self, run: InlineRun[Any], envelopes: Envelopes) -> None:
+        self._run, self._envelopes = run, envelopes
 
     async def __call__(
         self,
@@ -292,24 +362,16 @@ class _Spawner(CallbackSpawner):
     ) -> str:
         children = list(children)
         check_group(children, callback, on_failure, policy, ttl_seconds)
-        for task in (*children, callback, *([on_failure] if on_failure else [])):
-            _packed(task)
-        group = InlineGroup(tuple(children), callback, on_failure, policy)
-        self._run.groups.append(group)
-        return f"{_GROUP}-{len(self._run.groups)}"
+        group = f"{_GROUP}-{len(self._run.groups) + 1}"
+        prepare = self._envelopes.prepare
+        for index, child in enumerate(children):
+            prepare(child, id=child_id(group, index), child_of=group)
+        prepare(callback, id=callback_id(group), callback_of=group)
+        if on_failure is not None:
+            prepare(on_failure, id=failure_id(group), callback_of=group)
+        self._run.groups.append(InlineGroup(tuple(children), callback, on_failure, policy))
+        return group
 
 
-def _packed(task: BaseTask) -> dict[str, Any]:
-    """The arguments as they would travel.
-
-    Raises:
-        RegistrationError, InvalidArgumentsError: they could not.
-    """
-    if not isinstance(task, BaseTask):
-        raise NonetError(f"{task!r:.200} is no task")
-    return Registry().add(type(task), "inline").arguments.pack(task)
-
-
-def _said(task: BaseTask, id: str | None = None, **options: Any) -> Submitted:
-    chosen = id or secrets.token_hex(16)
-    return Submitted(chosen, task, options.get("at_time"), options.get("labels") or {})
+def _said(id: str, task: BaseTask, options: Mapping[str, Any]) -> Submitted:
+    return Submitted(id, task, options.get("at_time"), options.get("labels") or {})

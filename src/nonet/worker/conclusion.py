@@ -7,9 +7,10 @@ attempt in a child process only this travels, never the exception itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from msgspec.structs import replace as replaced
 
@@ -150,14 +151,34 @@ def result_of(
 
 def _document_of(attempt: Attempt, value: object, usage: Usage | None, limit: int) -> bytes:
     """The encoded end of a task that is done; a value that cannot travel is left out."""
+    done = partial(result_of, attempt, DONE, usage)
+    full, note = encoded_result(done, value, attempt.context.secrets, limit=limit)
+    return encode(replaced(done(), note=note)) if note else full
+
+
+def encoded_result(
+    document: Callable[[object], ResultDocument],
+    value: object,
+    secrets: Sequence[str],
+    *,
+    limit: int,
+) -> tuple[bytes, str]:
+    """The encoded end of a task that is done, or why its result cannot be kept.
+
+    Args:
+        document: makes it of the packed value.
+        value: what ``execute`` returned.
+        secrets: what must not stand in the reason.
+        limit: longest result, in bytes.
+    """
     try:
-        full = encode(result_of(attempt, DONE, usage, pack(value)))
+        full = encode(document(pack(value)))
     except BaseException as error:  # a result may be of any kind, and its class do anything
         why = summarize(error)
-        text = without_secrets(why.text, attempt.context.secrets)
-        note = f"its result cannot be stored: {text or why.type}"
-    else:
-        if len(full) <= limit:
-            return full
-        note = f"its result of {len(full)} bytes exceeds the limit of {limit} (NONET_MESSAGE_LIMIT)"
-    return encode(replaced(result_of(attempt, DONE, usage), note=note))
+        return b"", f"its result cannot be stored: {without_secrets(why.text, secrets) or why.type}"
+    if len(full) <= limit:
+        return full, ""
+    return (
+        b"",
+        f"its result of {len(full)} bytes exceeds the limit of {limit} (NONET_MESSAGE_LIMIT)",
+    )
