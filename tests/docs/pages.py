@@ -20,6 +20,12 @@ _FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _FILE_NAME = re.compile(r"# ([\w./-]+\.\w+)\n")
+_TABLE = re.compile(r"(?m)^(\|.*\|)\n\|[-:|]+\|\n((?:\|.*(?:\n|\Z))+)")
+
+
+def codes(cell: str) -> list[str]:
+    """What a cell has in backquotes."""
+    return re.findall(r"`([^`]+)`", cell)
 
 
 def all_pages() -> list[Path]:
@@ -97,6 +103,23 @@ class Page:
     def prose(self) -> str:
         """What is in no block."""
         return _FENCE.sub("", self.source)
+
+    def rows(self, title: str = "", *, head: str = "") -> list[list[str]]:
+        """Cells of all rows of its tables, without their heads.
+
+        Args:
+            title: of the heading right below which they are; empty: anywhere.
+            head: how the first lines of the tables begin, each of which is found.
+        """
+        text = self.prose
+        if title:
+            _, found, text = text.partition(f"# {title}\n")
+            assert found, f"{self.name} has no heading {title}"
+            text = re.split(r"(?m)^##+ ", text)[0]
+        tables = [lines for first, lines in _TABLE.findall(text) if first.startswith(head)]
+        assert tables, f"{self.name} has no such table: {title or head}"
+        rows = [row for lines in tables for row in re.findall(r"(?m)^\| (.*) \|$", lines)]
+        return [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)] for row in rows]
 
     def files(self) -> Iterator[Block]:
         """The blocks that are files."""

@@ -1,8 +1,8 @@
 """The reference is complete: what the code has is documented, and what is documented is there.
 
 Elsewhere: alerts (`chart/test_monitoring.py`), causes of `explain` (`test_explain_page.py`),
-promises (`test_promises.py`), commands that pages show (`test_shown.py`), public names
-(`test_site.py`).
+findings of the doctor (`test_operator_pages.py`), promises (`test_promises.py`), commands that
+pages show (`test_shown.py`), public names (`test_site.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
-from docs.pages import DOCS, ROOT, Page, all_pages
+from docs.pages import DOCS, ROOT, Page, all_pages, codes
 from metrics_names import series_names
 from sqlalchemy import Table
 
@@ -48,18 +48,8 @@ _NO_METRICS = {
 
 
 def rows(page: str, title: str = "") -> list[list[str]]:
-    """Cells of all rows of the tables on a page of the reference, or below one of its headings."""
-    text = Page.read(f"{page if '/' in page else f'reference/{page}'}.md").prose
-    if title:
-        text = re.split(r"(?m)^##+ ", text.partition(f"# {title}\n")[2])[0]
-    text = re.sub(r"(?m)^\|.*\|\n\|[-:|]+\|$", "", text)  # heads
-    lines = re.findall(r"(?m)^\| (.*) \|$", text)
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in lines]
-
-
-def codes(cell: str) -> list[str]:
-    """What a cell has in backquotes."""
-    return re.findall(r"`([^`]+)`", cell)
+    """Those of the tables on a page of the reference, or below one of its headings."""
+    return Page.read(f"{page if '/' in page else f'reference/{page}'}.md").rows(title)
 
 
 def told(page: str, title: str = "") -> dict[str, list[str]]:
@@ -236,12 +226,6 @@ def test_entry_points_are_those_of_the_code() -> None:
 def source() -> str:
     """All of the package."""
     return "".join(path.read_text() for path in (ROOT / "src" / "nonet").rglob("*.py"))
-
-
-def test_findings_of_the_doctor_are_those_of_the_code() -> None:
-    """Each kind of finding has a row, and no other one."""
-    found = [name for row in rows("how-to/check-a-namespace") for name in codes(row[0])]
-    assert sorted(found) == sorted(set(re.findall(r'Finding\(\s*"(\w+)"', source())))
 
 
 def test_paths_of_a_daemon_are_those_of_the_code() -> None:

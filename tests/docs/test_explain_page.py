@@ -5,18 +5,15 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import get_args
 
 import pytest
+from docs.pages import ROOT, Page, codes
 
 from nonet.explanation import Cause, explain_kept
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "how-to" / "find-out-why-it-waits.md"
-# `cause`, what it says (one or more code spans), what to do.
-_ROW = re.compile(r"^\| `(?!cause`)([a-z-]+)` \| (.+) \| (.+) \|$", re.MULTILINE)
+PAGE = Page.read("how-to/find-out-why-it-waits.md")
 # What differs from task to task: …, a word in capitals, a number.
 _OPEN = re.compile(r"…|\b(?!SQL\b)[A-Z]+(?:@[A-Z]+)?\b|\d+")
 # What may stand behind any sentence.
@@ -55,25 +52,22 @@ def test_the_page_has_what_is_said_of_durable_tasks(seconds: float, is_led: bool
     """Also in its last words, which decide what to do."""
     found = explain_kept("a", seconds=seconds, is_led=is_led)
     ((_, says, then),) = [row for row in _rows() if row[0] == found.cause]
-    assert re.fullmatch(_pattern(_sentences(says)[0]), found.text)
+    assert re.fullmatch(_pattern(codes(says)[0]), found.text)
     for words in ("but nobody hands it over", "and not handed over"):
         assert (words in found.text) <= (f"`{words}`" in then)
 
 
 def _rows() -> list[tuple[str, str, str]]:
-    return _ROW.findall(PAGE.read_text(encoding="utf-8"))
+    """`cause`, what it says (one or more code spans), what to do."""
+    return [(codes(cause)[0], says, then) for cause, says, then in PAGE.rows(head="| `cause` |")]
 
 
 def _shown() -> list[tuple[str, str]]:
-    return [(cause, sentence) for cause, says, _ in _rows() for sentence in _sentences(says)]
+    return [(cause, sentence) for cause, says, _ in _rows() for sentence in codes(says)]
 
 
 def _is_shown_as(text: str, sentence: str) -> bool:
     return re.fullmatch(_pattern(sentence), _TAIL.sub("", text)) is not None
-
-
-def _sentences(says: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", says)
 
 
 def _pattern(sentence: str) -> str:

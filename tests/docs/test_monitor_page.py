@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from docs.pages import Page
+from docs.pages import Page, codes
 
 import nonet
 
@@ -17,9 +17,7 @@ PAGE = Page.read("how-to/monitor.md")
 
 
 def _lines() -> list[str]:
-    _, _, rest = PAGE.source.partition("### Lines to know\n")
-    rows = re.findall(r"^\| (`.+?`) \| ", rest.partition("\n## ")[0], re.MULTILINE)
-    return [line for row in rows for line in re.findall(r"`([^`]+)`", row)]
+    return [line for row in PAGE.rows("Lines to know") for line in codes(row[0])]
 
 
 @cache

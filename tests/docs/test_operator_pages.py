@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
-from docs.pages import Page
+from docs.pages import Page, codes
 
 from nonet import diagnosis, doctor
 from nonet.outcomes import Reason
@@ -19,11 +18,7 @@ DEAD_LETTERS = Page.read("how-to/dead-letters.md")
 
 def _first_column(page: Page, head: str) -> list[str]:
     """What the first column names in code, of the table whose head begins so."""
-    _, found, rest = page.source.partition(f"\n{head}")
-    assert found, head
-    table = rest.partition("\n\n")[0]
-    rows = [line for line in table.splitlines()[2:] if line.startswith("| ")]
-    return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    return [name for row in page.rows(head=head) for name in codes(row[0])]
 
 
 def _constants(module: object, call: str) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.pages import Page
+from docs.pages import Page, codes
 from docs.test_shown import refusal, words_of
 
 from nonet.settings import Settings
@@ -24,12 +23,9 @@ _GROUPS = ("tasks.CATEGORY", "lock_object_types", "startup", "dependencies", "vo
 
 def _told(heading: str) -> Iterator[str]:
     """What the second column of the table below a heading names in code; `none` names nothing."""
-    _, _, rest = PAGE.source.partition(f"\n## {heading}\n")
-    rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| ")]
-    for row in rows[1:]:
-        second = re.split(r"(?<!\\)\|", row)[2].strip()
-        named = re.findall(r"`([^`]+)`", second)
-        assert named or second.startswith("none"), row
+    for _, second, *_ in PAGE.rows(heading):
+        named = codes(second)
+        assert named or second.startswith("none"), second
         yield from named
 
 
