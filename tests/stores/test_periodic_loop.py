@@ -323,6 +323,22 @@ async def test_a_broken_entry_hurts_no_other(rig: Rig) -> None:
     assert "not today" in loop.problems[entry("Refusing").key]
 
 
+async def test_entries_that_a_full_redis_refuses_fire_again_by_themselves(rig: Rig) -> None:
+    """They are broken until there is room; what came due meanwhile is fired then."""
+    loop = rig.loop(entry())
+    await rig.at(loop, 5)
+    client = rig.app.broker.client
+    await client.config_set("maxmemory", 1)
+    try:
+        rig.now = START + timedelta(seconds=10)
+        await loop.tick(rig.term)
+        assert "BrokerFullError" in loop.problems[entry().key]
+    finally:
+        await client.config_set("maxmemory", 0)
+    assert await rig.at(loop, 21) == [10, 20]
+    assert loop.problems == {}
+
+
 async def test_a_schedule_that_is_asked_once_keeps_its_answer(rig: Rig) -> None:
     """Over a restart too: it is asked again only after it has fired."""
     at = [START + timedelta(seconds=seconds) for seconds in (10, 30)]
