@@ -37,7 +37,7 @@ _SCRIPTS = ("task-run", "task-scheduler", "task-worker")
 # Read by Nonet and the tasks of the tests, which each fork imports, and by OpenTelemetry when it is
 # set up; others may be read by a library when it is imported.
 _HARMLESS = (
-    *("NONET_", "PROBE_", "EXAMPLE_", "KUBERNETES_"),
+    *("NONET_", "PROBE_", "EXAMPLE_", "UPGRADE_", "KUBERNETES_"),
     *("OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_", "OTEL_SERVICE_"),
 )
 _LIBRARIES = """
@@ -47,7 +47,7 @@ pydantic pydantic_settings redis.asyncio redis.asyncio.sentinel sqlalchemy.ext.a
 sqlalchemy.dialects.sqlite.aiosqlite structlog typer uvloop yaml
 """.split()  # noqa: SIM905  # shorter than a list
 # Values of PYTHONPATH of which no library is hidden.
-PLACES = {_TESTS}
+PLACES = {_TESTS, f"{_TESTS}/upgrade"}
 _MESSAGE_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 

@@ -61,6 +61,7 @@ def test_a_killed_fork_says_by_what(tmp_path: Path, redis_url: str) -> None:
     ("name", "forks"),
     [
         *(("NONET_LEASE", True), ("PROBE_GATE", True), ("OTEL_BSP_SCHEDULE_DELAY", True)),
+        ("UPGRADE_GO", True),
         *(("LD_PRELOAD", False), ("OTEL_PYTHON_CONTEXT", False), ("PYTHONPATH", False)),
     ],
 )
