@@ -82,6 +82,10 @@ def prepare(cls: type[Constructible]) -> _Form:
 class Arguments:
     """The constructor of one task class: its parameters, validation and transport.
 
+    Attributes:
+        is_model: the class is a pydantic model.
+        are_fields: its arguments are annotated fields; else they are those of an own ``__init__``.
+
     Raises:
         RegistrationError: a parameter has a type that cannot travel; it is named.
     """
@@ -90,6 +94,7 @@ class Arguments:
         prepare(cls)
         self.cls = cls
         self.is_model: bool = issubclass(cls, BaseModel)
+        self.are_fields: bool = prepare(cls) is not _Form.CALL
         self._signature = _signature(cls)
         self._parameters = _parameters(cls)
         self._by_position = any(p.kind is p.POSITIONAL_ONLY for p in self._parameters.values())

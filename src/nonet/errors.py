@@ -154,15 +154,23 @@ class UnknownTaskError(NonetError):
         name: the name that was asked for.
         known: full names of all registered classes.
         matching: full names of several classes of this bare name.
+        reason: why a class of this name is none of them.
     """
 
     def __init__(
-        self, name: str, known: Iterable[str] = (), *, matching: Iterable[str] = ()
+        self,
+        name: str,
+        known: Iterable[str] = (),
+        *,
+        matching: Iterable[str] = (),
+        reason: str = "",
     ) -> None:
         known, matching = sorted(known), sorted(matching)
         problem = f"unknown task {name!r}.{suggestion(name, known) or _listed(known)}"
         if matching:
             problem = f"task name {name!r} is ambiguous: write {' or '.join(matching)}"
+        elif reason:
+            problem = f"unknown task {name!r}: {reason}"
         elif not known:
             problem += NEXT_STEP_NO_TASK
         super().__init__(problem)

@@ -9,12 +9,15 @@ import inspect
 import logging
 import math
 import re
+import traceback
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from functools import cached_property
-from types import CodeType
+from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
@@ -23,6 +26,7 @@ from nonet.amounts import format_bytes, parse_bytes
 from nonet.arguments import Arguments
 from nonet.errors import NonetError, RegistrationError, UnknownTaskError
 from nonet.locks import LockedObjectType
+from nonet.oversights import attribute_oversights, attributes_of, lacks_execute
 from nonet.task import (
     LEAST_MEMORY_LIMIT,
     BaseTask,
@@ -41,6 +45,10 @@ logger = logging.getLogger(__name__)
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR")
 # What the import of an author's module may raise: anything, an exit included.
 _FOREIGN = (Exception, SystemExit)
+_OF_MAIN = (
+    "no worker can import the script that runs here: move it into a module of its own, and name "
+    "that in NONET_TASKS"
+)
 _ABSTRACT = (BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask)
 
 
@@ -113,6 +121,7 @@ class Registry:
     def __init__(self, extensions: Iterable[str] = ()) -> None:
         self._classes: dict[str, TaskClass] = {}
         self._names: dict[type, str] = {}
+        self._skipped: dict[type[BaseTask], None] = {}
         self._rank = {_normal(name): rank for rank, name in enumerate(extensions)}
 
     def __iter__(self) -> Iterator[TaskClass]:
@@ -131,6 +140,7 @@ class Registry:
             return known
         _check(cls)
         added = TaskClass(name, cls, package or cls.__module__, Arguments(cls))
+        _check_fields(added)
         _check_min_version(added)
         self._names[cls] = name
         if known is None or self._prefers(added, known):
@@ -143,30 +153,21 @@ class Registry:
         Raises:
             RegistrationError: the module cannot be imported or defines no task.
         """
-        if not all(module_name.split(".")):
-            raise RegistrationError(
-                f"tasks module {module_name!r}: this is no full name of a module, as in "
-                "package.module"
-            )
-        try:
-            module = importlib.import_module(module_name)
-        except _FOREIGN as error:
-            raise RegistrationError(
-                f"tasks module {module_name!r} cannot be imported: {_reason(error)}"
-            ) from error
+        module = _import(module_name)
         category = module_name.rpartition(".")[2]
-        found = [
+        defined = [
             item
             for item in vars(module).values()
             if inspect.isclass(item)
             and issubclass(item, BaseTask)
             and item.__module__ == module.__name__
-            and hasattr(item, "execute")
-            and not inspect.isabstract(item)
         ]
+        found = [c for c in defined if hasattr(c, "execute") and not inspect.isabstract(c)]
+        self._skipped |= dict.fromkeys(c for c in defined if not hasattr(c, "execute"))
         if not found:
+            hints = "".join(f": {told}" for cls in defined[:1] if (told := lacks_execute(cls)))
             raise RegistrationError(
-                f"tasks module {module_name!r} defines no task (a BaseTask with execute())"
+                f"tasks module {module_name!r} defines no task (a BaseTask with execute()){hints}"
             )
         for cls in found:
             self.add(cls, category)
@@ -193,6 +194,11 @@ class Registry:
                         )
                     self.add(cls, category, entry.dist.name if entry.dist else "")
 
+    def oversights(self) -> list[str]:
+        """What these classes say and hardly mean, one sentence each; it stops nobody."""
+        told = [text for item in self for text in attribute_oversights(item.cls)]
+        return list(dict.fromkeys([*told, *filter(None, map(lacks_execute, self._skipped))]))
+
     def versions(self) -> dict[str, str]:
         """The names that this process knows, and which version each class is of; or empty."""
         return {item.name: item.distribution.version if item.distribution else "" for item in self}
@@ -209,7 +215,9 @@ class Registry:
         bare = [full for full in self._classes if full.rpartition(":")[2] == name]
         if len(bare) == 1:
             return self._classes[bare[0]]
-        raise UnknownTaskError(name, self._classes, matching=bare)
+        skipped = [cls for cls in self._skipped if cls.__name__ == name.rpartition(":")[2]]
+        reason = "".join(map(lacks_execute, skipped[:1]))
+        raise UnknownTaskError(name, self._classes, matching=bare, reason=reason)
 
     def find(self, name: str) -> TaskClass | None:
         """`get` by full name, or None."""
@@ -232,9 +240,12 @@ class Registry:
         """
         name = self._names.get(cls)
         if name is None:
+            problem = f"task class {cls.__module__}.{cls.__qualname__} is not registered"
+            if cls.__module__ == "__main__":
+                raise RegistrationError(f"{problem}: {_OF_MAIN}")
             raise RegistrationError(
-                f"task class {cls.__module__}.{cls.__qualname__} is not registered: add its "
-                f"module to NONET_TASKS ({cls.__module__}) or give it an entry point"
+                f"{problem}: add its module to NONET_TASKS ({cls.__module__}) or give it an entry "
+                "point"
             )
         return self._classes[name]
 
@@ -283,13 +294,47 @@ def _load(entry: importlib.metadata.EntryPoint) -> Any:
         return entry.load()
     except _FOREIGN as error:
         raise RegistrationError(
-            f"entry point {entry.group}: {entry.value!r} cannot be loaded: {_reason(error)}"
+            f"entry point {entry.group}: {entry.value!r} cannot be loaded: "
+            f"{_reason(error)}{_line_in(entry.module, error)}"
+        ) from error
+
+
+def _import(module_name: str) -> ModuleType:
+    problem = f"tasks module {module_name!r}"
+    if not all(module_name.split(".")):
+        raise RegistrationError(
+            f"{problem}: this is no full name of a module, as in package.module"
+        )
+    if module_name == "__main__":
+        raise RegistrationError(f"{problem}: {_OF_MAIN}")
+    try:
+        return importlib.import_module(module_name)
+    except _FOREIGN as error:
+        if isinstance(error, ModuleNotFoundError) and module_name.endswith(".py"):
+            name = module_name.removesuffix(".py").replace("/", ".").strip(".")
+            raise RegistrationError(
+                f"{problem}: a module goes by its name, not by its file: write {name}"
+            ) from error
+        raise RegistrationError(
+            f"{problem} cannot be imported: {_reason(error)}{_line_in(module_name, error)}"
         ) from error
 
 
 def _reason(error: BaseException) -> str:
     """What went wrong in code that is not ours; an error of ours says it all itself."""
     return str(error) if isinstance(error, NonetError) else f"{type(error).__name__}: {error}"
+
+
+def _line_in(module_name: str, error: BaseException) -> str:
+    """The line of a module, or of its package, that an error came through last; or nothing."""
+    top = module_name.partition(".")[0]
+    lines = [
+        f" ({Path(frame.f_code.co_filename).name}:{number})"
+        for frame, number in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == top
+    ]
+    # A syntax error says itself where it is.
+    return lines[-1] if lines and not isinstance(error, SyntaxError) else ""
 
 
 def _where(item: TaskClass) -> str:
@@ -319,8 +364,8 @@ def _check_attributes(cls: type[BaseTask], place: str) -> None:
     """Refuse at once what would else show when the first task is queued or has failed."""
     schedule = getattr(cls, "_schedule", None) or getattr(cls, "default_schedule", None)
     wanted = {
-        "priority": (cls.priority, cls.priority in list(Priority), "a nonet.Priority"),
-        "size": (cls.size, cls.size in list(Size), "a nonet.Size"),
+        "priority": (cls.priority, cls.priority in list(Priority), _one_of(Priority)),
+        "size": (cls.size, cls.size in list(Size), _one_of(Size)),
         "retry_policy": (
             cls.retry_policy,
             not inspect.isclass(cls.retry_policy) and hasattr(cls.retry_policy, "schedule_retry"),
@@ -351,7 +396,7 @@ def _check_attributes(cls: type[BaseTask], place: str) -> None:
         "isolation": (
             cls.isolation,
             cls.isolation is None or cls.isolation in list(Isolation),
-            "a nonet.Isolation, or None",
+            f"{_one_of(Isolation)}, or None",
         ),
     }
     for name, (value, fits, kind) in wanted.items():
@@ -365,6 +410,12 @@ def _check_attributes(cls: type[BaseTask], place: str) -> None:
         )
     _check_limits(cls, place)
     _check_unique(cls, place)
+
+
+def _one_of(names: type[StrEnum]) -> str:
+    """An enumeration with its values: what is misspelt is seen beside them."""
+    values = ", ".join(repr(str(value)) for value in names)
+    return f"a nonet.{names.__name__} ({values})"
 
 
 def _check_unique(cls: type[BaseTask], place: str) -> None:
@@ -395,6 +446,18 @@ def _check_limits(cls: type[BaseTask], place: str) -> None:
             f"{place}: {name} cannot hold with isolation LOOP, where many tasks share a process: "
             "use CHILD or FRESH"
         )
+
+
+def _check_fields(added: TaskClass) -> None:
+    """Refuse an argument in the place of a class attribute, which would be read all the same."""
+    if not added.arguments.are_fields:
+        return
+    for name in added.arguments.names:
+        if name in attributes_of(added.cls):
+            raise RegistrationError(
+                f"{added.place}: {name} is a field, which is an argument of each task: write "
+                f"`{name} = …`, or annotate it as ClassVar"
+            )
 
 
 def _check_min_version(added: TaskClass) -> None:

@@ -178,6 +178,14 @@ async def test_without_a_plan_the_reason_is_told(task_run: TaskRun) -> None:
         assert ended.code == 4 and "no scheduler leads, start a task-scheduler" in ended.err
 
 
+async def test_a_class_without_a_schedule_says_so(task_run: TaskRun) -> None:
+    """The leading scheduler has its code, and still no entry."""
+    async with scheduler(task_run):
+        ended = await task_run("schedules", "show", "Never", NONET_TASKS="cli.slips")
+    assert ended.code == 4
+    assert "no entry of Never is planned: it has no schedule: give it `_schedule = …`" in ended.err
+
+
 async def test_a_class_that_is_not_periodic(task_run: TaskRun) -> None:
     """It has no entry to show or to run; the command that submits it is named."""
     async with scheduler(task_run):

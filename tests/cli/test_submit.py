@@ -106,7 +106,7 @@ async def test_an_unknown_task_is_exit_code_4(task_run: TaskRun) -> None:
 
 async def test_a_missing_worker_is_hinted_at(task_run: TaskRun) -> None:
     """Who waits for a queued task, or looks at it, learns that nobody will run it."""
-    hint = "no live task-worker --size small\n"
+    hint = "no live task-worker --size small yet: it waits\n"
     options = ("submit", "Add", "--args", "[1]", "--id")
     ended = await task_run(*options, "mine", "--wait", 0.1)
     assert ended.err.startswith(hint)
@@ -116,7 +116,7 @@ async def test_a_missing_worker_is_hinted_at(task_run: TaskRun) -> None:
         await app.result("mine", timeout=20)
         assert (await task_run("status", "mine")).err == ""
         large = await task_run(*options, "large", "--label", "size=large", "--wait", 0.1)
-        assert "no live task-worker --size large" in large.err
+        assert "no live task-worker --size large yet: it waits" in large.err
 
 
 async def test_groups_show_how_they_ended(task_run: TaskRun, tmp_path: Path) -> None:
@@ -218,6 +218,15 @@ async def test_a_ceiling_refuses(task_run: TaskRun) -> None:
     assert (rows["normal:small"]["active"], rows["normal:small"]["ceiling"]) == (1, 1)
     assert rows["namespace"]["ceiling"] == 9 and rows["task:errands:Add"]["active"] == 1
     assert "task:errands:Add" in (await task_run("queues")).out
+
+
+async def test_classes_warn_of_slips(task_run: TaskRun) -> None:
+    """What nobody reads of a class is told beside the list, which is as without it."""
+    ended = await task_run("classes", "--json", "--tasks", "cli.slips")
+    assert ended.err == (
+        "warning: cli.slips.Careless: dlq_eligable means nothing: did you mean dlq_eligible?\n"
+    )
+    assert "slips:Careless" in {row["name"] for row in ended.json}
 
 
 async def test_classes(task_run: TaskRun) -> None:

@@ -187,6 +187,61 @@ def test_a_module_without_tasks_is_refused(module: str, reason: str) -> None:
         Registry().add_module(module)
 
 
+def test_a_class_without_execute_is_told(install: Install) -> None:
+    """Beside sound ones, where nothing else would say so; bases are none of them."""
+    install(
+        "nonet-test-skips",
+        REMOVE
+        + """
+    class Base(BaseTask): ...
+    class Copy(Base):
+        def excute(self): ...
+    """,
+    )
+    registry = Registry()
+    registry.add_module("nonet_test_skips")
+    told = "nonet_test_skips.Copy has no execute() and is no task: did you mean its excute()?"
+    assert registry.oversights() == [told]
+    with pytest.raises(UnknownTaskError) as refused:
+        registry.get("nonet_test_skips:Copy")
+    assert str(refused.value) == f"unknown task 'nonet_test_skips:Copy': {told}"
+
+
+@pytest.mark.parametrize(
+    ("module", "advice"),
+    [
+        ("nonet_test_file.py", "a module goes by its name, not by its file: write nonet_test_file"),
+        ("__main__", "no worker can import the script that runs here: move it into a module of"),
+    ],
+)
+def test_what_is_no_name_of_a_module_says_what_to_write(
+    install: Install, module: str, advice: str
+) -> None:
+    """The name of a file, or of the script that submits."""
+    install("nonet-test-file", REMOVE)
+    with pytest.raises(RegistrationError, match=f"tasks module '{module}': {advice}"):
+        Registry().add_module(module)
+
+
+def test_a_class_of_the_script_is_told_to_move() -> None:
+    """To name ``__main__`` in NONET_TASKS would queue what no worker knows."""
+    cls = type("Hello", (Other,), {"__module__": "__main__"})
+    with pytest.raises(RegistrationError) as refused:
+        Registry().of(cls())
+    assert str(refused.value) == (
+        "task class __main__.Hello is not registered: no worker can import the script that runs "
+        "here: move it into a module of its own, and name that in NONET_TASKS"
+    )
+
+
+def test_an_error_of_a_module_has_its_line(install: Install) -> None:
+    """The last one of the module itself, whatever it has called."""
+    source = "from nonet import CronSchedule\nwhen = CronSchedule('* * * *')\n"
+    install("nonet-test-lines", source, header="\n")
+    with pytest.raises(RegistrationError, match=r"cron expression.* \(nonet_test_lines\.py:3\)$"):
+        Registry().add_module("nonet_test_lines")
+
+
 BROKEN = [
     ("1 / 0", "ZeroDivisionError: division by zero"),
     ("def f(:", "SyntaxError: invalid syntax"),
@@ -505,7 +560,10 @@ def test_arguments_are_ready_after_registration() -> None:
 @pytest.mark.parametrize(
     ("attributes", "problem"),
     [
-        ({"priority": "high"}, "priority is 'high', but must be a nonet.Priority"),
+        (
+            {"priority": "high"},
+            "priority is 'high', but must be a nonet.Priority ('realtime', 'normal', 'background')",
+        ),
         ({"size": 3}, "size is 3"),
         ({"retry_policy": ExponentialBackoff}, "an instance of a RetryPolicyBase"),
         ({"retry_policy": "often"}, "retry_policy is 'often'"),
@@ -525,7 +583,10 @@ def test_arguments_are_ready_after_registration() -> None:
             {"soft_timeout": 60, "hard_timeout": 30.5},
             "hard_timeout is 30.5 s, but must not be shorter than soft_timeout, 60 s",
         ),
-        ({"isolation": "thread"}, "isolation is 'thread', but must be a nonet.Isolation, or None"),
+        (
+            {"isolation": "thread"},
+            "isolation is 'thread', but must be a nonet.Isolation ('loop', 'child', 'fresh'), or ",
+        ),
         ({"isolation": True}, "isolation is True"),
         ({"memory_limit": "512M"}, "memory_limit: '512M' has an unknown unit: write MB or MiB"),
         ({"memory_limit": 1e9}, "memory_limit: 1000000000.0 is no amount of memory"),

@@ -239,6 +239,7 @@ def _none_of(
     task: str, known: Sequence[EntryStatus], registry: Registry, leader: Leader | None
 ) -> str:
     """Why there is no entry of a class, as far as it can be said from here."""
+    from nonet.scheduler.plan import NO_SCHEDULE, default_schedule
     from nonet.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
     registered = {name: item.cls for item in registry for name in names_of(item.name)}
@@ -249,6 +250,8 @@ def _none_of(
     if cls is not None:
         no_vo = " and a VO for it" * issubclass(cls, PeriodicVoAwareBaseTask)
         otherwise = f"the leading scheduler has none: does it have its code (NONET_TASKS){no_vo}?"
+        if default_schedule(cls) is None:
+            otherwise = f"it {NO_SCHEDULE}"
         return f"no entry of {task} is planned: {reason or otherwise}"
     periodic = [item.name for item in registry if issubclass(item.cls, PeriodicBaseTask)]
     names = sorted({item.task for item in known}.union(periodic))

@@ -24,7 +24,14 @@ from nonet.cli.common import (
     say,
     set_up_logging,
 )
-from nonet.cli.output import print_fields, print_json, print_rows, print_text, usage_in_words
+from nonet.cli.output import (
+    print_fields,
+    print_json,
+    print_rows,
+    print_text,
+    printable,
+    usage_in_words,
+)
 from nonet.errors import (
     AdmissionRejected,
     InvalidArgumentsError,
@@ -194,10 +201,16 @@ def classes(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """List the task classes that are registered here."""
+    """List the task classes that are registered here.
+
+    What in a class is hardly meant, such as an attribute that nobody reads, is a warning on stderr.
+    """
 
     async def command() -> int:
-        rows = [_class_row(item) for item in application(tasks, namespace, state_dir).registry]
+        registry = application(tasks, namespace, state_dir).registry
+        for oversight in registry.oversights():
+            typer.echo(f"warning: {printable(oversight)}", err=True)
+        rows = [_class_row(item) for item in registry]
         if not as_json:
             rows = [{**row, "retry_policy": row["retry_policy"].split("(")[0]} for row in rows]
         print_rows(rows, as_json, "no task is registered: install some, or pass --tasks MODULE")
@@ -340,13 +353,13 @@ async def _status(nonet: Nonet, id: str) -> TaskStatus:
 
 
 async def _hint_at_worker(nonet: Nonet, found: TaskStatus | None) -> None:
-    """Say on stderr that nobody will run a queued task."""
+    """Say on stderr that nobody runs a queued task yet."""
     if found is None or found.state != "queued":
         return
     size = found.stream.partition(":")[2]
     workers = await nonet.client.results.workers()
     if not any(worker.alive and worker.size == size for worker in workers):
-        typer.echo(f"no live task-worker --size {size}", err=True)
+        typer.echo(f"no live task-worker --size {size} yet: it waits", err=True)
 
 
 async def _report(nonet: Nonet, handle: Handle[Any], wait: float | None, as_json: bool) -> int:

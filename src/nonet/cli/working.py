@@ -77,6 +77,8 @@ async def work(
     async with traces, application, application.injector() as injector, signals as stop:
         for problem in application.dependency_problems(injector):
             logger.error("%s", problem)
+        for oversight in application.registry.oversights():
+            logger.warning("%s", oversight)
         worker = application.worker(size, injector, concurrency=concurrency)
         describe_process(worker=worker.id)
         address = settings.metrics_host, settings.metrics_port

@@ -20,7 +20,17 @@ from nonet.overrides import override_problems
 from nonet.registry import Registry
 from nonet.scheduler.entry_arguments import argument_problems, refusal
 from nonet.scheduler.limits import ceilings_by_scope, configured_admission, configured_limits
-from nonet.scheduler.plan import Entry, PeriodicClass, all_vos, entries, periodic_classes
+from nonet.scheduler.plan import (
+    NO_SCHEDULE,
+    Entry,
+    PeriodicClass,
+    all_vos,
+    default_schedule,
+    entries,
+    find_class,
+    is_enabled,
+    periodic_classes,
+)
 from nonet.service import who
 from nonet.sources import Source
 from nonet.stores.admission import Admission, ceilings_version
@@ -110,7 +120,22 @@ def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
             f"{', '.join(lacking)}: nothing is planned, because no VO is configured: list them"
             " under vos"
         )
+    warnings += [*_without_schedule(config, registry), *registry.oversights()]
     return Checked(config, planned, limits, admission, tuple(warnings))
+
+
+def _without_schedule(config: Config, registry: Registry) -> Iterator[str]:
+    """Of each periodic class that never fires, and is meant to: it is configured nowhere."""
+    classes = periodic_classes(registry)
+    written = {find_class(name, classes) for *_, s in config.sections for name in s.periodic_tasks}
+    for item in registry:
+        cls = classes.get(item.name)
+        # A base of others may have no schedule, unless it is offered as a class of its own.
+        is_base = item.package == item.cls.__module__ and bool(item.cls.__subclasses__())
+        if cls is None or item.name in written or is_base or not is_enabled(cls):
+            continue
+        if default_schedule(cls) is None:
+            yield f"{item.name}: {NO_SCHEDULE}"
 
 
 def _that_can_be_made(found: Iterable[Entry], registry: Registry) -> tuple[list[Entry], list[str]]:

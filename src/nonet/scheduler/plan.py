@@ -18,6 +18,8 @@ from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 PeriodicClass = type[PeriodicBaseTask]
 
+NO_SCHEDULE = "has no schedule: give it `_schedule = …`, or `schedule` in the configuration"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -211,7 +213,7 @@ class _Planner:
             why = summarize(error)
             self._problem(here, f"refused by {cls.__name__}: {why.text or why.type}")
         for index, task_config in enumerate(configured):
-            if task_config.schedule is None and _default_schedule(cls) is None:
+            if task_config.schedule is None and default_schedule(cls) is None:
                 self._problem((*here, index), f"needs a schedule: {cls.__name__} has no default")
             if is_vo_aware(cls) and "vo" in task_config.args:
                 self._problem((*here, index, "args", "vo"), "is set by the scheduler: remove it")
@@ -226,7 +228,7 @@ class _Planner:
         cls = self._classes[task_name]
         for task_config in task_configs:
             schedule = (
-                task_config.schedule.build() if task_config.schedule else _default_schedule(cls)
+                task_config.schedule.build() if task_config.schedule else default_schedule(cls)
             )
             if schedule is None:
                 continue
@@ -257,7 +259,13 @@ def is_vo_aware(cls: type[BaseTask]) -> bool:
     return issubclass(cls, PeriodicVoAwareBaseTask)
 
 
-def _default_schedule(cls: PeriodicClass) -> TaskScheduleBase | None:
+def is_enabled(cls: PeriodicClass) -> bool:
+    """Whether a class is planned unless the configuration says otherwise."""
+    return bool(_chosen(None, _declared(cls, "_enabled"), True))
+
+
+def default_schedule(cls: PeriodicClass) -> TaskScheduleBase | None:
+    """What the class says; None: it is planned only if the configuration has a schedule."""
     schedule: TaskScheduleBase | None = _declared(cls, "_schedule", "default_schedule")
     return schedule
 

@@ -1,0 +1,15 @@
+"""Tasks with slips of their author."""
+
+from __future__ import annotations
+
+from nonet import BaseTask, PeriodicBaseTask
+
+
+class Careless(BaseTask):
+    dlq_eligable = True
+
+    async def execute(self) -> None: ...
+
+
+class Never(PeriodicBaseTask):
+    async def execute(self) -> None: ...

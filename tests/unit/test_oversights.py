@@ -1,0 +1,187 @@
+"""What in a class is allowed and hardly meant, and what of it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import BaseModel
+
+from nonet import BaseTask, PeriodicBaseTask, Size
+from nonet.config import parse_config
+from nonet.errors import RegistrationError
+from nonet.registry import Registry
+from nonet.scheduler.configuration import check
+from nonet.schedules import CronSchedule
+
+NIGHTLY = CronSchedule("0 2 * * *")
+
+
+async def execute(self: Any) -> None: ...
+
+
+def having(base: type[BaseTask] = BaseTask, **attributes: Any) -> type[BaseTask]:
+    return type("Odd", (base,), {**attributes, "execute": execute, "__module__": "odd"})
+
+
+class Model(BaseTask, BaseModel):
+    dlq_eligable: ClassVar[bool] = True
+
+    async def execute(self) -> None: ...
+
+
+def told(cls: type[BaseTask]) -> list[str]:
+    registry = Registry()
+    registry.add(cls, "x")
+    return registry.oversights()
+
+
+RETRIES = "retry_policy = ExponentialBackoff(max_retries=…)"
+PERIODIC = "the class is not periodic: give it PeriodicBaseTask as its base"
+
+
+@pytest.mark.parametrize(
+    ("cls", "expected"),
+    [
+        (having(dlq_eligable=True), "dlq_eligable means nothing: did you mean dlq_eligible?"),
+        (having(hard_timout=5), "hard_timout means nothing: did you mean hard_timeout?"),
+        (
+            having(max_retries=3),
+            f"max_retries means nothing: write {RETRIES}; if it is your own, annotate it: "
+            "`max_retries: ClassVar = …`",
+        ),
+        (having(execution_lock=property(repr)), "execution_lock means nothing: did you mean exec"),
+        (having(schedule=NIGHTLY), f"schedule means nothing: {PERIODIC}"),
+        (having(_schedule=NIGHTLY), f"_schedule means nothing: {PERIODIC}"),
+        (having(PeriodicBaseTask, schedule=NIGHTLY), "schedule means nothing: did you mean _sched"),
+        (having(PeriodicBaseTask, _jiter=5), "_jiter means nothing: did you mean _jitter?"),
+        (Model, "dlq_eligable means nothing: did you mean dlq_eligible?"),
+    ],
+)
+def test_an_attribute_that_nobody_reads_is_told(cls: type[BaseTask], expected: str) -> None:
+    """It is no error: an author may have attributes of their own."""
+    (found,) = told(cls)
+    assert found.startswith(f"{cls.__module__}.{cls.__qualname__}: {expected}")
+
+
+class Kinds(StrEnum):
+    A = "a"
+
+
+@dataclass
+class Sound(BaseTask):
+    timeout: float
+    queue: str = "mine"
+    retries: ClassVar[int] = 3
+
+    size = Size.SMALL
+    sizes = (1, 2)
+    prefix = "x"
+    _cache: ClassVar[dict[str, int]] = {}
+    Kinds = Kinds
+
+    async def execute(self) -> None: ...
+
+    def unique_key(self) -> str:
+        return self.queue
+
+    def executed(self) -> bool:
+        return True
+
+
+def test_arguments_and_own_attributes_are_fine() -> None:
+    """Nothing is said of what an author may well want."""
+    assert told(Sound) == []
+
+
+def as_data() -> type[BaseTask]:
+    @dataclass
+    class Typed(BaseTask):
+        path: str
+        size: Size = Size.SMALL  # type: ignore[misc]
+
+        async def execute(self) -> None: ...
+
+    return Typed
+
+
+def undecorated() -> type[BaseTask]:
+    class Typed(BaseTask):
+        size: Size = Size.SMALL  # type: ignore[misc]
+
+        async def execute(self) -> None: ...
+
+    return Typed
+
+
+def periodic() -> type[BaseTask]:
+    class Typed(PeriodicBaseTask):
+        _schedule: CronSchedule = NIGHTLY  # type: ignore[misc]
+
+        async def execute(self) -> None: ...
+
+    return Typed
+
+
+@pytest.mark.parametrize(
+    ("make", "name"), [(as_data, "size"), (undecorated, "size"), (periodic, "_schedule")]
+)
+def test_an_argument_in_the_place_of_an_attribute_is_refused(
+    make: Callable[[], type[BaseTask]], name: str
+) -> None:
+    """It would be read of the class, whatever the task says."""
+    with pytest.raises(
+        RegistrationError, match=rf"Typed: {name} is a field, .* write `{name} = …`"
+    ):
+        Registry().add(make(), "x")
+
+
+def warnings_of(text: str, *classes: type[BaseTask]) -> tuple[str, ...]:
+    registry = Registry()
+    for cls in classes:
+        registry.add(cls, "x", "installed")
+    return check(parse_config(text, "c.yaml"), registry).warnings
+
+
+NO_SCHEDULE = "x:Odd: has no schedule: give it `_schedule = …`, or `schedule` in the configuration"
+
+
+def test_a_periodic_class_without_a_schedule_is_told() -> None:
+    """It would never fire, and nothing else would say why."""
+    assert warnings_of("{}", having(PeriodicBaseTask)) == (NO_SCHEDULE,)
+
+
+def test_a_misspelt_schedule_is_told_beside_it() -> None:
+    """What the configuration is checked with tells of the classes, too."""
+    found = warnings_of("{}", having(PeriodicBaseTask, schedule=NIGHTLY))
+    assert found == (NO_SCHEDULE, "odd.Odd: schedule means nothing: did you mean _schedule?")
+
+
+@pytest.mark.parametrize(
+    ("text", "attributes"),
+    [
+        ("common: {periodic-tasks: {Odd: []}}", {}),
+        (
+            "common: {periodic-tasks: {Odd: [{schedule: {class: IntervalSeconds, arg: 60}}]}}",
+            {},
+        ),
+        ("{}", {"_enabled": False}),
+        ("{}", {"_schedule": NIGHTLY}),
+    ],
+)
+def test_a_class_that_is_not_to_fire_or_does_is_fine(text: str, attributes: Any) -> None:
+    """It is configured, or switched off, or has a schedule."""
+    assert warnings_of(text, having(PeriodicBaseTask, **attributes)) == ()
+
+
+def test_a_base_needs_no_schedule() -> None:
+    """Unless it is an entry point: a module is searched for all that it has."""
+    base = having(PeriodicBaseTask)
+    below = having(base, _schedule=NIGHTLY)
+    registry = Registry()
+    registry.add(base, "bases")
+    registry.add(below, "x")
+    assert check(parse_config("{}", "c.yaml"), registry).warnings == ()
