@@ -439,7 +439,7 @@ class Nonet:
         """
         values = (TaskContext, CallbackSpawner)
         return [
-            problem
+            f"{task_class.name}: {problem}"
             for task_class in self.registry
             for problem in injector.check(task_class.cls.execute, values)
         ]

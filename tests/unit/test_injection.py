@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nonet import BaseTask, Nonet
 from nonet.errors import DependencyError, RegistrationError
 from nonet.injection import (
     REGISTRY,
@@ -33,6 +34,7 @@ from nonet.injection import (
     load_entry_points,
     register_dependency,
 )
+from nonet.settings import plain_settings
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -595,6 +597,18 @@ def test_all_problems_are_found_at_once(injector: Injector) -> None:
         assert [problem[: len(start)] for problem, start in zip(found, expected, strict=True)] == (
             expected
         )
+
+
+def test_problems_name_the_task_whose_they_are(injector: Injector) -> None:
+    """With its category: classes of several modules may be called the same."""
+
+    class Needs(BaseTask):
+        async def execute(self, what: int) -> None: ...
+
+    app = Nonet(plain_settings(), load_tasks=False)
+    app.registry.add(Needs, "mine")
+    (problem,) = app.dependency_problems(injector)
+    assert problem.startswith("mine:Needs: parameter what of Needs.execute: nothing provides int")
 
 
 async def test_open_refuses_before_anything_is_opened(injector: Injector) -> None:
