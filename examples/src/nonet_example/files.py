@@ -10,7 +10,7 @@ of a file that cannot be removed: here that is a storage client, a policy of our
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from nonet import (
     BaseLock,
@@ -30,29 +30,32 @@ from nonet_example.storage import Storage, storage
 
 
 @dataclass
-class RemoveFile(BaseTask):
-    """Delete a file; how many bytes that freed."""
+class _OneFile(BaseTask):
+    """A request for a file at a storage element: what both tasks below have in common."""
 
+    action: ClassVar[StorageElementAction]
     storage_element: str
     lfn: str
-
-    priority = Priority.BACKGROUND
-    size = Size.SMALL
-    retry_policy = WhileUnavailable(every_seconds=30, max_retries=10)
-    dlq_eligible = True  # who failed for good is a row in SQL: `task-run dlq list`
-    soft_timeout = 60
 
     @property
     def execution_locks(self) -> list[BaseLock]:
         return [
             *super().execution_locks,  # the limiters of the class
             MutexLock(LockedObjectType.LFN, self.lfn),
-            ConcurrencyLimiter(
-                LockedObjectType.STORAGE_ELEMENT,
-                self.storage_element,
-                StorageElementAction.RemoveFile,
-            ),
+            ConcurrencyLimiter(LockedObjectType.STORAGE_ELEMENT, self.storage_element, self.action),
         ]
+
+
+@dataclass
+class RemoveFile(_OneFile):
+    """Delete a file; how many bytes that freed."""
+
+    action = StorageElementAction.RemoveFile
+    priority = Priority.BACKGROUND
+    size = Size.SMALL
+    retry_policy = WhileUnavailable(every_seconds=30, max_retries=10)
+    dlq_eligible = True  # who failed for good is a row in SQL: `task-run dlq list`
+    soft_timeout = 60
 
     async def execute(
         self,
@@ -66,28 +69,15 @@ class RemoveFile(BaseTask):
 
 
 @dataclass
-class CreateFile(BaseTask):
+class CreateFile(_OneFile):
     """Write a file and look after it from then on; how many bytes it has."""
 
-    storage_element: str
-    lfn: str
     vo: str
     content: bytes
 
+    action = StorageElementAction.CreateFile
     size = Size.SMALL
     retry_policy = WhileUnavailable(every_seconds=30, max_retries=10)
-
-    @property
-    def execution_locks(self) -> list[BaseLock]:
-        return [
-            *super().execution_locks,
-            MutexLock(LockedObjectType.LFN, self.lfn),
-            ConcurrencyLimiter(
-                LockedObjectType.STORAGE_ELEMENT,
-                self.storage_element,
-                StorageElementAction.CreateFile,
-            ),
-        ]
 
     async def execute(
         self,
