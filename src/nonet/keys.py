@@ -67,7 +67,8 @@ this table.
     fence                   STRING  last fence handed out
     epoch                   HASH    which data set this is: since (µs), seq, calm, lost (µs), first,
                                     pauses: the last epoch in which pauses were put back
-    idle:SIZE               ZSET    worker → since; the most recent is woken first
+    idle:SIZE               ZSET    worker → since; the most recent is woken first; for what was
+                                    handed on, one that knows its class
     wake:WHO                LIST    wakes a worker, the promoter or a waiting client: those of
                                     workers go with them, the others have a TTL
     orders:WORKER           SET     running tasks that the worker is to cancel; with a TTL

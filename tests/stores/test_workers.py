@@ -322,6 +322,124 @@ async def test_one_worker_among_many_that_knows_it_is_found(broker: Broker, crew
     assert await rests(broker, 5) == [5, 5, 5, 5, 5]
 
 
+OLDER = {"files:Audit": "1.2"}
+REMOVE = "files:Remove"
+
+
+async def idle(broker: Broker, crew: Crew, **known: dict[str, str]) -> None:
+    """Let workers ``small-NAME`` become idle, the last of them at the top of the stack."""
+    for name, versions in known.items():
+        crew.beat(f"small-{name}", versions)
+        assert await take(broker, f"small-{name}") == []
+
+
+async def woken(broker: Broker) -> set[str]:
+    """Who was woken, by the name after the size; from now on nobody is."""
+    keys = await broker.client.keys("{test}:wake:small-*")
+    if keys:
+        await broker.client.delete(*keys)
+    return {key.decode().rpartition("-")[2] for key in keys}
+
+
+async def hand_on(broker: Broker, worker: str, *ids: str) -> None:
+    """Let a worker take tasks that it cannot run; wake whoever is to look at them next."""
+    taken = await take(broker, f"small-{worker}", len(ids) + 1)
+    assert {delivery.id for delivery in taken} == set(ids)
+    for delivery in taken:
+        assert await broker.settle(delivery, "on", text="not here", delay=FIRST) == "OK"
+    await woken(broker)
+    await broker.client.zadd("{test}:tasks:delayed", dict.fromkeys(ids, 1))
+    await broker.promote()
+
+
+async def test_who_knows_it_is_woken_for_what_was_handed_on(broker: Broker, crew: Crew) -> None:
+    """And not who has handed it on, however many such workers became idle later."""
+    await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN, c=KNOWN)
+    await broker.submit([submission("t", REMOVE)])
+    assert await woken(broker) == {"c"}
+    await hand_on(broker, "c", "t")
+    assert await woken(broker) == {"new"}
+    assert await broker.client.zscore("{test}:idle:small", "small-new") is None
+
+
+async def test_who_has_another_version_is_woken_for_it(broker: Broker, crew: Crew) -> None:
+    """Also where all know the class, but those at the top of the stack are too old."""
+    await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN)
+    await broker.submit([submission("t")])
+    await hand_on(broker, "b", "t")
+    assert await woken(broker) == {"new"}
+
+
+async def test_of_those_who_may_know_it_each_has_its_turn(broker: Broker, crew: Crew) -> None:
+    """Two old releases do not hand a task to each other for ever while a new one is idle."""
+    await idle(broker, crew, new=NEWER, older=OLDER, old=KNOWN)
+    await broker.submit([submission("t")])
+    found = []
+    last = "old"
+    for _ in range(2):
+        await hand_on(broker, last, "t")
+        (last,) = await woken(broker)
+        found.append(last)
+        if last == "new":
+            break
+    assert found[-1] == "new", found
+
+
+async def test_who_knows_it_is_woken_for_many_at_once(broker: Broker, crew: Crew) -> None:
+    """It goes on taking them; nobody else is woken to hand them on once more."""
+    await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN)
+    ids = [f"t-{number}" for number in range(5)]
+    await broker.submit([submission(id, REMOVE) for id in ids])
+    # All were woken, and those that came too late are idle again.
+    await broker.client.zadd("{test}:idle:small", {"small-new": 1, "small-a": 2})
+    await hand_on(broker, "b", *ids)
+    assert await woken(broker) == {"new"}
+
+
+async def test_while_nobody_who_knows_it_is_idle_all_is_as_ever(broker: Broker, crew: Crew) -> None:
+    """The last idle one is woken, also if who knows it is dead."""
+    await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN)
+    await broker.submit([submission("t", REMOVE)])
+    await end_registration(broker, "small-new")
+    await hand_on(broker, "b", "t")
+    assert await woken(broker) == {"b"}
+    crew.beat("small-new", NEWER)  # alive, and busy
+    await broker.client.zrem("{test}:idle:small", "small-new")
+    await hand_on(broker, "b", "t")
+    assert await woken(broker) == {"b"}
+
+
+async def test_who_knows_it_is_woken_for_its_next_attempt(broker: Broker, crew: Crew) -> None:
+    """After a failure it is not offered first to those who cannot run it."""
+    await idle(broker, crew, new=NEWER, a=KNOWN)
+    await broker.submit([submission("t", REMOVE)])
+    await hand_on(broker, "a", "t")
+    (delivery,) = await take(broker, "small-new")
+    assert await broker.settle(delivery, "retry", b"{}", text="E", delay=FIRST) == "OK"
+    await idle(broker, crew, new=NEWER, a=KNOWN)
+    await woken(broker)
+    await broker.client.zadd("{test}:tasks:delayed", {"t": 1})
+    await broker.promote()
+    assert await woken(broker) == {"new"}
+
+
+async def test_who_reads_a_newer_record_is_woken_for_it(broker: Broker, crew: Crew) -> None:
+    """Also by a promotion of the old release, which moves it as it is."""
+    await idle(broker, crew, a=KNOWN, b=KNOWN)
+    newer = Said("{}", "", KNOWN, "9" + knowledge(KNOWN))
+    with crew.beating("small-new", newer) as leases:
+        leases.renew([])
+        leases.advertise()
+    await broker.client.zadd("{test}:idle:small", {"small-new": 1})
+    await broker.submit([submission("t")])
+    await broker.client.hset("{test}:t:t", "v", 9)
+    assert await take(broker, "small-b") == []
+    await woken(broker)
+    await broker.client.zadd("{test}:tasks:delayed", {"t": 1})
+    await broker.promote()
+    assert await woken(broker) == {"new"}
+
+
 async def test_explain_names_who_could_run_it(broker: Broker, crew: Crew) -> None:
     """Before any worker has looked at the task, and after it was handed on."""
     crew.beat("small-a", name="1@old")
@@ -329,13 +447,13 @@ async def test_explain_names_who_could_run_it(broker: Broker, crew: Crew) -> Non
     unknown = "no live worker of size small knows files:Remove (1 worker)"
     assert await explained(broker, "a") == ("unknown", f"queued: {unknown}")
     (delivery,) = await take(broker, "small-a")
-    await broker.settle(delivery, "on", text="no worker knows files:Remove", delay=FIRST)
+    await broker.settle(delivery, "on", text="a worker does not know files:Remove", delay=FIRST)
     cause, text = await explained(broker, "a")
     assert (cause, text.partition(";")[0]) == ("unknown", f"waiting: handed back: {unknown}")
     crew.beat("small-b", NEWER, name="2@new")
     cause, text = await explained(broker, "a")
     assert cause == "hand-back"
-    assert "no worker knows files:Remove; 2@new can run it and is alive; looked at" in text
+    assert "a worker does not know files:Remove; 2@new can run it and is alive; looked at" in text
 
 
 async def test_explain_names_the_version_that_is_missing(broker: Broker, crew: Crew) -> None:

@@ -165,11 +165,12 @@ do
   -- Newer code has written it: as it is it waits for a worker that can read it.
   local function hand_on(pointer, record, why)
     local times = redis.call('HINCRBY', pointer.record, 'handed', 1)
-    redis.call('HSET', pointer.record, 'blocker', why)
+    local rest, unfit = rest_of(FIRST_REST, times, record.name or '', size, worker)
+    redis.call('HSET', pointer.record, 'blocker', why, 'unfit', unfit)
     if record.state == 'queued' then
       redis.call('HSET', pointer.record, 'ticket', ticket_of(record), 'state', 'waiting')
     end
-    delay(pointer.id, now + rest_of(FIRST_REST, times, record.name or '', size, worker))
+    delay(pointer.id, now + rest)
     drop(pointer.key, pointer.entry)
   end
 

@@ -40,24 +40,27 @@ end
 
 -- delayed and dying: its time has come. Nothing else is read of most tasks; the places in the set are
 -- left together, after everything was written.
-local function move(id, state, gen, stream)
+local function move(id, state, gen, stream, unfit)
   gen = digits(tonumber(gen) + 1)
   -- Write first, remove last.
   local pointer = enqueue('tasks', id, stream, gen)
   redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
     'gen', gen, 'pointer', pointer)
   local size = size_of(stream)
-  woken[size] = (woken[size] or 0) + 1
+  if not unfit or not wake_other(size, redis.call('HGET', P .. 't:' .. id, 'name') or '', unfit) then
+    woken[size] = (woken[size] or 0) + 1
+  end
   gone[#gone + 1] = id
 end
 
 local function act(id)
-  local record = redis.call('HMGET', P .. 't:' .. id, 'state', 'gen', 'stream', 'ticket', 'v')
+  local record = redis.call('HMGET', P .. 't:' .. id, 'state', 'gen', 'stream', 'ticket', 'v',
+    'unfit')
   local state, newer = record[1], record[5] and newer_format({v = record[5]})
   if newer and state == 'queued' then  -- woken by newer code, which sees to its places
     keep_away(due_key, id, newer)
   elseif (state == 'delayed' or state == 'dying' or newer and state == 'waiting') and record[4] then
-    move(id, state, record[2], record[3])
+    move(id, state, record[2], record[3], record[6])
     moved = moved + 1
   else
     waiters[#waiters + 1] = id

@@ -169,7 +169,9 @@ local function put_back(i, record, stream, outcome, counted)
   end
   local times = counted and redis.call('HINCRBY', key, counted, 1)
   if counted == 'handed' then
-    delay = rest_of(delay, times, record.name or '', size_of(stream), record.owner or '')
+    local rest, unfit = rest_of(delay, times, record.name or '', size_of(stream), record.owner or '')
+    redis.call('HSET', key, 'unfit', unfit)
+    delay = rest
   end
   local state = record.state == 'dying' and 'dying' or outcome == 'retry' and 'delayed' or 'waiting'
   if started then

@@ -1,20 +1,7 @@
--- lib/handing: needs base. How long a task rests that its worker cannot run, because it does not know
+-- lib/handing: needs base, wake. How long a task rests that its worker cannot run, because it does not know
 -- it or is too old.
 
 local MANY, LONGEST = 3, 60000000
-
--- What a worker knows of a class: of which layout it reads messages, and the version of the class.
--- Workers of one release know the same.
-local seen = {}
-local function knowledge_of(worker, class)
-  local knows = redis.call('HGET', P .. 'w:' .. worker, 'knows') or ''
-  local place = knows .. ' ' .. class
-  if seen[place] == nil then
-    local version = redis.call('HGET', P .. 'names:' .. knows, class)
-    seen[place] = version and string.match(knows, '^%d*') .. ' ' .. version or false
-  end
-  return seen[place]
-end
 
 -- Whether a live worker of this size is another one as far as the class is concerned.
 local function is_known_elsewhere(class, size, worker)
@@ -28,10 +15,12 @@ local function is_known_elsewhere(class, size, worker)
   return false
 end
 
--- first: µs, doubled with each time beyond the first few while nobody else may know it.
+-- first: µs, doubled with each time beyond the first few while nobody else may know it. Returns beside
+-- it what did not do, for the record's field unfit: see wake_other.
 local function rest_of(first, times, class, size, worker)
+  local unfit = knowledge_of(worker, class) or '-'
   if times <= MANY or is_known_elsewhere(class, size, worker) then
-    return first
+    return first, unfit
   end
-  return math.min(first * 2 ^ (times - MANY), LONGEST)
+  return math.min(first * 2 ^ (times - MANY), LONGEST), unfit
 end

@@ -122,7 +122,8 @@ local function wake_task(me, gen)
   local size = size_of(me.stream)
   me.pointer = enqueue('woken', me.id, me.aged and 'realtime:' .. size or me.stream, gen)
   woken_sizes[size] = true
-  if not wake(size, 1) and not is_served(size) then
+  local is_coming = me.unfit and wake_other(size, me.name or '', me.unfit)
+  if not is_coming and not wake(size, 1) and not is_served(size) then
     leave_queues(me)
   end
 end

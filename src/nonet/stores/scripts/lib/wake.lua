@@ -1,4 +1,5 @@
--- lib/wake: needs base. Wakes idle workers, the most recent first, through a list of their own.
+-- lib/wake: needs base. Wakes idle workers, the most recent first, through a list of their own; for a
+-- task that was handed on, one that may know it.
 
 -- Wake up to `count` idle workers of a size; the dead ones met on the way are dropped. Returns
 -- whether there was one.
@@ -23,28 +24,86 @@ local function wake(size, count)
   return count < wanted
 end
 
--- Whether a worker of a size is alive, busy or not. A page at a time: there may be a thousand.
-local function finds_worker(size)
-  local first, PAGE = 0, 20
-  repeat
-    local page = redis.call('ZRANGE', P .. 'workers', '+inf', digits(now), 'BYSCORE', 'REV',
-      'LIMIT', first, PAGE)
-    for _, worker in ipairs(page) do
-      if string.match(worker, '^%a+') == size then
+local knowledge_of, wake_other
+do
+  local names, versions, fit = {}, {}, {}
+
+  local function text_of(key, field)  -- of another type: nobody of us wrote it
+    local text = redis.pcall('HGET', key, field)
+    return type(text) == 'string' and text or nil
+  end
+
+  -- What a worker knows of a class, or false: of which layout it reads messages, and the version of the
+  -- class. Workers of one release know the same.
+  function knowledge_of(worker, class)
+    names[worker] = names[worker] or text_of(P .. 'w:' .. worker, 'knows') or ''
+    local place = names[worker] .. ' ' .. class
+    if versions[place] == nil then
+      local version = text_of(P .. 'names:' .. names[worker], class)
+      versions[place] = version and string.match(names[worker], '^%d*') .. ' ' .. version or false
+    end
+    return versions[place]
+  end
+
+  -- Idle workers that know a class, and not as those who have handed the task on: the most recent first.
+  local function find_fit(size, class, unfit)
+    local found, idle = {}, redis.pcall('ZRANGE', P .. 'idle:' .. size, 0, -1, 'REV')
+    for _, worker in ipairs(idle.err and {} or idle) do
+      local knows = knowledge_of(worker, class)
+      if knows and knows ~= unfit then
+        found[#found + 1] = worker
+      end
+    end
+    return found
+  end
+
+  -- Wake an idle worker for a task that was handed on: one that may know its class, and of those the one
+  -- that has been idle for longest, so that each gets its turn. The most recent worker would often be who
+  -- has just handed it on. Where this script has woken all of them they take more than one. Returns
+  -- whether there was one; else it is as with any other task.
+  function wake_other(size, class, unfit)
+    local kind = size .. ' ' .. unfit .. ' ' .. class
+    fit[kind] = fit[kind] or find_fit(size, class, unfit)
+    while #fit[kind] > 0 do
+      local worker = table.remove(fit[kind])
+      local alive = tonumber(redis.call('ZSCORE', P .. 'workers', worker) or '')
+      if alive and alive > now and redis.call('ZREM', P .. 'idle:' .. size, worker) == 1 then
+        redis.call('LPUSH', P .. 'wake:' .. worker, '1')
+        fit[kind].is_woken = true
         return true
       end
     end
-    first = first + PAGE
-  until #page < PAGE
-  return false
+    return fit[kind].is_woken or false
+  end
 end
 
-local served = {}
-local function is_served(size)
-  if served[size] == nil then
-    served[size] = finds_worker(size)
+local is_served
+do
+  local served = {}
+
+  -- A page at a time: there may be a thousand.
+  local function finds_worker(size)
+    local first, PAGE = 0, 20
+    repeat
+      local page = redis.call('ZRANGE', P .. 'workers', '+inf', digits(now), 'BYSCORE', 'REV',
+        'LIMIT', first, PAGE)
+      for _, worker in ipairs(page) do
+        if string.match(worker, '^%a+') == size then
+          return true
+        end
+      end
+      first = first + PAGE
+    until #page < PAGE
+    return false
   end
-  return served[size]
+
+  -- Whether a worker of a size is alive, busy or not.
+  function is_served(size)
+    if served[size] == nil then
+      served[size] = finds_worker(size)
+    end
+    return served[size]
+  end
 end
 
 -- Whoever promotes looks once a second by itself.
