@@ -287,10 +287,14 @@ async def test_delays_retries_and_hand_backs_tell_when(bench: Bench) -> None:
     found = await bench.explain("retried")
     assert found.cause == "retry" and "attempt 2 follows after ValueError: no" in found.text
     back = await bench.run("back", MUTEX)
-    await bench.broker.settle(back, "back", text="no worker knows p:T", delay=timedelta(seconds=20))
+    await bench.broker.settle(
+        back, "back", text="a worker does not know p:T", delay=timedelta(seconds=20)
+    )
     found = await bench.explain("back")
     assert found.cause == "hand-back"
-    assert found.text.startswith("waiting: handed back: no worker knows p:T; looked at again in ")
+    assert found.text.startswith(
+        "waiting: handed back: a worker does not know p:T; looked at again in "
+    )
     dying = await bench.run("dying")
     await bench.broker.settle(dying, "dying", b"doc")
     await bench.broker.settle(dying, "back", text="SQL: away", delay=timedelta(seconds=20))

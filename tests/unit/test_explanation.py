@@ -204,9 +204,9 @@ def queued(**known: Any) -> Facts:
             "30 s)",
         ),
         (
-            facts("waiting", due=NOW + 12, blocker="no worker knows files:Audit"),
+            facts("waiting", due=NOW + 12, blocker="a worker does not know files:Audit"),
             "hand-back",
-            "waiting: handed back: no worker knows files:Audit; looked at again in 12 s",
+            "waiting: handed back: a worker does not know files:Audit; looked at again in 12 s",
         ),
         (
             facts("delayed", due=NOW + 3600),
@@ -421,10 +421,10 @@ def test_of_very_many_workers_nothing_is_concluded() -> None:
 
 def test_who_could_run_what_was_handed_on() -> None:
     """One by name, the others by their number; nobody if nobody can."""
-    back = {"due": NOW + 5, "blocker": "no worker knows x:T", "name": "x:T", "handed_on": 2}
+    back = {"due": NOW + 5, "blocker": "a worker does not know x:T", "name": "x:T", "handed_on": 2}
     found = explain(facts("waiting", **back, workers=3, peers=(IGNORANT, NEW, OLD)))
     assert found.text == (
-        "waiting: handed back: no worker knows x:T; 2@new and 1 more can run it and are alive; "
+        "waiting: handed back: a worker does not know x:T; 2@new and 1 more can run it and are alive; "
         "looked at again in 5 s"
     )
     found = explain(facts("waiting", **back, workers=1, peers=(IGNORANT,)))

@@ -101,7 +101,7 @@ def identify(attempt: Attempt, tools: Tools) -> Known | tuple[TaskClass | None, 
     if problem := format_problem(envelope.version):
         return task_class, _handed_on(problem)
     if task_class is None:
-        return None, _handed_on(f"no worker knows {envelope.name}")
+        return None, _handed_on(f"a worker does not know {envelope.name}")
     if problem := task_class.too_old_for(envelope.min_version):
         return task_class, _handed_on(problem)
     attempt.context.is_made_of(envelope.args, task_class.cls)

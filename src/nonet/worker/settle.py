@@ -153,7 +153,7 @@ class Settler:
         attempt.describe(envelope)
         task_class = self.registry.find(envelope.name)
         if task_class is None:
-            back = HandedBack(f"no worker knows {envelope.name}", _SQL_RETRY_DELAY)
+            back = HandedBack(f"a worker does not know {envelope.name}", _SQL_RETRY_DELAY)
             await self.settle(attempt, self.conclude(attempt, None, back))
             return
         error = ErrorSummary(document.error_type, document.error, document.traceback)
