@@ -224,7 +224,41 @@ class Nonet:
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
     ) -> Handle[R]:
-        """Submit one task; see `Client.submit`."""
+        """Submit one task.
+
+        Args:
+            task: an instance of a registered class.
+            at_time: when to run it at the earliest; aware, or naive in UTC. None: now.
+            id: your own id, at most 128 characters. Submitting an id again is the same task.
+            labels: free data that travels along; ``priority`` and ``size`` among them override
+                the class and the configuration for this submission.
+            transaction: of a durable class only: an SQLAlchemy ``AsyncConnection`` or
+                ``AsyncSession`` on the database of ``NONET_DB_URL``. The task exists once your
+                transaction is committed, and never if it is rolled back.
+            start_by: when it must have been started, else it never runs and ends ``expired``:
+                seconds or a timedelta from now, or an instant as `at_time`; None: as late as it
+                may be. By default as the class says.
+            unique: which submissions are the same task, see `nonet.Unique`; None: none. By default
+                as the class says.
+
+        Returns:
+            A `Handle`, which is a ``str`` (the id). Its ``created`` is False if the task was there
+            before, by its id or its unique key.
+
+        Raises:
+            NotBoundError: the application is not open.
+            TypeError: `task` is no task, but its class for example.
+            RegistrationError: its class is not registered.
+            InvalidArgumentsError: an argument, or an option, does not fit; nothing was submitted.
+            AdmissionRejected: there are as many tasks as the configuration allows.
+            BrokerFullError: Redis has no memory for another task.
+            ServerUnreachableError: Redis does not answer, or SQL of a durable class. Whether it was
+                submitted is not known: submitted again with its own `id` it stays the same task.
+
+        Example:
+            handle = await app.submit(Add(1, 2), id="sum-1-2", labels={"vo": "lhcb"})
+            assert await handle.result(timeout=30) == 3
+        """
         return await self.client.submit(
             task,
             at_time=at_time,
@@ -245,7 +279,34 @@ class Nonet:
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
     ) -> list[Handle[R]]:
-        """Submit many tasks; see `Client.submit_many`."""
+        """Submit many tasks in few round trips; handles in the same order.
+
+        All tasks are checked before the first one is submitted. They are submitted in steps of at
+        most 500 tasks, and 1 MiB: each of them wholly or not at all.
+
+        Args:
+            tasks: any number, of any classes.
+            at_time: as in `Nonet.submit`, for all of them, as are the others.
+            labels: free data that travels along with each.
+            transaction: all are of durable classes, and exist once it is committed.
+            start_by: when each must have been started: seconds or a timedelta from now, or an
+                instant.
+            unique: which submissions are the same task.
+
+        Raises:
+            NotBoundError: the application is not open.
+            TypeError: one is no task; nothing was submitted.
+            RegistrationError: the class of one is not registered; nothing was submitted.
+            InvalidArgumentsError: one does not fit; nothing was submitted.
+            AdmissionRejected: a step was refused, and those after it were not tried; its
+                ``accepted`` says how many tasks were submitted before. Durable tasks come first.
+            BrokerFullError: Redis has no memory for more; the first ones may be submitted.
+            ServerUnreachableError: no answer; which ones are submitted is not known.
+
+        Example:
+            handles = await app.submit_many(Add(n, n) for n in range(3))
+            assert [await handle.result(timeout=30) for handle in handles] == [0, 2, 4]
+        """
         return await self.client.submit_many(
             tasks,
             at_time=at_time,
@@ -256,31 +317,117 @@ class Nonet:
         )
 
     async def status(self, id: str) -> TaskStatus:
-        """One task; see `Client.status`."""
+        """One task. A durable one that is not in Redis yet is ``delayed``, see its ``blocker``.
+
+        Args:
+            id: of the task, or its handle.
+
+        Raises:
+            NotBoundError: the application is not open.
+            NotFoundError: unknown id.
+            ServerUnreachableError: Redis does not answer, or does not know it and SQL does not.
+
+        Example:
+            print((await app.status(handle)).state)
+        """
         return await self.client.status(id)
 
     async def explain(self, id: str) -> Explanation:
-        """Why a task does not run; see `Client.explain`."""
+        """Where a task is, or the first thing that keeps it from running, in words.
+
+        Args:
+            id: of the task, or its handle.
+
+        Raises:
+            NotBoundError: the application is not open.
+            NotFoundError: unknown id, or one of a group or a hold.
+            ServerUnreachableError: Redis does not answer, or does not know it and SQL does not.
+
+        Example:
+            print((await app.explain(handle)).text)
+        """
         return await self.client.explain(id)
 
     @overload
     async def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
 
+    # Else a handle of another type than is wanted would be taken for a text, and give Any.
+    @overload
+    async def result(self, id: Handle[object], *, timeout: float | None = None) -> object: ...
+
     @overload
     async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """The result of a task; see `Client.result`."""
+        """What a task returned; waits for its end.
+
+        Args:
+            id: of the task, or its handle: then the result has the type of that.
+            timeout: seconds; None waits as long as it takes.
+
+        Raises:
+            NotBoundError: the application is not open.
+            TaskFailed: the task ended dead.
+            TaskCancelled: it was cancelled.
+            TaskExpired: it was not started by its ``start_by``.
+            ResultUnavailable: unknown task, or no result is kept.
+            TimeoutError: it has not ended in time.
+            DeadlockError: it needs a lock that is held where its result is awaited.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            assert await app.result(handle, timeout=30) == 3
+        """
         return await self.client.result(id, timeout=timeout)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
-        """End tasks wherever they are; see `Client.cancel`."""
+        """Cancel tasks, wherever they are; what runs is ended by its worker within seconds.
+
+        A coroutine gets ``asyncio.CancelledError``; a plain function is told by
+        `TaskContext.ensure_lease`; what goes on nevertheless is killed, or left alone, after
+        ``NONET_CANCEL_GRACE``. Nothing of it is executed again, also if its worker dies meanwhile.
+        Who awaits the result gets `TaskCancelled`; a group counts the child as failed. One event
+        tells of all. Safe to repeat.
+
+        Args:
+            ids: of the tasks, or their handles.
+            reason: why, for people.
+
+        Returns:
+            The state of each task now, by its id. ``cancelled``, also if it was before;
+            ``cancelling`` if it runs, and ends so unless it is done before its worker hears of it;
+            that in which it stays (``dying``, or how it has ended); empty if it is unknown.
+
+        Raises:
+            NotBoundError: the application is not open.
+            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does
+                not. Some may be cancelled.
+
+        Example:
+            states = await app.cancel([handle], reason="the campaign is over")
+        """
         return await self.client.cancel(ids, reason=reason)
 
     def live(
         self, *, state: str | None = None, task: str | None = None
     ) -> AsyncIterator[TaskStatus]:
-        """Live tasks; see `Client.live`."""
+        """Tasks that have not ended, in no order.
+
+        Args:
+            state: only of this one: ``queued``, ``delayed``, ``waiting``, ``running`` or ``dying``;
+                None: of any.
+            task: only of the class of this name, full or bare, whether it is registered here or
+                not; None: of any.
+
+        Raises:
+            NotBoundError: at once, if the application is not open.
+            ValueError: at once, if there is no such state.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            async for status in app.live(state="waiting"):
+                print(status.id, status.name, status.blocker)
+        """
         return self.client.live(state=state, task=task)
 
     async def call(
@@ -362,7 +509,7 @@ class Nonet:
                 in which the others mend what a killed process leaves behind.
 
         Returns:
-            What was found: ``is_healthy``, its ``problems`` and ``hints``, how many things of each
+            What was found. It has ``is_healthy``, its ``problems`` and ``hints``, how many things of each
             kind there were (``looked_at``), and how long it took, in ``seconds``.
 
         Raises:

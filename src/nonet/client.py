@@ -148,11 +148,7 @@ class Client:
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
     ) -> Handle[R]:
-        """Submit one task; see `BaseTask.schedule`.
-
-        Args:
-            task: the task; the others are those of `BaseTask.schedule`.
-        """
+        """Submit one task; see `Nonet.submit`."""
         given: Any = task  # a `BaseTask`: what else has a `schedule` that gives a handle?
         self._ensure_open()
         durable = self._is_durable(given, transaction)
@@ -185,22 +181,7 @@ class Client:
         start_by: StartBy | FromClass | None = FROM_CLASS,
         unique: Unique | FromClass | None = FROM_CLASS,
     ) -> list[Handle[R]]:
-        """Submit many tasks in few round trips; handles in the same order.
-
-        All tasks are checked before the first one is submitted. They are submitted in steps of at
-        most 500 tasks, and 1 MiB: each of them wholly or not at all.
-
-        Args:
-            tasks: any number, of any classes; the others are those of `BaseTask.schedule`.
-
-        Raises:
-            AdmissionRejected: a step was refused, and those after it were not tried; its
-                ``accepted`` says how many tasks were submitted before. Durable tasks come first.
-
-        Example:
-            handles = await client.submit_many(Add(n, n) for n in range(3))
-            assert [await handle.result(timeout=30) for handle in handles] == [0, 2, 4]
-        """
+        """Submit many tasks in few round trips; see `Nonet.submit_many`."""
         self._ensure_open()
         if self.live_config.is_due:
             await self.live_config.refresh()
@@ -265,15 +246,7 @@ class Client:
         return await self._outbox()
 
     async def status(self, id: str) -> TaskStatus:
-        """One task. A durable one that is not in Redis yet is ``delayed``, see its ``blocker``.
-
-        Args:
-            id: of the task, or its handle.
-
-        Raises:
-            NotFoundError: unknown id.
-            ServerUnreachableError: Redis does not answer, or does not know it and SQL does not.
-        """
+        """One task; see `Nonet.status`."""
         self._ensure_open(id)
         found = await self.results.status(id)
         if found is None and (kept := await self._kept(id)) is not None:
@@ -295,18 +268,7 @@ class Client:
                 return None
 
     async def explain(self, id: str) -> Explanation:
-        """Where a task is, or the first thing that keeps it from running, in words.
-
-        Args:
-            id: of the task, or its handle.
-
-        Raises:
-            NotFoundError: unknown id, or one of a group or a hold.
-            ServerUnreachableError: Redis does not answer, or does not know it and SQL does not.
-
-        Example:
-            print((await client.explain(handle)).text)
-        """
+        """Where a task is, or the first thing that keeps it from running; see `Nonet.explain`."""
         self._ensure_open(id)
         try:
             return explain(await self.locks.facts(id))
@@ -329,15 +291,13 @@ class Client:
     async def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
 
     @overload
+    async def result(self, id: Handle[object], *, timeout: float | None = None) -> object: ...
+
+    @overload
     async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """What a task returned; see `Handle.result`.
-
-        Args:
-            id: of the task, or its handle: then the result has the type of that.
-            timeout: seconds; None waits as long as it takes.
-        """
+        """What a task returned; see `Nonet.result`."""
         self._ensure_open(id)
         if timeout is not None and not isinstance(timeout, int | float):
             raise TypeError(
@@ -375,52 +335,14 @@ class Client:
     def live(
         self, *, state: str | None = None, task: str | None = None
     ) -> AsyncIterator[TaskStatus]:
-        """Tasks that have not ended, in no order.
-
-        Args:
-            state: only of this one: ``queued``, ``delayed``, ``waiting``, ``running`` or ``dying``;
-                None: of any.
-            task: only of the class of this name, full or bare, whether it is registered here or
-                not; None: of any.
-
-        Raises:
-            ValueError: at once, if there is no such state.
-            ServerUnreachableError: Redis does not answer.
-
-        Example:
-            async for status in client.live(state="waiting"):
-                print(status.id, status.name, status.blocker)
-        """
+        """Tasks that have not ended, in no order; see `Nonet.live`."""
         self._ensure_open()
         if state is not None and state not in LIVE_STATES:
             raise ValueError(f"live: state={state!r} is none of {LIVE_STATES}")
         return self.results.live(state=state, task=task)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
-        """Cancel tasks, wherever they are; what runs is ended by its worker within seconds.
-
-        A coroutine gets ``asyncio.CancelledError``; a plain function is told by
-        `TaskContext.ensure_lease`; what goes on nevertheless is killed, or left alone, after
-        ``NONET_CANCEL_GRACE``. Nothing of it is executed again, also if its worker dies meanwhile.
-        Who awaits the result gets `TaskCancelled`; a group counts the child as failed. One event
-        tells of all. Safe to repeat.
-
-        Args:
-            ids: of the tasks, or their handles.
-            reason: why, for people.
-
-        Returns:
-            The state of each task now: ``cancelled``, also if it was before; ``cancelling``: it
-            runs, and ends so unless it is done before its worker hears of it; that in which it
-            stays (``dying``, or how it has ended); empty if it is unknown.
-
-        Raises:
-            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does
-                not. Some may be cancelled.
-
-        Example:
-            states = await client.cancel([handle], reason="the campaign is over")
-        """
+        """Cancel tasks, wherever they are; see `Nonet.cancel`."""
         named = [ids] if isinstance(ids, str) else ids  # a handle is a text, too
         self._ensure_open(*named)
         return await self.cancellation.cancel(named, self._who(), reason, running=True)
@@ -452,8 +374,8 @@ class Client:
             reason: why, for people.
 
         Returns:
-            The state of each task now: ``cancelled``, also if it was before; that in which it
-            stays (``running``, ``dying``, or how it has ended); empty if it is unknown.
+            The state of each task now, by its id. ``cancelled``, also if it was before; that in
+            which it stays (``running``, ``dying``, or how it has ended); empty if it is unknown.
 
         Raises:
             ServerUnreachableError: Redis does not answer, or does not know a task and SQL does

@@ -231,7 +231,7 @@ class TaskContext:
             task, at_time, id, labels: as in `BaseTask.schedule`.
 
         Returns:
-            The id that the task will have; unless another one has its unique key then: it is that.
+            The id that the task will have, unless another one has its unique key then.
 
         Raises:
             InvalidArgumentsError: an argument does not fit, the class is durable (submit it with

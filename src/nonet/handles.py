@@ -156,7 +156,7 @@ class Handle(str, Generic[R_co]):
             reason: why, for people.
 
         Returns:
-            ``cancelled``; or ``cancelling``: it runs, and its worker ends it within seconds.
+            ``cancelled``; or ``cancelling`` if it runs, and its worker ends it within seconds.
 
         Raises:
             ConflictError: it has ended otherwise, or has failed and waits for SQL.

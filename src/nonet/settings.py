@@ -55,7 +55,7 @@ class Settings(BaseSettings):
 
     Attributes:
         redis_url: ``redis://``, ``rediss://`` (TLS), ``unix://``, ``redis+sentinel://``,
-            ``redis+cluster://`` (see docs/how-to/prepare-redis.md) or ``embedded://`` (a private
+            ``redis+cluster://`` (see the page "Prepare Redis") or ``embedded://`` (a private
             server under `state_dir`). ``NONET_REDIS_URL_FILE`` names a file that holds it.
         db_url: SQLAlchemy URL for dead letters and durable tasks; empty: SQLite under `state_dir`.
             ``NONET_DB_URL_FILE`` names a file that holds it.
@@ -94,7 +94,7 @@ class Settings(BaseSettings):
         load_ceiling: a worker takes nothing while more processes per core want to run, on average
             of the last minute; 0: it does not look.
         confirm_replicas: so many replicas of Redis must have a submit, a settle or a structural
-            lock before it counts; 0: none. See docs/how-to/prepare-redis.md for what that guards
+            lock before it counts; 0: none. The page "Prepare Redis" says what that guards
             against.
         log_format: of a daemon's log lines: ``console`` or ``json``; ``auto``: JSON in a pod of
             Kubernetes, else ``console``.

@@ -25,7 +25,8 @@ async def results(app: Nonet) -> None:
     length: str = await app.call(RemoveFile("/a"))  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType]
     handle: Handle[str] = await app.submit(RemoveFile("/a"))  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType]
     many: list[Handle[int]] = await app.submit_many([Count("a")])  # type: ignore[list-item]  # pyright: ignore[reportAssignmentType]
-    print(number, length, handle, many)
+    text: str = await app.result(await app.submit(RemoveFile("/a")))  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    print(number, length, handle, many, text)
 
 
 async def submissions(app: Nonet, system: System) -> None:

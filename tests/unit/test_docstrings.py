@@ -122,6 +122,19 @@ def test_public_names_have_an_example(name: str) -> None:
     assert is_part or is_error or "Example" in sections(doc_of(thing))
 
 
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_what_is_returned_is_read_as_a_sentence(name: str) -> None:
+    """On the site what stands before a colon of the first line would be shown as a type."""
+    first = sections(doc_of(DOCUMENTED[name])).get("Returns", "").split("\n")[0]
+    assert ":" not in re.sub(r"`+[^`]*`+", "", first)
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_pages_are_named_by_their_titles(name: str) -> None:
+    """Who reads the site has no paths."""
+    assert not re.search(r"docs/\S*\.md", doc_of(DOCUMENTED[name]))
+
+
 def examples() -> dict[str, str]:
     """The code below ``Example:`` of each docstring; `>>>` is for doctest."""
     texts = {name: doc_of(thing) for name, thing in DOCUMENTED.items()}

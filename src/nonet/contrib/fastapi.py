@@ -51,7 +51,7 @@ def lifespan(nonet: Nonet | None = None, **options: Any) -> Lifespan:
         options: fields of `nonet.Settings`, e.g. ``tasks=("mypackage.tasks",)``.
 
     Returns:
-        What ``FastAPI(lifespan=…)`` takes. In a lifespan of your own:
+        What ``FastAPI(lifespan=…)`` takes. A lifespan of your own enters it, by
         ``async with lifespan(…)(app): yield``.
 
     Raises:
