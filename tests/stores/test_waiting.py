@@ -320,6 +320,17 @@ async def test_a_reservation_lapses_and_the_ticket_stays(queue: Queue) -> None:
     assert await queue.fetch() == ["next"]
 
 
+async def test_a_reservation_lasts_five_seconds(queue: Queue) -> None:
+    """By the clock of Redis, from the moment at which the lock comes back."""
+    await queue.start("holder", A)
+    await queue.park("woken", A)
+    before = await queue.broker.logical_now()
+    await queue.end("holder")
+    after = await queue.broker.logical_now()
+    lapses_us = await queue.redis.zscore("{test}:tasks:delayed", "woken")
+    assert before.timestamp() + 5 <= lapses_us / 1e6 <= after.timestamp() + 5
+
+
 async def test_nothing_is_reserved_for_a_size_without_workers(queue: Queue) -> None:
     """Who is woken, and has no worker to come for it, keeps nobody waiting for its reservation."""
     await queue.start("holder", A)
