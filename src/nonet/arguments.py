@@ -86,13 +86,17 @@ class Arguments:
         is_model: the class is a pydantic model.
         are_fields: its arguments are annotated fields; else they are those of an own ``__init__``.
 
+    Args:
+        name: how errors call it; empty: as it is called itself.
+
     Raises:
         RegistrationError: a parameter has a type that cannot travel; it is named.
     """
 
-    def __init__(self, cls: type) -> None:
+    def __init__(self, cls: type, name: str = "") -> None:
         prepare(cls)
         self.cls = cls
+        self._name = name or cls.__name__
         self.is_model: bool = issubclass(cls, BaseModel)
         self.are_fields: bool = prepare(cls) is not _Form.CALL
         self._signature = _signature(cls)
@@ -118,7 +122,7 @@ class Arguments:
             except TypeError as error:
                 problems.append(name + str(error).removeprefix("value"))
         if problems:
-            raise InvalidArgumentsError(self.cls.__name__, problems)
+            raise InvalidArgumentsError(self._name, problems)
         return packed
 
     def build(self, values: Mapping[str, Any]) -> Any:
@@ -165,12 +169,12 @@ class Arguments:
         positional = [name for name, p in self._parameters.items() if p.kind is not p.KEYWORD_ONLY]
         if len(args) > len(positional):
             problem = f"takes {len(positional)} positional arguments, {len(args)} given"
-            raise InvalidArgumentsError(self.cls.__name__, [problem])
+            raise InvalidArgumentsError(self._name, [problem])
         values = dict(zip(positional, args, strict=False))
         doubled = sorted(values.keys() & kwargs.keys())
         if doubled:
             problem = f"{', '.join(doubled)}: given by position and by name"
-            raise InvalidArgumentsError(self.cls.__name__, [problem])
+            raise InvalidArgumentsError(self._name, [problem])
         return self.build({**values, **kwargs})
 
     def _plain_values(self, task: Any) -> dict[str, Any] | None:
@@ -206,12 +210,12 @@ class Arguments:
             return dict(values)
         if not isinstance(values, list | tuple):
             problem = f"serialize() gives a {type(values).__name__}, no tuple or mapping"
-            raise InvalidArgumentsError(self.cls.__name__, [problem])
+            raise InvalidArgumentsError(self._name, [problem])
         if len(values) > len(self._parameters):
             problem = (
                 f"serialize() gives {len(values)} values for {len(self._parameters)} arguments"
             )
-            raise InvalidArgumentsError(self.cls.__name__, [problem])
+            raise InvalidArgumentsError(self._name, [problem])
         return dict(zip(self._parameters, values, strict=False))
 
     def _validate(self, values: Mapping[str, Any]) -> Any:
@@ -222,7 +226,7 @@ class Arguments:
                 f"{'.'.join(map(str, item['loc'])) or 'arguments'}: {item['msg']}"
                 for item in error.errors(include_url=False, include_input=False)
             ]
-            raise InvalidArgumentsError(self.cls.__name__, problems) from None
+            raise InvalidArgumentsError(self._name, problems) from None
 
 
 _PLAIN = (bool, int, float, str, bytes)
@@ -351,10 +355,30 @@ def _type_adapter(cls: type, shape: Any) -> TypeAdapter[Any]:
         adapter.rebuild()  # of a model with a name that cannot be resolved
         return adapter
     except (PydanticUserError, NameError) as error:
+        if (found := _of_no_schema(cls)) is not None:
+            raise RegistrationError(found) from None
         reason = str(error).split("\n")[0]
         raise RegistrationError(
             f"{_place(cls)}: its arguments cannot be serialised: {reason}"
         ) from None
+
+
+def _of_no_schema(cls: type) -> str | None:
+    """Which argument has a type that pydantic knows nothing about; None: that is not the matter."""
+    hints = _hints(cls)
+    for name, hint in ((name, hints[name]) for name in _parameters(cls) if name in hints):
+        try:
+            TypeAdapter(hint)
+        except PydanticUserError as error:
+            if error.code == "schema-for-unknown-type":
+                shown = hint.__qualname__ if inspect.isclass(hint) else hint
+                return (
+                    f"{_place(cls)}: argument {name} cannot be serialised ({shown}); use plain "
+                    "data, a dataclass or a pydantic model; open a client with Depends"
+                )
+        except NameError:
+            continue
+    return None
 
 
 def _refuse_nameless(cls: type, signature: inspect.Signature) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from nonet.errors import InvalidArgumentsError, NonetError, UnknownTaskError
 from nonet.execution import running_context
@@ -18,6 +19,8 @@ from nonet.stores.submissions import Submission
 from nonet.task import FROM_CLASS, BaseTask, FromClass, Priority, Size, task_locks, vo_of
 from nonet.terms import StartBy, start_by_problem, start_by_term
 from nonet.unique import Unique, unique_lock, unique_term
+
+_Named = TypeVar("_Named", bound=StrEnum)
 
 
 class Envelopes:
@@ -163,8 +166,8 @@ class Envelopes:
         if not labels and (stream := _STREAMS.get(own)):
             return stream
         try:
-            priority = Priority(labels.get("priority", own[0]))
-            size = Size(labels.get("size", own[1]))
+            priority = _one_of(Priority, labels.get("priority", own[0]))
+            size = _one_of(Size, labels.get("size", own[1]))
         except ValueError as error:
             raise InvalidArgumentsError(task_class.name, [f"label: {error}"]) from None
         return _STREAMS[priority, size]
@@ -204,6 +207,14 @@ class Envelopes:
 
 _NO_LABELS: Mapping[str, Any] = {}
 _STREAMS = {(priority, size): f"{priority}:{size}" for priority in Priority for size in Size}
+
+
+def _one_of(names: type[_Named], value: Any) -> _Named:
+    try:
+        return names(value)
+    except ValueError:
+        values = ", ".join(repr(str(name)) for name in names)
+        raise ValueError(f"{value!r:.100} is not a valid {names.__name__} ({values})") from None
 
 
 def _lines(first: str, second: str) -> str:

@@ -71,6 +71,12 @@ def unknown_argument(name: str, known: Sequence[str], of: str) -> str:
     return f"unknown argument {name!r}, known are {', '.join(known)}.{suggestion(name, known)}"
 
 
+def hint_of_task(name: str, known: Iterable[str]) -> str:
+    """A sentence to append to an error about an unknown task: the nearest ones, or all, or how."""
+    known = sorted(known)
+    return suggestion(name, known) or listed_tasks(known) or NEXT_STEP_NO_TASK
+
+
 def suggestion(name: str, known: Iterable[str]) -> str:
     """A sentence to append to an error: `` Did you mean …?``, or nothing."""
     hits = nearest(name, known)
@@ -166,18 +172,21 @@ class UnknownTaskError(NonetError):
         reason: str = "",
     ) -> None:
         known, matching = sorted(known), sorted(matching)
-        problem = f"unknown task {name!r}.{suggestion(name, known) or _listed(known)}"
+        problem = f"unknown task {name!r}.{hint_of_task(name, known)}"
         if matching:
             problem = f"task name {name!r} is ambiguous: write {' or '.join(matching)}"
         elif reason:
             problem = f"unknown task {name!r}: {reason}"
-        elif not known:
-            problem += NEXT_STEP_NO_TASK
         super().__init__(problem)
         self.name = name
 
 
-def _listed(known: Sequence[str]) -> str:
+def listed_tasks(known: Sequence[str]) -> str:
+    """A sentence to append to an error: which tasks are known, or some of them; or nothing.
+
+    >>> listed_tasks(["Add"])
+    ' Known are Add: those of installed packages and of modules in NONET_TASKS or --tasks.'
+    """
     if not known:
         return ""
     more = len(known) - _MOST_LISTED

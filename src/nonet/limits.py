@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nonet.errors import NEXT_STEP_NO_TASK, suggestion
+from nonet.errors import hint_of_task, suggestion
 from nonet.keys import escape, unescape
 from nonet.locks import (
     LEAST_WINDOW_SECONDS,
@@ -159,8 +159,7 @@ def class_problem(key: str, task_classes: Collection[str]) -> str:
     if ":" in key:
         bare = key.rpartition(":")[2]
         return f"limits go by the bare class name, which classes of one name share: write {bare!r}"
-    hint = suggestion(key, task_classes) if task_classes else NEXT_STEP_NO_TASK
-    return f"unknown task class {key!r}.{hint}"
+    return f"unknown task class {key!r}.{hint_of_task(key, task_classes)}"
 
 
 def snake_case(written: str) -> str:
@@ -365,10 +364,8 @@ def find_problem(
     known = LockedObjectType.registered()
     object_type = find_object_type(written, known)
     if object_type is None:
-        reason = (
-            f"unknown object type {written!r}, known are "
-            f"{', '.join(sorted(known))}.{suggestion(written, known)}"
-        )
+        hint = suggestion(written, known) or " Is the module that registers it in NONET_TASKS?"
+        reason = f"unknown object type {written!r}, known are {', '.join(sorted(known))}.{hint}"
         return place[:1], reason
     if object_type == TASK and key is not None and (wrong := class_problem(key, task_classes)):
         return place[:2], wrong

@@ -171,6 +171,16 @@ ONE = "{ConcurrencyLimiter: {limit: 1}}"
             ["Jobb: unknown object type 'Jobb', known are KNOWN. Did you mean job?"],
         ),
         (
+            f"Boat: {{a: {ONE}}}, Task: {{Nobody: {ONE}}}",
+            [
+                "Boat: unknown object type 'Boat', known are KNOWN. Is the module that registers"
+                " it in NONET_TASKS?",
+                "Task.Nobody: unknown task class 'Nobody'. Known are RemoveFile,"
+                " SubmitPilots: those of installed packages and of modules in NONET_TASKS or"
+                " --tasks.",
+            ],
+        ),
+        (
             f"Job: {{a: {ONE}}}, job: {{a: {ONE}}}",
             ["job.a.ConcurrencyLimiter: is written twice, for object type job"],
         ),

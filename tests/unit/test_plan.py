@@ -183,7 +183,9 @@ vo-overrides: {a: {periodic-tasks: {Sleeping: [], Nothing: []}}}
         " remove it",
         "c.yaml:9: vo-overrides.a.periodic-tasks.Sleeping: files:Sleeping does not run per VO:"
         " write it under common",
-        "c.yaml:9: vo-overrides.a.periodic-tasks.Nothing: unknown periodic task 'Nothing'.",
+        "c.yaml:9: vo-overrides.a.periodic-tasks.Nothing: unknown periodic task 'Nothing'."
+        " Known are files:Bare, files:Sleeping, files:Sweep, wms:SubmitPilots: those of installed"
+        " packages and of modules in NONET_TASKS or --tasks.",
     ]
 
 

@@ -250,7 +250,7 @@ def test_groups_of_an_attempt_are_numbered() -> None:
         ({"a\nb": "x"}, "names must be printable text"),
         ({"a": object()}, "value is a object, which cannot travel"),
         ({"priority": "urgent"}, "'urgent' is not a valid Priority"),
-        ({"size": "tiny"}, "'tiny' is not a valid Size"),
+        ({"size": "tiny"}, r"'tiny' is not a valid Size \('small', 'medium', 'large'\)"),
     ],
 )
 async def test_labels_that_do_not_fit_are_refused(labels: dict[Any, Any], reason: str) -> None:

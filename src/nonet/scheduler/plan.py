@@ -10,7 +10,7 @@ from typing import Any
 
 from nonet import keys
 from nonet.config import Config, Location, SectionConfig, TaskConfig, problems_error
-from nonet.errors import NEXT_STEP_NO_TASK, suggestion
+from nonet.errors import hint_of_task
 from nonet.outcomes import summarize
 from nonet.registry import Registry
 from nonet.schedules import CatchUp, Overlap, TaskScheduleBase
@@ -199,9 +199,9 @@ class _Planner:
         elif matching_classes(written, self._others):
             reason = "is a task that is not periodic: only code and 'task-run submit' submit it"
         else:
-            hint = suggestion(written, self._classes)
-            if not self._classes and not self._others:
-                hint = NEXT_STEP_NO_TASK
+            hint = hint_of_task(written, self._classes)
+            if not self._classes and self._others:
+                hint = " No class here is periodic: is its module in NONET_TASKS?"
             reason = f"unknown periodic task {written!r}.{hint}"
         self._problem(here, reason)
         return None
