@@ -139,7 +139,7 @@ class Registry:
         if known is not None and known.cls is cls:
             return known
         _check(cls)
-        added = TaskClass(name, cls, package or cls.__module__, Arguments(cls))
+        added = TaskClass(name, cls, package or cls.__module__, Arguments(cls, name))
         _check_fields(added)
         _check_min_version(added)
         self._names[cls] = name

@@ -84,6 +84,13 @@ async def test_a_time_that_is_no_instant(app: Nonet, given: Any) -> None:
     await refused(app.submit(Add(1), at_time=given), InvalidArgumentsError, text)
 
 
+async def test_an_argument_that_does_not_fit(app: Nonet) -> None:
+    """The class has its full name, as wherever it is named."""
+    given: Any = "x"
+    text = "sums:Add: a: Input should be a valid integer"
+    await refused(app.submit(Add(given)), InvalidArgumentsError, text)
+
+
 @pytest.mark.parametrize("verb", ["call", "submit"])
 async def test_a_class_is_no_task(app: Nonet, verb: str) -> None:
     """What is missing is the call of the class."""
