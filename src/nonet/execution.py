@@ -293,7 +293,7 @@ class TaskContext:
         return self._after_commit
 
     def next_spawn(self) -> int:
-        """Ordinal of the next group of this attempt; the same in a re-run."""
+        """For the framework: ordinal of the next group of this attempt; the same in a re-run."""
         self._spawned += 1
         return self._spawned
 

@@ -169,7 +169,7 @@ class BaseLock:
         return f"{self._prefix}:{':'.join(escape(_plain(part)) for part in parts)}"
 
     def line(self) -> str:
-        """``kind|name|ttl|limit|window|items`` for the scripts; empty parts have defaults."""
+        """For the framework: ``kind|name|ttl|limit|window|items``; empty parts have defaults."""
         return _line(self.kind, self.redis_key, self.ttl_ms, "", "", "")
 
     def __repr__(self) -> str:
@@ -273,7 +273,7 @@ class RateLimiter(BaseLimiter):
             self.window_seconds = window_seconds
 
     def line(self) -> str:
-        """See `BaseLock.line`."""
+        """For the framework; see `BaseLock.line`."""
         limit = self._checked_limit()
         if not (_is_whole(self.n_items) and 1 <= self.n_items <= MOST_ITEMS):
             raise ValueError(
@@ -321,7 +321,7 @@ class ConcurrencyLimiter(BaseLimiter):
             self.limit: int | None = limit
 
     def line(self) -> str:
-        """See `BaseLock.line`."""
+        """For the framework; see `BaseLock.line`."""
         limit = self._checked_limit()
         return _line(self.kind, self.redis_key, self.ttl_ms, "" if limit is None else limit, "", "")
 

@@ -242,12 +242,12 @@ class Settings(BaseSettings):
         return min(self.lease, self.lock_ttl, self.worker_ttl) / 3
 
     def signer(self) -> Signer:
-        """What signs and verifies the envelopes of this namespace."""
+        """For the framework: what signs and verifies the envelopes of this namespace."""
         keys = parse_keys(self.signing_keys.get_secret_value())
         return Signer(keys, self.namespace, accept_unsigned=self.accept_unsigned)
 
     def secrets(self) -> list[str]:
-        """Passwords and keys of these settings: what no log line may show."""
+        """For the framework: passwords and keys of these settings, which no log line may show."""
         keys = self.signing_keys.get_secret_value().split(",")
         urls = (self.redis_url.get_secret_value(), self.db_url.get_secret_value(), self.config)
         passwords = ["".join(found) for url in urls for found in _PASSWORDS.findall(url)]

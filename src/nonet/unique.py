@@ -121,7 +121,7 @@ class Unique:
         return cls(UniqueMode.KEEP_LATEST, key=key)
 
     def key_of(self, task: Any, name: str, args: Any) -> str:
-        """The hash that stands for the key of a task.
+        """For the framework: the hash that stands for the key of a task.
 
         Args:
             task: an instance of the class.

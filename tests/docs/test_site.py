@@ -6,7 +6,6 @@ All links are followed here as a repository's browser does, also those of README
 
 from __future__ import annotations
 
-import importlib
 import re
 import subprocess
 import sys
@@ -15,19 +14,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docs.pages import DOCS, ROOT, Page
+from docs.pages import DOCS, ROOT, Page, codes
+from public import FRAMEWORK, PUBLIC, documented, public_names
+from sharing import shared
 
 # What is in the repository, not what tools leave beside it.
 _NOT_OURS = {".venv", ".git", "_build", "__pycache__", "node_modules", "tests", "site-packages"}
+DOCUMENTED = documented()
 _TEXTS = {".md", ".py", ".yaml", ".txt", ".toml", ".lua", ".tpl", ".sh", ""}
-PUBLIC = {name: importlib.import_module(name) for name in ("nonet", "nonet.testing")}
-PUBLIC["nonet.contrib.fastapi"] = importlib.import_module("nonet.contrib.fastapi")
+# Of classes of ours that are tasks: what a worker calls.
+_NOT_SHOWN = {"nonet.contrib.canary.Canary.execute"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, as `make docs` makes it."""
-    made = tmp_path_factory.mktemp("site")
+    return shared(tmp_path_factory, "site", _make_site)
+
+
+def _make_site(made: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-E", "-q", "-b", "html"]
     done = subprocess.run(
         [*command, "-d", str(made / "doctrees"), str(DOCS), str(made)],
@@ -36,7 +41,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return made
 
 
 def test_the_site_has_each_page(site: Path) -> None:
@@ -50,15 +54,42 @@ def test_no_page_says_that_nothing_leads_to_it() -> None:
     assert [path for path in documents() if re.search(r"(?m)^orphan:", path.read_text())] == []
 
 
-@pytest.mark.parametrize("module", PUBLIC)
-def test_each_public_name_is_on_the_site(site: Path, module: str) -> None:
-    """What a module offers has a place in the reference of the API."""
+@pytest.fixture(scope="module")
+def shown(site: Path) -> set[str]:
+    """Whole names of all that the reference of the API explains."""
     inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
-    found = {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
+    return {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
+
+
+def test_each_public_name_is_on_the_site(shown: set[str]) -> None:
+    """What a module offers has a place in the reference of the API."""
     pages = "".join(page.read_text() for page in (DOCS / "reference" / "api").glob("*.md"))
-    found |= set(re.findall(r"`([\w.]+)` is another name of `\w+`", pages))
-    wanted = {f"{module}.{name}" for name in PUBLIC[module].__all__}
-    assert wanted and wanted - found == set()
+    others = set(re.findall(r"`([\w.]+)` is another name of `\w+`", pages))
+    wanted = set(public_names())
+    assert {name.rpartition(".")[0] for name in wanted} == set(PUBLIC)
+    assert wanted - shown - others == set()
+
+
+def for_commands() -> set[str]:
+    """What an open application has for the commands of Nonet, as the page tells."""
+    rows = Page.read("reference/api/application.md").rows(head="| of an open application |")
+    return {f"nonet.Nonet.{codes(row[0])[0]}" for row in rows}
+
+
+def is_told(name: str, thing: object, shown: set[str]) -> bool:
+    """Whether a member has its place, or needs none."""
+    owner, _, part = name.rpartition(".")
+    if part.startswith("_") or FRAMEWORK.search(thing.__doc__ or ""):
+        return True
+    bases = DOCUMENTED[owner].__mro__[1:]
+    return name in shown or any(f"nonet.{base.__name__}.{part}" in shown for base in bases)
+
+
+def test_each_member_of_a_public_class_is_on_the_site(shown: set[str]) -> None:
+    """Those that are not for the framework; of a member that a base has, too, that of the base."""
+    members = [name for name in DOCUMENTED if name.rpartition(".")[0] in DOCUMENTED]
+    missing = {name for name in members if not is_told(name, DOCUMENTED[name], shown)}
+    assert missing == for_commands() | _NOT_SHOWN
 
 
 def documents() -> list[Path]:

@@ -7,18 +7,18 @@ anything (the package `pyright` fetches its program from npm when it is first ca
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+from public import public_names
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 MODULES = sorted(path for path in HERE.glob("*.py") if path != Path(__file__))
 EXAMPLES = ROOT / "examples" / "src"
-PUBLIC = ("nonet", "nonet.testing", "nonet.contrib.fastapi")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -53,12 +53,10 @@ def test_pyright_sees_the_types_of_results() -> None:
 def homes() -> dict[str, str]:
     """Each public name, and where it is defined."""
     found = {}
-    for module in map(importlib.import_module, PUBLIC):
-        for name in module.__all__:
-            public = f"{module.__name__}.{name}"
-            value = getattr(module, name)
-            is_own = getattr(value, "__qualname__", "") == name
-            found[public] = f"{value.__module__}.{name}" if is_own else public
+    for public, value in public_names().items():
+        name = public.rpartition(".")[2]
+        is_own = getattr(value, "__qualname__", "") == name
+        found[public] = f"{value.__module__}.{name}" if is_own else public
     return found
 
 

@@ -6,7 +6,6 @@ import ast
 import contextlib
 import dataclasses
 import enum
-import importlib
 import inspect
 import re
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import fastapi
 import pytest
+from public import FRAMEWORK, documented
 from unit import docstring_scene as scene
 
 import nonet
@@ -28,27 +28,7 @@ from nonet import BaseTask, ChildResult, LockedObjectType, hooks
 from nonet.injection import REGISTRY
 from nonet.testing import System, run_inline
 
-PUBLIC = ("nonet", "nonet.testing", "nonet.contrib.fastapi", "nonet.contrib.canary")
-# What is called by the framework alone says so.
-FRAMEWORK = re.compile(r"[Ff]or the framework|^Called by the framework")
 SECTIONS = ("Args", "Attributes", "Class attributes")
-
-
-def documented() -> dict[str, Any]:
-    """Public functions and classes, and what these have themselves."""
-    found: dict[str, Any] = {}
-    for module in map(importlib.import_module, PUBLIC):
-        for name in module.__all__:
-            thing = getattr(module, name)
-            if thing is nonet.IntervalSeconds and name == "IntervalSeconds":
-                continue  # another name
-            found[f"{module.__name__}.{name}"] = thing
-            for part, member in vars(thing).items() if inspect.isclass(thing) else ():
-                function = getattr(member, "__func__", member)
-                is_ours = inspect.isfunction(function) or isinstance(function, property)
-                if is_ours and (part == "__call__" or not part.startswith("_")):
-                    found[f"{module.__name__}.{name}.{part}"] = function
-    return found
 
 
 DOCUMENTED = documented()
