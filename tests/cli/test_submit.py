@@ -290,6 +290,23 @@ async def test_a_broken_task_module_is_exit_code_2(
 
 
 @pytest.mark.parametrize(
+    ("script", "option", "arguments"),
+    [
+        ("task-run", "state", ["list"]),
+        ("task-run", "status", ["dlq", "list"]),
+        ("task-worker", "size", []),
+    ],
+)
+async def test_a_choice_is_refused_in_plain_words(
+    task_run: TaskRun, script: str, option: str, arguments: list[str]
+) -> None:
+    """What is written and what may be, without the words of a library."""
+    ended = await task_run(*arguments, f"--{option}", "tiny", script=script)
+    assert ended.code == 2
+    assert f"Error: Invalid value for '--{option}': 'tiny' is not one of '" in ended.err
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ("submit", "Add", "--args", "[1]"),

@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from nonet.cli.output import printable
 from nonet.errors import (
@@ -95,6 +96,34 @@ Debug = Annotated[bool, typer.Option("--debug", help="Debug log lines, and trace
 
 
 Command = Callable[[], Coroutine[Any, Any, int]]
+
+
+class PlainCommand(TyperCommand):
+    """A command whose usage errors are in plain words."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """See `typer.core.TyperCommand`."""
+        with _plain_words():
+            return super().make_context(*args, **options)
+
+
+class PlainGroup(TyperGroup):
+    """Commands, also of groups in it, whose usage errors are in plain words."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """See `typer.core.TyperGroup`."""
+        with _plain_words():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _plain_words() -> Iterator[None]:
+    """Typer lets pydantic see to choices, which calls each refusal a value error."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        error.message = error.message.removeprefix("Value error, ")
+        raise
 
 
 def run(debug: bool, command: Command, *, in_spite_of_tasks: bool = False) -> None:

@@ -22,7 +22,7 @@ from nonet.cli import (
     views,
 )
 from nonet.cli.cancel import cancel
-from nonet.cli.common import Version
+from nonet.cli.common import PlainGroup, Version
 from nonet.cli.demo import demo
 from nonet.cli.doctor import doctor
 from nonet.cli.events import events
@@ -30,6 +30,7 @@ from nonet.cli.probe import probe
 from nonet.cli.workers import workers
 
 app = typer.Typer(
+    cls=PlainGroup,
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

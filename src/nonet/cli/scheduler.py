@@ -10,6 +10,7 @@ from nonet.cli.common import (
     Debug,
     MetricsPort,
     Namespace,
+    PlainCommand,
     StateDir,
     Tasks,
     Version,
@@ -22,7 +23,7 @@ from nonet.init import run_under_init
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def schedule(
     config: Annotated[
         str | None,

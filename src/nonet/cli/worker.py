@@ -11,6 +11,7 @@ from nonet.cli.common import (
     Debug,
     MetricsPort,
     Namespace,
+    PlainCommand,
     StateDir,
     Tasks,
     Version,
@@ -24,7 +25,7 @@ SizeName = Literal["small", "medium", "large"]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def work(
     size: Annotated[
         SizeName | None, typer.Option(help="Which tasks to run.", show_default="required")
