@@ -353,7 +353,9 @@ class Nonet:
 
     # Else a handle of another type than is wanted would be taken for a text, and give Any.
     @overload
-    async def result(self, id: Handle[object], *, timeout: float | None = None) -> object: ...
+    async def result(  # type: ignore[overload-cannot-match]  # it is, where R cannot be as wanted
+        self, id: Handle[object], *, timeout: float | None = None
+    ) -> object: ...
 
     @overload
     async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
@@ -509,8 +511,8 @@ class Nonet:
                 in which the others mend what a killed process leaves behind.
 
         Returns:
-            What was found. It has ``is_healthy``, its ``problems`` and ``hints``, how many things of each
-            kind there were (``looked_at``), and how long it took, in ``seconds``.
+            What was found. It has ``is_healthy``, its ``problems`` and ``hints``, how many things of
+            each kind there were (``looked_at``), and how long it took, in ``seconds``.
 
         Raises:
             ValueError: `wait` is below 0.
