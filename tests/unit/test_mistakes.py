@@ -28,7 +28,7 @@ from nonet import (
     register_locked_object_type,
 )
 from nonet.settings import plain_settings
-from nonet.testing import run_inline
+from nonet.testing import System, run_inline
 
 
 @dataclass
@@ -183,6 +183,31 @@ async def test_a_state_that_no_live_task_has(app: Nonet) -> None:
     """It is refused before the first task is asked for."""
     with pytest.raises(ValueError, match="live: state='done' is none of"):
         app.live(state="done")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "text"),
+    [
+        (Add, "such as tasks=[RemoveFile]"),
+        ("mypackage.tasks", "such as tasks=[RemoveFile]"),
+        ([Add, 3], "3 is neither a task class nor a module"),
+        ([int], "<class 'int'> is neither a task class nor a module"),
+    ],
+)
+def test_a_system_of_what_are_no_tasks(tasks: Any, text: str) -> None:
+    """One class is no list, and a number no class."""
+    with pytest.raises(TypeError, match=re.escape(text)):
+        System(tasks=tasks)
+
+
+async def test_what_cannot_have_been_submitted(redis_url: str) -> None:
+    """A name is no class; the arguments of a class are told."""
+    given: Any = "Add"
+    async with System([Add], redis_url=redis_url) as system:
+        with pytest.raises(TypeError, match="assert_submitted: 'Add' is no class"):
+            system.assert_submitted(given)
+        with pytest.raises(TypeError, match=r"Add has no argument 'x'\. It has a\."):
+            system.assert_submitted(Add, x=1)
 
 
 def test_a_lock_on_a_number() -> None:

@@ -96,7 +96,8 @@ def find(
     """
     for name in arguments:
         if name not in known.arguments.names:
-            names = suggestion(name, known.arguments.names)
+            listed_names = ", ".join(known.arguments.names) or "none"
+            names = suggestion(name, known.arguments.names) or f" It has {listed_names}."
             raise TypeError(f"{known.cls.__name__} has no argument {name!r}.{names}")
     return [
         item

@@ -122,7 +122,7 @@ class System:
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = dict(
             overrides or {}
         )
-        self._tasks = None if tasks is None else list(tasks)
+        self._tasks = None if tasks is None else _checked_tasks(tasks)
         self._config = config
         self._sizes, self._slots, self._now = tuple(sizes), slots, now
         defaults = {"grace": 0, "misfire_grace": _ANY_LATENESS}
@@ -296,6 +296,11 @@ class System:
             system.assert_submitted(RemoveFile, storage_element="CERN-DST", times=1)
         """
         __tracebackhide__ = True
+        if not isinstance(cls, type):
+            raise TypeError(
+                f"assert_submitted: {cls!r:.100} is no class: give the task class itself, such as "
+                "RemoveFile"
+            )
         known = self.app.registry.of_class(cls)
         found = check_submitted(self.submitted, known, arguments, times)
         return cast("list[Submitted[T]]", found)  # they are of this very class
@@ -555,6 +560,23 @@ def _check_names(settings: Iterable[str]) -> None:
                 f"Its arguments are {', '.join(arguments)}; its settings are those of NONET_… in "
                 "lower case"
             )
+
+
+def _checked_tasks(tasks: Tasks) -> list[type[BaseTask] | ModuleType | str]:
+    if isinstance(tasks, type | ModuleType | str):
+        raise TypeError(
+            f"System(tasks={tasks!r:.100}): give a list of task classes and modules, such as "
+            "tasks=[RemoveFile]"
+        )
+    given = list(tasks)
+    for item in given:
+        is_task = isinstance(item, type) and issubclass(item, BaseTask)
+        if not is_task and not isinstance(item, ModuleType | str):
+            raise TypeError(
+                f"System(tasks=[…]): {item!r:.100} is neither a task class nor a module, nor the "
+                "name of one"
+            )
+    return given
 
 
 def _check_now(now: datetime) -> None:
