@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from preloaded import PLACES
 from servers import MariaServer, RedisServer
+from sharing import shared
 
 from nonet.keys import STRUCTURE
 from nonet.stores.stage import leaked_keys
@@ -81,11 +82,14 @@ def example_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     It is not in this environment: its entry points would be in all other tests.
     """
-    directory = tmp_path_factory.mktemp("example")
+    directory = shared(tmp_path_factory, "example", _install_example)
+    PLACES.add(str(directory))
+    return directory
+
+
+def _install_example(directory: Path) -> None:
     # What is built must not come from a cache, which looks at pyproject.toml alone.
     options = ("--no-cache", "--no-deps", "--no-build-isolation", "--python", sys.executable)
     uv = str(Path(sys.executable).parent / "uv")
     command = [uv, "pip", "install", "-q", *options, "--target", str(directory)]
     subprocess.run([*command, str(Path(__file__).parents[1] / "examples")], check=True)
-    PLACES.add(str(directory))
-    return directory

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from docs.followed import followed
 from docs.pages import ROOT, Page
+from sharing import alone
 
 _LOCK = ROOT / "uv.lock"
 _DONE = "complete"
@@ -28,6 +29,16 @@ def _pinned() -> str:
     )
 
 
+def _download(folder: Path, pinned: Path) -> None:
+    """Fetch what the tutorial installs, in the versions that are written to `pinned`."""
+    pinned.write_text(_pinned())
+    pip = [sys.executable, "-m", "pip", "download", "-q", "-d", folder, "-c", pinned]
+    wanted = [f"{ROOT}[embedded]", "pytest", "pytest-asyncio", "hatchling"]
+    ended = subprocess.run([*pip, *wanted], capture_output=True, text=True)
+    assert ended.returncode == 0, f"no packages to install from:\n{ended.stderr}"
+    (folder / _DONE).touch()
+
+
 @pytest.fixture
 def index(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A folder with all packages that the tutorial installs, in place of a package index.
@@ -37,14 +48,9 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     key = hashlib.sha256(_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
     cache: pytest.Cache | None = getattr(request.config, "cache", None)
     folder = cache.mkdir(f"nonet-wheels-{key}") if cache else tmp_path / "wheels"
-    if not (folder / _DONE).exists():
-        pinned = tmp_path / "constraints.txt"
-        pinned.write_text(_pinned())
-        pip = [sys.executable, "-m", "pip", "download", "-q", "-d", folder, "-c", pinned]
-        wanted = [f"{ROOT}[embedded]", "pytest", "pytest-asyncio", "hatchling"]
-        ended = subprocess.run([*pip, *wanted], capture_output=True, text=True)
-        assert ended.returncode == 0, f"no packages to install from:\n{ended.stderr}"
-        (folder / _DONE).touch()
+    with alone(folder.with_suffix(".lock")):  # two runs of one clone
+        if not (folder / _DONE).exists():
+            _download(folder, tmp_path / "constraints.txt")
     return folder
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sharing import shared
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts" / "release"
@@ -35,11 +36,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files as they are now: somebody may change them while tests run."""
     if not (ROOT / ".git").exists():
         pytest.skip("a release is made of a clone")
-    place = tmp_path_factory.mktemp("release") / "tree"
-    place.mkdir()
     code = "import dist, pathlib, sys; dist.export_working_tree(pathlib.Path(sys.argv[1]))"
-    within_scripts(code, place)
-    return place
+
+    def make(place: Path) -> None:
+        place.mkdir()
+        within_scripts(code, place)
+
+    return shared(tmp_path_factory, "tree", make)
 
 
 def build(tree: Path, out: Path) -> None:
@@ -49,11 +52,9 @@ def build(tree: Path, out: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def dist(tree: Path) -> Path:
+def dist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory with a wheel, a sdist, the SBOM and SHA256SUMS."""
-    out = tree.with_name("dist")
-    build(tree, out)
-    return out
+    return shared(tmp_path_factory, "dist", lambda place: build(tree, place))
 
 
 @pytest.fixture
@@ -69,14 +70,16 @@ def sdist(dist: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def repository(tree: Path) -> Path:
+def repository(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of a single commit with these files."""
-    place = tree.with_name("repository")
-    shutil.copytree(tree, place)
-    git(place, "init", "-q", "-b", "main")
-    git(place, "add", "-A")
-    git(place, *A_TESTER, "commit", "-q", "-m", "All")
-    return place
+
+    def make(place: Path) -> None:
+        shutil.copytree(tree, place)
+        git(place, "init", "-q", "-b", "main")
+        git(place, "add", "-A")
+        git(place, *A_TESTER, "commit", "-q", "-m", "All")
+
+    return shared(tmp_path_factory, "repository", make)
 
 
 @pytest.fixture

@@ -1,0 +1,40 @@
+"""`shared`: what one process makes for all that run the tests of one run (``pytest -n``)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """Wait until no other process is in here with this file; it stays, empty."""
+    with file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A directory that whoever asks first has made: others wait for it, and must not change it.
+
+    Args:
+        factory: that of pytest, of any of the processes.
+        name: the same for all; one directory of a run has it.
+        make: makes a directory, which is moved to its place when it is done.
+    """
+    base = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # it has a directory of its own in that of the run
+        base = base.parent
+    place, unfinished = base / f"shared-{name}", base / f"unfinished-{name}"
+    with alone(base / f"{name}.lock"):
+        if not place.exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+            make(unfinished)
+            unfinished.rename(place)
+    return place

@@ -1,0 +1,38 @@
+"""What the processes of one run share is made once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sharing import shared
+
+
+def test_what_is_shared_is_made_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whoever comes meanwhile waits, and gets the same; whole, as it is moved there."""
+    made = []
+
+    def make(place: Path) -> None:
+        made.append(place)
+        place.mkdir()
+        (place / "file").write_text("all of it")
+
+    def ask(_: int) -> str:
+        return (shared(tmp_path_factory, "a-test", make) / "file").read_text()
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(ask, range(8))) == {"all of it"}
+    assert len(made) == 1
+
+
+def test_what_could_not_be_made_is_made_anew(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Half of it is no reason to think that it is there."""
+
+    def fail(place: Path) -> None:
+        place.mkdir()
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        shared(tmp_path_factory, "another-test", fail)
+    assert shared(tmp_path_factory, "another-test", Path.mkdir).is_dir()
