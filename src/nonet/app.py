@@ -511,8 +511,8 @@ class Nonet:
                 in which the others mend what a killed process leaves behind.
 
         Returns:
-            What was found. It has ``is_healthy``, its ``problems`` and ``hints``, how many things of
-            each kind there were (``looked_at``), and how long it took, in ``seconds``.
+            What was found. It has ``is_healthy``, its ``problems`` and ``hints``, how many things
+            of each kind there were (``looked_at``), and how long it took, in ``seconds``.
 
         Raises:
             ValueError: `wait` is below 0.
