@@ -8,7 +8,8 @@ What a page shows is meant by the language of its fenced blocks:
   are examples, any others fit; so does any text for ``…``, and any lines for a line that is ``…``.
 
 A command that fails is a mistake of the page, unless its output is shown and has a line that
-begins with ``error`` or ``FAILED``.
+begins with ``error`` or ``FAILED``. So is a warning of pytest that a setting is
+deprecated or missing.
 """
 
 from __future__ import annotations
@@ -245,6 +246,7 @@ def followed(
             typed = terminal.type(text)
             if not (shown and re.search(r"^(error|FAILED)", shown, re.MULTILINE)):
                 assert not typed.failed, f"{block}: failed: {typed.failed}\n{typed.output}"
+            assert "PytestDeprecationWarning" not in typed.output, f"{block}: {typed.output}"
             if shown is not None and not fits(shown, typed.output):
                 raise AssertionError(
                     f"{block}: the page shows\n{shown}\nand this is printed\n{typed.output}"

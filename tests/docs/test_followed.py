@@ -38,6 +38,7 @@ def test_what_is_shown_is_compared(shown: str, output: str, fitting: bool) -> No
     [
         ("```sh\nfalse\ntrue\n```\n", "failed: .'false'"),
         ("```sh\necho a\n```\n\n```text\nb\n```\n", "the page shows"),
+        ("```sh\necho PytestDeprecationWarning: x\n```\n\n```text\n…\n```\n", "DeprecationWarning"),
         ("```python\n# a.py\nprint(1)\n```\n```sh\npython3 b.py\n```\n", "can't open file"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from docs.followed import followed
-from docs.pages import Page
+from docs.pages import ROOT, Page
 
 RECIPES = (
     "submit-and-cancel",
@@ -40,6 +40,13 @@ def test_recipe_works_as_it_is_written(name: str) -> None:
             if kind == "py" and module not in typed:  # no command of the page has imported it
                 ended = terminal.type(f"python -c 'import {module}'")
                 assert not ended.failed, f"{block}: {ended.output}"
+        assert terminal.left() == []
+
+
+def test_the_readme_works_as_it_is_written() -> None:
+    """Its task runs, and nothing runs any more at its end."""
+    with followed(Page.read(ROOT / "README.md"), environment=_ENVIRONMENT) as terminal:
+        assert terminal.left() == []
 
 
 @pytest.mark.parametrize("name", [*RECIPES, "test-your-tasks"])
