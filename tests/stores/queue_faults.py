@@ -42,8 +42,8 @@ FETCHING = (
     ),
     Fault(
         "what is dying is executed",
-        "elseif record.state == 'dying' then\n    hand_over_dying",
-        "elseif false then\n    hand_over_dying",
+        "elseif record.state == 'dying' then\n      hand_over_dying",
+        "elseif false then\n      hand_over_dying",
     ),
     Fault(
         "a void pointer is handed over",
