@@ -28,12 +28,13 @@ demo: $(DEMO)     ## audit a directory tree for duplicate files, with real daemo
 test: $(DEV) servers ## run the tests against real servers, four at a time
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-check: $(DEV)     ## ruff, mypy --strict and the direction of imports
+check: $(DEV)     ## ruff, mypy and pyright --strict, the direction of imports, and the site of the pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@MYPYPATH=examples/tests $(BIN)/mypy --explicit-package-bases examples/tests
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m pytest -q -m static tests/typing tests/docs/test_site.py
 
 docs: $(DEV)      ## the site of these pages in docs/_build; a warning is an error
 	@$(BIN)/sphinx-build -W --keep-going -E -q -b html docs docs/_build

@@ -18,6 +18,8 @@ from docs.pages import DOCS, ROOT, Page, codes
 from public import FRAMEWORK, PUBLIC, documented, public_names
 from sharing import shared
 
+pytestmark = pytest.mark.static
+
 # What is in the repository, not what tools leave beside it.
 _NOT_OURS = {".venv", ".git", "_build", "__pycache__", "node_modules", "tests", "site-packages"}
 DOCUMENTED = documented()

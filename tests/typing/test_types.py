@@ -13,7 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from public import public_names
+
+pytestmark = pytest.mark.static
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
