@@ -13,7 +13,7 @@ from docs.pages import ROOT
 PAGE = ROOT / "docs" / "reliability.md"
 NUMBERS = range(1, 23)
 _TEST = re.compile(r"`(tests/[\w/]+\.py(?:::Test\w+)?::test_\w+)`")
-_NOT_RUN = re.compile(r"skip|xfail|soak")
+_NOT_RUN = re.compile(r"skip|xfail|soak|static")
 
 
 @cache
