@@ -216,7 +216,7 @@ class MalformedMessageError(NonetError):
 
 
 class DependencyError(NonetError):
-    """A parameter of ``execute`` cannot be provided."""
+    """A parameter of ``execute`` cannot be provided, or what came does not fit its annotation."""
 
 
 class ServerUnreachableError(NonetError):
@@ -335,8 +335,11 @@ class ConflictError(NonetError):
     """The thing is in a state that forbids the request."""
 
 
-class NotBoundError(NonetError):
-    """Something needs an open application, and none is: open one by ``async with Nonet…``."""
+class NotBoundError(NonetError, RuntimeError):
+    """Something needs an open application, and none is: open one by ``async with Nonet…``.
+
+    It is a ``RuntimeError``, too.
+    """
 
 
 class UnableToAcquireLockError(NonetError):

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,104 +66,3 @@ def test_the_entry_points_are_looked_for() -> None:
 
 def _is_setting(name: str) -> bool:
     return name.removeprefix("NONET_").lower() in Settings.model_fields
-
-
-# Written as tasks of DiracX are, but for the first import.
-_PORTED = """
-from __future__ import annotations
-
-import dataclasses
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
-
-from fastapi import Depends
-
-from nonet import (
-    BaseLock, BaseTask, CallbackSpawner, ExponentialBackoff, IntervalSeconds, LockedObjectType,
-    MutexLock, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size,
-    register_locked_object_type,
-)
-
-OWNER = register_locked_object_type("owner")
-
-
-class OwnerDB:
-    @classmethod
-    async def transaction(cls) -> AsyncIterator[OwnerDB]:
-        yield cls()
-
-
-@dataclasses.dataclass
-class SyncOwners(BaseTask):
-    priority = Priority.BACKGROUND
-    size = Size.SMALL
-    retry_policy = ExponentialBackoff(base_delay_seconds=10, max_retries=3)
-    dlq_eligible = True
-    result_ttl_seconds = 60
-
-    owner: str
-
-    @property
-    def execution_locks(self) -> list[BaseLock]:
-        return [MutexLock(OWNER, self.owner), MutexLock(LockedObjectType("job"), 7)]
-
-    async def execute(
-        self, db: Annotated[OwnerDB, Depends(OwnerDB.transaction, scope="function")], **kwargs: Any
-    ) -> str:
-        return f"{type(db).__name__} of {self.owner}"
-
-
-@dataclasses.dataclass
-class Report(PeriodicBaseTask):
-    size = Size.SMALL
-    _enabled = True
-    default_schedule = IntervalSeconds(3600)
-
-    async def execute(self, spawn: CallbackSpawner) -> None:
-        await spawn([SyncOwners("a"), SyncOwners("b")], SyncOwners("all"), ttl_seconds=100)
-
-
-@dataclasses.dataclass
-class Submit(PeriodicVoAwareBaseTask):
-    size = Size.SMALL
-    default_schedule = IntervalSeconds(3600)
-
-    async def execute(self) -> str:
-        return self.vo
-"""
-_ENTRY_POINTS = """
-[diracx.tasks.owners]
-SyncOwners = ported:SyncOwners
-Report = ported:Report
-Submit = ported:Submit
-
-[diracx.lock_object_types]
-owner = ported:OWNER
-"""
-
-
-def test_a_package_of_diracx_runs_with_its_entry_points(tmp_path: Path, redis_url: str) -> None:
-    """Only its imports are changed: classes are found, one runs with its locks and its session."""
-    (tmp_path / "ported.py").write_text(_PORTED)
-    info = tmp_path / "ported-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ported\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(_ENTRY_POINTS)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tmp_path),
-        "NONET_ENTRY_POINTS": "diracx",
-        "NONET_REDIS_URL": redis_url,
-        "NONET_STATE_DIR": str(tmp_path),
-    }
-
-    def task_run(*words: str) -> str:
-        command = [str(Path(sys.executable).with_name("task-run")), *words]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
-
-    found = {item["name"]: item for item in json.loads(task_run("classes", "--json"))}
-    assert set(found) == {"owners:SyncOwners", "owners:Report", "owners:Submit"}
-    args = ("--args", '["alice"]', "--wait-locks", "40")
-    assert "OwnerDB of alice" in task_run("call", "owners:SyncOwners", *args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Generic, TypeVar
@@ -38,6 +38,7 @@ from nonet import (
     TaskScheduleBase,
     Unique,
     context,
+    override_dependency,
     register_dependency,
     register_locked_object_type,
     startup_hook,
@@ -60,6 +61,25 @@ def settings() -> Iterator[dict[str, str]]:
 
 
 register_dependency(FileDB, lambda cls: cls.session)
+
+
+class LogDB:
+    """Another one, whose provider reads what a parameter is marked with."""
+
+    @classmethod
+    async def session(cls) -> AsyncIterator[LogDB]:
+        yield cls()
+
+
+def opened(
+    cls: type[LogDB], metadata: tuple[object, ...]
+) -> Callable[[], AsyncIterator[LogDB] | LogDB]:
+    """By its metadata."""
+    return cls if "read only" in metadata else cls.session
+
+
+register_dependency(LogDB, opened)
+override_dependency(settings, lambda: {"region": "eu"})
 
 
 class OnlyTimeouts(RetryPolicyBase):

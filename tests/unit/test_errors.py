@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 import nonet
-from nonet import errors
+from nonet import BaseTask, errors
 from nonet.errors import (
     CpuLimitExceeded,
     InvalidArgumentsError,
     MemoryLimitExceeded,
     NonetError,
+    NotBoundError,
     RegistrationError,
     TaskCrashed,
     TaskFailed,
@@ -113,6 +114,17 @@ def test_errors_carry_their_parts() -> None:
     failed = TaskFailed("dead", error_type="ValueError", reason="retries")
     assert (failed.error_type, failed.reason) == ("ValueError", "retries")
     assert issubclass(RegistrationError, ValueError)
+
+
+async def test_who_schedules_too_early_may_catch_a_runtime_error() -> None:
+    """Code that was written for DiracX does."""
+    with pytest.raises(RuntimeError, match="no application is open") as caught:
+        await Early().schedule()
+    assert type(caught.value) is NotBoundError
+
+
+class Early(BaseTask):
+    async def execute(self) -> None: ...
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from nonet.injection.providers import (
     Provider,
     Scope,
     load_entry_points,
+    override_dependency,
     register_dependency,
 )
 from nonet.injection.recipes import Kind, Recipe, compile_recipe
@@ -50,6 +51,7 @@ __all__ = [
     "Provider",
     "Scope",
     "load_entry_points",
+    "override_dependency",
     "register_dependency",
 ]
 
@@ -59,7 +61,8 @@ class Injector:
 
     Args:
         overrides: replacements, ``{dependency: other}``, honoured at any depth; the mapping is
-            live. The key may also be the class that a registered provider serves.
+            live. The key may also be the class with which a parameter is annotated. What they give
+            may be of any type.
         registry: providers by class.
 
     Example:
@@ -120,30 +123,31 @@ class Injector:
             values: what parameters annotated with exactly these types receive, at any depth.
 
         Raises:
-            DependencyError: something cannot be provided; nothing has been opened.
+            DependencyError: something cannot be provided, and nothing has been opened; or, from
+                the block's beginning, what a dependency gave is no instance of the annotation.
         """
         recipe = self._recipe(function, values or ())
         if recipe.problems:
             raise DependencyError("; ".join(recipe.problems))
         if not recipe.arguments:
             return nullcontext({})
-        return self._open(recipe, values or {})
+        return self._open(recipe, values or {}, function)
 
     @asynccontextmanager
     async def _open(
-        self, recipe: Recipe, values: Mapping[type, object]
+        self, recipe: Recipe, values: Mapping[type, object], function: Provider
     ) -> AsyncIterator[dict[str, object]]:
         async with AsyncExitStack() as stack:
             made: list[object] = []
             for step in recipe.steps:
-                arguments = {name: made[slot] for name, slot in step.arguments}
+                arguments = recipe.filled(step.arguments, made, function)
                 if step.kind is Kind.VALUE:
                     made.append(values[step.call])
                 elif step.scope == "process":
                     made.append(await self._process.get(step, arguments))
                 else:
                     made.append(await make(step, arguments, stack))
-            yield {name: made[slot] for name, slot in recipe.arguments}
+            yield recipe.filled(recipe.arguments, made, function)
 
     def _recipe(self, function: Provider, values: Iterable[type]) -> Recipe:
         version, overrides = self._compiled_for
@@ -156,5 +160,6 @@ class Injector:
         recipe = self._recipes.get(key)
         if recipe is None:
             recipe = compile_recipe(function, self.overrides, self.registry, tuple(values))
-            self._recipes[key] = recipe
+            if not recipe.problems:  # else it is compiled again: a provider may have more luck
+                self._recipes[key] = recipe
         return recipe

@@ -8,9 +8,9 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from nonet.errors import RegistrationError
+from nonet.errors import DependencyError, RegistrationError
 
 # Any: what a dependency takes and returns is known to its author alone.
 Provider: TypeAlias = Callable[..., Any]
@@ -67,33 +67,87 @@ class Dependency:
             raise ValueError("Depends(use_cache=False, scope='process') contradicts itself")
 
 
+class ReadsMetadata(Protocol):
+    """A provider of `register_dependency` that reads the metadata of ``Annotated``."""
+
+    def __call__(self, cls: Any, /, *, metadata: tuple[Any, ...]) -> Provider: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _ByClass:
+    """A provider of `register_dependency`, and whether it has a parameter ``metadata``."""
+
+    provide: Callable[..., Provider]
+    reads_metadata: bool
+
+
 class DependencyRegistry:
-    """Which provider serves the subclasses of a class, for parameters without `Depends`."""
+    """Which provider serves the subclasses of a class, for parameters without `Depends`.
+
+    Attributes:
+        version: raised by each change, so that compiled recipes can be dropped.
+        overrides: the replacements of `override_dependency`.
+    """
 
     def __init__(self) -> None:
-        self.version: int = 0  # raised by each change, so that compiled recipes can be dropped
-        self._providers: dict[type, Callable[[type], Provider]] = {}
-        self._found: dict[type, Provider | None] = {}
+        self.version: int = 0
+        self.overrides: dict[Provider, Provider] = {}
+        self._providers: dict[type, _ByClass] = {}
+        self._found: dict[object, Provider] = {}
         self._loaded: set[str] = set()
 
-    def register(self, base: type, provider: Callable[[type], Provider]) -> None:
+    def register(self, base: type, provider: Callable[[Any], Provider] | ReadsMetadata) -> None:
         """See `register_dependency`."""
         if base in self._providers:
+            first = _place(self._providers[base].provide)
             raise RegistrationError(
-                f"{name_of(base)} already has the dependency provider "
-                f"{_place(self._providers[base])}; {_place(provider)} cannot be a second one"
+                f"{name_of(base)} already has the dependency provider {first}; "
+                f"{_place(provider)} cannot be a second one"
             )
-        self._providers[base] = provider
+        self._providers[base] = _ByClass(provider, _reads_metadata(provider))
         self._changed()
 
-    def find(self, wanted: object) -> Provider | None:
-        """The dependency for a class: that of its nearest registered base, made once."""
+    def override(self, dependency: Provider, replacement: Provider) -> None:
+        """See `override_dependency`."""
+        if dependency in self.overrides:
+            first = _place(self.overrides[dependency])
+            raise RegistrationError(
+                f"{name_of(dependency)} is already replaced by {first}; "
+                f"{_place(replacement)} cannot replace it, too"
+            )
+        self.overrides[dependency] = replacement
+        self._changed()
+
+    def find(self, wanted: object, metadata: tuple[object, ...] = ()) -> Provider | None:
+        """The dependency for a class: what the provider of its nearest registered base gives.
+
+        The provider is asked once for each class, and for each metadata if it reads that.
+
+        Args:
+            metadata: what the annotation of the parameter has beside the class.
+
+        Raises:
+            DependencyError: the provider failed, or reads metadata that cannot be compared.
+        """
         if not isinstance(wanted, type):
             return None
-        if wanted not in self._found:
-            base = next((base for base in wanted.__mro__ if base in self._providers), None)
-            self._found[wanted] = self._providers[base](wanted) if base else None
-        return self._found[wanted]
+        base = next((base for base in wanted.__mro__ if base in self._providers), None)
+        if base is None:
+            return None
+        by_class = self._providers[base]
+        seen = metadata if by_class.reads_metadata else ()
+        # By type, too: members of two enumerations may be equal.
+        key = (wanted, tuple((type(item), item) for item in seen))
+        try:
+            found = self._found.get(key)
+        except TypeError as error:
+            raise DependencyError(
+                f"the metadata of Annotated[{name_of(wanted)}, …] cannot be compared ({error}); "
+                "if it is a dataclass, make it frozen"
+            ) from error
+        if found is None:
+            found = self._found[key] = _asked(by_class, wanted, seen)
+        return found
 
     def load(self, prefixes: Iterable[str]) -> None:
         """See `load_entry_points`."""
@@ -108,8 +162,9 @@ class DependencyRegistry:
                     self._loaded.add(title)
 
     def clear(self) -> None:
-        """Forget all providers and entry points (for tests)."""
+        """Forget all providers, overrides and entry points (for tests)."""
         self._providers.clear()
+        self.overrides.clear()
         self._loaded.clear()
         self._changed()
 
@@ -118,15 +173,35 @@ class DependencyRegistry:
         self._found.clear()
 
 
+def _asked(by_class: _ByClass, wanted: type, metadata: tuple[object, ...]) -> Provider:
+    options = {"metadata": metadata} if by_class.reads_metadata else {}
+    try:
+        return by_class.provide(wanted, **options)
+    except Exception as error:
+        raise DependencyError(
+            f"the provider {_place(by_class.provide)} failed for {name_of(wanted)}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _reads_metadata(provider: Callable[..., Provider]) -> bool:
+    try:
+        return "metadata" in inspect.signature(provider).parameters
+    except ValueError:  # some built-ins have no signature
+        return False
+
+
 REGISTRY = DependencyRegistry()
 
 
-def register_dependency(base: type, provider: Callable[[Any], Provider]) -> None:
+def register_dependency(base: type, provider: Callable[[Any], Provider] | ReadsMetadata) -> None:
     """Provide each parameter that is annotated with a class or a subclass of it.
 
     Args:
         base: the class.
-        provider: called once for each annotated class, with it; gives the dependency to call.
+        provider: called once for each annotated class, with it; gives the dependency to call. If
+            it has a parameter ``metadata``, it is called once for each different metadata, and
+            gets what ``Annotated`` has beside the class and `Depends`, as a tuple.
 
     Raises:
         TypeError: `base` is no class, or `provider` cannot be called.
@@ -147,10 +222,43 @@ def register_dependency(base: type, provider: Callable[[Any], Provider]) -> None
     REGISTRY.register(base, provider)
 
 
+def override_dependency(dependency: Provider, replacement: Provider) -> None:
+    """Replace a dependency in this process.
+
+    Call it in the function of an entry point ``nonet.dependencies``, or at the top level of a
+    module with tasks: daemons, child processes and programs that submit load both. It holds at
+    any depth. ``dependency_overrides`` of a `nonet.Nonet`, and those of a test, go before it.
+
+    Args:
+        dependency: what `Depends` names; or a class, for what `register_dependency` provides.
+        replacement: what is called instead; it may have dependencies of its own.
+
+    Raises:
+        TypeError: one of them cannot be called, or `dependency` is not hashable.
+        RegistrationError: `dependency` is replaced already; the message names both.
+
+    Example:
+        def read_config() -> Config:
+            return Config(region="eu")
+
+        override_dependency(ConfigSource.create, read_config)
+
+        class Sweep(BaseTask):
+            async def execute(self, config: Annotated[Config, Depends(ConfigSource.create)]) -> str:
+                return config.region
+    """
+    if not callable(replacement) or not callable(dependency):
+        raise TypeError(
+            f"override_dependency({dependency!r:.100}, {replacement!r:.100}): give two functions, "
+            "or other things that can be called"
+        )
+    REGISTRY.override(dependency, replacement)
+
+
 def load_entry_points(prefixes: Iterable[str] = ("nonet",)) -> None:
     """Call, once per process, the functions behind the entry points ``<prefix>.dependencies``.
 
-    They take no argument and call `register_dependency`.
+    They take no argument and call `register_dependency` and `override_dependency`.
 
     Raises:
         RegistrationError: one cannot be imported or fails; the message names it.

@@ -5,15 +5,20 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
+import itertools
 import sys
 import types
 import typing
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from nonet.errors import DependencyError
 from nonet.injection.providers import Dependency, DependencyRegistry, Provider, Scope, name_of
+
+_UNIONS = (typing.Union, types.UnionType)
+# Where a float is wanted, an int will do: https://peps.python.org/pep-0484/#the-numeric-tower
+_NUMBERS: Mapping[object, tuple[type, ...]] = {float: (float, int), complex: (complex, float, int)}
 
 
 class Kind(enum.Enum):
@@ -26,18 +31,66 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Argument:
+    """A parameter, and the step whose value it gets.
+
+    Attributes:
+        name: of the parameter.
+        owner: the function that has it.
+        slot: index of the step.
+        annotation: its type, for people.
+        accepts: the value must be an instance of one of these; empty: any value will do.
+    """
+
+    name: str
+    owner: Provider
+    slot: int
+    annotation: object
+    accepts: tuple[type, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     call: Any  # a Provider; for a VALUE its type
     kind: Kind
     scope: Scope
-    arguments: tuple[tuple[str, int], ...] = ()  # parameter, index of the step that provides it
+    arguments: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     steps: tuple[Step, ...]
-    arguments: tuple[tuple[str, int], ...]
+    arguments: tuple[Argument, ...]
     problems: tuple[str, ...]
+
+    def filled(
+        self, arguments: Sequence[Argument], made: Sequence[object], function: Provider
+    ) -> dict[str, object]:
+        """The values of parameters, each of the type with which it is annotated.
+
+        Args:
+            made: what the steps have given so far.
+            function: what is provided for, bound to its task.
+
+        Raises:
+            DependencyError: a value is of another type.
+        """
+        for argument in arguments:
+            value = made[argument.slot]
+            if argument.accepts and not isinstance(value, argument.accepts):
+                task = getattr(function, "__self__", None)
+                owner = name_of(function if task is None else type(task))
+                raise DependencyError(f"{owner}: {self._misfit(argument, value)}")
+        return {argument.name: made[argument.slot] for argument in arguments}
+
+    def _misfit(self, argument: Argument, value: object) -> str:
+        wanted, call = name_of(argument.annotation), name_of(self.steps[argument.slot].call)
+        came = "None" if value is None else f"an instance of {name_of(type(value))}"
+        return (
+            f"parameter {argument.name} of {name_of(argument.owner)} is annotated with {wanted}, "
+            f"but {call} gave {came}; annotate what it gives, or call override_dependency({call}, "
+            f"…) with what gives {wanted}, in an entry point nonet.dependencies"
+        )
 
 
 def compile_recipe(
@@ -62,6 +115,7 @@ class _Compiler:
     values: Collection[type]
     _steps: list[Step] = field(default_factory=list)
     _slots: dict[tuple[Provider, Scope], int] = field(default_factory=dict)
+    _doubles: set[int] = field(default_factory=set)
     _path: list[Provider] = field(default_factory=list)
     _problems: list[str] = field(default_factory=list)
 
@@ -69,24 +123,29 @@ class _Compiler:
         arguments = self._arguments(_as_bound(function), "attempt")
         return Recipe(tuple(self._steps), arguments, tuple(dict.fromkeys(self._problems)))
 
-    def _arguments(self, call: Provider, scope: Scope) -> tuple[tuple[str, int], ...]:
+    def _arguments(self, call: Provider, scope: Scope) -> tuple[Argument, ...]:
         found = []
         for parameter in _parameters(call):
             try:
-                slot = self._slot(call, parameter, scope)
+                annotation = _annotation(call, parameter)
+                slot = self._slot(call, parameter, annotation, scope)
             except DependencyError as error:
                 self._problems.append(str(error))
-            else:
-                if slot is not None:
-                    found.append((parameter.name, slot))
+                continue
+            if slot is not None:
+                # What an application or a test puts in its place may be a mere look-alike.
+                accepts = () if slot in self._doubles else accepted(annotation)
+                wanted, _ = _unwrapped(annotation)
+                found.append(Argument(parameter.name, call, slot, wanted, accepts))
         return tuple(found)
 
-    def _slot(self, owner: Provider, parameter: inspect.Parameter, scope: Scope) -> int | None:
+    def _slot(
+        self, owner: Provider, parameter: inspect.Parameter, annotation: object, scope: Scope
+    ) -> int | None:
         """The step that provides this parameter; None keeps its default."""
-        annotation = _annotation(owner, parameter)
-        marker = _marker(annotation, parameter.default)
+        wanted, extras = _unwrapped(annotation)
+        marker = _marker((*extras, parameter.default))
         optional = parameter.default is not parameter.empty
-        wanted = _bare(annotation)
         title = f"parameter {parameter.name} of {name_of(owner)}"
         if parameter.kind is parameter.POSITIONAL_ONLY and (marker or not optional):
             raise DependencyError(f"{title}: it is positional-only; remove the '/' behind it")
@@ -94,14 +153,13 @@ class _Compiler:
             return self._dependency(title, marker.dependency, marker, scope)
         if wanted in self.values:
             return self._value(title, wanted, scope)
-        provider = self.registry.find(wanted) if marker or not optional else None
-        if provider is not None:
-            provider = self.overrides.get(wanted, provider)
-            return self._dependency(title, provider, marker or Dependency(), scope)
-        if marker and wanted is not parameter.empty:
-            return self._dependency(title, wanted, marker, scope)
         if optional and not marker:
             return None
+        provider = self._provider(title, wanted, extras)
+        if provider is None and marker and wanted is not parameter.empty:
+            provider = wanted
+        if provider is not None:
+            return self._dependency(title, provider, marker or Dependency(), scope)
         reason = f"nothing provides {name_of(wanted)}"
         if wanted is parameter.empty:
             reason = "it has no annotation"
@@ -109,6 +167,18 @@ class _Compiler:
             f"{title}: {reason}; annotate it with Annotated[..., Depends(...)], "
             "register a provider for its class or give it a default"
         )
+
+    def _provider(self, title: str, wanted: object, extras: tuple[object, ...]) -> Provider | None:
+        """What serves a class: the class itself if it is replaced, or what its provider gives."""
+        if not isinstance(wanted, type):
+            return None
+        if wanted in self.overrides or wanted in self.registry.overrides:
+            return wanted
+        metadata = tuple(extra for extra in extras if not _is_marker(extra))
+        try:
+            return self.registry.find(wanted, metadata)
+        except DependencyError as error:
+            raise DependencyError(f"{title}: {error}") from error
 
     def _value(self, title: str, wanted: type, scope: Scope) -> int:
         if scope == "process":
@@ -120,6 +190,9 @@ class _Compiler:
 
     def _dependency(self, title: str, wanted: object, marker: Dependency, scope: Scope) -> int:
         call = _usable(title, wanted)
+        if call not in self.overrides:
+            call = self.registry.overrides.get(call, call)
+        is_double = call in self.overrides
         call = _usable(title, self.overrides.get(call, call))
         if scope == "process" and marker.scope != "process":
             raise DependencyError(
@@ -137,6 +210,8 @@ class _Compiler:
         slot = self._add(Step(call, _kind(call), marker.scope, arguments))
         if marker.use_cache:
             self._slots[call, marker.scope] = slot
+        if is_double:
+            self._doubles.add(slot)
         return slot
 
     def _add(self, step: Step) -> int:
@@ -211,10 +286,9 @@ def _namespace(owner: Provider) -> dict[str, Any]:
     return names
 
 
-def _marker(annotation: object, default: object) -> Dependency | None:
-    """The `Depends` of a parameter: the last one, ours before a foreign one."""
-    extras = typing.get_args(annotation)[1:] if typing.get_origin(annotation) is Annotated else ()
-    markers = [extra for extra in (*extras, default) if _is_marker(extra)]
+def _marker(extras: Iterable[object]) -> Dependency | None:
+    """The `Depends` among these: the last one, ours before a foreign one."""
+    markers: list[Any] = [extra for extra in extras if _is_marker(extra)]
     ours = [marker for marker in markers if isinstance(marker, Dependency)]
     if ours or not markers:
         return ours[-1] if ours else None
@@ -228,15 +302,43 @@ def _is_marker(extra: object) -> bool:
     return extra.dependency is None or callable(extra.dependency)
 
 
-def _bare(annotation: object) -> Any:
-    """The annotation without ``Annotated`` and ``None``."""
+def _unwrapped(annotation: object) -> tuple[Any, tuple[object, ...]]:
+    """The annotation without ``Annotated`` and ``None``, and the metadata of ``Annotated``."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return _bare(inner[0])
-    if origin in (typing.Union, types.UnionType):
+        wanted, extras = _unwrapped(inner[0])
+        return wanted, (*extras, *inner[1:])
+    if origin in _UNIONS:
         inner = tuple(arg for arg in inner if arg is not types.NoneType)
-        return _bare(inner[0]) if len(inner) == 1 else annotation
-    return annotation
+        return _unwrapped(inner[0]) if len(inner) == 1 else (annotation, ())
+    return annotation, ()
+
+
+def accepted(annotation: object) -> tuple[type, ...]:
+    """Classes of which a value must be an instance; none if that cannot be known.
+
+    Of ``dict[str, int]`` the content is not looked at. Not known are `Any`, type variables,
+    ``NewType``, ``Literal``, typed dictionaries, protocols that are not ``runtime_checkable``, and
+    unions with one of them. Who annotates with ``None`` alone does not use the value.
+
+    >>> accepted(dict[str, int] | None), accepted(float), accepted(Any)
+    ((<class 'dict'>, <class 'NoneType'>), (<class 'float'>, <class 'int'>), ())
+    """
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return accepted(inner[0])
+    if origin in _UNIONS:
+        members = [(arg,) if arg is types.NoneType else accepted(arg) for arg in inner]
+        return tuple(itertools.chain(*members)) if all(members) else ()
+    if annotation in (inspect.Parameter.empty, types.NoneType):
+        return ()
+    kind: Any = origin or annotation
+    found = _NUMBERS.get(kind, (kind,))
+    try:
+        isinstance(object(), found)
+    except TypeError:
+        return ()
+    return found
 
 
 def _function(call: Provider) -> Provider:

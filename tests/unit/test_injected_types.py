@@ -1,0 +1,258 @@
+"""What is injected is an instance of what its parameter is annotated with, or refused."""
+
+import typing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NewType, Protocol, TypedDict, TypeVar, runtime_checkable
+from unittest.mock import AsyncMock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nonet import BaseTask
+from nonet.errors import DependencyError
+from nonet.injection import DependencyRegistry, Depends, Injector
+from nonet.injection.recipes import accepted
+from nonet.testing import run_inline
+
+
+class Config:
+    """What a task wants."""
+
+
+class LocalConfig(Config):
+    """A kind of it."""
+
+
+class ConfigSource:
+    """What reads it; as in DiracX, daemons are meant to replace `create`."""
+
+    @classmethod
+    def create(cls) -> "ConfigSource":
+        return cls()
+
+
+class Fake:
+    """Looks like anything to somebody who does not look closely."""
+
+
+@pytest.fixture
+async def injector() -> AsyncIterator[Injector]:
+    async with Injector(registry=DependencyRegistry()) as injector:
+        yield injector
+
+
+async def given_to(injector: Injector, annotation: Any, dependency: Callable[..., Any]) -> Any:
+    """What a parameter of this annotation receives."""
+
+    def execute(x: Annotated[annotation, Depends(dependency)]) -> None: ...
+
+    async with injector.open(execute) as arguments:
+        return arguments["x"]
+
+
+class Optimise(BaseTask):
+    """As a module of DiracX has it: nothing has replaced `create`."""
+
+    async def execute(self, config: Annotated[Config, Depends(ConfigSource.create)]) -> str:
+        return type(config).__name__
+
+
+async def test_what_is_no_instance_is_refused_by_name() -> None:
+    """Task, parameter, annotation, what came and the next step are in the error."""
+    with pytest.raises(DependencyError) as caught:
+        await run_inline(Optimise())
+    assert str(caught.value) == (
+        "Optimise: parameter config of Optimise.execute is annotated with Config, but "
+        "ConfigSource.create gave an instance of ConfigSource; annotate what it gives, or call "
+        "override_dependency(ConfigSource.create, …) with what gives Config, in an entry point "
+        "nonet.dependencies"
+    )
+
+
+async def test_what_was_opened_before_is_rolled_back(injector: Injector) -> None:
+    """At any depth a refusal is a failed attempt: generators see it, `execute` never runs."""
+    log: list[str] = []
+
+    async def session() -> AsyncIterator[Config]:
+        try:
+            yield Config()
+        except DependencyError:
+            log.append("rolled back")
+            raise
+
+    def nested(
+        good: Annotated[Config, Depends(session)],
+        bad: Annotated[Config, Depends(ConfigSource.create)],
+    ) -> Config:
+        log.append("called")
+        return good
+
+    with pytest.raises(DependencyError, match=r"parameter bad of nested .* with Config, but"):
+        await given_to(injector, Config, nested)
+    assert log == ["rolled back"]
+
+
+async def test_what_a_registered_provider_gives_is_looked_at(injector: Injector) -> None:
+    """Without `Depends`, too; the next step names the dependency that it gave."""
+    injector.registry.register(Config, lambda cls: Fake)
+
+    def execute(config: Config) -> None: ...
+
+    with pytest.raises(DependencyError, match="but Fake gave an instance of Fake"):
+        async with injector.open(execute):
+            pass
+
+
+@pytest.mark.parametrize("double", [Fake, AsyncMock, lambda: None])
+async def test_a_double_may_be_anything(double: Callable[..., Any]) -> None:
+    """What a test or an application puts in the place of a dependency is not looked at."""
+    registry = DependencyRegistry()
+    registry.register(Config, lambda cls: cls)
+
+    def execute(
+        by_class: Config, by_call: Annotated[Config, Depends(ConfigSource.create)]
+    ) -> None: ...
+
+    overrides = {Config: double, ConfigSource.create: double}
+    async with Injector(overrides, registry) as injector, injector.open(execute) as arguments:
+        assert not any(isinstance(value, Config) for value in arguments.values())
+
+
+@runtime_checkable
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+class Counts(Protocol):
+    def count(self) -> int: ...
+
+
+class Row(TypedDict):
+    id: int
+
+
+Item = TypeVar("Item")
+UserId = NewType("UserId", int)
+
+
+class Repository(typing.Generic[Item]): ...
+
+
+class Users(Repository[str]): ...
+
+
+@pytest.mark.parametrize(
+    ("annotation", "good", "bad"),
+    [
+        (Config, [Config(), LocalConfig(), AsyncMock(spec=Config)], [None, Config, Fake()]),
+        (Config | None, [Config(), None], [Fake(), 0]),
+        (typing.Optional[Config], [Config(), None], [Fake()]),  # noqa: UP045  # the older spelling
+        (Config | Path, [Config(), Path()], [None, Fake()]),
+        (Annotated[Config, "a remark"], [Config()], [Fake()]),
+        (dict[str, int], [{}, {"a": "not looked at"}], [[], None]),
+        (Mapping[str, int], [{}], [[]]),
+        (Callable[[], int], [len], [3]),
+        (Repository[int], [Repository(), Users()], [Fake()]),
+        (type[Config], [Config], [Config()]),
+        (float, [1.5, 1], ["1"]),
+        (complex, [1j, 1.5, 1], [None]),
+        (bool, [True], [1]),
+        (object, [None, Fake()], []),
+        # Not known, or not used: whatever comes.
+        (Any, [None, Fake()], []),
+        (Item, [None, Fake()], []),
+        (UserId, [1, "x"], []),
+        (Literal["a"], ["a", "b"], []),
+        (Row, [{"id": 1}, Fake()], []),
+        (Counts, [[], Fake()], []),
+        (Counts | None, [None, Fake()], []),
+        (Config | UserId, [Config(), Fake()], []),
+        (None, [None, Fake()], []),
+    ],
+)
+async def test_what_an_annotation_accepts(
+    injector: Injector, annotation: Any, good: list[object], bad: list[object]
+) -> None:
+    """Classes, unions and the class of a generic are looked at; what cannot be known is not."""
+    for value in good:
+        assert await given_to(injector, annotation, lambda v=value: v) is value
+    for value in bad:
+        with pytest.raises(DependencyError, match="parameter x of execute is annotated with"):
+            await given_to(injector, annotation, lambda v=value: v)
+
+
+async def test_a_protocol_that_can_be_checked_is(injector: Injector) -> None:
+    """``runtime_checkable`` says that `isinstance` may be asked."""
+
+    class Door:
+        def close(self) -> None: ...
+
+    assert isinstance(await given_to(injector, Closes, Door), Door)
+
+
+async def test_a_parameter_without_annotation_takes_anything(injector: Injector) -> None:
+    """As a default may be the marker."""
+
+    def execute(  # type: ignore[no-untyped-def]  # on purpose
+        x=Depends(Fake),  # noqa: B008  # FastAPI's style
+    ) -> None: ...
+
+    async with injector.open(execute) as arguments:
+        assert isinstance(arguments["x"], Fake)
+
+
+# Annotations with values that fit, and whether all of their classes can be asked for an instance.
+LEAVES: list[tuple[Any, Any, bool]] = [
+    (Config, Config(), True),
+    (Path, Path(), True),
+    (dict[str, int], {}, True),
+    (Repository[int], Repository(), True),
+    (int, 3, True),
+    (Any, "any", False),
+    (UserId, 3, False),
+    (Counts, "counts", False),
+]
+
+
+def annotations() -> st.SearchStrategy[tuple[Any, Any, bool]]:
+    """(annotation, a value that fits, whether a `Fake` must be refused)."""
+
+    def wrapped(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        optional = inner.map(lambda one: (typing.Optional[one[0]], None, one[2]))  # noqa: UP045
+        marked = inner.map(lambda one: (Annotated[one[0], "a remark"], one[1], one[2]))
+        union = st.tuples(inner, inner).map(
+            lambda two: (
+                typing.Union[two[0][0], two[1][0]],  # noqa: UP007  # of what Hypothesis has chosen
+                two[1][1],
+                two[0][2] and two[1][2],
+            )
+        )
+        return optional | marked | union
+
+    return st.recursive(st.sampled_from(LEAVES), wrapped, max_leaves=6)
+
+
+@given(annotations())
+def test_what_fits_is_accepted_and_what_cannot_fit_refused(case: tuple[Any, Any, bool]) -> None:
+    """However an annotation is put together."""
+    annotation, value, refuses_others = case
+    classes = accepted(annotation)
+    assert not classes or isinstance(value, classes)
+    assert (bool(classes) and not isinstance(Fake(), classes)) == refuses_others
+
+
+def steps() -> Iterator[Config]:
+    yield Config()
+
+
+async def test_the_value_of_a_generator_is_looked_at(injector: Injector) -> None:
+    """What it yields counts, not the generator; one that forgot its value is refused."""
+
+    def forgetful() -> Iterator[None]:
+        yield
+
+    assert isinstance(await given_to(injector, Config, steps), Config)
+    with pytest.raises(DependencyError, match="but forgetful gave None"):
+        await given_to(injector, Config, forgetful)

@@ -1,0 +1,264 @@
+"""Providers that read ``Annotated``, and dependencies that are replaced where a process starts."""
+
+import enum
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import fastapi
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nonet import BaseTask, Nonet
+from nonet.errors import DependencyError, RegistrationError
+from nonet.injection import (
+    REGISTRY,
+    DependencyRegistry,
+    Depends,
+    Injector,
+    override_dependency,
+    register_dependency,
+)
+from nonet.settings import plain_settings
+
+
+class BaseDB:
+    """Notes how it was opened."""
+
+    def __init__(self, how: str = "") -> None:
+        self.how = how
+
+
+class JobDB(BaseDB): ...
+
+
+class OtherDB(BaseDB): ...
+
+
+@dataclass(frozen=True)
+class NoTransaction:
+    """A marker of an author."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    number: int
+
+
+@dataclass
+class Loose:
+    """Cannot be hashed."""
+
+
+class Access(enum.IntEnum):
+    READ = 1
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+def opened(cls: type[BaseDB], metadata: tuple[object, ...]) -> Callable[[], BaseDB]:
+    """A provider that reads metadata: what it was given can be seen in what it opens."""
+    return lambda: cls(", ".join(map(repr, metadata)))
+
+
+@pytest.fixture
+async def injector() -> AsyncIterator[Injector]:
+    """Whose registry serves databases by `opened`."""
+    registry = DependencyRegistry()
+    registry.register(BaseDB, opened)
+    async with Injector(registry=registry) as injector:
+        yield injector
+
+
+@pytest.fixture
+def global_registry() -> Iterator[DependencyRegistry]:
+    """The registry of the process, empty before and after."""
+    REGISTRY.clear()
+    yield REGISTRY
+    REGISTRY.clear()
+
+
+# -- Metadata ----------------------------------------------------------------------------------
+
+
+async def test_a_provider_sees_the_metadata_of_the_parameter(injector: Injector) -> None:
+    """All that ``Annotated`` has beside the class and `Depends`, wherever it stands."""
+
+    def execute(
+        plain: JobDB,
+        marked: Annotated[JobDB, NoTransaction()],
+        both: Annotated[JobDB, NoTransaction(), Replica(2)],
+        with_depends: Annotated[JobDB, NoTransaction(), Depends()],
+        foreign: Annotated[JobDB, Replica(3), fastapi.Depends()],
+        inside: Annotated[JobDB, Replica(4)] | None,
+        nested: Annotated[Annotated[JobDB, Replica(5)], NoTransaction()],
+    ) -> None: ...
+
+    async with injector.open(execute) as arguments:
+        assert {name: db.how for name, db in arguments.items()} == {
+            "plain": "",
+            "marked": "NoTransaction()",
+            "both": "NoTransaction(), Replica(number=2)",
+            "with_depends": "NoTransaction()",
+            "foreign": "Replica(number=3)",
+            "inside": "Replica(number=4)",
+            "nested": "Replica(number=5), NoTransaction()",
+        }
+        # Equal metadata are one dependency, which is opened once in an attempt.
+        assert arguments["marked"] is arguments["with_depends"]
+
+
+MARKS = st.lists(
+    st.sampled_from([NoTransaction(), Replica(1), Replica(2), 1, True, Access.READ, Level.LOW, "1"])
+    | st.builds(Replica, st.integers(0, 2)),
+    max_size=2,
+).map(tuple)
+
+
+@given(st.sampled_from([JobDB, OtherDB]), st.sampled_from([JobDB, OtherDB]), MARKS, MARKS)
+def test_one_dependency_for_equal_metadata_alone(
+    first: type, second: type, ours: tuple[object, ...], theirs: tuple[object, ...]
+) -> None:
+    """Two parameters share what is opened if and only if class and metadata are the same."""
+    registry = DependencyRegistry()
+    registry.register(BaseDB, opened)
+    is_same = first is second and list(map(_exact, ours)) == list(map(_exact, theirs))
+    assert (registry.find(first, ours) is registry.find(second, theirs)) == is_same
+
+
+def _exact(mark: object) -> tuple[type, object]:
+    return type(mark), mark
+
+
+async def test_a_provider_that_reads_none_serves_all_alike(injector: Injector) -> None:
+    """It is called with the class alone, once, whatever the parameters say."""
+    asked: list[type] = []
+
+    def by_class(cls: type) -> type:
+        asked.append(cls)
+        return cls
+
+    injector.registry.register(JobDB, by_class)
+
+    def execute(
+        plain: JobDB, marked: Annotated[JobDB, NoTransaction()], loose: Annotated[JobDB, Loose()]
+    ) -> None: ...
+
+    async with injector.open(execute) as arguments:
+        assert arguments["plain"] is arguments["marked"] is arguments["loose"]
+    assert asked == [JobDB]
+
+
+def test_metadata_that_cannot_be_compared_is_refused(injector: Injector) -> None:
+    """Or two parameters would get what only one of them has asked for."""
+
+    def execute(db: Annotated[JobDB, Loose()]) -> None: ...
+
+    (problem,) = injector.check(execute)
+    assert problem == (
+        "parameter db of execute: the metadata of Annotated[JobDB, …] cannot be compared "
+        "(unhashable type: 'Loose'); if it is a dataclass, make it frozen"
+    )
+
+
+def test_a_provider_that_fails_is_named(injector: Injector) -> None:
+    """Its error is a problem of the parameter, and it is asked again later."""
+    missing = ["DIRACX_DB_URL_OTHERDB"]
+
+    def by_url(cls: type) -> type:
+        if missing:
+            raise LookupError(f"set {missing[0]}")
+        return cls
+
+    injector.registry.register(OtherDB, by_url)
+
+    def execute(db: OtherDB) -> None: ...
+
+    (problem,) = injector.check(execute)
+    assert problem.startswith("parameter db of execute: the provider by_url (module ")
+    assert problem.endswith("failed for OtherDB: LookupError: set DIRACX_DB_URL_OTHERDB")
+    missing.clear()
+    assert injector.check(execute) == []
+
+
+# -- Replaced where a process starts -----------------------------------------------------------
+
+
+class Source:
+    """Has no own idea of what it is."""
+
+    @classmethod
+    def create(cls) -> str:
+        raise NotImplementedError("a daemon replaces it")
+
+
+def read() -> str:
+    return "as it is read"
+
+
+async def test_a_process_replaces_a_dependency_at_any_depth(
+    global_registry: DependencyRegistry,
+) -> None:
+    """Every application of the process does, also one that was made before; no test need know."""
+
+    def nested(text: Annotated[str, Depends(Source.create)]) -> str:
+        return f"nested {text}"
+
+    class Needs(BaseTask):
+        async def execute(self, text: Annotated[str, fastapi.Depends(nested)]) -> None: ...
+
+    app = Nonet(plain_settings(), load_tasks=False)
+    async with app.injector() as injector:
+        override_dependency(Source.create, read)
+        async with injector.open(Needs().execute) as arguments:
+            assert arguments == {"text": "nested as it is read"}
+        app.dependency_overrides[Source.create] = lambda: "a double"
+        async with injector.open(Needs().execute) as arguments:
+            assert arguments == {"text": "nested a double"}
+        app.dependency_overrides.clear()
+        app.dependency_overrides[read] = lambda: "a double of the replacement"
+        async with injector.open(Needs().execute) as arguments:
+            assert arguments == {"text": "nested a double of the replacement"}
+
+
+async def test_a_class_is_replaced_by_its_name(global_registry: DependencyRegistry) -> None:
+    """With or without a provider for it; one that would fail is not asked then."""
+
+    def by_url(cls: type) -> type:
+        raise LookupError("no URL")
+
+    register_dependency(BaseDB, by_url)
+    override_dependency(JobDB, lambda: JobDB("replaced"))
+
+    def execute(db: JobDB, marked: Annotated[JobDB, NoTransaction()]) -> None: ...
+
+    async with Injector() as injector, injector.open(execute) as arguments:
+        assert arguments["db"].how == "replaced"
+        assert arguments["marked"] is arguments["db"]
+    double = Injector({JobDB: lambda: "a double"})
+    async with double, double.open(execute) as arguments:
+        assert arguments["db"] == "a double"
+
+
+async def test_what_a_process_puts_there_must_fit(global_registry: DependencyRegistry) -> None:
+    """Unlike a double of a test, it is looked at."""
+    override_dependency(Source.create, JobDB)
+
+    def execute(text: Annotated[str, Depends(Source.create)]) -> None: ...
+
+    async with Injector() as injector:
+        with pytest.raises(DependencyError, match="with str, but JobDB gave an instance of JobDB"):
+            async with injector.open(execute):
+                pass
+
+
+def test_mistakes_are_refused_where_they_are_made(global_registry: DependencyRegistry) -> None:
+    """A second replacement names both; what cannot be called is none."""
+    override_dependency(Source.create, read)
+    with pytest.raises(RegistrationError, match=r"Source.create .* read \(.*_providers.*opened"):
+        override_dependency(Source.create, opened)
+    with pytest.raises(TypeError, match="can be called"):
+        override_dependency(Source.create, "text")  # type: ignore[arg-type]  # the mistake
