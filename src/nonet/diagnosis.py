@@ -17,6 +17,10 @@ _LATE_SECONDS = 10.0
 _CLOCK_SECONDS = 5.0
 _FULL, _ALMOST_FULL = 0.95, 0.8
 _OLDEST_REDIS = (7, 0)
+# Settings of Sentinel: a submit waits for 14 s, of which a failover itself takes 2; a busy machine
+# keeps a server from answering for a second; Sentinel looks at replicas every 10 s.
+_LONG_SILENCE_SECONDS, _SHORT_SILENCE_SECONDS = 10.0, 3.0
+_LONG_MISLED_SECONDS = 20.0
 _STREAM = r"(realtime|normal|background):(small|medium|large)"
 _FOREIGN = "somebody else wrote it: delete it, or use another NONET_NAMESPACE"
 _UNEXPIRING = "somebody took its time to live away: give it one again (EXPIRE), or delete it"
@@ -43,6 +47,23 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Replication:
+    """Settings that decide how soon another server has the place of a dead one. Times in seconds.
+
+    Attributes:
+        sync_delay: how long a full sync waits for more replicas; None: CONFIG GET is refused.
+        service: what the Sentinels call it; empty: there are none.
+        down_after: of each Sentinel: how long a server is silent until it counts as down.
+        failover_timeout: of each Sentinel: how long a replica may follow another master.
+    """
+
+    sync_delay: float | None = 0.0
+    service: str = ""
+    down_after: Sequence[float] = ()
+    failover_timeout: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """What Redis and the daemons say of themselves.
 
@@ -63,6 +84,7 @@ class Server:
         dying: tasks that wait for SQL.
         sql: state of its tables, or why it cannot be asked; empty if it is not used, or makes
             its tables itself.
+        replication: how servers are replaced; None: there are no replicas.
     """
 
     info: Mapping[str, Any]
@@ -79,6 +101,7 @@ class Server:
     quarantined: int = 0
     dying: int = 0
     sql: str = ""
+    replication: Replication | None = None
 
 
 def examine(row: Row, *, lease: float) -> Finding | None:
@@ -105,7 +128,7 @@ class _Record:
     entry_gen: str
     holder: str
     has_envelope: int
-    has_places: int
+    has_waited: int
     kept_us: str
     stream: str
     ticket: str
@@ -162,8 +185,8 @@ def _misplaced(record: _Record, lease: float) -> str:
             return "is queued, but in no stream"
         if record.holder:
             return f"was read by worker {record.holder}, which does not run it"
-        # A woken task keeps its places until it is taken, or until it is due.
-        is_twice = record.due and not record.has_places
+        # A woken task is due when its reservation ends, and when it comes of age.
+        is_twice = record.due and not record.has_waited
         return "is queued, and delayed, too" if is_twice else ""
     if state == "dying":
         is_somewhere = record.due or record.is_queued or record.is_registered
@@ -171,6 +194,16 @@ def _misplaced(record: _Record, lease: float) -> str:
     if record.is_pending or record.is_kept(lease):
         return ""
     return f"runs on worker {record.owner or '(none)'}, which does not have it"
+
+
+def _left(row: Row, lease: float) -> Finding | None:
+    id, task, worker, left_us = row
+    left = int(left_us) / 1e6
+    if left <= lease:
+        return None
+    problem = f"its code ({task} on {worker}) has ignored its cancellation for {left:.0f} s"
+    hint = f"restart worker {worker}: until then the code keeps its locks"
+    return Finding("task", id, problem, hint)
 
 
 def _lease(row: Row, _: float) -> Finding | None:
@@ -282,6 +315,7 @@ def _unknown(row: Row, _: float) -> Finding | None:
 
 _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "record": _record,
+    "left": _left,
     "lease": _lease,
     "waiter": _waiter,
     "group": _group,
@@ -303,7 +337,7 @@ _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
 def examine_server(server: Server) -> tuple[list[Finding], list[Finding]]:
     """What is wrong with the server and the daemons, and what somebody should know of."""
     problems = [*refusals(server.info, server.denied), *_troubles(server)]
-    return problems, list(_remarks(server))
+    return problems, [*_remarks(server), *_slow_failover(server.replication or Replication())]
 
 
 def refusals(info: Mapping[str, Any], denied: Sequence[str]) -> list[Finding]:
@@ -436,3 +470,43 @@ def _remarks(server: Server) -> list[Finding]:
         hint = "fine after a roll-back; else upgrade this installation"
         found.append(Finding("sql", "tables", problem, hint))
     return found
+
+
+def _slow_failover(told: Replication) -> list[Finding]:
+    """Settings by which a failover takes longer than it must.
+
+    Measured on Redis 7.0: see docs/how-to/prepare-redis.md, "How long a failover takes".
+    """
+    found: list[tuple[str, str, str]] = []
+    name = "repl-diskless-sync-delay"
+    if told.sync_delay is None:
+        problem = "was not checked: CONFIG GET is refused"
+        found.append((name, problem, f"CONFIG GET {name} as an administrator; 0 is best"))
+    elif told.sync_delay > 0:
+        problem = (
+            f"is {told.sync_delay:g}: a replica that needs a full sync after a failover waits "
+            f"{told.sync_delay:g} s for it"
+        )
+        found.append((name, problem, f"CONFIG SET {name} 0, on each server; then CONFIG REWRITE"))
+    name, change = "down-after-milliseconds", f"SENTINEL SET {told.service}"
+    longest, shortest = max(told.down_after, default=0.0), min(told.down_after, default=math.inf)
+    if longest > _LONG_SILENCE_SECONDS:
+        problem = (
+            f"is {longest * 1000:g}: a dead master is replaced after {longest:g} s, and "
+            "submits that wait for it fail after 14 s"
+        )
+        found.append((name, problem, f"{change} {name} 5000, on each Sentinel"))
+    elif shortest < _SHORT_SILENCE_SECONDS:
+        problem = (
+            f"is {shortest * 1000:g}: a server that is busy for {shortest:g} s counts as down, and "
+            "a replica that does so during a failover follows the dead master meanwhile"
+        )
+        found.append((name, problem, f"{change} {name} 5000, on each Sentinel"))
+    name, longest = "failover-timeout", max(told.failover_timeout, default=0.0)
+    if longest > _LONG_MISLED_SECONDS:
+        problem = (
+            f"is {longest * 1000:g}: a replica that counts as down during a failover follows the "
+            f"dead master for {longest:g} s more and confirms nothing"
+        )
+        found.append((name, problem, f"{change} {name} 10000, on each Sentinel"))
+    return [Finding("server", *item) for item in found]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -16,9 +18,10 @@ from daemons import until
 from faults import test_kills, test_redis_dies
 from faults.conftest import MakeRig
 from faults.fault_tasks import FailsOnce, Family, Timed
-from faults.rig import ANNOUNCING, Load, Rig
+from faults.rig import ANNOUNCING, PATIENCE, Load, Rig
 from faults.test_kills import Kills
 from faults.test_redis_dies import Crew, held
+from servers import RedisServer
 from topologies.acl import AclServer
 from topologies.cluster import Cluster
 from topologies.sentinel import Sentinels
@@ -64,6 +67,9 @@ OLD_MASTER = 10.0
 # Of a task that had ended just before its server died nobody may know it; the witness, a thread of
 # a busy process, may hear of it late.
 LAST_MOMENT = 10.0
+# Two failovers in a row: so many seconds apart, among so many tasks.
+APART = 5.0
+MANY = 2000
 
 
 def mixed(n: int) -> BaseTask:
@@ -170,6 +176,63 @@ async def test_failover(make_rig: MakeRig, how: str, confirmed: int, rounds: int
             may_end_again=unsure,
             may_lose=not is_safe,
         )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("is_down", [False, True], ids=["replica up", "replica down"])
+@pytest.mark.parametrize("confirmed", [2, 1], ids=["confirmed by all", "confirmed by one"])
+async def test_two_failovers(make_rig: MakeRig, confirmed: int, is_down: bool) -> None:
+    """Two masters are killed, 5 s apart: what all replicas have confirmed is not lost.
+
+    The first one starts again at once and comes back as it was killed. The second replica may be
+    down for the Sentinels when the second master is killed: then they promote the first one, which
+    need not have what a single replica has confirmed.
+    """
+    sentinels = Sentinels(*ANNOUNCING)
+    rig = make_rig(other=sentinels)
+    rig.site.settings["NONET_CONFIRM_REPLICAS"] = str(confirmed)
+    async with rig.site.app(confirm_replicas=confirmed) as app:
+        load = Load(rig, app, mixed, later=every_fifth)
+        own = crew(rig, load)
+        async with load.running():
+            await until(lambda: len(load.accepted) > MANY / 3, "the first third is accepted")
+            began = time.time()
+            first = sentinels.master
+            await asyncio.to_thread(replace_master, sentinels, "killed")
+            await asyncio.to_thread(first.start)
+            await asyncio.sleep(APART)  # the fault itself
+            await asyncio.to_thread(kill_second, sentinels, first if is_down else None)
+            promoted = time.time()
+            await asyncio.to_thread(sentinels.restore)
+            recovery = await own.goes_on(promoted)
+            await until(lambda: len(load.accepted) > MANY, "the rest is accepted", seconds=120)
+        if confirmed == 2:
+            await rig.settles(rig.owed)
+            await families_reported(rig)
+        unsure = ended_between(rig, began - LAST_MOMENT, promoted + LAST_MOMENT)
+        await rig.judge(
+            f"2 x master killed in {APART:g} s, {confirmed} of 2 replicas confirm",
+            recovery=recovery,
+            within=2 * PATIENCE,
+            may_end_again=unsure,
+            may_lose=confirmed < 2,
+        )
+
+
+def kill_second(sentinels: Sentinels, but: RedisServer | None) -> None:
+    """Kill the master and wait for the next one; only the server `but` is up for the Sentinels."""
+    master = sentinels.master
+    frozen = [one for one in sentinels.nodes if but is not None and one not in (master, but)]
+    for server in frozen:
+        os.kill(server.pid, signal.SIGSTOP)
+    try:
+        for server in frozen:
+            sentinels.take_for_down(server)
+        master.kill()
+        sentinels.promoted(master.port)
+    finally:
+        for server in frozen:
+            os.kill(server.pid, signal.SIGCONT)
 
 
 def replace_master(sentinels: Sentinels, how: str) -> float:

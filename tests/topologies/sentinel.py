@@ -109,6 +109,13 @@ class Sentinels:
         with self.sentinels[0].client() as client:
             client.execute_command("SENTINEL", "FAILOVER", SERVICE)
 
+    def take_for_down(self, server: RedisServer) -> None:
+        """Wait until all sentinels take a replica for down."""
+        wait_until(
+            lambda: all(server.port in sentinel.down for sentinel in self.sentinels),
+            f"{server.port} is down for all sentinels",
+        )
+
     def promoted(self, old: int) -> RedisServer:
         """Wait until all sentinels have replaced the master of this port; who it is now."""
         wait_until(self._agree_on_another(old), "there is another master", seconds=60)
@@ -161,6 +168,13 @@ class _SentinelServer(Server):
     def client(self) -> redis.Redis:
         """A client of the sentinel itself; close it."""
         return redis.Redis(port=self.port, decode_responses=True)
+
+    @property
+    def down(self) -> set[int]:
+        """The ports of the replicas that it takes for down."""
+        with self.client() as client:
+            replicas = client.execute_command("SENTINEL", "REPLICAS", SERVICE)
+        return {int(one["port"]) for one in replicas if "s_down" in one["flags"]}
 
     def _options(self, port: int) -> list[str]:
         # A file that it writes: its own id, whom it knows, and who leads.

@@ -13,7 +13,7 @@ from daemons import WAIT_SECONDS, until
 from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
-from topologies.sentinel import Sentinels
+from topologies.sentinel import SERVICE, Sentinels
 
 from nonet import Nonet
 from nonet.errors import ConfigurationError, ServerUnreachableError
@@ -50,6 +50,41 @@ async def open_broker(url: str, **options: Any) -> AsyncIterator[Broker]:
         yield broker
     finally:
         await broker.aclose()
+
+
+async def slow_failovers(url: str, home: Path) -> dict[str, str]:
+    """What the doctor says of the settings of failovers."""
+    async with Nonet.from_settings(redis_url=url, namespace="test", state_dir=home) as app:
+        hints = (await app.doctor(wait=0)).hints
+    wanted = {"repl-diskless-sync-delay", "down-after-milliseconds", "failover-timeout"}
+    return {hint.what: hint.problem for hint in hints if hint.what in wanted}
+
+
+async def test_the_doctor_reads_the_settings_of_failovers(
+    sentinels: Sentinels, tmp_path: Path
+) -> None:
+    """Of the master and of each Sentinel; a user who may not ask is told that, and no more."""
+    url = sentinels.url
+    told = await slow_failovers(url, tmp_path)
+    assert set(told) == {"down-after-milliseconds"} and "is 1000:" in told.popitem()[1]
+    set_service = ("SENTINEL", "SET", SERVICE)
+    with sentinels.client() as master, sentinels.sentinels[1].client() as sentinel:
+        master.config_set("repl-diskless-sync-delay", 5)
+        master.execute_command(
+            *["ACL", "SETUSER", "limited", "on", ">s3cret", "~*", "&*", "+@all", "-config"]
+        )
+        sentinel.execute_command(*set_service, "failover-timeout", 180_000)
+        try:
+            told = await slow_failovers(url, tmp_path)
+            assert "is 5: " in told["repl-diskless-sync-delay"]
+            assert "is 180000: " in told["failover-timeout"]
+            told = await slow_failovers(url.replace("//", "//limited:s3cret@"), tmp_path)
+            assert "was not checked" in told["repl-diskless-sync-delay"]
+            assert len(told) == 3
+        finally:
+            sentinel.execute_command(*set_service, "failover-timeout", 6_000)
+            master.config_set("repl-diskless-sync-delay", 0)
+            master.acl_deluser("limited")
 
 
 def task(id: str) -> Submission:

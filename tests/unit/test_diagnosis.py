@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from nonet.diagnosis import Server, examine, examine_outbox, examine_server, refusals
+from nonet.diagnosis import (
+    Replication,
+    Server,
+    examine,
+    examine_outbox,
+    examine_server,
+    refusals,
+)
 
 LEASE = 45.0
 # places, kept µs ago, stream, ticket
@@ -217,3 +224,40 @@ def test_durable_tasks_that_nobody_hands_over() -> None:
     finding = examine_outbox(3, 42.4)
     assert finding is not None and "task-scheduler" in finding.hint
     assert finding.problem == "3 durable tasks are not handed over since 42 s"
+
+
+@pytest.mark.parametrize(
+    ("replication", "told"),
+    [
+        (None, {}),
+        (Replication(0.0), {}),
+        (Replication(5.0), {"repl-diskless-sync-delay": ("is 5:", "waits 5 s", "CONFIG SET")}),
+        (Replication(None), {"repl-diskless-sync-delay": ("was not checked", "CONFIG GET")}),
+        (Replication(0.0, "main", [5.0, 5.0], [10.0, 20.0]), {}),
+        (
+            Replication(0.0, "main", [5.0, 30.0], [10.0]),
+            {"down-after-milliseconds": ("is 30000:", "after 30 s", "SENTINEL SET main", "5000")},
+        ),
+        (
+            Replication(0.0, "main", [1.0, 5.0], [10.0]),
+            {"down-after-milliseconds": ("is 1000:", "busy for 1 s", "5000")},
+        ),
+        (
+            Replication(0.0, "main", [10.0], [10.0, 180.0]),
+            {"failover-timeout": ("is 180000:", "for 180 s more", "SENTINEL SET main", "10000")},
+        ),
+        (
+            Replication(5.0, "main", [30.0], [180.0]),
+            {"repl-diskless-sync-delay": (), "down-after-milliseconds": (), "failover-timeout": ()},
+        ),
+    ],
+)
+def test_what_makes_a_failover_slow(
+    replication: Replication | None, told: dict[str, tuple[str, ...]]
+) -> None:
+    """A hint with the value, the seconds that it costs and the command; of Sentinels the worst."""
+    problems, hints = examine_server(Server(HEALTHY, leader="a", replication=replication))
+    assert (problems, {hint.what for hint in hints}) == ([], set(told))
+    for hint in hints:
+        text = f"{hint.problem}; {hint.hint}"
+        assert hint.kind == "server" and all(words in text for words in told[hint.what]), text

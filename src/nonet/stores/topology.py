@@ -81,6 +81,9 @@ class Finder(Protocol):
     async def listen(self, heard: asyncio.Event) -> None:
         """Set `heard` whenever `find` may have another answer; for ever."""
 
+    def services(self) -> list[Mapping[str, str]]:
+        """What each Sentinel says of the service, by its names; empty where there are none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -179,6 +182,10 @@ class _Sentinels:
             )
         )
 
+    def services(self) -> list[Mapping[str, str]]:
+        said = [one for one in self._hear_all() if isinstance(one, _Opinion)]
+        return [one.service for one in said if one.service]
+
     def _hear_all(self) -> list[_Opinion | exceptions.RedisError]:
         """What each says; who is silent when most have spoken is hardly waited for."""
         pool = ThreadPoolExecutor(len(self._addresses), "nonet-sentinels")
@@ -213,15 +220,16 @@ class _Sentinels:
         try:
             masters = _ask(sentinel, self._options, "SENTINEL", "MASTERS")
             services = {item["name"]: item for item in map(_pairs, masters)}
-            said = services.get(self._service, {"flags": ""})
-            master = (said["ip"], int(said["port"])) if _is_up(said["flags"]) else None
-            if "failover_in_progress" in said["flags"]:  # then it says the old one, for a while
+            said = services.get(self._service, {})
+            flags = said.get("flags", "")
+            master = (said["ip"], int(said["port"])) if _is_up(flags) else None
+            if "failover_in_progress" in flags:  # then it says the old one, for a while
                 name = ("GET-MASTER-ADDR-BY-NAME", self._service)
                 host, port = _ask(sentinel, self._options, "SENTINEL", *name)
                 master = host.decode(), int(port)
         except exceptions.RedisError as error:
             return error
-        return _Opinion(services.keys(), master, int(said.get("config-epoch", 0)))
+        return _Opinion(services.keys(), master, int(said.get("config-epoch", 0)), said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +240,13 @@ class _Opinion:
         services: all that it knows.
         master: of the one that was asked for; None: it is down, or not known.
         epoch: how new that is.
+        service: all that it says of the one that was asked for.
     """
 
     services: Collection[str]
     master: Address | None
     epoch: int
+    service: Mapping[str, str]
 
 
 class _Cluster:
@@ -255,6 +265,9 @@ class _Cluster:
 
     async def listen(self, heard: asyncio.Event) -> None:
         await asyncio.Event().wait()  # a node that was replaced says so itself
+
+    def services(self) -> list[Mapping[str, str]]:
+        return []
 
     def find(self) -> Address:
         problems = []
