@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from nonet.explanation import Explanation, LockHolder
     from nonet.handles import ChildResult, Handle, TaskStatus
     from nonet.hooks import Epoch, startup_hook
-    from nonet.injection import Depends, register_dependency
+    from nonet.injection import Depends, override_dependency, register_dependency
     from nonet.locks import (
         BaseLimiter,
         BaseLock,
@@ -159,6 +159,7 @@ __all__ = [
     "cancel_many",
     "context",
     "load_settings",
+    "override_dependency",
     "register_dependency",
     "register_locked_object_type",
     "spawn_with_callback",
@@ -205,7 +206,7 @@ _HOMES = {
     "nonet.explanation": ("Explanation", "LockHolder"),
     "nonet.handles": ("ChildResult", "Handle", "TaskStatus"),
     "nonet.hooks": ("Epoch", "startup_hook"),
-    "nonet.injection": ("Depends", "register_dependency"),
+    "nonet.injection": ("Depends", "override_dependency", "register_dependency"),
     "nonet.locks": (
         "BaseLimiter",
         "BaseLock",

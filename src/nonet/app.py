@@ -77,7 +77,8 @@ class Nonet:
     Attributes:
         settings: the process settings.
         registry: task classes by name.
-        dependency_overrides: ``{dependency: replacement}``, honoured at any depth.
+        dependency_overrides: ``{dependency: replacement}``, honoured at any depth; what they give
+            may be of any type. Child processes know nothing of it: see `nonet.override_dependency`.
 
     Example:
         async with Nonet.from_settings() as app:
@@ -104,6 +105,8 @@ class Nonet:
         self._row_closer = RowCloser(self.outbox)
         self._closing = AsyncExitStack()
         self._is_open = False
+        # False in a child process: its worker has done so.
+        self.prepares_sqlite = True
 
     @classmethod
     def from_settings(cls, **options: Any) -> Self:
@@ -154,6 +157,7 @@ class Nonet:
             result_ttl=settings.result_ttl,
             dedup_ttl=settings.dedup_ttl,
             message_limit=settings.message_limit,
+            crash_limit=settings.crash_limit,
             confirm_replicas=settings.confirm_replicas,
             waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
         )
@@ -172,7 +176,8 @@ class Nonet:
         self._closing.push_async_callback(self._client.aclose)
         bind_submitter(self._client)
         self._closing.callback(unbind_submitter, self._client)
-        await self._prepare_sqlite()
+        if self.prepares_sqlite:
+            await self._prepare_sqlite()
 
     async def _prepare_sqlite(self) -> None:
         """Make the table of durable tasks: a transaction that has begun would keep us from it."""

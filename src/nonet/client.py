@@ -110,7 +110,7 @@ class Client:
             registry, self.live_config, signer or Signer(), message_limit=message_limit
         )
         self.groups: Groups = Groups(broker.client, namespace)
-        self.locks: LockBoard = LockBoard(broker.client, namespace)
+        self.locks: LockBoard = LockBoard(broker.client, namespace, broker.crash_limit)
         self.results: Results = Results(broker.client, broker.scripts, broker.url, namespace)
         self._outbox = outbox
         self._may_have_sql = may_have_sql

@@ -37,6 +37,7 @@ Cause = Literal[
     "unknown",
     "veto",
     "queue",
+    "suspect",
     "woken",
     "sql",
     "ended",
@@ -54,6 +55,7 @@ class LockHolder:
         held_seconds: since when; None of an attempt that is lost.
         ttl_seconds: until the lock ends by itself unless it is renewed.
         is_live: False if the attempt no longer owns its task: it died, or was voided.
+        is_left: the attempt has ended, and its code ignores its cancellation, for `held_seconds`.
 
     Example:
         for holder in (await app.explain(handle)).holders:
@@ -66,6 +68,7 @@ class LockHolder:
     held_seconds: float | None
     ttl_seconds: float
     is_live: bool
+    is_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Refusal:
         kind: ``M`` mutex, ``W`` writer, ``R`` reader, ``C`` concurrency, ``L`` rate.
         is_held: holders or grants are in the way, not only others who wait.
         is_impossible: the limit is below what one execution counts.
-        ahead: waiters that came first or rank higher; `first` is the id of the first of them.
+        ahead: waiters that are served first; `first` is the id of the first of them.
         holding: how many hold it; `holders` names some of them.
         used, limit, window_seconds, items: of a limiter; items is what one execution counts.
         back_in: seconds until some of what is used comes back, or a lock that nobody holds.
@@ -146,12 +149,13 @@ class Facts:
         state: of a live task, or its terminal state.
         is_ended: whether that is terminal; `error` then tells why it failed.
         used: attempts used; `error`: of the last one.
-        crashes: how many child processes died with it, of `crash_limit` that may.
+        crashes: how many processes died with it alone, of `crash_limit` that may.
         due: when it is looked at next, of a task in the delayed set.
         worker: ``pid@host`` of who has it; `is_worker_alive`: whether that one is registered.
         running_seconds: since its delivery.
         is_parked: it stands in the queues of locks; then `refusal` (None: nothing refuses it now).
-        place: of a queued task: ``tasks`` or ``woken``: its stream, with `ahead` tasks before it;
+        place: of a queued task: ``tasks``, ``woken`` or ``suspects``: its stream, with `ahead`
+            tasks before it;
             ``beyond``: there are more than `ahead`; ``none``: it is in no stream.
         workers, idle: live workers of its size, and those of them that are asking for work.
         peers: those workers, or the first of very many.
@@ -201,12 +205,13 @@ class Explanation:
         id: of the task.
         state: as `TaskStatus.state`.
         cause: one word for programs: ``cancelling``, ``running``, ``paused``, ``lock``,
-            ``calm`` (no lock is granted right after a loss of data), ``turn`` (others came first),
-            ``limiter``, ``rate``, ``impossible``, ``look`` (nothing refuses it, it will be looked
-            at), ``hand-back``, ``hand-over`` (durable, in SQL only),
+            ``calm`` (no lock is granted right after a loss of data), ``turn`` (others are served
+            first), ``limiter``, ``rate``, ``impossible``, ``look`` (nothing refuses it, it will be
+            looked at), ``hand-back``, ``hand-over`` (durable, in SQL only),
             ``time``, ``retry``, ``promoter`` (due, but nobody moves it),
             ``worker`` (none of its size is live), ``unknown`` (those that are cannot run it),
-            ``veto`` (they take nothing), ``queue``, ``woken``, ``sql``, ``ended``.
+            ``veto`` (they take nothing), ``queue``, ``suspect`` (a process died with it),
+            ``woken``, ``sql``, ``ended``.
         text: the sentence for people; it begins with the state.
         lock: name of the lock or limiter, as ``task-run locks`` shows it.
         holders: some of those who hold it.
@@ -315,11 +320,15 @@ def named(holder: LockHolder) -> str:
     'a program that is no task (7@host, hold-1)'
     >>> named(LockHolder("a", "files:Audit", "", None, 20.0, False))
     'a lost attempt of task a (files:Audit)'
+    >>> named(LockHolder("a", "files:Audit", "7@host", 40.0, 20.0, True, is_left=True))
+    'code of task a (files:Audit on 7@host) that ignores its cancellation'
     """
     if holder.task == "hold":
         return f"a program that is no task ({holder.worker}, {holder.id})"
     at = f" on {holder.worker}" if holder.worker else ""
     what = f" ({holder.task}{at})" if holder.task else ""
+    if holder.is_left:
+        return f"code of task {holder.id}{what} that ignores its cancellation"
     return f"{'' if holder.is_live else 'a lost attempt of '}task {holder.id}{what}"
 
 
@@ -369,9 +378,9 @@ def _refused(facts: Facts) -> Explanation:
         )
         return _made(facts, "impossible", text, lock=refusal.lock)
     if not refusal.is_held:
-        text = f"waiting: {refusal.ahead} came first for {refusal.lock}"
+        text = f"waiting: {refusal.ahead} ahead of it for {refusal.lock}"
         if refusal.first:
-            text += f" (the next is task {refusal.first})"
+            text += f" (the first is task {refusal.first})"
         return _made(facts, "turn", text, lock=refusal.lock, ahead=refusal.ahead)
     limiters: dict[str, Cause] = {"C": "limiter", "L": "rate"}
     cause = limiters.get(refusal.kind, "lock")
@@ -379,7 +388,7 @@ def _refused(facts: Facts) -> Explanation:
     if cause == "lock" and not refusal.holders:
         cause = "calm"
     if refusal.ahead:
-        text += f"; {refusal.ahead} came first for it"
+        text += f"; {refusal.ahead} ahead of it"
     return _made(
         facts,
         cause,
@@ -406,6 +415,8 @@ def _held(refusal: Refusal) -> str:
         text += f", whose lock ends in {span(first.ttl_seconds)}"
     if others > 0:
         text += f" and {others} other reader{'s' if others > 1 else ''}"
+    if first.is_left and first.is_live:
+        text += f"; restart worker {first.worker}"
     return text
 
 
@@ -472,11 +483,14 @@ def _queued(facts: Facts) -> Explanation:
             "has ended; or Redis has lost its entry"
         )
         return _made(facts, "queue", text)
+    if facts.place == "suspects":
+        text = f"{what}a process died while it ran, so it runs apart, after ordinary work"
+        text += f"; {facts.ahead} ahead of it" if facts.ahead else ""
+        return _made(facts, "suspect", text, ahead=facts.ahead)
     if facts.place == "beyond":
-        text = f"{what}behind more than {facts.ahead} tasks that are older or of a higher priority"
+        text = f"{what}more than {facts.ahead} ahead of it"
     elif facts.ahead:
-        tasks = "1 task that is" if facts.ahead == 1 else f"{facts.ahead} tasks that are"
-        text = f"{what}behind {tasks} older or of a higher priority"
+        text = f"{what}{facts.ahead} ahead of it"
     elif facts.place == "woken":
         text = f"{what}woken, a worker of size {size} will take it"
         return _made(facts, "woken", text)

@@ -6,10 +6,14 @@ this table.
 
     tasks:PRIORITY:SIZE     STREAM  fields id, gen; consumer group ``workers``
     woken:PRIORITY:SIZE     STREAM  same, read before the main stream of its priority
+    suspects:PRIORITY:SIZE  STREAM  same, read after it: tasks with which a process died
+    suspected:SIZE          STRING  there while suspects may be unread
+    accused:WORKER          SET     suspects that it runs
     tasks:delayed           ZSET    id → due (µs): delayed and dying tasks; waiting ones: when
                                     to look at them; woken ones: end of their reservation
     deadlines               ZSET    id → when it may be started at the latest (µs)
-    t:ID                    HASH    the record: small fields; a hold has one, too. What it does not
+    t:ID                    HASH    the record: small fields; a hold has one, too, and (as ID~FENCE)
+                                    code that ignores its cancellation. What it does not
                                     say: no attempt used, in no group, its ticket is its gen, and
                                     its entry that which it got when it was made (lib/record);
                                     and no v: it is of format 1 (nonet.formats)
@@ -104,7 +108,19 @@ GROUP = "workers"
 # Patterns of the keys without a TTL that a namespace keeps for good; every other key expires, or is
 # removed when what it belongs to ends.
 STRUCTURE = (
-    *("tasks:*", "woken:*", "fence", "epoch", "mend", "term", "leader", "promoted", "periodic*"),
+    *(
+        "tasks:*",
+        "woken:*",
+        "suspects:*",
+        "suspected:*",
+        "fence",
+        "epoch",
+        "mend",
+        "term",
+        "leader",
+        "promoted",
+        "periodic*",
+    ),
     *("startup", "quarantine*", "workers", "idle:*", "groups", "watch", "config", "limits*"),
     *("paus*", "counters", "events", "clock*", "active", "ceilings", "capped", "slots"),
 )

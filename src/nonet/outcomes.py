@@ -32,10 +32,8 @@ ERROR_CHARACTERS = 10_000
 _LOCK_DELAY = timedelta(seconds=1)
 _FULL_DELAY = timedelta(seconds=5)
 _LONGEST_REFUSAL = timedelta(minutes=5)
-# So many child processes may die with a task before it is not executed again.
+# So many processes may die with a task alone before it is not executed again.
 CRASH_LIMIT = 3
-# And so many workers.
-WORKER_DEATH_LIMIT = 10
 
 
 class Reason(StrEnum):
@@ -46,7 +44,7 @@ class Reason(StrEnum):
     ARGUMENTS = "arguments"  # the constructor refuses the stored arguments
     QUARANTINED = "quarantined"  # the envelope cannot be decoded
     WORKER_LOST = "worker-lost"  # its workers died, again and again
-    CRASH = "crash"  # the child processes died in which it ran, again and again
+    CRASH = "crash"  # the processes died in which it ran alone, again and again
     LIMIT_IMPOSSIBLE = "limit-impossible"  # a limiter allows less than one execution counts
     CANCELLED = "cancelled"  # somebody asked for its end
     CAPACITY = "capacity"  # nobody started it in time, see start_by
@@ -81,7 +79,7 @@ class HandedBack:
         reason: shown as the task's blocker.
         delay: before the next delivery.
         started: False if ``execute`` was never called, so that rate tokens come back.
-        is_suspect: the process died that ran it: it counts as a death of its worker.
+        is_suspect: the process died that ran it, and others: any of them may be the cause.
         is_foreign: this worker cannot run it, as it does not know it or is too old.
     """
 
@@ -139,8 +137,8 @@ class Settlement:
 
     Attributes:
         outcome: ``done``, ``retry``, ``crash`` (a retry after a crash), ``back``, ``suspect`` (back
-            after the death of its worker), ``on`` (back from who cannot run it), ``dead``,
-            ``cancelled`` or ``expired``.
+            after the death of a process that it shared), ``on`` (back from a worker that cannot
+            run it), ``dead``, ``cancelled`` or ``expired``.
         delay: before the next delivery of ``retry`` and ``back``.
         reason: why it is dead, or what it waits for.
         error: of ``retry`` and ``dead``.
@@ -169,7 +167,7 @@ def decide(
     *,
     dlq_eligible: bool,
     crashes: int = 0,
-    deaths: int = 0,
+    crash_limit: int = CRASH_LIMIT,
 ) -> Settlement:
     """What follows from an outcome.
 
@@ -179,8 +177,8 @@ def decide(
         attempt: number of the attempt that ended, from 1.
         now: aware.
         dlq_eligible: whether a dead task of this class is kept in SQL.
-        crashes: of child processes in earlier attempts.
-        deaths: of workers in earlier deliveries.
+        crashes: of processes in which it was alone, in earlier deliveries.
+        crash_limit: so many crashes end it, whatever its policy says.
 
     Example:
         >>> from nonet.retry import NoRetry
@@ -194,11 +192,6 @@ def decide(
         error = ErrorSummary(text=f"cancelled {outcome.reason}")
         return Settlement("cancelled", reason=Reason.CANCELLED, error=error)
     if isinstance(outcome, HandedBack):
-        if outcome.is_suspect and deaths + 1 >= WORKER_DEATH_LIMIT:
-            lost = ErrorSummary("WorkerLost", outcome.reason)
-            return Settlement(
-                "dead", reason=Reason.WORKER_LOST, error=lost, keep=dlq_eligible, crashed=True
-            )
         how = "suspect" if outcome.is_suspect else "on" if outcome.is_foreign else "back"
         return Settlement(how, delay=outcome.delay, reason=outcome.reason, started=outcome.started)
     error = summarize(outcome.error)
@@ -216,7 +209,7 @@ def decide(
     reason = outcome.reason
     if reason is None and issubclass(kind, StopRetrying):
         reason = Reason.STOPPED
-    if reason is None and outcome.crashed and crashes + 1 >= CRASH_LIMIT:
+    if reason is None and outcome.crashed and crashes + 1 >= crash_limit:
         reason = Reason.CRASH
     if reason is None:
         delay, error = _ask(policy, attempt, outcome.error, now, error)

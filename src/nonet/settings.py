@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, Sett
 
 from nonet.amounts import parse_bytes
 from nonet.errors import ConfigurationError, suggestion, url_problem
+from nonet.outcomes import CRASH_LIMIT
 from nonet.signing import Signer, parse_keys
 
 _PREFIX = "NONET_"
@@ -93,6 +94,8 @@ class Settings(BaseSettings):
             0: it does not look.
         load_ceiling: a worker takes nothing while more processes per core want to run, on average
             of the last minute; 0: it does not look.
+        crash_limit: after so many crashes a task is dead, whatever its retry policy says: deaths of
+            a process in which no other suspect ran.
         confirm_replicas: so many replicas of Redis must have a submit, a settle or a structural
             lock before it counts; 0: none. The page "Prepare Redis" says what that guards
             against.
@@ -153,6 +156,7 @@ class Settings(BaseSettings):
     misfire_grace: float = Field(default=60, ge=0)
     memory_floor: Annotated[int, BeforeValidator(parse_bytes)] = 0
     load_ceiling: float = Field(default=0, ge=0, le=1e6)
+    crash_limit: int = Field(default=CRASH_LIMIT, ge=1, le=1000)
     confirm_replicas: int = Field(default=0, ge=0, le=100)
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"

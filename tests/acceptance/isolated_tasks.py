@@ -466,6 +466,20 @@ class Litters(BaseTask):
 
 
 @dataclass
+class SmallThread(BaseTask):
+    """The same as a plain function."""
+
+    gate: str
+    number: int
+    size = Size.SMALL
+
+    def execute(self) -> int:
+        note("start")
+        passed_blocking(self.gate)
+        return self.number
+
+
+@dataclass
 class KillsItsServer(BaseTask):
     """Kills the fork server that has forked its process."""
 

@@ -111,8 +111,16 @@ class Patient(Limited):
         await passed(self.gate)
 
 
+class LimitedWithoutLocks(Limited):
+    """Its second attempt does not wait for what is left of the first one."""
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return []
+
+
 @dataclass
-class Stubborn(Limited):
+class Stubborn(LimitedWithoutLocks):
     """Does not end when it is cancelled, only when its gate is open."""
 
     gate: str
@@ -130,7 +138,7 @@ class Stubborn(Limited):
 
 
 @dataclass
-class Hanging(Limited):
+class Hanging(LimitedWithoutLocks):
     """The same in a thread."""
 
     gate: str

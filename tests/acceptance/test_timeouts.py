@@ -24,7 +24,7 @@ def slow(site: Site) -> Site:
     ("kind", "limit"), [(Obeying, "soft"), (Stubborn, "hard"), (Hanging, "hard")]
 )
 async def test_a_limit_is_a_failed_attempt(slow: Site, kind: type[Limited], limit: str) -> None:
-    """The policy is asked, then the task is dead; its locks are free, and its slot."""
+    """The policy is asked, then the task is dead; its slot is free."""
     gate = slow.gate()
     async with slow.app(tasks=(TASKS,)) as app:
         handle = await app.submit(kind(gate))  # type: ignore[call-arg]

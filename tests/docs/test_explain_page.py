@@ -17,7 +17,7 @@ PAGE = Page.read("how-to/find-out-why-it-waits.md")
 # What differs from task to task: …, a word in capitals, a number.
 _OPEN = re.compile(r"…|\b(?!SQL\b)[A-Z]+(?:@[A-Z]+)?\b|\d+")
 # What may stand behind any sentence.
-_TAIL = re.compile(r"(; \d+ came first for it)?(; it (expires in|is about to expire).*)?$")
+_TAIL = re.compile(r"(; \d+ ahead of it)?(; it (expires in|is about to expire).*)?$")
 
 
 def test_the_page_has_every_cause_and_no_other() -> None:

@@ -26,8 +26,8 @@ FAULTS = (
     Fault("writers do not see readers", "lock.kind == 'W' and prune(", "false and prune("),
     Fault(
         "a reservation that nobody took is kept",
-        "  leave_queues(me)\n  redis.call('HSET', P .. 't:' .. me.id, 'places', '')",
-        "  redis.call('HSET', P .. 't:' .. me.id, 'places', '')",
+        "now >= ends then\n    leave_queues(me)\n",
+        "now >= ends then\n",
     ),
     Fault(
         "who leaves a queue offers it to nobody",
@@ -92,6 +92,16 @@ FAULTS = (
         "items that were given back still count",
         "redis.call('DEL', P .. 'sum:' .. lock.counter)",
         "",
+    ),
+    Fault(
+        "code that goes on keeps what it lost",
+        "if not lock.limits and holds(lock, owner) then",
+        "if not lock.limits then",
+    ),
+    Fault(
+        "code that goes on keeps nothing",
+        "if ARGV[i + 9] == '2' then",
+        "if false then",
     ),
     Fault("items are always given back", "if started or redis.call('ZREM'", "if redis.call('ZREM'"),
     Fault(

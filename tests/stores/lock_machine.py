@@ -17,7 +17,7 @@ Keys expire by the server's own clock: the virtual one must run at least as fast
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,7 @@ LEASE = 45_000_000
 WOKEN = 4 * 10**15
 HOLD_ASKS = 5_000_000
 WINDOWS = {"1": 8.0, "2": 20.0}
+KINDS = ("woken", "tasks", "suspects")
 # Those that tasks choose from; two objects of a kind, so that they meet often.
 CHOICES: tuple[BaseLock, ...] = (
     MutexLock("job", 1),
@@ -96,6 +97,11 @@ class Job:
     seen: int = 0  # a hold: when it asked last
     fence: str = ""  # a hold: held with
 
+    @property
+    def held(self) -> str:
+        """By what the model knows its locks: code that goes on shares a fence with its task."""
+        return f"{self.fence}~" if "~" in self.id else self.fence
+
 
 @dataclass(slots=True)
 class Delivery:
@@ -118,6 +124,45 @@ class Pace:
     first: int = 30_000_000
     longest: int = 300_000_000
     aging: int = 60_000_000
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many tasks a fetch may still hand over: in slots, and suspects beside them."""
+
+    free: int
+    room: int
+    key: str = ""
+    read: int = 0  # of this stream
+    unread: dict[str, int] = field(default_factory=dict)  # of ordinary work, by priority
+
+    def turn_to(self, key: str, count: int) -> None:
+        """The fetch comes to a stream with so many unread entries."""
+        self._leave()
+        self.key, self.read = key, 0
+        kind, priority, _ = key.split(":")
+        if kind != "suspects":
+            self.unread[priority] = self.unread.get(priority, 0) + count
+        elif self.free <= 0 and self.unread.get(priority):
+            self.room = 0  # ordinary work of its priority goes first
+
+    def _leave(self) -> None:
+        if self.key and not self.key.startswith("suspects"):
+            self.unread[self.key.split(":")[1]] -= self.read
+
+    @property
+    def left(self) -> int:
+        """Of the stream that is read."""
+        return self.room if self.key.startswith("suspects") else self.free
+
+    def take(self, record: Mapping[str, str]) -> None:
+        """A task of that stream is handed over."""
+        if not self.key.startswith("suspects"):
+            self.free -= 1
+        elif int(record.get("deaths", "0")) < 2:
+            self.room -= 1
+        else:  # it runs where nothing else does but its own group
+            self.room = min(self.room, max(1, 100 >> (int(record["suspect"]) - 1))) - 1
 
 
 @dataclass
@@ -177,7 +222,7 @@ class LockMachine:
         """Fetch, and compare with what the rules say for each entry in its order."""
         name = self._workers[worker]
         args = (name, "small", free, looks, LOCK_TTL_MS, *self._waits(), 0, 4096)
-        _, _, _, _, *rows = self._run("fetch", *args)
+        _, _, _, _, *rows = self._run("fetch", *args, 60_000, 60_000, "", free)
         got = self._replay(name, rows, free, looks)
         self.live += got
         self._judge()
@@ -197,7 +242,13 @@ class LockMachine:
         self._judge()
 
     def settle(
-        self, delivery: Delivery, outcome: str, *, started: bool = True, delay: int = 0
+        self,
+        delivery: Delivery,
+        outcome: str,
+        *,
+        started: bool = True,
+        goes_on: bool = False,
+        delay: int = 0,
     ) -> str:
         """Settle, rightly or not; a dying delivery can only end or go back."""
         job, fence = delivery.job, delivery.fence
@@ -206,7 +257,9 @@ class LockMachine:
         is_current = self._is_current(delivery, self.state)
         lost = is_current and outcome == "done" and self.model.is_lost(fence, self.now + STEP)
         args = (60_000, 60_000, LOCK_TTL_MS, job.id, delivery.gen, fence)
-        tail = (delivery.stream_key, delivery.entry, outcome, "", "", delay, int(started), 0)
+        goes_on = goes_on and outcome != "done"
+        begun = 2 if goes_on else int(started)
+        tail = (delivery.stream_key, delivery.entry, outcome, "", "", delay, begun, 0)
         if not is_current or lost:
             again = self.jobs.get(job.id) is job and job.settled == fence
             expected = "LOST" if lost else "OK" if again else "STALE"
@@ -215,7 +268,10 @@ class LockMachine:
             return expected
         answer = self._run("settle", *args, *tail)
         must(answer == "OK", "settle", outcome, "of", job.id, "answered", answer)
-        self.model.release(fence, started=started)
+        left = self.model.taken.get(fence, ())
+        self.model.release(fence, started=started or goes_on)
+        if goes_on:
+            self._leave(job, fence, [item.lock for item in left if item.expiry > self.now])
         if outcome == "dying":
             delivery.dying = True
         else:
@@ -223,6 +279,14 @@ class LockMachine:
             self._bury(delivery)
         self._judge()
         return "OK"
+
+    def _leave(self, job: Job, fence: str, held: Sequence[Lock]) -> None:
+        """Its code goes on, and keeps the structural locks that it still has."""
+        locks = tuple(lock for lock in held if not lock.limits)
+        if locks:
+            hold = Job(f"{job.id}~{fence}", "", locks, self.now, fence=fence, seen=self.now)
+            self.holds[hold.id] = hold
+            self.model.take(hold.held, locks, self.now)
 
     def settle_late(self, delivery: Delivery, outcome: str) -> None:
         """A worker that nobody counts on settles after all, or repeats what it did."""
@@ -266,7 +330,7 @@ class LockMachine:
         for d in idle:
             self.site.let_idle(PREFIX + d.stream_key, d.worker, d.entry)
         # Who sweeps has beaten: a worker that has not must be heard before it takes anything.
-        args = ("small-beats", "small", 1_800_000, 100, 1000, *["0-0"] * 6)
+        args = ("small-beats", "small", 1_800_000, 100, 1000, "", 60_000, 60_000, *["0-0"] * 9)
         count = self._run("reclaim", *args)[0]
         must(count == len(idle), "reclaimed", count, "of", [d.job.id for d in idle])
         for d in idle:
@@ -305,8 +369,8 @@ class LockMachine:
         """Ask for a hold, for the first time or again."""
         lines = encode_locks(locks)
         old = self.holds.get(id)
-        if old and old.fence and self.model.is_lost(old.fence, self.now + STEP):
-            self.model.release(self.holds.pop(id).fence, started=True)
+        if old and old.fence and self.model.is_lost(old.held, self.now + STEP):
+            self.model.release(self.holds.pop(id).held, started=True)
             old = None  # whoever let it run out comes last
         job = old or Job(id, lines, parse(lines, "", LOCK_TTL_MS), self.now + STEP)
         args = ("hold", id, job.lines, LOCK_TTL_MS, "who", "me" if wait else "", 0)
@@ -333,7 +397,7 @@ class LockMachine:
         self._run("unhold", id, LOCK_TTL_MS)
         job = self.holds.pop(id)
         if job.fence:
-            self.model.release(job.fence, started=True)
+            self.model.release(job.held, started=True)
         self._judge()
 
     def renew_hold(self, id: str) -> None:
@@ -342,7 +406,7 @@ class LockMachine:
         if not job.fence:
             return
         lost = self._run("renew", "", 0, LOCK_TTL_MS, "", 0, id, "0", job.fence, "", "")[2:]
-        kept = id in self.before.records and self._renewed(job.fence, job)
+        kept = id in self.before.records and self._renewed(job.held, job)
         must(lost == ([] if kept else [f"{id}/0"]), "hold", id, "kept:", kept, "but told", lost)
         self._judge()
 
@@ -504,12 +568,15 @@ class LockMachine:
         """What the entries in their order must have come to; the deliveries that were made."""
         before, got, expected = self.before, [], {row[0]: row for row in rows}
         standing = {waiter.id: waiter for waiter in self._waiters(before)}
-        is_offered, parked = False, []
-        for key in (f"{kind}:{p}:small" for p in CLASSES for kind in ("woken", "tasks")):
-            for _, id, gen, consumer in before.streams.get(key, ()):
-                if consumer or free <= 0 or looks <= 0:
+        is_offered, parked, budget = False, [], Budget(free, free)
+        for key in (f"{kind}:{p}:small" for p in CLASSES for kind in KINDS):
+            entries = [entry for entry in before.streams.get(key, ()) if not entry[3]]
+            budget.turn_to(key, len(entries))
+            for _, id, gen, _ in entries:
+                if budget.left <= 0 or looks <= 0:
                     continue
                 looks -= 1
+                budget.read += 1
                 record = before.records[id]
                 must(record["gen"] == gen, "entry of", id, "is void")
                 me, row = self._waiter(id, record), expected.pop(id, None)
@@ -524,7 +591,7 @@ class LockMachine:
                     continue
                 if row is None:
                     raise Violation(f"{id} was not handed over, but nothing refuses it")
-                free -= 1
+                budget.take(record)
                 standing.pop(id, None)
                 is_dying = is_dying or refusal is not None
                 is_offered |= refusal is not None
@@ -643,7 +710,10 @@ class LockMachine:
         pending = [consumer for _, _, consumer in places if consumer]
         if state == "queued":
             must(len(places) == 1 and not pending, where, "queued at", places)
-            must(is_due == bool(record.get("places")), where, "a reservation without an end")
+            must(is_due or not record.get("places"), where, "a reservation without an end")
+            ages = bool(record.get("reserved")) and record.get("aged") != "1"
+            must(is_due or not ages, where, "nobody looks at it when it is of age")
+            must(not is_due or bool(record.get("reserved")), where, "due, but was never woken")
         elif state == "running":
             must(len(pending) == 1 and len(places) == 1, where, places)
             must(not is_due and not record.get("places"), where, "and waits")
@@ -684,7 +754,8 @@ class LockMachine:
                 fits = refusal is None or self.model.places_after(me, refusal) == me.places
                 must(fits, id, "stands at", *me.places, "after", refusal)
             was_aged, is_aged = old.get("aged") == "1", record.get("aged") == "1"
-            if old["state"] == record["state"] == "waiting" and was_looked_at and of_age:
+            is_due = due - int(old["since"]) >= aging  # judged by the time of the look
+            if old["state"] == record["state"] == "waiting" and was_looked_at and is_due:
                 must(is_aged, id, "is of age and does not count as such")
             must(is_aged >= was_aged and (of_age or is_aged == was_aged), id, "aged:", is_aged)
 

@@ -34,10 +34,14 @@ FETCHING = (
         "{'realtime', 'normal', 'background'}",
         "{'normal', 'realtime', 'background'}",
     ),
-    Fault("woken tasks come last", "{'woken', 'tasks'}", "{'tasks', 'woken'}"),
+    Fault(
+        "woken tasks come last",
+        "read_stream('woken', priority)\n  read_stream('tasks', priority)",
+        "read_stream('tasks', priority)\n  read_stream('woken', priority)",
+    ),
     Fault(
         "a worker gets more than it has slots",
-        "local wanted = math.min(free, looks)",
+        "local wanted = math.min(is_apart and 1 or free, looks)",
         "local wanted = looks",
     ),
     Fault(
@@ -265,12 +269,27 @@ GROUPS = (
 
 SWEEPING = (
     Fault("a requeue keeps the generation", "gen = digits(gen + 1)", "gen = digits(gen)"),
-    Fault("deaths do not count", "tonumber(record.deaths or '0') + 1", "tonumber('0')"),
-    Fault("nobody dies of deaths", "if deaths >= limit and not is_newer then", "if false then"),
+    Fault("deaths do not count", "redis.call('HINCRBY', key, 'deaths', 1)", ""),
+    Fault("nobody dies of crashes", "if crashes >= limit and not is_newer then", "if false then"),
+    Fault(
+        "an innocent among others is blamed",
+        "and redis.call('SCARD', accused) == 1 then",
+        "then",
+    ),
+    Fault(
+        "an attempt that has ended leaves its task a suspect",
+        "redis.call('HDEL', key, record.judge and 'judge' or 'suspect')",
+        "",
+    ),
+    Fault(
+        "a suspect goes before ordinary work",
+        "if free <= 0 and (is_unread('woken', priority) or is_unread('tasks', priority)) then",
+        "if false then",
+    ),
     Fault(
         "a death uses an attempt",
-        "redis.call('HSET', key, 'deaths', deaths)",
-        "redis.call('HSET', key, 'deaths', deaths, 'attempt', 9)",
+        "redis.call('HINCRBY', key, 'deaths', 1)",
+        "redis.call('HINCRBY', key, 'deaths', 1)\n  redis.call('HSET', key, 'attempt', 9)",
     ),
     Fault("dead workers are not forgotten", "forgotten < MOST and forget(gone)", "false"),
     Fault(

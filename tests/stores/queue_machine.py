@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stores.lock_machine import MOST_LAG_SECONDS, START, STEP, Violation, must
+from stores.lock_machine import KINDS, MOST_LAG_SECONDS, START, STEP, Budget, Violation, must
 from stores.lock_site import PREFIX
 from stores.queue_model import MOST_ERRORS, Group, Lease, Model, Task, occurrence
 from stores.queue_site import Facts, QueueSite
@@ -35,7 +35,6 @@ from nonet.diagnosis import examine
 from nonet.locks import MutexLock, encode_locks
 
 PRIORITIES = ("realtime", "normal", "background")
-KINDS = ("woken", "tasks")
 STREAMS = tuple(f"{kind}:{p}:small" for p in PRIORITIES for kind in KINDS)
 SECOND = 1_000_000
 LOCK_TTL = 30 * SECOND
@@ -47,7 +46,7 @@ RESULT_TTL = 90 * SECOND
 DEDUP_TTL = 60 * SECOND
 GROUP_TTL = 200 * SECOND
 TTLS = (RESULT_TTL // 1000, DEDUP_TTL // 1000)
-DEATH_LIMIT = 3
+CRASH_LIMIT = 3
 HELP_AFTER = 5 * SECOND  # workers promote when no leader did for so long
 SLACK = 3 * SECOND  # by which the server's clock, which ends TTLs, may be off the virtual one
 LONGEST = 4096  # bytes of an envelope that a worker is handed
@@ -73,8 +72,8 @@ STRUCTURE = {
 }
 # Fields of a delivered row, see the script fetch.
 ID, GEN, FENCE, STATE, ATTEMPT, DEATHS, STREAM, ENTRY, ENVELOPE, LOCKS = range(10)
-DOCUMENT, REASON, DIED, SAVED = 12, 13, 14, 16
-NOTHING_MORE = [""] * 17 + ["0"]  # what a row leaves out of which it says nothing
+DOCUMENT, REASON, DIED, SAVED, CRASHES, SUSPECT, JUDGE = 12, 13, 14, 16, 17, 18, 19
+NOTHING_MORE = [""] * 17 + ["0"] * 3  # what a row leaves out of which it says nothing
 
 
 @dataclass(slots=True)
@@ -272,13 +271,17 @@ class QueueMachine:
     def fetch(self, worker: Process, free: int, looks: int = 200) -> list[Delivery]:
         """Fetch, and compare with what the order of the streams demands."""
         waits = (LOCK_TTL // 1000, *WAITS)
-        args = (worker.name, "small", free, looks, *waits, worker.known, LONGEST, *TTLS, "")
+        args = (worker.name, "small", free, looks, *waits, worker.known, LONGEST, *TTLS, "", free)
         _, since, sequence, _, *rows = self._run("fetch", *args)
         self._saw(worker, since, sequence)
         whole = deque(row + NOTHING_MORE[len(row) :] for row in rows)
         got = list(self._replay(worker, whole, free, looks))
         self.hands += got
         self._judge()
+        suspects = [item.id for item in got if item.stream.startswith("suspects")]
+        if suspects:
+            self._run("accuse", worker.name, *suspects)
+            self.model.accused.setdefault(worker.name, set()).update(suspects)
         return got
 
     def lose_fetch(self, worker: Process, free: int) -> None:
@@ -305,7 +308,7 @@ class QueueMachine:
         """Settle, rightly or not. ttl: keep the result; after: tasks to submit when it is done."""
         task = self._current(delivery)
         if delivery.dying:
-            outcome = "back" if outcome in ("back", "retry") else "dead"
+            outcome = "dead" if outcome in ("done", "dead", "dying") else "back"
         children = [self._new("normal", 0) for _ in range(after)]
         result_ttl = RESULT_TTL if ttl else 0
         args = (
@@ -358,6 +361,8 @@ class QueueMachine:
     ) -> None:
         outcome, document, delay = args[8], args[9], args[11]
         self._release(task)
+        self.model.accused.get(delivery.worker, set()).discard(task.id)
+        counted, outcome = outcome, {"crash": "retry", "suspect": "back"}.get(outcome, outcome)
         if task.is_cancelled and task.state == "running" and outcome in ("retry", "back"):
             return self._ended_cancelled(task, delivery.fence)
         if outcome == "dying":
@@ -367,6 +372,7 @@ class QueueMachine:
             if outcome == "retry":
                 task.attempt += 1
                 task.errors = min(task.errors + 1, MOST_ERRORS)
+            task.count(counted)
             task.settled, task.is_back = task.fence, outcome == "back"
             task.free(self.now + delay, self.now)
         else:
@@ -469,7 +475,7 @@ class QueueMachine:
                 task = self.model.tasks.get(id)
                 if task is not None and self.facts.records[id]["gen"] == gen:
                     lost.append(task)
-        args = (worker.name, "small", LEASE // 1000, 1000, DEATH_LIMIT, *["0-0"] * 6, "", *TTLS)
+        args = (worker.name, "small", LEASE // 1000, 1000, CRASH_LIMIT, "", *TTLS, *["0-0"] * 9)
         answer = self._run("reclaim", *args)
         must(answer[0] == len(lost), "reclaimed", answer[0], "of", len(lost))
         for task in lost:
@@ -480,9 +486,7 @@ class QueueMachine:
         if task.state == "running" and task.is_cancelled:
             return self._ended_cancelled(task, "0")
         if task.state == "running":
-            task.deaths += 1
-            if task.deaths >= DEATH_LIMIT:
-                task.state, task.reason, task.died = "dying", "worker-lost", task.gen
+            task.lose_worker(self.model.accused.get(task.worker, ()), CRASH_LIMIT)
         task.free(0, self.now)
 
     def mend(self) -> None:
@@ -490,7 +494,7 @@ class QueueMachine:
         begun = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
         for _ in range(100):
             before = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
-            mended, more = self._run("mend", 1000, DEATH_LIMIT, 0, LEASE, *TTLS)
+            mended, more = self._run("mend", 1000, CRASH_LIMIT, 0, LEASE, *TTLS)
             moved = {id for id in self.model.tasks if self._has_moved(id)}
             must(moved <= before, "mended", moved - before, "which had their place")
             must(mended == len(moved), "mended", mended, "of", moved)
@@ -849,11 +853,15 @@ class QueueMachine:
         self, worker: Process, rows: deque[list[str]], free: int, looks: int
     ) -> Iterator[Delivery]:
         """What the entries in their order must have come to; the deliveries that were made."""
+        budget = Budget(free, free)
         for key in STREAMS:
-            for _, id, gen, consumer in self.before.streams.get(key, ()):
-                if consumer or free <= 0 or looks <= 0:
+            entries = [entry for entry in self.before.streams.get(key, ()) if not entry[3]]
+            budget.turn_to(key, len(entries))
+            for _, id, gen, _ in entries:
+                if budget.left <= 0 or looks <= 0:
                     continue
                 looks -= 1
+                budget.read += 1
                 self.model.quarantined += not id
                 record, task = self.before.records.get(id, {}), self.model.tasks.get(id)
                 is_void = record.get("gen") != gen or record["state"] not in ("queued", "dying")
@@ -867,7 +875,7 @@ class QueueMachine:
                     self._judge_refusal(task)  # that it is parked is judged with its place
                     continue
                 must(rows and rows[0][ID] == id, id, "was not handed over in its turn")
-                free -= 1
+                budget.take(record)
                 yield self._handed(worker, task, rows.popleft())
         must(not rows, "handed over out of order:", [row[ID] for row in rows])
 
@@ -878,6 +886,9 @@ class QueueMachine:
         self._top_fence = int(row[FENCE])
         must(row[ATTEMPT] == str(task.attempt), id, "has used", row[ATTEMPT], "of", task.attempt)
         must(row[DEATHS] == str(task.deaths), id, "has deaths", row[DEATHS], "of", task.deaths)
+        told = (row[CRASHES], row[SUSPECT], row[JUDGE])
+        meant = (str(task.crashes), str(task.suspect), str(int(task.is_to_judge)))
+        must(told == meant, id, "came with", told, "not", meant)
         must(row[ENVELOPE] == task.envelope, id, "came with", row[ENVELOPE])
         must(row[SAVED] == task.saved, id, "came with", row[SAVED], "not", task.saved)
         if is_dying:
@@ -960,7 +971,8 @@ class QueueMachine:
             must(task.mutex and task.state == "ready" and due and not unread, where, "waits")
         else:
             must(state == ("dying" if task.state == "dying" else "queued"), where, "is not queued")
-            own = (f"tasks:{task.stream}", f"woken:{task.stream}")
+            kinds = ("suspects",) if task.suspect and state == "queued" else ("tasks", "woken")
+            own = [f"{kind}:{task.stream}" for kind in kinds]
             aged = ("woken:realtime:small",) if task.mutex else ()
             must(len(unread) == 1 and unread[0] in (*own, *aged), where, "not in its stream")
             must(due is None or task.mutex, where, "queued and due")

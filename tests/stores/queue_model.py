@@ -7,7 +7,7 @@ virtual microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 ONE_DAY = 86_400_000_000
@@ -38,6 +38,9 @@ class Task:
     is_cancelled: bool = False
     attempt: int = 0
     deaths: int = 0
+    crashes: int = 0
+    suspect: int = 0
+    is_to_judge: bool = False
     errors: int = 0
     saved: str = ""
     document: str | None = None
@@ -58,6 +61,24 @@ class Task:
     def mutex(self) -> str:
         """The name of its lock, or empty."""
         return self.lines.split("|")[1] if self.lines else ""
+
+    def lose_worker(self, accused: Collection[str], crash_limit: int) -> None:
+        """Its worker died, which ran these suspects: with it alone it has crashed."""
+        self.deaths += 1
+        if self.suspect and set(accused) == {self.id}:
+            self.crashes, self.is_to_judge = self.crashes + 1, True
+            if self.crashes >= crash_limit:
+                self.state, self.reason, self.died = "dying", "worker-lost", self.gen
+        else:
+            self.suspect += 1
+
+    def count(self, outcome: str) -> None:
+        """A delivery ended in which its process died or, if it is a retry, did not."""
+        self.crashes += outcome == "crash"
+        self.suspect += outcome == "suspect"
+        if outcome == "retry" and not self.is_to_judge:
+            self.suspect = 0
+        self.is_to_judge = self.is_to_judge and outcome != "retry"
 
     def free(self, due: int, now: int) -> None:
         """No worker has it any more: it waits until `due`, or stands in a stream."""
@@ -112,6 +133,7 @@ class Model:
     periodic: dict[str, tuple[int, str]] = field(default_factory=dict)
     fired: set[tuple[str, int]] = field(default_factory=set)
     rows: set[tuple[str, str]] = field(default_factory=set)  # dead letters: id, gen
+    accused: dict[str, set[str]] = field(default_factory=dict)  # suspects that each worker runs
     stale: int = 0
     lost: int = 0
     quarantined: int = 0

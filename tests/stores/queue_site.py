@@ -13,7 +13,7 @@ from stores.lock_site import PREFIX, Clocked, Fault
 SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "reclaim", "disown", "leave", "mend"),
     *("group_open", "group_seal", "lead", "plan", "fire", "presence", "checkpoint"),
-    *("break_lock", "inspect", "cancel", "pause", "resume", "hasten"),
+    *("break_lock", "inspect", "cancel", "pause", "resume", "hasten", "accuse"),
 )
 
 SNAPSHOT = r"""
@@ -61,7 +61,7 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
         fields[i + 1] = fields[i] == 'b' and '' or fields[i + 1]
       end
     end
-  elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' then
+  elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' or head == 'suspects' then
     out.streams[name] = entries_of(key, name)
   elseif head == 'r' then
     out.results[rest] = text_of(redis.call('GET', key))

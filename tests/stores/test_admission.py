@@ -348,7 +348,7 @@ class TestRepair:
             await broker.client.hincrby(f"{broker.prefix}active", "normal:small|probe:Task", by)
             await broker.submit([task(f"new{by}")])
             expected = await active(admission) - by
-            assert (await broker.mend(10, timedelta(0)))[1] is False
+            assert (await broker.mend(timedelta(0)))[1] is False
             assert await active(admission) == expected
 
     @pytest.mark.usefixtures("in_pages")
@@ -359,7 +359,7 @@ class TestRepair:
         await broker.client.hset(f"{broker.prefix}active", "normal:small|gone", 7)
         for walk in range(2):
             assert await active(admission) == 12, walk
-            while (await broker.mend(10, timedelta(0)))[1]:
+            while (await broker.mend(timedelta(0)))[1]:
                 pass
         assert await active(admission) == 3
 
@@ -371,7 +371,7 @@ class TestRepair:
         await broker.submit(tasks(2))
         await broker.client.hset(f"{broker.prefix}active", "normal:small|probe:Task", 3)
         for n in range(4):
-            while (await broker.mend(10, timedelta(0)))[1]:
+            while (await broker.mend(timedelta(0)))[1]:
                 pass
             await broker.submit([task(f"new{n}")])
         assert await active(admission) == 7
@@ -387,12 +387,12 @@ class TestRepair:
             await broker.submit([task(f"short{n}", "normal:large")])
             is_open, met = True, None
             while is_open and not met:
-                is_open = (await broker.mend(10, timedelta(0)))[1]
+                is_open = (await broker.mend(timedelta(0)))[1]
                 met = await broker.client.hget(f"{broker.prefix}active:walk", large)
             ((delivery,), _) = await broker.fetch("w", "large", 1)
             assert await broker.settle(delivery, "done", b"{}") == "OK"
             while is_open:
-                is_open = (await broker.mend(10, timedelta(0)))[1]
+                is_open = (await broker.mend(timedelta(0)))[1]
             assert await broker.client.hget(f"{broker.prefix}active", large) is None
 
 

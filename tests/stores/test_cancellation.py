@@ -260,7 +260,7 @@ class TestRunning:
         taken = 0
         async with asyncio.timeout(20):
             while not taken:
-                taken, cursors = await broker.reclaim("small-b", "small", 10, cursors)
+                taken, cursors = await broker.reclaim("small-b", "small", cursors)
                 await asyncio.sleep(0.02)
         found = await results.status("a")
         assert found is not None and (found.state, found.error) == (
@@ -286,7 +286,7 @@ class TestRunning:
         """The walk that would queue it again ends it."""
         await self.order(broker, cancellation)
         await broker.client.delete("{test}:tasks:normal:small")
-        mended, _ = await broker.mend(10, timedelta(0))
+        mended, _ = await broker.mend(timedelta(0))
         assert mended == 1
         assert await record(broker, "a") == {}
         assert await fetch(broker) == []

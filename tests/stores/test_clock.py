@@ -68,7 +68,7 @@ class Site:
         await self.broker.submit([Submission(id, "p:T", "normal:small", b"e", lines, due_us)])
 
     async def fetch(self) -> list[Delivery]:
-        return (await self.broker.fetch("small-a", "small", 10))[0]
+        return (await self.broker.fetch("small-a", "small", 10, room=10))[0]
 
     async def fetch_one(self) -> Delivery:
         (delivery,) = await self.fetch()
@@ -80,7 +80,7 @@ class Site:
         return float(due - microseconds(await self.broker.logical_now())) / 1e6
 
     async def reclaim(self) -> int:
-        return (await self.broker.reclaim("small-b", "small", 10, new_cursors()))[0]
+        return (await self.broker.reclaim("small-b", "small", new_cursors()))[0]
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ class Fleet:
         return ("submit", RESULT_TTL // 1000, 60_000, *args)
 
     def fetch_call(self) -> Call:
-        return ("fetch", WORKER, "small", 50, 200, LOCK_TTL // 1000, *WAITS, 0, 4096, *TTLS, "")
+        return ("fetch", WORKER, "small", 50, 200, LOCK_TTL // 1000, *WAITS, 0, 4096, *TTLS, "", 50)
 
     def fetch(self) -> list[list[str]]:
         rows: list[list[str]] = self.run(*self.fetch_call())[4:]
@@ -76,8 +76,8 @@ class Fleet:
             for entry, _, _, consumer in rows:
                 if consumer:
                     self.site.let_idle(PREFIX + key, consumer, entry)
-        cursors = ["0-0"] * 6
-        self.run("reclaim", WORKER, "small", LEASE // 1000, 1000, 10, *cursors, "", *TTLS)
+        cursors = ["0-0"] * 9
+        self.run("reclaim", WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *cursors)
         self.walk()
         self.run("promote", "", 500, 0, *WAITS, "", *TTLS)
 
@@ -144,7 +144,7 @@ def a_promotion(fleet: Fleet) -> tuple[Call, set[str]]:
 def a_reclaim(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet, "")
     fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
-    args = (WORKER, "small", LEASE // 1000, 1000, 10, *["0-0"] * 6)
+    args = (WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *["0-0"] * 9)
     return ("reclaim", *args), {"a", "b"}
 
 
@@ -205,7 +205,7 @@ def a_reclaim_of_what_is_cancelled(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet, "")
     fleet.run("cancel", *TTLS, 0, "by somebody", "a", "x")
     fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
-    args = (WORKER, "small", LEASE // 1000, 1000, 10, *["0-0"] * 6, "", *TTLS)
+    args = (WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *["0-0"] * 9)
     return ("reclaim", *args), {"a", "b"}
 
 
@@ -308,10 +308,10 @@ def test_removing_first_would_lose_a_task(redis_server: RedisServer) -> None:
     """The test above notices a promotion that removes a task before it is in its stream."""
     removes_first = Fault(
         "removes first",
-        "local pointer = enqueue('tasks', id, stream, gen)",
+        "local pointer = enqueue(kind, id, stream, gen)",
         "redis.call('ZREM', due_key, id)\n"
         "  redis.call('HSET', P .. 't:' .. id, 'state', '')\n"
-        "  local pointer = enqueue('tasks', id, stream, gen)",
+        "  local pointer = enqueue(kind, id, stream, gen)",
     )
     with redis_server.client() as client:
         assert list(problems(client, a_promotion, removes_first))

@@ -142,7 +142,7 @@ async def test_a_newer_task_of_a_dead_worker_is_queued_again(broker: Broker, can
     await broker.client.execute_command(
         *("XCLAIM", stream, "workers", "small-gone", 0, delivery.entry, "IDLE", 3_600_000)
     )
-    assert (await broker.reclaim("small-a1", "small", 10, new_cursors()))[0] == 1
+    assert (await broker.reclaim("small-a1", "small", new_cursors()))[0] == 1
     after = await record(broker, "a")
     assert (after["state"], after["deaths"]) == ("queued", "1001")
 

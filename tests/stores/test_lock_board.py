@@ -198,7 +198,7 @@ async def test_a_parked_task_is_explained_by_what_refuses_it_now(bench: Bench) -
     assert "held by task a (p:T on 7@host) for " in found.text
     await bench.broker.settle(held, "done", b"")
     found = await bench.explain("c")
-    assert (found.cause, found.ahead) == ("turn", 1) and "next is task b" in found.text
+    assert (found.cause, found.ahead) == ("turn", 1) and "the first is task b" in found.text
     assert (await bench.explain("b")).cause == "woken"
     # As if its wake-up had been lost.
     await bench.client.zrem("{test}:queue:" + NAME, "b")
@@ -223,7 +223,7 @@ async def test_a_reader_waits_for_the_writer_that_came_first(bench: Bench) -> No
     await bench.park("late", "later", lock=READER)
     assert (await bench.explain("w")).cause == "lock"
     found = await bench.explain("later")
-    assert (found.cause, found.ahead, "next is task w" in found.text) == ("turn", 1, True)
+    assert (found.cause, found.ahead, "first is task w" in found.text) == ("turn", 1, True)
 
 
 async def test_what_a_dead_worker_left_is_called_so(bench: Bench) -> None:
@@ -344,7 +344,7 @@ async def test_the_place_in_a_long_queue_costs_little(bench: Bench) -> None:
     await bench.broker.submit(tasks)
     assert (await bench.explain("t999")).ahead == 999
     found = await bench.explain("t1200")
-    assert found.ahead == 1000 and "behind more than 1000 tasks" in found.text
+    assert found.ahead == 1000 and "more than 1000 ahead of it" in found.text
 
 
 async def test_an_entry_that_is_nowhere_is_told(bench: Bench) -> None:

@@ -123,12 +123,12 @@ class LockRules(RuleBasedStateMachine):
     @rule(
         which=WHICH,
         outcome=st.sampled_from(["done", "retry", "back", "dead", "dying"]),
-        started=st.booleans(),
+        begun=st.sampled_from(["no", "yes", "goes on"]),
         delay=st.sampled_from([0, 0, 1_500_000, 30_000_000]),
     )
-    def settle(self, which: int, outcome: str, started: bool, delay: int) -> None:
-        delivery = self.delivery(which)
-        self.play(self.machine.settle, delivery, outcome, started=started, delay=delay)
+    def settle(self, which: int, outcome: str, begun: str, delay: int) -> None:
+        delivery, options = self.delivery(which), {"delay": delay, "goes_on": begun == "goes on"}
+        self.play(self.machine.settle, delivery, outcome, started=begun != "no", **options)
 
     @precondition(lambda self: bool(self.machine.late))
     @rule(which=WHICH, outcome=st.sampled_from(["done", "retry", "back", "dead", "dying"]))

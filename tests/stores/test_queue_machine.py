@@ -51,7 +51,7 @@ MOST_TASKS = 14
 WORKER = st.integers(0, 2)
 WHICH = st.integers(0, 15)
 PRIORITY = st.sampled_from(PRIORITIES)
-OUTCOMES = ("done", "retry", "back", "dead", "dying")
+OUTCOMES = ("done", "retry", "back", "dead", "dying", "crash", "suspect")
 OUTCOME = st.sampled_from([*OUTCOMES, "done", "retry", "saved"])
 PAUSES = tuple(SECOND * n // 10 for n in (1, 10, 51, 101, 200, 310, 610, 910))
 

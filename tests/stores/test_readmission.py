@@ -48,8 +48,7 @@ async def tools(app: Nonet) -> AsyncIterator[Tools]:
             yield Tools(
                 *(app.client, app.registry, injector, threads, 1024),
                 admit=partial(readmit, app.broker),
-                abandon=lambda _: None,
-                give_up=lambda _: None,
+                leave=lambda *_: None,
             )
 
 

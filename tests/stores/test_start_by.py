@@ -193,7 +193,7 @@ class TestStarted:
         await broker.submit([task("a", terms=LATER)])
         delivery = await fetch_one(broker)
         assert await broker.client.exists("{test}:deadlines") == 0
-        await broker.mend(10, timedelta(0))
+        await broker.mend(timedelta(0))
         assert await broker.client.exists("{test}:deadlines") == 0
         assert (await LockBoard(broker.client, "test").facts("a")).start_by is None
         await broker.settle(delivery, "retry", b"error")
@@ -225,7 +225,7 @@ class TestStarted:
         await broker.client.xclaim(
             f"{{test}}:{delivery.stream_key}", "workers", "small-a", 0, [delivery.entry], idle=10**8
         )
-        taken, _ = await broker.reclaim("small-b", "small", 10, new_cursors())
+        taken, _ = await broker.reclaim("small-b", "small", new_cursors())
         assert taken == 1
         assert "start_by" not in await record(broker, "a")
         assert (await fetch_one(broker)).deaths == 1
@@ -285,7 +285,7 @@ class TestUpkeep:
         await broker.submit([task("a", terms=LATER)])
         deadline = await broker.client.zscore("{test}:deadlines", "a")
         await broker.client.delete("{test}:deadlines")
-        await broker.mend(10, timedelta(0))
+        await broker.mend(timedelta(0))
         assert await broker.client.zscore("{test}:deadlines", "a") == deadline
 
     async def test_the_doctor_finds_one_without_a_record(self, broker: Broker) -> None:

@@ -163,7 +163,7 @@ async def test_a_key_without_an_owner_is_free(broker: Broker) -> None:
     key = f"{broker.prefix}u:{KEY}"
     await broker.client.set(key, "|gone")
     assert not await healthy(broker)
-    await broker.mend(10, timedelta(0))
+    await broker.mend(timedelta(0))
     assert await broker.client.pttl(key) > 0
     assert await healthy(broker)
     assert await is_free(broker)

@@ -95,13 +95,13 @@ async def test_an_ended_task_keeps_what_it_took_and_what_died_with_it(
     assert (found.usage, found.crashes, found.worker_deaths) == (USAGE, 3, 2)
 
 
-async def test_the_death_of_a_fork_server_is_counted(
+async def test_the_death_of_a_shared_process_uses_no_attempt(
     broker: Broker, results: Results, delivery: Delivery
 ) -> None:
-    """As one of its worker: no attempt is used, and the next delivery knows of it."""
+    """It is no crash either; the next delivery says that the task is a suspect."""
     assert await broker.settle(delivery, "suspect", b"", text="its fork server ended") == "OK"
     found = await results.status("a")
     assert found is not None
-    assert (found.state, found.worker_deaths, found.crashes) == ("queued", 1, 0)
-    ((again,), *_) = await broker.fetch("small-a", "small", 1)
-    assert (again.used, again.deaths, again.crashes) == (0, 1, 0)
+    assert (found.state, found.worker_deaths, found.crashes) == ("queued", 0, 0)
+    ((again,), *_) = await broker.fetch("small-a", "small", 1, room=1)
+    assert (again.used, again.suspect, again.crashes) == (0, 1, 0)

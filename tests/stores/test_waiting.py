@@ -29,6 +29,7 @@ SLOT = ConcurrencyLimiter("job", 1, limit=1)
 SLOTS = ConcurrencyLimiter("job", 1, limit=3)
 RATE = RateLimiter("job", 1, limit=1, window_seconds=3600)
 WORKER = "small-a"
+LONG_AGO = 10**12  # µs: before now, and long after a wait that began at 1000
 
 
 class Queue:
@@ -87,8 +88,10 @@ class Queue:
             pass
 
     async def make_due(self, id: str) -> None:
-        """A task's own look is due; nothing else is."""
-        await self.redis.zadd("{test}:tasks:delayed", {id: 0})
+        """A task's own look is due, or its reservation ends; nothing else is."""
+        if await self.redis.hget(f"{{test}}:t:{id}", "reserved"):
+            await self.redis.hset(f"{{test}}:t:{id}", "reserved", LONG_AGO)
+        await self.redis.zadd("{test}:tasks:delayed", {id: LONG_AGO})
         await self.tick()
 
     async def age(self, id: str) -> None:

@@ -123,7 +123,7 @@ async def test_a_name_that_is_used_again_is_another_worker(broker: Broker, crew:
     await broker.client.execute_command(
         *("XCLAIM", stream, "workers", "small-old", 0, held_by_old.entry, "IDLE", 3_600_000)
     )
-    taken, _ = await broker.reclaim("small-new", "small", 10, new_cursors())
+    taken, _ = await broker.reclaim("small-new", "small", new_cursors())
     assert taken == 1
     assert await broker.settle(held_by_old, "done") == "STALE"
     assert await broker.settle(held_by_new, "done") == "OK"
@@ -138,7 +138,7 @@ async def test_a_lost_worker_is_forgotten_by_one_of_any_size(broker: Broker, cre
     assert await take(broker, "small-gone") == []
     await end_registration(broker, "small-gone")
     crew.beat("large-alive")
-    await broker.reclaim("large-alive", "large", 10, new_cursors())
+    await broker.reclaim("large-alive", "large", new_cursors())
     assert await registered(broker) == {"large-alive"}
     assert await broker.client.exists("{test}:w:small-gone", "{test}:wake:small-gone") == 0
     assert await broker.client.zcard("{test}:idle:small") == 0

@@ -121,6 +121,21 @@ async def connection() -> AsyncIterator[JobDB]:
     yield JobDB()
 
 
+@dataclass
+class Config:
+    """What an application reads from its source."""
+
+    region: str
+
+
+class ConfigSource:
+    """Reads it."""
+
+    @classmethod
+    def create(cls) -> ConfigSource:
+        return cls()
+
+
 def next_full_moon(after: datetime) -> datetime:
     return max(after, datetime.now(UTC)) + timedelta(days=29)
 

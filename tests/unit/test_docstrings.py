@@ -129,7 +129,7 @@ EXAMPLES = examples()
 def forgotten() -> Iterator[None]:
     """What an example registers is not there for other tests."""
     places, registered = dict(LockedObjectType._places), dict(hooks._registered)
-    providers = dict(REGISTRY._providers)
+    providers, overrides = dict(REGISTRY._providers), dict(REGISTRY.overrides)
     yield
     for name in LockedObjectType._places.keys() - places.keys():
         delattr(LockedObjectType, name.upper())
@@ -137,8 +137,7 @@ def forgotten() -> Iterator[None]:
     LockedObjectType._places.update(places)
     hooks._registered.clear()
     hooks._registered.update(registered)
-    REGISTRY._providers.clear()
-    REGISTRY._providers.update(providers)
+    REGISTRY._providers, REGISTRY.overrides = providers, overrides
     REGISTRY._changed()
 
 

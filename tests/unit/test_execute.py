@@ -58,7 +58,7 @@ async def tools() -> AsyncIterator[Tools]:
     client = Client(broker, registry, "test", message_limit=1024)
     with ThreadPoolExecutor(1) as threads:
         async with Injector() as injector:
-            yield Tools(client, registry, injector, threads, 1024, *[lambda *_: None] * 3)
+            yield Tools(client, registry, injector, threads, 1024, *[lambda *_: None] * 2)
     await client.aclose()
     await broker.aclose()
 

@@ -16,6 +16,7 @@ SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)
 HOLDER = LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)
 PROGRAM = LockHolder("hold-1", "hold", "8@host", 3.0, 20.0, True)
 LOST = LockHolder("t-2", "files:Audit", "", None, 12.0, False)
+LEFT = LockHolder("t-3", "files:Audit", "7@host", 40.0, 20.0, True, is_left=True)
 MUTEX = Refusal("lock:mutex:job:7", "M", True, holding=1, holders=(HOLDER,))
 SLOTS = Refusal("limiter:conc:job:7", "C", True, used=8, limit=8, back_in=20.0)
 RATE = Refusal("limiter:rate:job:7", "L", True, used=10, limit=10, window_seconds=60, back_in=3.25)
@@ -120,8 +121,8 @@ def queued(**known: Any) -> Facts:
         (
             facts("dying", workers=1, place="tasks", ahead=2),
             "queue",
-            "dying: its dead letter must be written, behind 2 tasks that are older or of a higher "
-            "priority; 1 live worker of size small, none is asking for work now",
+            "dying: its dead letter must be written, 2 ahead of it; 1 live worker of size small, "
+            "none is asking for work now",
         ),
         (
             parked(MUTEX),
@@ -132,7 +133,13 @@ def queued(**known: Any) -> Facts:
             parked(replace(MUTEX, ahead=3, first="t-3")),
             "lock",
             "waiting: lock:mutex:job:7 is held by task t-1 (files:Audit on 7@host) for 1 min 15 s; "
-            "3 came first for it",
+            "3 ahead of it",
+        ),
+        (
+            parked(replace(MUTEX, holders=(LEFT,))),
+            "lock",
+            "waiting: lock:mutex:job:7 is held by code of task t-3 (files:Audit on 7@host) that "
+            "ignores its cancellation for 40 s; restart worker 7@host",
         ),
         (
             parked(replace(MUTEX, holders=(PROGRAM,))),
@@ -167,18 +174,18 @@ def queued(**known: Any) -> Facts:
         (
             parked(Refusal("lock:mutex:job:7", "M", False, ahead=4, first="t-3")),
             "turn",
-            "waiting: 4 came first for lock:mutex:job:7 (the next is task t-3)",
+            "waiting: 4 ahead of it for lock:mutex:job:7 (the first is task t-3)",
         ),
         (
             parked(replace(SLOTS, is_held=False, ahead=1, first="t-3")),
             "turn",
-            "waiting: 1 came first for limiter:conc:job:7 (the next is task t-3)",
+            "waiting: 1 ahead of it for limiter:conc:job:7 (the first is task t-3)",
         ),
         (parked(SLOTS), "limiter", "waiting: limiter:conc:job:7: 8 of 8 in use"),
         (
             parked(replace(SLOTS, used=9, ahead=2)),
             "limiter",
-            "waiting: limiter:conc:job:7: 9 of 8 in use; 2 came first for it",
+            "waiting: limiter:conc:job:7: 9 of 8 in use; 2 ahead of it",
         ),
         (
             parked(RATE),
@@ -258,20 +265,24 @@ def queued(**known: Any) -> Facts:
         (
             queued(ahead=9),
             "queue",
-            "queued: behind 9 tasks that are older or of a higher priority; 2 live workers of size "
-            "small, none is asking for work now",
+            "queued: 9 ahead of it; 2 live workers of size small, none is asking for work now",
         ),
         (
             queued(ahead=1, idle=1),
             "queue",
-            "queued: behind 1 task that is older or of a higher priority; an idle worker is about "
-            "to read them",
+            "queued: 1 ahead of it; an idle worker is about to read them",
         ),
         (
             queued(ahead=1000, place="beyond"),
             "queue",
-            "queued: behind more than 1000 tasks that are older or of a higher priority; 2 live "
-            "workers of size small, none is asking for work now",
+            "queued: more than 1000 ahead of it; 2 live workers of size small, none is asking for "
+            "work now",
+        ),
+        (
+            queued(place="suspects", ahead=3),
+            "suspect",
+            "queued: a process died while it ran, so it runs apart, after ordinary work; "
+            "3 ahead of it",
         ),
         (
             queued(),

@@ -156,7 +156,6 @@ def test_decide(
         (FAILED, 2, ("dead", "retries", False)),
         (Failed(TaskCrashed(signal=11), crashed=True), 0, ("dead", "retries", True)),
         (Failed(TaskCrashed(signal=11), crashed=True), 2, ("dead", "crash", True)),
-        (HandedBack("its worker died", is_suspect=True), 0, ("dead", "worker-lost", True)),
         (HandedBack("stopped"), 0, ("back", "stopped", False)),
     ],
 )
@@ -164,28 +163,30 @@ def test_a_settlement_tells_whether_a_process_died_with_the_task(
     outcome: Failed | HandedBack, crashes: int, expected: tuple[str, str, bool]
 ) -> None:
     """So that what is kept of a dead task counts its last crash too."""
-    found = decide(outcome, NoRetry(), 1, NOW, dlq_eligible=False, crashes=crashes, deaths=9)
+    found = decide(outcome, NoRetry(), 1, NOW, dlq_eligible=False, crashes=crashes)
     assert (found.outcome, found.reason, found.crashed) == expected
 
 
 @pytest.mark.parametrize(
-    ("outcome", "crashes", "deaths", "expected"),
+    ("outcome", "crashes", "limit", "expected"),
     [
-        (Failed(TaskCrashed(signal=9), crashed=True), 0, 0, "crash"),
-        (Failed(TaskCrashed(signal=9), crashed=True), 1, 0, "crash"),
-        (Failed(TaskCrashed(signal=9), crashed=True), 2, 0, "dead"),
-        (FAILED, 2, 9, "retry"),
-        (HandedBack("its fork server ended", is_suspect=True), 2, 0, "suspect"),
-        (HandedBack("its fork server ended", is_suspect=True), 0, 8, "suspect"),
-        (HandedBack("its fork server ended", is_suspect=True), 0, 9, "dead"),
+        (Failed(TaskCrashed(signal=9), crashed=True), 0, 3, "crash"),
+        (Failed(TaskCrashed(signal=9), crashed=True), 1, 3, "crash"),
+        (Failed(TaskCrashed(signal=9), crashed=True), 2, 3, "dead"),
+        (Failed(TaskCrashed(signal=9), crashed=True), 2, 4, "crash"),
+        (Failed(TaskCrashed(signal=9), crashed=True), 0, 1, "dead"),
+        (Failed(TaskCrashed(signal=9)), 2, 3, "retry"),  # counted when its worker died
+        (FAILED, 2, 3, "retry"),
+        (HandedBack("its fork server ended", is_suspect=True), 9, 3, "suspect"),
     ],
 )
-def test_processes_that_die_with_a_task_are_counted(
-    outcome: Failed | HandedBack, crashes: int, deaths: int, expected: str
+def test_processes_that_die_with_a_task_alone_are_counted(
+    outcome: Failed | HandedBack, crashes: int, limit: int, expected: str
 ) -> None:
-    """Whatever its policy says: the third crash, or the tenth death of a worker, is the last."""
+    """Whatever its policy says, so many crashes end it; the death of a shared process is none."""
     policy = ExponentialBackoff(base_delay_seconds=0, max_retries=50)
-    found = decide(outcome, policy, 1, NOW, dlq_eligible=True, crashes=crashes, deaths=deaths)
+    options = {"dlq_eligible": True, "crashes": crashes, "crash_limit": limit}
+    found = decide(outcome, policy, 1, NOW, **options)  # type: ignore[arg-type]
     assert found.outcome == expected
 
 

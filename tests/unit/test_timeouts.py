@@ -30,7 +30,6 @@ NEVER = 60.0
 story: list[str] = []
 goes_on = threading.Event()
 given_up: list[Any] = []
-abandoned: list[Any] = []
 
 
 def resource() -> Iterator[None]:
@@ -229,7 +228,7 @@ CLASSES = [
 @pytest.fixture
 async def tools() -> AsyncIterator[Tools]:
     """Nobody answers at this address, and nobody is asked."""
-    for kept in (story, given_up, abandoned):
+    for kept in (story, given_up):
         kept.clear()
     goes_on.clear()
     registry = Registry()
@@ -243,8 +242,7 @@ async def tools() -> AsyncIterator[Tools]:
             yield Tools(
                 *(client, registry, injector, threads, 1024),
                 admit=nobody_refuses,
-                abandon=abandoned.append,
-                give_up=given_up.append,
+                leave=lambda _, left: given_up.append(left),
             )
         goes_on.set()
     await client.aclose()
@@ -299,7 +297,7 @@ async def test_it_fails_and_is_rolled_back(
     assert cause in repr(error.__cause__)
     assert error.__traceback__ is not None  # where it was then
     assert story == ["rolled back"]
-    assert (given_up, abandoned) == ([], [])
+    assert given_up == []
 
 
 async def test_what_is_in_time_is_not_touched(tools: Tools) -> None:
@@ -338,7 +336,7 @@ async def test_a_thread_is_given_up_at_the_hard_limit(tools: Tools) -> None:
     assert isinstance(error, TaskTimeoutError)
     assert story == ["rolled back"]
     (left,) = given_up
-    assert left.running() and abandoned == []
+    assert left.running()
     goes_on.set()
     left.result(timeout=20)
     assert story[1:] == ["LeaseLostError in the end"]

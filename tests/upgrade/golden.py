@@ -147,7 +147,7 @@ class Acts:
         await self._broker.submit([Submission(id, "x:T", stream, envelope, **more)])
 
     async def _fetch(self, worker: str = "small-a1") -> None:
-        deliveries, _ = await self._broker.fetch(worker, "small", 100)
+        deliveries, _ = await self._broker.fetch(worker, "small", 100, room=100)
         self._held |= {each.id: each for each in deliveries}
 
     async def _settle(self, id: str, outcome: str, document: bytes = b"", **more: Any) -> None:
@@ -191,7 +191,7 @@ class Acts:
         where = f"{self._broker.prefix}{saver.stream_key}"
         dead = ("workers", "small-a1", 0, saver.entry, "IDLE", 3_600_000)
         await self._broker.client.execute_command("XCLAIM", where, *dead)
-        taken, _ = await self._broker.reclaim("small-a2", "small", 10, new_cursors())
+        taken, _ = await self._broker.reclaim("small-a2", "small", new_cursors())
         assert taken == 1
 
     async def dying(self) -> None:

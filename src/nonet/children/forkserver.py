@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,6 +44,8 @@ from nonet.worker.wire import (
     Guard,
     Kill,
     Message,
+    Ping,
+    Pong,
     Ready,
     SetUp,
     Spawn,
@@ -139,6 +142,8 @@ class ForkServer:
             return False
         if isinstance(message, Spawn):
             self._fork(message.number, message.is_fresh, fds[0])
+        elif isinstance(message, Ping):
+            self._send(Pong())
         elif (child := self._children.get(message.number)) is not None:  # type: ignore[union-attr]  # SetUp came first
             if isinstance(message, Kill):
                 self._kill(child, "asked")
@@ -326,6 +331,8 @@ def _load(set_up: SetUp) -> Nonet:
         if are_traces_wanted():
             load_exporters()  # once, instead of in each child
     application = Nonet(settings)
+    application.prepares_sqlite = False
+    _import_for_children(application)
     if threads := len(os.listdir("/proc/self/task")) - 1:
         logger.warning(
             "task modules have started %d threads when they were imported: child processes are "
@@ -336,6 +343,16 @@ def _load(set_up: SetUp) -> Nonet:
     gc.collect()
     gc.freeze()
     return application
+
+
+def _import_for_children(application: Nonet) -> None:
+    """Import here, once, what each child would import for itself before its first task."""
+    modules = ["email.parser", "uvloop.loop"]  # redis-py needs the first one when it connects
+    if any(item.cls.durable for item in application.registry):
+        modules.append("nonet.stores.outbox")
+    for module in modules:
+        with suppress(ImportError):  # uvloop is optional
+            import_module(module)
 
 
 def _bounds(message: Guard, pid: int) -> Bounds:

@@ -1,4 +1,4 @@
-"""What a child process does: attempts, one after the other, as its worker says.
+"""What a child process does: attempts, as its worker says; of suspects many at a time.
 
 It executes them with the same code as a worker does in its own process, and concludes what follows.
 What it cannot do itself, to change the locks, it asks its worker for.
@@ -75,12 +75,14 @@ class _Serving:
     ) -> None:
         self._client = application.client
         self._limit = application.settings.message_limit
+        self._crash_limit = application.settings.crash_limit
         self._channel = channel
         self._board = board
         self._number = number
-        self._attempt: Attempt | None = None
-        self._admitted: asyncio.Future[Admitted] | None = None
-        self._is_left_over = False
+        self._attempts: dict[str, Attempt] = {}  # by fence
+        self._admitted: dict[str, asyncio.Future[Admitted]] = {}
+        self._left_over: set[str] = set()
+        self._work: set[asyncio.Task[None]] = set()
         self._tools = Tools(
             self._client,
             application.registry,
@@ -89,40 +91,48 @@ class _Serving:
             self._limit,
             self._admit,
             self._leave_over,
-            self._leave_over,
             obey_seconds=None,
         )
 
     async def run(self) -> None:
         """Do what the worker says until it closes the connection."""
-        work: asyncio.Task[None] | None = None
         while (message := await self._channel.receive()) is not None:
             if isinstance(message, Run):
-                work = _begin(self._run(message), message.delivery.id)
+                self._begin(self._run(message), message.delivery.id)
             elif isinstance(message, Judge):
-                work = _begin(self._judge(message), message.delivery.id)
+                self._begin(self._judge(message), message.delivery.id)
             elif isinstance(message, Cut):
                 self._cut(message)
-            elif self._admitted is not None and not self._admitted.done():
-                self._admitted.set_result(message)
-        if work is not None and not work.done():
+            elif (admitted := self._admitted.pop(message.fence, None)) and not admitted.done():
+                admitted.set_result(message)
+        for work in self._work:
             work.cancel()
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        # A context of its own, so that one attempt never sees another one's variables.
+        task = asyncio.create_task(work, name=name, context=contextvars.Context())
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        task.add_done_callback(_end_if_broken)
 
     async def _run(self, message: Run) -> None:
         delivery = message.delivery
         self._channel.send(Begun(delivery.fence))
         attempt = Attempt(delivery, message.since)
-        self._attempt, self._is_left_over = attempt, False
+        self._attempts[delivery.fence] = attempt
         continue_trace(message.trace)
         attempt.context.check_lease_with(lambda: self._check(attempt))
         attempt.context.make_workdir_in(message.workdir)
         begin_peak()
         began, cpu = time.monotonic(), _cpu_seconds()
         task_class, outcome = await self._outcome(attempt, message.config_version)
-        usage = Usage(time.monotonic() - began, round(_cpu_seconds() - cpu, 6), peak())
-        self._attempt = None
+        usage = Usage(time.monotonic() - began)
+        if not message.is_shared:  # else nobody can tell what is whose
+            usage = Usage(usage.wall, round(_cpu_seconds() - cpu, 6), peak())
+        del self._attempts[delivery.fence]
         conclusion = self._conclude(attempt, task_class, outcome, usage)
-        if self._is_left_over or attempt.is_stopped or attempt.timed_out is not None:
+        is_left_over = delivery.fence in self._left_over
+        if is_left_over or attempt.is_stopped or attempt.timed_out is not None:
             conclusion = replace(conclusion, is_left_over=True)
         else:
             attempt.context.remove_workdir()
@@ -143,7 +153,7 @@ class _Serving:
         await self._client.live_config.follow(message.config_version)
         known = identify(attempt, self._tools)
         if isinstance(known, Known):
-            outcome = Failed(message.crash.error(), crashed=True)
+            outcome = Failed(message.crash.error(), crashed=not message.is_counted)
             await self._end(attempt, self._conclude(attempt, known.task_class, outcome, None))
 
     async def _end(self, attempt: Attempt, conclusion: Conclusion) -> None:
@@ -159,37 +169,35 @@ class _Serving:
     ) -> Conclusion:
         live = self._client.live_config
         return conclude(
-            *(attempt, task_class, outcome, live), message_limit=self._limit, usage=usage
+            *(attempt, task_class, outcome, live),
+            message_limit=self._limit,
+            crash_limit=self._crash_limit,
+            usage=usage,
         )
 
     def _cut(self, message: Cut) -> None:
-        if self._attempt is not None and message.is_cancelled:
-            self._attempt.cancel(message.reason)
-        elif self._attempt is not None:
-            self._attempt.cut(message.reason)
+        attempt = self._attempts.get(message.fence)
+        if attempt is not None and message.is_cancelled:
+            attempt.cancel(message.reason)
+        elif attempt is not None:
+            attempt.cut(message.reason)
 
     def _check(self, attempt: Attempt) -> None:
         if time.monotonic() >= self._board[self._number]:
             attempt.context.lose_lease("the lease could not be renewed in time")
 
     async def _admit(self, attempt: Attempt, lines: str) -> str | None:
-        self._admitted = asyncio.get_running_loop().create_future()
-        self._channel.send(Admit(lines))
-        answer = await self._admitted
+        fence = attempt.delivery.fence
+        admitted = self._admitted[fence] = asyncio.get_running_loop().create_future()
+        self._channel.send(Admit(fence, lines))
+        answer: Admitted = await admitted
         if answer.refused is None:
             attempt.relock(answer.locks, answer.held, time.monotonic())
         return answer.refused
 
-    def _leave_over(self, left: Future[Any] | asyncio.Task[Any]) -> None:
+    def _leave_over(self, attempt: Attempt, left: Future[Any] | asyncio.Task[Any]) -> None:
         """What goes on although it was cut off ends with this process, before its locks do."""
-        self._is_left_over = True
-
-
-def _begin(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    # A context of its own, so that one attempt never sees another one's variables.
-    task = asyncio.create_task(work, name=name, context=contextvars.Context())
-    task.add_done_callback(_end_if_broken)
-    return task
+        self._left_over.add(attempt.delivery.fence)
 
 
 def _end_if_broken(task: asyncio.Task[None]) -> None:

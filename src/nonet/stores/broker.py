@@ -19,6 +19,7 @@ from nonet.errors import NotConfirmedError
 from nonet.keys import prefix
 from nonet.locks import has_structural
 from nonet.message import HARD_LIMIT_BYTES, ResultDocument, encode
+from nonet.outcomes import CRASH_LIMIT
 from nonet.stores.clock import logical_now, wall_now
 from nonet.stores.deliveries import Delivery, read_delivery
 from nonet.stores.epoch import EpochSeen
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 PRIORITIES = ("realtime", "normal", "background")
 SIZES = ("small", "medium", "large")
+_KINDS = ("woken", "tasks", "suspects")  # of streams, see lib/streams.lua
 
 _LOOKS = 200
 _CANCELLED_AT_A_TIME = 100
@@ -126,6 +128,7 @@ class Broker:
         lock_ttl, lease, result_ttl, dedup_ttl: seconds, see `nonet.settings.Settings`.
         waits: when parked tasks are looked at without a wake-up.
         message_limit: longest envelope that is handed to a worker, in bytes.
+        crash_limit: so many crashes end a task.
         confirm_replicas: so many replicas must have a submit, a settle or a structural lock.
 
     Attributes:
@@ -135,6 +138,7 @@ class Broker:
         config_version: of the configuration that was published at the last `presence`, or empty.
         wakes: what tells the holds of this process that it is their turn.
         moved: what tests have added to the clock by which schedules go.
+        crash_limit: as given.
     """
 
     def __init__(
@@ -148,6 +152,7 @@ class Broker:
         dedup_ttl: float,
         waits: Waits = Waits(),
         message_limit: int = HARD_LIMIT_BYTES,
+        crash_limit: int = CRASH_LIMIT,
         confirm_replicas: int = 0,
     ) -> None:
         self.url = url
@@ -170,6 +175,7 @@ class Broker:
         self._settlements = Settlements(self.scripts, (*self.ttls, self.lock_ttl_ms))
         self._waits = waits.microseconds()
         self._message_limit = message_limit
+        self.crash_limit: int = crash_limit
 
     async def ping(self) -> None:
         """Return if Redis answers and lets us run scripts that write.
@@ -236,8 +242,12 @@ class Broker:
         """
         await self._submissions.check_room(submissions)
 
-    async def fetch(self, worker: str, size: str, free: int) -> tuple[list[Delivery], bool]:
+    async def fetch(
+        self, worker: str, size: str, free: int, room: int = 0
+    ) -> tuple[list[Delivery], bool]:
         """At most `free` tasks, in strict priority, with all their locks taken.
+
+        Besides, at most `room` suspects: see `nonet.worker.suspects`.
 
         The flag says that there may be more: many entries had to wait for their locks, or were
         no tasks. With fewer than `free` and no flag the worker now stands on the stack of idle
@@ -248,12 +258,12 @@ class Broker:
         """
         asking = self._asking_for(worker)
         sent = time.monotonic()
-        deliveries, more, now = await self._fetch(asking, worker, size, free)
+        deliveries, more, now = await self._fetch(asking, worker, size, free, room)
         asking.last = sent, now
         return deliveries, more
 
     async def fetch_when_woken(
-        self, worker: str, size: str, free: int
+        self, worker: str, size: str, free: int, room: int = 0
     ) -> tuple[list[Delivery], bool, float]:
         """`fetch` as soon as something wakes `worker`, in any case after `BLOCK_SECONDS`.
 
@@ -268,7 +278,7 @@ class Broker:
         woken = lane.call("BLPOP", f"{self.prefix}wake:{worker}", BLOCK_SECONDS)
         woken.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            deliveries, more, now = await self._fetch(asking, worker, size, free)
+            deliveries, more, now = await self._fetch(asking, worker, size, free, room)
         except asyncio.CancelledError:
             lane.reset()  # so that it is not given anything more
             raise
@@ -293,7 +303,7 @@ class Broker:
         return self._asking[worker]
 
     async def _fetch(
-        self, asking: _Asking, worker: str, size: str, free: int
+        self, asking: _Asking, worker: str, size: str, free: int, room: int
     ) -> tuple[list[Delivery], bool, int]:
         """With the logical time of the hand-over, in µs."""
         (more, *answer), is_safe = await asking.scripts.run_confirmed(
@@ -301,13 +311,14 @@ class Broker:
             worker,
             size,
             free,
-            free + _LOOKS,
+            free + room + _LOOKS,
             self.lock_ttl_ms,
             *self._waits,
             self.epoch.seen,
             self._message_limit + _SIGNATURE_BYTES,
             *self.ttls,
             self.clock.latest(steady()) or "",
+            room,
         )
         self.epoch.see(answer)
         deliveries = []
@@ -376,6 +387,7 @@ class Broker:
         text: str = "",
         delay: timedelta = timedelta(0),
         started: bool = True,
+        goes_on: bool = False,
         submissions: Sequence[Submission] = (),
     ) -> str:
         """End a delivery, once: ``OK``, ``STALE`` or ``LOST``. Safe to repeat.
@@ -387,6 +399,8 @@ class Broker:
             text: one line about the error or the wait; its first 60 bytes are kept.
             delay: before the next delivery.
             started: False gives rate tokens back.
+            goes_on: its code still runs: the structural locks that it holds become those of the
+                hold `hold_of_code`, to be renewed as such and released by `unhold`.
             submissions: tasks that are submitted in the same step if this one is ``done``.
         """
         return await self.settle_soon(
@@ -396,6 +410,7 @@ class Broker:
             text=text,
             delay=delay,
             started=started,
+            goes_on=goes_on,
             submissions=submissions,
         )
 
@@ -408,6 +423,7 @@ class Broker:
         text: str = "",
         delay: timedelta = timedelta(0),
         started: bool = True,
+        goes_on: bool = False,
         submissions: Sequence[Submission] = (),
     ) -> asyncio.Future[str]:
         """`settle`, with all that ends in this step of the event loop.
@@ -425,7 +441,7 @@ class Broker:
             document,
             text,
             _microseconds(delay) if delay else 0,
-            int(started),
+            2 if goes_on else int(started),
             len(submissions),
         ]
         size = len(document)
@@ -511,8 +527,12 @@ class Broker:
         )
         return Promoted(moved, None if next_us < 0 else next_us / 1e6, allowed == 1)
 
+    async def accuse(self, worker: str, ids: Sequence[str]) -> None:
+        """Say that `worker` begins to run these suspects: before it does."""
+        await self.scripts.run("accuse", worker, *ids)
+
     async def reclaim(
-        self, worker: str, size: str, death_limit: int, cursors: Sequence[bytes]
+        self, worker: str, size: str, cursors: Sequence[bytes]
     ) -> tuple[int, list[bytes]]:
         """Queue again what dead workers held; returns the count and the cursors to carry on.
 
@@ -520,10 +540,10 @@ class Broker:
         """
         sent = steady()
         latest = self.clock.latest(sent) or ""
-        taken, *carried, now = await self.scripts.run(
+        taken, now, *carried = await self.scripts.run(
             "reclaim",
-            *(worker, size, self._lease_ms, 100, death_limit),
-            *(*cursors, latest, *self.ttls),
+            *(worker, size, self._lease_ms, 100, self.crash_limit),
+            *(latest, *self.ttls, *cursors),
         )
         self.clock.look(Reading(sent, steady(), int(now)))
         return taken, carried
@@ -537,9 +557,7 @@ class Broker:
         forgotten = int(await self.scripts.run("forget_workers", term, self._lease_ms, latest))
         return None if forgotten < 0 else forgotten
 
-    async def mend(
-        self, death_limit: int, rest: timedelta, pace: timedelta = timedelta(0)
-    ) -> tuple[int, bool]:
+    async def mend(self, rest: timedelta, pace: timedelta = timedelta(0)) -> tuple[int, bool]:
         """Queue again what is in no place: one page of a walk that all workers carry on together.
 
         Args:
@@ -551,7 +569,7 @@ class Broker:
         """
         mended, more = await self.scripts.run(
             "mend",
-            *(_KEYS_PER_PAGE, death_limit, _microseconds(rest), self._lease_ms * 1000),
+            *(_KEYS_PER_PAGE, self.crash_limit, _microseconds(rest), self._lease_ms * 1000),
             *(*self.ttls, _microseconds(pace)),
         )
         return mended, more == 1
@@ -665,9 +683,14 @@ class Broker:
         await self._settlements.ask(args, len(document))
 
 
+def hold_of_code(delivery: Delivery) -> str:
+    """Id of the hold that keeps the locks of code that goes on after its attempt has ended."""
+    return f"{delivery.id}~{delivery.fence}"
+
+
 def new_cursors() -> list[bytes]:
     """Cursors for the first `Broker.reclaim`."""
-    return [b"0-0"] * (2 * len(PRIORITIES))
+    return [b"0-0"] * (len(_KINDS) * len(PRIORITIES))
 
 
 def _microseconds(delta: timedelta) -> int:

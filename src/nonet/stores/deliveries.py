@@ -13,8 +13,11 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     Attributes:
         state: ``running``, or ``dying`` for a task that only has to reach SQL.
         used: attempts used before this delivery.
-        deaths: workers that died with it.
-        crashes: child processes that died with it.
+        deaths: workers that died with it, also among others.
+        crashes: processes that died with it alone.
+        suspect: how often a process died with it among others, since an attempt of it ended by
+            itself; 0: it is no suspect.
+        judge: its worker died with it alone: its policy is asked before it runs again.
         locks: the lines that were read, see `nonet.locks.encode_locks`.
         held: a mark for each of its locks and limiters that says which limiters hold; or empty.
         saved: what an earlier attempt saved, encoded; empty if nothing.
@@ -41,6 +44,13 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     detail: str = ""
     saved: bytes = b""
     crashes: int = 0
+    suspect: int = 0
+    judge: bool = False
+
+    @property
+    def takes_slot(self) -> bool:
+        """Whether it runs in a slot of its worker; a suspect runs beside them."""
+        return not self.stream_key.startswith("suspects:")
 
     @property
     def attempt(self) -> int:
@@ -79,6 +89,9 @@ def _read_more(
     detail: bytes = b"",
     saved: bytes = b"",
     crashes: bytes = b"0",
-) -> tuple[int, bytes, str, str, str, bytes, int]:
+    suspect: bytes = b"0",
+    judge: bytes = b"0",
+) -> tuple[int, bytes, str, str, str, bytes, int, int, bool]:
     text = detail.decode(errors="replace")
-    return int(waited), error, reason.decode(), died.decode(), text, saved, int(crashes)
+    told = int(waited), error, reason.decode(), died.decode(), text, saved
+    return *told, int(crashes), int(suspect), judge == b"1"

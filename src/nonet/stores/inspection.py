@@ -12,11 +12,13 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from nonet.diagnosis import Row, Server, refusals
+from nonet.diagnosis import Replication, Row, Server, refusals
 from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.keys import prefix, stream
+from nonet.loop import in_own_thread
 from nonet.stores.broker import PRIORITIES, SIZES, Broker
 from nonet.stores.redis import ping, server_errors
+from nonet.stores.topology import read_place
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class Inspection:
         """What the namespace contains, page by page: the rows of the script ``inspect``."""
         streams = [
             stream(priority, size).replace("tasks:", kind)
-            for kind in ("woken:", "tasks:")
+            for kind in ("woken:", "tasks:", "suspects:")
             for priority in PRIORITIES
             for size in SIZES
         ]
@@ -128,7 +130,37 @@ class Inspection:
             quarantined=int(await self._read(client.xlen(f"{key}quarantine"), 0)),
             dying=dying,
             sql=sql,
+            replication=await self._replication(info),
         )
+
+    async def _replication(self, info: Mapping[str, Any]) -> Replication | None:
+        finder = read_place(self._broker.url, self._prefix).finder
+        services = await in_own_thread(finder.services) if finder is not None else []
+        if not services and not int(info.get("connected_slaves", 0)):
+            return None
+
+        def seconds(name: str) -> list[float]:
+            return [int(service[name]) / 1000 for service in services]
+
+        return Replication(
+            await self._sync_delay(),
+            services[0]["name"] if services else "",
+            seconds("down-after-milliseconds"),
+            seconds("failover-timeout"),
+        )
+
+    async def _sync_delay(self) -> float | None:
+        """Seconds for which a full sync waits; None if CONFIG GET is refused."""
+        client = self._broker.client
+        try:
+            async with server_errors(client):
+                told = await client.config_get("repl-diskless-sync*")
+        except ServerUnreachableError:
+            raise
+        except NonetError:
+            return None
+        is_at_once = told.get("repl-diskless-sync") == "no"
+        return 0.0 if is_at_once else float(told.get("repl-diskless-sync-delay", 0))
 
     async def _read(self, asked: Awaitable[Any], otherwise: Any) -> Any:
         """The answer; `otherwise` if the key is of another type, which a row tells."""

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nonet.errors import InvalidArgumentsError, MalformedMessageError, NotFoundError
@@ -107,10 +107,11 @@ class Released:
 class LockBoard:
     """The locks of one namespace, over a broker's connection."""
 
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+    def __init__(self, client: AsyncRedis, namespace: str, crash_limit: int = CRASH_LIMIT) -> None:
         self._client = client
         self._prefix = prefix(namespace)
         self._scripts = Scripts(client, self._prefix)
+        self._crash_limit = crash_limit
 
     async def in_use(self, object_type: str | None = None, *, show: int = 5) -> list[LockStatus]:
         """Everything that is held or waited for; what most wait for comes first.
@@ -195,7 +196,8 @@ class LockBoard:
             raise NotFoundError(
                 f"{id} is code that holds locks, not a task: 'task-run locks' shows them"
             )
-        return _facts(id, found, await self._needs(id, found["state"]))
+        facts = _facts(id, found, await self._needs(id, found["state"]))
+        return replace(facts, crash_limit=self._crash_limit)
 
     async def _needs(self, id: str, state: bytes) -> Needs:
         """What a task that does not run asks of its worker; nothing if its envelope is gone."""
@@ -306,8 +308,9 @@ def _holders(rows: Sequence[Sequence[Any]], now: int) -> tuple[LockHolder, ...]:
             held_seconds=_since(started, now) if started else None,
             ttl_seconds=_until(expiry, now),
             is_live=live == 1,
+            is_left=left == 1,
         )
-        for id, expiry, task, worker, info, started, live in rows
+        for id, expiry, task, worker, info, started, live, left in rows
     )
 
 
@@ -332,7 +335,6 @@ def _facts(id: str, found: dict[str, Any], needs: Needs) -> Facts:
         used=int(text.get("attempt", 0)),
         error=error_line(failed.error_type, failed.error) if failed else text.get("error", ""),
         crashes=int(text.get("crashes", 0)),
-        crash_limit=CRASH_LIMIT,
         blocker=text.get("blocker", ""),
         due=(int(due) - offset) / 1e6 if due else None,
         worker=_process(found.get("worker", b""), found.get("info", b"")),

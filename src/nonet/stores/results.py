@@ -215,7 +215,8 @@ class Results:
         name = stream(priority, size)
         async with server_errors(self._client):
             seconds, _ = await self._client.time()
-            for key in (self._prefix + name, self._prefix + name.replace("tasks:", "woken:")):
+            for kind in ("tasks:", "woken:", "suspects:"):
+                key = self._prefix + name.replace("tasks:", kind)
                 depth += await self._client.xlen(key)
                 if await self._client.exists(key):
                     groups = await self._client.xinfo_groups(key)

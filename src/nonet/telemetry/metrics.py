@@ -96,6 +96,12 @@ METRICS: Mapping[str, Metric] = {
         ),
         _metric("gauge", "nonet_worker_slots", "size", "Tasks that it runs at a time"),
         _metric("gauge", "nonet_worker_slots_busy", "size", "Tasks that it runs now"),
+        _metric(
+            "gauge",
+            "nonet_worker_code_left",
+            "",
+            "Attempts that have ended although their code ignores its cancellation and runs on",
+        ),
         _metric("gauge", "nonet_worker_accepting", "", "Whether it takes tasks"),
         _metric(
             "counter", "nonet_worker_vetoes_total", "reason", "How often it began to take nothing"

@@ -119,7 +119,8 @@ async def run_inline(
 
     Args:
         task: what is run; its class needs no registration.
-        overrides: ``{dependency: replacement}``, honoured at any depth.
+        overrides: ``{dependency: replacement}``, honoured at any depth; what they give may be of
+            any type.
         labels: what ``context().labels`` gives.
         id: what ``context().id`` gives; None: a random one.
         attempt: number of the first attempt, from 1.

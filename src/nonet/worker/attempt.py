@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
@@ -78,6 +79,8 @@ class Attempt:
         trace: what its envelope says of who submitted it.
         span: of it, until it has ended; None: nobody collects spans.
         tallied: where its end is to be counted, see `nonet.worker.tally`; None: nowhere.
+        left: threads and asyncio tasks that run its code although they were cancelled.
+        on_left: called when its locks were kept for them, with a time (monotonic) before that.
     """
 
     lease: Lease
@@ -97,6 +100,8 @@ class Attempt:
     tallied: Any = None
     trace: str = ""
     span: AttemptSpan | None = None
+    left: tuple[Future[Any] | asyncio.Task[Any], ...] = ()
+    on_left: Callable[[float], None] | None = None
     _share: Callable[[float], None] | None = None
     _cancellable: asyncio.Task[Any] | None = None
 
@@ -111,14 +116,14 @@ class Attempt:
         self._loop = asyncio.get_running_loop()
 
     @property
-    def is_suspect(self) -> bool:
-        """Whether a worker has died with it: it may be the cause."""
-        return self.delivery.deaths > 0
+    def code(self) -> asyncio.Task[Any] | None:
+        """What runs the task's own code in this event loop now."""
+        return self._cancellable if self._share is None else None
 
     @property
-    def is_here(self) -> bool:
-        """Whether the task's own code runs in this process now."""
-        return self._cancellable is not None and self._share is None
+    def goes_on(self) -> bool:
+        """Whether some of its code runs although it was cancelled."""
+        return any(not left.done() for left in self.left)
 
     @property
     def is_stopped(self) -> bool:

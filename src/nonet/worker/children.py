@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from nonet.settings import Settings
 from nonet.worker.forking import Child, ForkServer, ForkServerError
 from nonet.worker.memory import children_of, resident
-from nonet.worker.wire import Exited, Guard, Kill, Run, Unguard
+from nonet.worker.wire import Exited, Kill, Run
 
 logger = logging.getLogger(__name__)
 
@@ -89,17 +89,18 @@ class Children:
             await self._surely_give_back(child, fresh=fresh)
 
     @staticmethod
-    def begin(child: Child, message: Run, guard: Guard) -> None:
+    def begin(child: Child, message: Run) -> None:
         """Let a child make an attempt."""
         child.attempts += 1
+        child.server.in_flight += 1
         child.is_busy = True
-        child.server.ask(guard)
         child.channel.send(message)
 
     @staticmethod
     def end(child: Child) -> None:
-        """The attempt of a child is over; its lease lasts until it is given back."""
-        child.server.ask(Unguard(child.number))
+        """An attempt of a child is over; its lease lasts until the child is given back."""
+        if child.server.is_alive:
+            child.server.in_flight -= 1
 
     @staticmethod
     def ask_to_kill(child: Child) -> None:

@@ -7,7 +7,6 @@ import random
 import time
 from datetime import timedelta
 
-from nonet.outcomes import WORKER_DEATH_LIMIT
 from nonet.stores.broker import Broker, new_cursors
 from nonet.task import Size
 
@@ -58,9 +57,7 @@ class Chores:
 
     async def sweep(self) -> float:
         """Reclaim what dead workers held; at a quarter of the lease, spread by jitter."""
-        taken, self._cursors = await self._broker.reclaim(
-            self._worker, self._size, WORKER_DEATH_LIMIT, self._cursors
-        )
+        taken, self._cursors = await self._broker.reclaim(self._worker, self._size, self._cursors)
         if taken:
             logger.warning("reclaimed %d tasks of lost workers", taken)
         if any(cursor != b"0-0" for cursor in self._cursors):
@@ -71,9 +68,7 @@ class Chores:
         """Queue again what is in no place: a page, if nobody else is at it."""
         pace, began = timedelta(seconds=_PAGE_SECONDS), time.monotonic()
         # Half of it: the pause of the one worker that walks is not measured by the clock of Redis.
-        mended, more = await self._broker.mend(
-            WORKER_DEATH_LIMIT, timedelta(seconds=self._lease) / 4, pace / 2
-        )
+        mended, more = await self._broker.mend(timedelta(seconds=self._lease) / 4, pace / 2)
         if mended:
             logger.warning("queued %d tasks again that were in no place", mended)
         return pause_after_page(time.monotonic() - began) if more else self._pause

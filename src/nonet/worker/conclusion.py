@@ -67,6 +67,7 @@ def conclude(
     live_config: LiveConfig,
     *,
     message_limit: int,
+    crash_limit: int,
     usage: Usage | None = None,
 ) -> Conclusion:
     """What follows from an outcome, as the class's policy and the configuration say.
@@ -75,6 +76,7 @@ def conclude(
 
     Args:
         message_limit: longest result, in bytes.
+        crash_limit: so many crashes end a task.
         usage: what the attempt took, if it is known.
     """
     if isinstance(outcome, Lost):
@@ -96,7 +98,7 @@ def conclude(
         datetime.now(UTC),
         dlq_eligible=bool(effective and effective.dlq_eligible),
         crashes=attempt.delivery.crashes,
-        deaths=attempt.delivery.deaths,
+        crash_limit=crash_limit,
     )
     return Conclusion(_masked(settlement, attempt), usage=usage)
 
@@ -135,7 +137,6 @@ def result_of(
             deaths=delivery.deaths,
         )
     never_ran = settlement.reason in (Reason.LIMIT_IMPOSSIBLE, Reason.CAPACITY)  # this time
-    is_lost = settlement.reason == Reason.WORKER_LOST
     return ResultDocument(
         name=attempt.context.name,
         attempt=delivery.used if never_ran else delivery.attempt,
@@ -144,8 +145,8 @@ def result_of(
         error=settlement.error.text,
         reason=str(settlement.reason),
         usage=usage,
-        crashes=delivery.crashes + (settlement.crashed and not is_lost),
-        deaths=delivery.deaths + (settlement.crashed and is_lost),
+        crashes=delivery.crashes + settlement.crashed,
+        deaths=delivery.deaths,
     )
 
 

@@ -16,7 +16,7 @@ class Crash:
     Attributes:
         why: which limit it was killed for: ``time``, ``memory``, ``cpu``, or empty: none.
         signal, exit_code: how it ended.
-        text: of a limit of time: which one.
+        text: of a limit of time: which one; else what is known beside signal and exit code.
         allowed: of the other limits: how much, in bytes or seconds.
 
     Example:
@@ -35,5 +35,8 @@ class Crash:
         if self.why == "time":
             return TaskTimeoutError(f"{self.text}; its process was killed")
         return _CLASSES[self.why](
-            signal=self.signal, exit_code=self.exit_code, allowed=self.allowed
+            self.text, signal=self.signal, exit_code=self.exit_code, allowed=self.allowed
         )
+
+
+WITH_WORKER = Crash("", "its worker died, and no other suspect ran there")

@@ -52,8 +52,8 @@ class Tools:
 
     Attributes:
         admit: gives an attempt other locks, all or none; what refuses them, or None.
-        abandon: told of a thread that goes on although its attempt was cut off or lost.
-        give_up: told of a thread, or asyncio task, that goes on beyond its hard timeout.
+        leave: called with each thread or asyncio task that runs code of an attempt although it was
+            cancelled: the attempt ends without it.
         obey_seconds: how long an attempt may go on that was cancelled at its hard timeout; None: a
             guardian kills it.
     """
@@ -64,8 +64,7 @@ class Tools:
     threads: Executor
     message_limit: int
     admit: Callable[[Attempt, str], Awaitable[str | None]]
-    abandon: Callable[[Future[Any]], None]
-    give_up: Callable[[Future[Any] | asyncio.Task[Any]], None]
+    leave: Callable[[Attempt, Future[Any] | asyncio.Task[Any]], None]
     obey_seconds: float | None = OBEY_SECONDS
 
 
@@ -133,7 +132,8 @@ async def execute_known(attempt: Attempt, known: Known, tools: Tools) -> Outcome
             return Succeeded(await _call(attempt, task, tools, limits))
         work = partial(_call, attempt, task, tools, limits)
         wait = tools.obey_seconds
-        return Succeeded(await hardly_limited(attempt, limits, work, tools.give_up, wait))
+        leave = partial(tools.leave, attempt)
+        return Succeeded(await hardly_limited(attempt, limits, work, leave, wait))
     except BaseException as error:  # SystemExit in a task must not end the worker
         return _unsuccessful(attempt, error)
     finally:
@@ -224,20 +224,13 @@ async def _invoke(
                 arguments,
                 tools.threads,
                 before=context.ensure_lease,  # once more there: a thread may start late
-                abandoned=partial(_abandon, attempt, tools),
+                abandoned=partial(tools.leave, attempt),
                 returned=attempt.leave_thread,
             )
     finally:
         soft_limit.end()  # neither commit nor rollback is cut by it
     context.ensure_lease()
     return result
-
-
-def _abandon(attempt: Attempt, tools: Tools, thread: Future[Any]) -> None:
-    if attempt.timed_out is None:
-        tools.abandon(thread)
-    else:
-        tools.give_up(thread)
 
 
 def _cut_off(attempt: Attempt, error: BaseException) -> Outcome:

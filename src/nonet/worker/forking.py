@@ -31,6 +31,8 @@ from nonet.worker.wire import (
     Hello,
     Kill,
     Message,
+    Ping,
+    Pong,
     Ready,
     SetUp,
     Spawn,
@@ -41,7 +43,11 @@ from nonet.worker.wire import (
 logger = logging.getLogger(__name__)
 
 _START_SECONDS = 60.0
+# A child greets within milliseconds; on a machine that does not keep up it takes minutes.
 _FORK_SECONDS = 20.0
+_LONGEST_FORK_SECONDS = 300.0
+_FORKS_AT_ONCE = 16
+_PING_SECONDS = 30.0
 _END_SECONDS = 3.0
 
 
@@ -85,6 +91,7 @@ class ForkServer:
 
     Attributes:
         board: what its children are guarded by.
+        in_flight: attempts that its children make; of one that is gone: that they made then.
     """
 
     def __init__(self, settings: Settings, redis_url: str) -> None:
@@ -97,7 +104,11 @@ class ForkServer:
         self._children: dict[int, Child] = {}
         self._free = list(range(CELLS - 1, -1, -1))
         self._workdirs = ""
-        self._late = 0
+        self._pong = asyncio.Event()
+        self._patience = _FORK_SECONDS
+        self._at_once = _FORKS_AT_ONCE
+        self._forks = asyncio.Semaphore(_FORKS_AT_ONCE)
+        self.in_flight = 0
 
     @property
     def is_alive(self) -> bool:
@@ -159,6 +170,10 @@ class ForkServer:
         Raises:
             ForkServerError: there is none to be had.
         """
+        async with self._forks:
+            return await self._spawn(is_fresh=is_fresh)
+
+    async def _spawn(self, *, is_fresh: bool) -> Child:
         if not self._free:
             raise ForkServerError(f"{CELLS} child processes are enough")
         ours, theirs = socket.socketpair()
@@ -183,20 +198,47 @@ class ForkServer:
 
     async def _greeted(self, child: Child) -> None:
         """Wait until a child can take an attempt: what kills it from then on is the attempt."""
-        try:
-            async with asyncio.timeout(_FORK_SECONDS):
-                message = await child.inbox.get()
-        except TimeoutError:
-            self._late += 1
+        message: object = None
+        waited = 0.0
+        while message is None and waited < _LONGEST_FORK_SECONDS:
+            patience = self._patience
+            try:
+                async with asyncio.timeout(patience):
+                    message = await child.inbox.get() or "its end"
+            except TimeoutError:
+                waited += patience
+                await self._slow_down(patience)
+        if not isinstance(message, Hello):
             self.ask(Kill(child.number))
             child.channel.close()
-            if self._late > 1:  # it does nothing any more, nor does it guard anybody
-                self.kill()
-            raise ForkServerError(f"no child was ready within {_FORK_SECONDS:g} s") from None
-        self._late = 0
-        if not isinstance(message, Hello):
-            child.channel.close()
-            raise ForkServerError("a child ended before it was given a task")
+            reason = "a child ended before it was given a task"
+            raise ForkServerError(reason if message else f"no child was ready in {waited:g} s")
+        self._patience = max(_FORK_SECONDS, self._patience / 2)
+        self._fork_at_once(2 * self._at_once)
+
+    async def _slow_down(self, patience: float) -> None:
+        """A child is late: wait longer and fork fewer at a time, if the fork server answers.
+
+        Raises:
+            ForkServerError: it does not, so it guards no child either: it is killed.
+        """
+        self._pong.clear()
+        self.ask(Ping())
+        try:
+            await asyncio.wait_for(self._pong.wait(), _PING_SECONDS)
+        except TimeoutError:
+            logger.error("the fork server has not answered for %g s: it is killed", _PING_SECONDS)
+            self.kill()
+            raise ForkServerError("the fork server does not answer") from None
+        if patience == self._patience:  # not yet by another one that was late at the same time
+            self._patience = min(2 * patience, _LONGEST_FORK_SECONDS)
+            self._fork_at_once(self._at_once // 2)
+            logger.warning("no child process was ready in %g s: this machine is slow", patience)
+
+    def _fork_at_once(self, number: int) -> None:
+        number = min(max(1, number), _FORKS_AT_ONCE)
+        if number != self._at_once:
+            self._at_once, self._forks = number, asyncio.Semaphore(number)
 
     @staticmethod
     def kill_group(child: Child) -> None:
@@ -260,6 +302,8 @@ class ForkServer:
             self._lose()
         elif isinstance(message, Ready):
             self._ready.set_result(message)
+        elif isinstance(message, Pong):
+            self._pong.set()
         elif isinstance(message, Forked):
             if (child := self._children.get(message.number)) is not None:
                 child.pid = message.pid

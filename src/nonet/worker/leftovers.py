@@ -1,4 +1,4 @@
-"""What goes on although its attempt is over, and the slots that it takes."""
+"""Code that runs on although its attempt has ended, and the slots that it takes."""
 
 from __future__ import annotations
 
@@ -22,42 +22,32 @@ class Leftovers:
     def __init__(self, slots: int, freed: Callable[[], None]) -> None:
         self._slots = slots
         self._freed = freed
-        # Threads of attempts that were cut off; each keeps its slot.
-        self._abandoned: set[Future[Any]] = set()
-        # What goes on beyond its time; it frees its slot, unless there are too many.
-        self._given_up: set[Future[Any] | asyncio.Task[Any]] = set()
+        self._in_slots: set[object] = set()
+        self._overdue: set[object] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._abandoned or self._given_up)
+    def __len__(self) -> int:
+        return len(self._in_slots) + len(self._overdue)
 
     @property
     def slots_taken(self) -> int:
         """Slots that they keep from others.
 
-        What was given up frees as many as there are; without a bound its threads would fill the
+        Overdue code frees as many slots as there are; without that bound its threads would fill the
         memory.
         """
-        return len(self._abandoned) + self._overdue
+        return len(self._in_slots) + self._beyond
 
     @property
-    def _overdue(self) -> int:
-        return max(0, len(self._given_up) - self._slots)
+    def _beyond(self) -> int:
+        return max(0, len(self._overdue) - self._slots)
 
-    def abandon(self, thread: Future[Any]) -> None:
-        """Count a thread that cannot be stopped as a slot in use, until it ends."""
-        self._keep_until_end(thread, self._abandoned)
+    def add(self, left: Future[Any] | asyncio.Task[Any], *, is_overdue: bool) -> None:
+        """Keep a thread or an asyncio task until it ends.
 
-    def give_up(self, left: Future[Any] | asyncio.Task[Any]) -> None:
-        """Let others have the slot of what goes on beyond its time."""
-        self._keep_until_end(left, self._given_up)
-        if self._overdue:
-            logger.error(
-                "%d attempts go on beyond their time and take %d of %d slots: restart this worker",
-                *(len(self._given_up), self._overdue, self._slots),
-            )
-
-    def _keep_until_end(self, left: Any, kept: set[Any]) -> None:
-        """`left` is a future of a thread or an asyncio task, which call back in the same way."""
+        Args:
+            is_overdue: it has had its time: another attempt may have its slot.
+        """
+        kept = self._overdue if is_overdue else self._in_slots
         loop = asyncio.get_running_loop()
 
         def ended(done: object) -> None:
@@ -68,3 +58,9 @@ class Leftovers:
         left.add_done_callback(
             lambda done: loop.is_closed() or loop.call_soon_threadsafe(ended, done)
         )
+        if is_overdue and self._beyond:
+            logger.error(
+                "code of %d attempts ignores its cancellation and takes %d of %d slots: "
+                "restart this worker",
+                *(len(self._overdue), self._beyond, self._slots),
+            )

@@ -7,14 +7,17 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from nonet.client import Client
+from nonet.errors import NonetError
 from nonet.health import Reached
 from nonet.injection import Injector
-from nonet.locks import leased_ttl_ms
+from nonet.locks import has_structural, leased_ttl_ms
 from nonet.loop import in_own_thread
 from nonet.message import Usage
 from nonet.outcomes import Cancelled, Failed, Lost, Outcome
@@ -22,20 +25,22 @@ from nonet.overrides import Effective
 from nonet.registry import Registry, TaskClass
 from nonet.service import ExitCode, end_without_loop
 from nonet.settings import Settings
-from nonet.stores.broker import Broker, Order
+from nonet.stores.broker import Broker, Order, hold_of_code
 from nonet.stores.deliveries import Delivery
 from nonet.stores.leases import Lease
-from nonet.task import Isolation
+from nonet.task import Isolation, Size
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.watchdog import Watchdog
 from nonet.worker.attempt import Attempt
 from nonet.worker.children import Children
 from nonet.worker.conclusion import Conclusion
+from nonet.worker.crashes import WITH_WORKER
 from nonet.worker.execute import Known, Tools, execute_known, identify, readmit
-from nonet.worker.isolated import Isolated
+from nonet.worker.isolated import Isolated, Work
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
 from nonet.worker.settle import Settler
+from nonet.worker.suspects import Suspects
 from nonet.worker.tally import Tally
 
 logger = logging.getLogger(__name__)
@@ -66,6 +71,8 @@ class Runner:
     """Runs what a worker was given.
 
     Args:
+        worker: its incarnation.
+        size: of the worker.
         watchdog: keeps the leases alive.
         children: of this worker.
         slots: how many attempts run at a time.
@@ -82,6 +89,8 @@ class Runner:
     def __init__(
         self,
         parts: WorkerParts,
+        worker: str,
+        size: Size,
         watchdog: Watchdog,
         children: Children,
         slots: int,
@@ -110,12 +119,18 @@ class Runner:
             self._threads,
             parts.settings.message_limit,
             self._admit,
-            self._leftovers.abandon,
-            self._leftovers.give_up,
+            self._leave,
         )
         self._live_config = parts.client.live_config
-        self._isolated = Isolated(children, parts.settings, self._live_config, self._admit)
+        self._worker = worker
+        self._isolated = self._made_isolated(children)
+        self._suspects = Suspects(
+            size,
+            lambda: self._made_isolated(Children(parts.settings, parts.broker.url)),
+            lambda: len(self._running) - len(self._suspects.in_hand) + len(self._leftovers),
+        )
         self._lock_ttl_ms = round(parts.settings.lock_ttl * 1000)
+        self._keepers: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._running)
@@ -127,10 +142,15 @@ class Runner:
         Who is only settled needs no slot any more; but while Redis is slow, or away, not more than
         twice as many pile up as there are slots.
         """
-        executing = len(self._running) - self._settling
+        executing = len(self._running) - len(self._suspects.in_hand) - self._settling
         return (
             self._slots - max(executing, self._settling - self._slots) - self._leftovers.slots_taken
         )
+
+    @property
+    def suspects(self) -> Suspects:
+        """The lane of those with which a process died, beside the slots."""
+        return self._suspects
 
     @property
     def is_quiet(self) -> bool:
@@ -141,6 +161,11 @@ class Runner:
     def is_idle(self) -> bool:
         """Whether nothing runs, nor goes on."""
         return not (self._running or self._leftovers)
+
+    @property
+    def left(self) -> int:
+        """How many attempts have ended although their code runs on."""
+        return len(self._leftovers)
 
     @property
     def deliveries(self) -> Iterable[Delivery]:
@@ -160,6 +185,9 @@ class Runner:
         attempt = Attempt(delivery, since)
         attempt.lease = self._lease(attempt)
         attempt.context.check_lease_with(partial(self._check, attempt))
+        attempt.on_left = partial(self._keep_locks, attempt)
+        if delivery.suspect and not delivery.takes_slot:
+            self._suspects.in_hand.add(attempt)
         self._watchdog.hold(attempt.lease, since, attempt.lose, attempt.renewed)
         # A context of its own, so that one attempt never sees another one's variables.
         task = self._loop.create_task(
@@ -223,7 +251,8 @@ class Runner:
             # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
             logger.exception("task %s: its settlement failed", attempt.delivery.id)
         finally:
-            self._forget(attempt)
+            if not attempt.left or self._ends(attempt):
+                self._forget(attempt)
 
     async def _execute(self, attempt: Attempt) -> None:
         known = identify(attempt, self._tools)
@@ -234,13 +263,14 @@ class Runner:
             return
         if self._is_traced:
             attempt.span = _span_of(attempt)
-        place = self._place(attempt, known.effective)
-        if place is not Isolation.LOOP:
-            fresh = place is Isolation.FRESH
-            of = attempt, known.task_class, known.effective
-            conclusion = await self._isolated.run(*of, fresh=fresh)
+        if not self._runs_here(attempt.delivery, known.effective):
+            work = Work(attempt, known.task_class, known.effective)
+            conclusion = await self._isolate(work)
             self._free_slot_of(attempt)
             await self._end_as(attempt, conclusion)
+            return
+        if attempt.delivery.judge:
+            await self._settle(attempt, known.task_class, Failed(WITH_WORKER.error()))
             return
         began = time.monotonic()
         outcome = await execute_known(attempt, known, self._tools)
@@ -249,16 +279,27 @@ class Runner:
             await in_own_thread(attempt.context.remove_workdir)
         await self._settle(attempt, known.task_class, outcome, usage)
 
-    def _place(self, attempt: Attempt, effective: Effective) -> Isolation:
-        """Where an attempt runs.
-
-        What a worker has died with takes nobody along any more, and what a child has died with may
-        have found it so.
-        """
+    def _runs_here(self, delivery: Delivery, effective: Effective) -> bool:
+        """Whether an attempt is made in this process: no process has died with it."""
         if self._isolation is not None:
-            return self._isolation
-        has_died = attempt.is_suspect or attempt.delivery.crashes > 0
-        return Isolation.FRESH if has_died else effective.isolation
+            return self._isolation is Isolation.LOOP
+        return effective.isolation is Isolation.LOOP and not (delivery.suspect or delivery.crashes)
+
+    async def _isolate(self, work: Work) -> Conclusion:
+        """What an attempt concluded in a child process."""
+        delivery = work.attempt.delivery
+        if delivery.judge:
+            return await self._isolated.judge(work, WITH_WORKER, is_counted=True)
+        if not delivery.takes_slot:
+            return await self._suspects.run(work)
+        has_died = delivery.suspect or delivery.crashes
+        place = Isolation.FRESH if has_died else self._isolation or work.effective.isolation
+        return await self._isolated.run(work, fresh=place is Isolation.FRESH)
+
+    def _made_isolated(self, children: Children) -> Isolated:
+        parts = self._parts
+        accuse = partial(parts.broker.accuse, self._worker)
+        return Isolated(children, parts.settings, self._live_config, self._admit, accuse)
 
     async def _settle(
         self,
@@ -267,6 +308,8 @@ class Runner:
         outcome: Outcome,
         usage: Usage | None = None,
     ) -> None:
+        if attempt.left and not self._ends(attempt):
+            return
         settler = self._parts.settler
         if attempt.hard_at is not None:  # the policy of one that used it up gets a moment, too
             attempt.hard_at = max(attempt.hard_at, time.monotonic())
@@ -287,33 +330,37 @@ class Runner:
 
     def _free_slot_of(self, attempt: Attempt) -> None:
         """Only its settlement is left: the next one may be fetched meanwhile."""
-        if not attempt.is_settling:
+        if not (attempt.is_settling or attempt in self._suspects.in_hand):
             attempt.is_settling = True
             self._settling += 1
             self.freed.set()
 
+    def _ends(self, attempt: Attempt) -> bool:
+        """Whether the current asyncio task ends an attempt; one that was left alone does not."""
+        return self._running.get(attempt) is asyncio.current_task()
+
     def _forget(self, attempt: Attempt) -> None:
-        """It is over; it may have been left alone before."""
+        """It is over."""
         if self._running.pop(attempt, None) is not None:
             self._settling -= attempt.is_settling
             if self._tally is not None:  # its settlement failed, if that has not counted it
                 self._tally.finished(attempt, "lost")
             self._watchdog.drop(attempt.lease)
+            if self._suspects.in_hand:
+                self._suspects.drop(attempt)
             self.busy_at = time.monotonic()
             self.freed.set()
 
     def _leave_alone(self, attempt: Attempt) -> None:
         """End a task that was cancelled, although its code goes on in our event loop."""
-        task = self._running.get(attempt)
-        if task is None or not attempt.is_here:
+        if attempt not in self._running or attempt.code is None:
             return
         logger.error(
             "task %s (%s) goes on although it was cancelled",
             *(attempt.delivery.id, attempt.context.name),
         )
         attempt.context.lose_lease("it was cancelled, and has ended")
-        attempt.lost = attempt.lost or "it was cancelled, and has ended"
-        self._leftovers.give_up(task)
+        self._leave(attempt, attempt.code)
         self._running[attempt] = asyncio.create_task(self._end(attempt), name=attempt.delivery.id)
 
     async def _end(self, attempt: Attempt) -> None:
@@ -321,6 +368,32 @@ class Runner:
             await self._settle(attempt, None, Cancelled(attempt.cancelled or ""))
         finally:
             self._forget(attempt)
+
+    # ---- code that goes on although it was cancelled --------------------------------------------
+
+    def _leave(self, attempt: Attempt, left: Future[Any] | asyncio.Task[Any]) -> None:
+        """Let an attempt end without a thread, or asyncio task, that runs its code."""
+        attempt.left = (*attempt.left, left)
+        is_overdue = attempt.timed_out is not None or isinstance(left, asyncio.Task)
+        self._leftovers.add(left, is_overdue=is_overdue)
+
+    def _keep_locks(self, attempt: Attempt, since: float) -> None:
+        """Renew the locks that the settle script has kept for such code, until that has ended."""
+        if has_structural(attempt.locks):
+            keeper = self._loop.create_task(
+                self._keep_until_end(attempt, since), context=contextvars.Context()
+            )
+            self._keepers.add(keeper)
+            keeper.add_done_callback(self._keepers.discard)
+
+    async def _keep_until_end(self, attempt: Attempt, since: float) -> None:
+        hold = hold_of_code(attempt.delivery)
+        lease = Lease(hold, "0", attempt.delivery.fence, attempt.lease.ttl)
+        self._watchdog.hold(lease, since, lambda reason: None)
+        await asyncio.wait([_awaitable(left) for left in attempt.left])
+        self._watchdog.drop(lease)
+        with suppress(NonetError):  # else they end by themselves
+            await self._parts.broker.unhold(hold)
 
     # ---- leases and locks -----------------------------------------------------------------------
 
@@ -374,6 +447,10 @@ class Runner:
         """The attempt whose task's own code may be in the event loop."""
         found = (item for item in list(self._running) if item.delivery.id == id and item.runs_code)
         return next(found, None)
+
+
+def _awaitable(left: Future[Any] | asyncio.Task[Any]) -> asyncio.Future[Any]:
+    return left if isinstance(left, asyncio.Task) else asyncio.wrap_future(left)
 
 
 def _span_of(attempt: Attempt) -> AttemptSpan | None:

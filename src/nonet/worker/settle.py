@@ -137,6 +137,7 @@ class Settler:
         return conclude(
             *(attempt, task_class, outcome, self.live_config),
             message_limit=self.message_limit,
+            crash_limit=self.broker.crash_limit,
             usage=usage,
         )
 
@@ -250,6 +251,7 @@ class Settler:
         if settlement.reason or settlement.error.type:
             text = shortened(_line(settlement))
         while True:
+            goes_on, sent = bool(attempt.left) and attempt.goes_on, time.monotonic()
             try:
                 answer = await self.broker.settle(
                     attempt.delivery,
@@ -258,6 +260,7 @@ class Settler:
                     text=text,
                     delay=settlement.delay,
                     started=settlement.started,
+                    goes_on=goes_on,
                     submissions=submissions,
                 )
             # Also what somebody must change first, permissions or a password, may be so in time.
@@ -284,6 +287,9 @@ class Settler:
                 )
             elif settlement.outcome in _TERMINAL and self._is_durable(attempt):
                 self.rows.close(attempt.delivery.id)
+            if answer == "OK" and goes_on and attempt.on_left is not None:
+                attempt.on_left(sent)
+                attempt.on_left = None  # once: a task that is dying is settled again
             return answer
 
     def _is_durable(self, attempt: Attempt) -> bool:
@@ -319,7 +325,8 @@ def _last_words(delivery: Delivery) -> ErrorDocument:
             text = f"its last error cannot be read: {problem}"
             kind = type(problem).__name__
             return ErrorDocument(Reason.RETRIES, kind, text, "", delivery.used, 0.0)
-    error_type, error = "WorkerLost", f"its worker died {delivery.deaths} times while it ran"
+    error_type = "WorkerLost"
+    error = f"its worker died while it ran: {delivery.deaths} times, {delivery.crashes} times alone"
     if delivery.reason == Reason.LIMIT_IMPOSSIBLE:
         error_type = LimitImpossible.__name__
         error = f"{delivery.detail}; {NEXT_STEP_IMPOSSIBLE}"

@@ -51,7 +51,7 @@ async def hardly_limited(
     """What `work()` returns; at the hard limit it is left alone, whatever it does.
 
     Args:
-        given_up: told of what goes on nevertheless.
+        given_up: called with the asyncio task that runs on nevertheless.
         obey_seconds: how long it may take to end when it is cancelled; None: somebody else sees to
             that.
 

@@ -92,7 +92,11 @@ class Kill(Message, frozen=True):
     number: int
 
 
-ToForkServer = SetUp | Spawn | Guard | Unguard | Kill
+class Ping(Message, frozen=True):
+    """Answer: a fork server that does not guards nobody."""
+
+
+ToForkServer = SetUp | Spawn | Guard | Unguard | Kill | Ping
 
 # ---- fork server → worker ------------------------------------------------------------------------
 
@@ -134,7 +138,11 @@ class Exited(Message, frozen=True):
     rss: int
 
 
-FromForkServer = Ready | Forked | Exited
+class Pong(Message, frozen=True):
+    """The answer to `Ping`."""
+
+
+FromForkServer = Ready | Forked | Exited | Pong
 
 # ---- worker → child ------------------------------------------------------------------------------
 
@@ -147,6 +155,7 @@ class Run(Message, frozen=True):
         config_version: of the configuration that holds, see `nonet.live`.
         workdir: where the directory of this attempt may be made.
         trace: the span of the attempt, for those that its code makes; empty: there is none.
+        is_shared: other attempts run beside it in the same child.
     """
 
     delivery: Delivery
@@ -154,23 +163,31 @@ class Run(Message, frozen=True):
     config_version: str
     workdir: str
     trace: str = ""
+    is_shared: bool = False
 
 
 class Judge(Message, frozen=True):
-    """Ask the policy what follows from an attempt whose process is gone."""
+    """Ask the policy what follows from an attempt whose process is gone.
+
+    Attributes:
+        is_counted: the crash is among those of the delivery already.
+    """
 
     delivery: Delivery
     config_version: str
     crash: Crash
+    is_counted: bool = False
 
 
 class Cut(Message, frozen=True):
-    """Cancel the attempt.
+    """Cancel an attempt.
 
     Attributes:
+        fence: of its delivery.
         is_cancelled: the task is not wanted any more; else the worker stops.
     """
 
+    fence: str
     reason: str
     is_cancelled: bool = False
 
@@ -178,6 +195,7 @@ class Cut(Message, frozen=True):
 class Admitted(Message, frozen=True):
     """The answer to `Admit`: the locks and marks that it has now, or what refused them."""
 
+    fence: str
     locks: str
     held: str
     refused: str | None = None
@@ -201,6 +219,7 @@ class Begun(Message, frozen=True):
 class Admit(Message, frozen=True):
     """The locks of the task, which are others than those of the delivery."""
 
+    fence: str
     lines: str
 
 

@@ -61,6 +61,8 @@ _LEAVE_SECONDS = 1.0
 _DECLINE_SECONDS = 0.5
 _STOPPED = "the worker stopped"
 _MEASURE_SECONDS = 5.0
+# A worker without a free slot looks so often for suspects, which need none.
+_SUSPECTS_SECONDS = 1.0
 _UNREGISTERED = "its registration could not be renewed"
 
 
@@ -101,16 +103,15 @@ class Worker:
         self._reader: asyncio.Task[None] | None = None
         # Whether a stop may interrupt the reader.
         self._is_waiting = False
-        # Whether it fetches only when something wakes it.
+        # Whether it fetches only when something wakes it, and what waits for that.
         self._sleeps = False
+        self._waking: asyncio.Task[None] | None = None
         self._children = Children(parts.settings, parts.broker.url)
         self._tally = (
             Tally(parts.registry.versions(), str(size)) if parts.settings.metrics_port else None
         )
         self._lag = LoopLag(self._seen_in_loop, self._count_blocked, self._see_to_blocked)
-        self._about = About(
-            parts.registry, self._described, self._lag.longest, lambda: self._children.pids
-        )
+        self._about = About(parts.registry, self._described, self._lag.longest, self._child_pids)
         self._veto = Veto(Fitness(parts.settings.memory_floor, parts.settings.load_ceiling))
         self._leases = self._make_leases()
         self._leases.ask(self._about.say)
@@ -122,7 +123,7 @@ class Worker:
         )
         self._broker.epoch.tell(self._notice_loss)
         self._runner = Runner(
-            *(parts, self._watchdog, self._children, self._concurrency, isolation),
+            *(parts, self.id, size, self._watchdog, self._children, self._concurrency, isolation),
             sign_off=self._sign_off,
             tally=self._tally,
         )
@@ -174,6 +175,7 @@ class Worker:
             return await self._drain(stop)
         finally:
             self._lag.stop()
+            await self._runner.suspects.close()
             await self._children.close()
             await in_own_thread(self._watchdog.stop)
             self._runner.close()
@@ -205,6 +207,9 @@ class Worker:
             reasons.append("the last fetch failed")
         return Report(not reasons, reasons, self._told())
 
+    def _child_pids(self) -> list[int]:
+        return [*self._children.pids, *self._runner.suspects.pids]
+
     def _told(self) -> dict[str, Any]:
         """What probes show of this worker, ready or not."""
         return {
@@ -234,8 +239,9 @@ class Worker:
         yield "nonet_settles_stale_total", (), self._parts.settler.counts["stale"]
         yield "nonet_worker_slots", (size,), self._concurrency
         yield "nonet_worker_slots_busy", (size,), len(self._runner)
+        yield "nonet_worker_code_left", (), self._runner.left
         yield "nonet_worker_accepting", (), float(not (self._is_stopping or self._about.off))
-        yield "nonet_worker_children", (), len(self._children.pids)
+        yield "nonet_worker_children", (), len(self._child_pids())
         yield "nonet_worker_memory_bytes", (), self._about.resident
         if self._tally is not None:
             yield from self._tally.samples()
@@ -263,6 +269,8 @@ class Worker:
                     await stop.sleep(pause)
         finally:
             interrupting.cancel()
+            if self._waking is not None:
+                self._waking.cancel()
 
     async def _interrupt_reader(self, stop: Stop) -> None:
         await stop.requested.wait()
@@ -285,10 +293,13 @@ class Worker:
             self._is_waiting = False
 
     async def _fill_slots(self) -> None:
-        free = self._runner.free_slots
-        if free <= 0:
-            self._runner.freed.clear()
-            await self._wait_for(self._runner.freed.wait())
+        runner = self._runner
+        free, room = max(0, runner.free_slots), runner.suspects.room
+        if runner.suspects.is_exclusive:  # nothing else may run beside it
+            await self._wait_for(_next(runner.suspects.freed))
+            return
+        if not free and not (room and time.monotonic() - self._polled_at > _SUSPECTS_SECONDS):
+            await self._wait_for(_next(runner.freed, _SUSPECTS_SECONDS if room else None))
             return
         if self._unsure:
             await self._give_unknown_back()
@@ -300,28 +311,44 @@ class Worker:
             await asyncio.sleep(0)  # what was started may be over in one step
         if self._is_stopping:
             return
-        if self._sleeps and not self._runner.is_quiet:
+        if self._sleeps and (self._waking is not None or not runner.is_quiet):
             # A task might block the loop: nothing is to be handed over before we ask for it.
             self._sleeps = False
-            await self._wait_for(self._broker.wait_for_wake(self.id))
+            await self._wait_for(self._woken())
             return
         # Half of the slots at a time: while one half is executed, Redis finds the next.
-        deliveries, since = await self._fetch(min(free, -(-self._concurrency // 2)))
+        deliveries, since = await self._fetch(min(free, -(-self._concurrency // 2)), room)
         for delivery in deliveries:
-            self._runner.start(delivery, since)
+            runner.start(delivery, since)
 
-    async def _fetch(self, wanted: int) -> tuple[list[Delivery], float]:
+    async def _woken(self) -> None:
+        """Wait until something wakes this worker, or a suspect has made room for another one."""
+        if self._waking is None:
+            self._waking = asyncio.create_task(self._broker.wait_for_wake(self.id))
+        suspects = self._runner.suspects
+        suspects.freed.clear()
+        freed = asyncio.create_task(suspects.freed.wait())
+        try:
+            await asyncio.wait({self._waking, freed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            freed.cancel()
+        if self._waking.done():
+            waking, self._waking = self._waking, None
+            waking.result()
+
+    async def _fetch(self, wanted: int, room: int) -> tuple[list[Delivery], float]:
         """Deliveries to start, and a time (monotonic) that is not after their hand-over."""
         since = self._polled_at = time.monotonic()
         was_asleep = self._sleeps
         if was_asleep:  # nothing was left at the last look
-            woken = self._broker.fetch_when_woken(self.id, self._size, wanted)
+            woken = self._broker.fetch_when_woken(self.id, self._size, wanted, room)
             deliveries, more, since = await woken
         else:
-            deliveries, more = await self._broker.fetch(self.id, self._size, wanted)
+            deliveries, more = await self._broker.fetch(self.id, self._size, wanted, room)
         self._redis.heard()
         self._has_fetched = True
-        self._sleeps = len(deliveries) < wanted and not more
+        suspects = [item for item in deliveries if item.suspect and not item.takes_slot]
+        self._sleeps = len(deliveries) - len(suspects) < wanted and not more
         if deliveries and was_asleep and (self._is_stopping or self._reason_to_decline()):
             await self._broker.disown(self.id, self._size, self._runner.deliveries)
             return [], since
@@ -482,6 +509,13 @@ class Worker:
             timeout_seconds=min(5.0, settings.renew_interval),
             epoch=self._broker.epoch,
         )
+
+
+async def _next(event: asyncio.Event, seconds: float | None = None) -> None:
+    """Wait until an event is set from now on, not longer than that."""
+    event.clear()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 def _kind_of_veto(why: str) -> str:

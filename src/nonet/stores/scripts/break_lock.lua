@@ -61,7 +61,8 @@ local function old_places()
   local places, met = {}, {}
   for _, record in ipairs(voided) do
     local aged = 'woken:realtime:' .. size_of(record.stream)
-    for _, key in ipairs({'tasks:' .. record.stream, 'woken:' .. record.stream, aged}) do
+    local streams = {'tasks:' .. record.stream, 'woken:' .. record.stream, aged, 'suspects:' .. record.stream}
+    for _, key in ipairs(streams) do
       local place = key .. ' ' .. (record.owner or '')
       if not met[place] then
         met[place] = true

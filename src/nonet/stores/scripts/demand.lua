@@ -5,7 +5,7 @@
 -- ARGV  size, lock ttl ms, how many queued tasks to look at
 -- returns {runnable, in the hands of workers, slots of one worker as remembered or '', n × (worker, deliveries that it holds, what it says of itself,
 --       why it takes nothing or '')}
--- @include base wake unread record limits locks pauses queues refusal
+-- @include base wake streams unread record limits locks pauses queues refusal
 local size, lock_ttl, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local busy, running, runnable = {}, 0, 0
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
@@ -92,20 +92,17 @@ local function count_running(key)
 end
 
 local pauses = read_pauses()
-for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-  for _, kind in ipairs({'woken', 'tasks'}) do
-    local key = P .. kind .. ':' .. priority .. ':' .. size
-    if redis.call('EXISTS', key) == 1 then
-      count_running(key)
-      local count, start = unread(key)
-      if pauses.all or kind == 'tasks' and pauses['stream:' .. priority .. ':' .. size] then
-        count = 0
-      end
-      if kind == 'woken' then
-        runnable = runnable + count  -- they keep their places at their locks
-      elseif count > 0 then
-        runnable = runnable + count_runnable(key, count, start)
-      end
+for _, stream in ipairs(streams_of(size)) do
+  if redis.call('EXISTS', stream.key) == 1 then
+    count_running(stream.key)
+    local count, start = unread(stream.key)
+    if pauses.all or stream.kind ~= 'woken' and pauses['stream:' .. stream.priority .. ':' .. size] then
+      count = 0
+    end
+    if stream.kind == 'woken' then
+      runnable = runnable + count  -- they keep their places at their locks
+    elseif count > 0 then
+      runnable = runnable + count_runnable(stream.key, count, start)
     end
   end
 end

@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  worker, size, lock ttl ms, result ttl ms, dedup ttl ms, n × (key and entry, with a blank between) that the worker knows
 -- returns the number of tasks that were queued again, or have ended because they were cancelled
--- @include base wake record rescue limits locks pauses queues refusal waiting index group finish ending
+-- @include base wake streams record rescue limits locks pauses queues refusal waiting index group finish ending
 local worker, size, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ttl, dedup = tonumber(ARGV[4]), tonumber(ARGV[5])
 local known, given = {}, 0
@@ -34,23 +34,21 @@ local function hand_back(id, gen)
   given = given + 1
 end
 
-for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-  for _, kind in ipairs({'woken', 'tasks'}) do
-    local key = P .. kind .. ':' .. priority .. ':' .. size
-    local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 10000, worker)
-    for _, item in ipairs(type(pending) == 'table' and not pending.err and pending or {}) do
-      local entry = item[1]
-      if not known[key .. ' ' .. entry] then
-        local found = redis.call('XRANGE', key, entry, entry)[1]
-        local fine, problem = true, nil
-        if found and found[2][1] == 'id' and found[2][3] == 'gen' then
-          fine, problem = pcall(hand_back, found[2][2], found[2][4])
-        end
-        if fine then
-          drop(key, entry)
-        else
-          rescue(key, entry, found[2], problem)
-        end
+for _, stream in ipairs(streams_of(size)) do
+  local key = stream.key
+  local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 10000, worker)
+  for _, item in ipairs(type(pending) == 'table' and not pending.err and pending or {}) do
+    local entry = item[1]
+    if not known[key .. ' ' .. entry] then
+      local found = redis.call('XRANGE', key, entry, entry)[1]
+      local fine, problem = true, nil
+      if found and found[2][1] == 'id' and found[2][3] == 'gen' then
+        fine, problem = pcall(hand_back, found[2][2], found[2][4])
+      end
+      if fine then
+        drop(key, entry)
+      else
+        rescue(key, entry, found[2], problem)
       end
     end
   end

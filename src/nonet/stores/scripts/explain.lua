@@ -6,7 +6,7 @@
 -- returns {n × (name, value)}, holders as the value of 'holders' (rows of lib/sight), live workers of its
 --       size as that of 'peers': (worker, what it says of itself, why it takes nothing or '', what it
 --       knows or '', 1 if it knows the class, version of the class); empty: the id is unknown
--- @include base wake unread record limits locks pauses queues refusal sight
+-- @include base wake streams unread record limits locks pauses queues refusal sight
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
 
@@ -70,22 +70,19 @@ end
 local function add_place(me)
   local own, size = string.match(me.stream, '^%a*'), size_of(me.stream)
   local ahead = 0
-  for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-    for _, kind in ipairs({'woken', 'tasks'}) do
-      local key = P .. kind .. ':' .. priority .. ':' .. size
-      local count, start = unread(key)
-      if count > 0 and (priority == own or kind == 'woken' and priority == 'realtime') then
-        local place = place_in(key, start, me.gen)
-        if place then
-          add('ahead', ahead + place)
-          return add('place', kind)
-        elseif priority == own and count > looks then
-          add('ahead', ahead + looks)
-          return add('place', 'beyond')
-        end
+  for _, stream in ipairs(streams_of(size)) do
+    local count, start = unread(stream.key)
+    if count > 0 and (stream.priority == own or stream.name == 'woken:realtime:' .. size) then
+      local place = place_in(stream.key, start, me.gen)
+      if place then
+        add('ahead', ahead + place)
+        return add('place', stream.kind)
+      elseif stream.priority == own and count > looks then
+        add('ahead', ahead + looks)
+        return add('place', 'beyond')
       end
-      ahead = ahead + count
     end
+    ahead = ahead + count
   end
   add('place', 'none')
 end

@@ -5,22 +5,25 @@
 -- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
 --       first and longest pause µs before a parked task is looked at by itself, lock aging µs,
 --       epoch and sequence seen, longest envelope in bytes, result ttl ms, dedup ttl ms, µs that it
---       cannot be later than or ''
+--       cannot be later than or '', how many suspects it can take beside its slots
 -- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, now µs, n × row}; a row is
 --       (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope, locks,
 --       marks of the limiters that hold or ''), of one that was parked (for how many µs), and of those
 --       of which there is more to say (µs, error document, reason, generation in which it died, what it
---       died of, what an earlier attempt has saved, crashes of child processes): error document to what
---       it died of only of dying tasks; of a running one that says why its envelope is not sent
+--       died of, what an earlier attempt has saved, crashes, how suspect it is, 1 if its policy is to be
+--       asked first): error document to what it died of only of dying tasks; of a running one that says
+--       why its envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
 -- @defer index group finish cancel ending expiry end_early
+-- @defer unread unread
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longest, HARD_LIMIT = tonumber(ARGV[10]), 4 * 1048576
 local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
 local ttl, dedup, latest = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
+local room = tonumber(ARGV[14] or '0')
 local taken = {0, current_epoch(ARGV[9], lock_ttl)}
 taken[4] = digits(now)
 math.randomseed(tonumber(clock[2]))
@@ -45,6 +48,17 @@ end
 local function saved_by(id)
   local saved = redis.call('GETRANGE', P .. 'c:' .. id, 0, longest)
   return #saved <= longest and saved or ''
+end
+
+-- How many suspects the worker can take after this one. Two workers have died with it: it runs where
+-- nothing else does but its own group, which gets smaller with each death.
+local STRONG, GROUP = 2, 100
+local function room_after(record, before)
+  if tonumber(record.deaths or '0') < STRONG then
+    return before - 1
+  end
+  local group = size == 'small' and math.floor(GROUP / 2 ^ (tonumber(record.suspect) - 1)) or 1
+  return math.min(before, math.max(1, group)) - 1
 end
 
 local function hand_over(pointer, record, state, held, lines, document)
@@ -73,18 +87,23 @@ local function hand_over(pointer, record, state, held, lines, document)
   end
   local row = {pointer.id, pointer.gen, text, state, record.attempt or '0', record.deaths or '0',
     pointer.stream, pointer.entry, envelope, lines, held}
-  local is_long = state == 'dying' or record.detail or record.saved or record.crashes
+  local is_long = state == 'dying' or record.detail or record.saved or record.crashes or record.suspect
   if is_long or record.since then
     row[#row + 1] = digits(math.max(0, now - (tonumber(record.since or '') or now)))
   end
   if is_long then
     for _, told in ipairs({document, record.reason or '', record.died or '', record.detail or '',
-      record.saved and saved_by(pointer.id) or '', record.crashes or '0'}) do
+      record.saved and saved_by(pointer.id) or '', record.crashes or '0', record.suspect or '0',
+      record.judge or '0'}) do
       row[#row + 1] = told
     end
   end
   taken[#taken + 1] = row
-  free = free - 1
+  if pointer.is_apart then
+    room = room_after(record, room)
+  else
+    free = free - 1
+  end
 end
 
 local function hand_over_dying(pointer, record)
@@ -180,7 +199,7 @@ do
     if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
       return quarantine(key, entry, fields, 'not a task pointer')
     end
-    local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry,
+    local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry, is_apart = source.is_apart,
       stream = source.stream, is_free = source.is_free, record = P .. 't:' .. fields[2]}
     local record = read_record(fields[2])
     -- What a running task died of is said here, if at all; its record may say so of an earlier end.
@@ -242,28 +261,50 @@ end
 -- whoever keeps a place at a lock has to give it up.
 local function is_skipped(kind, priority)
   local pauses = read_pauses()
-  return pauses.all or kind == 'tasks' and pauses['stream:' .. priority .. ':' .. size]
+  return pauses.all or kind ~= 'woken' and pauses['stream:' .. priority .. ':' .. size]
 end
 
-for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-  for _, kind in ipairs({'woken', 'tasks'}) do
-    local key = P .. kind .. ':' .. priority .. ':' .. size
-    while free > 0 and looks > 0 and not is_skipped(kind, priority) do
-      local wanted = math.min(free, looks)
-      local entries = read(key, wanted)
-      local source = {key = key, stream = string.sub(key, #P + 1), is_free = are_free(entries)}
-      for _, item in ipairs(entries) do
-        -- One broken record must not take along those that were read with it.
-        local fine, problem = pcall(examine, source, item[1], item[2])
-        if not fine then
-          give_up(key, item[1], item[2], problem)
-        end
-      end
-      if #entries < wanted then
-        break
+-- Read a stream until there is nothing more, or no more is wanted.
+local function read_stream(kind, priority)
+  local key, is_apart = P .. kind .. ':' .. priority .. ':' .. size, kind == 'suspects'
+  while looks > 0 and (is_apart and room or free) > 0 and not is_skipped(kind, priority) do
+    local wanted = math.min(is_apart and 1 or free, looks)  -- each suspect says how many may follow
+    local entries = read(key, wanted)
+    local source = {key = key, stream = string.sub(key, #P + 1), is_free = are_free(entries),
+      is_apart = is_apart}
+    for _, item in ipairs(entries) do
+      -- One broken record must not take along those that were read with it.
+      local fine, problem = pcall(examine, source, item[1], item[2])
+      if not fine then
+        give_up(key, item[1], item[2], problem)
       end
     end
+    if #entries < wanted then
+      break
+    end
   end
+end
+
+local function is_unread(kind, priority)
+  return unread(P .. kind .. ':' .. priority .. ':' .. size) > 0
+end
+
+local has_suspects = redis.call('EXISTS', P .. 'suspected:' .. size) == 1
+local are_left = false
+for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+  read_stream('woken', priority)
+  read_stream('tasks', priority)
+  if has_suspects then
+    -- Without a free slot nobody has looked whether ordinary work waits, which goes first.
+    if free <= 0 and (is_unread('woken', priority) or is_unread('tasks', priority)) then
+      room = 0
+    end
+    read_stream('suspects', priority)
+    are_left = are_left or is_unread('suspects', priority)
+  end
+end
+if has_suspects and not are_left then
+  redis.call('DEL', P .. 'suspected:' .. size)
 end
 offer_all()
 redis.call('SET', P .. 'fence', digits(fence))

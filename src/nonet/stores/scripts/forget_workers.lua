@@ -3,7 +3,7 @@
 -- KEYS  prefix
 -- ARGV  leader's term, lease ms, µs that it cannot be later than or ''
 -- returns how many were forgotten, -1 if somebody else leads
--- @include base forget
+-- @include base streams forget
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
 if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
   return -1

@@ -7,8 +7,9 @@
 -- returns {next cursor, '0' at the end, n × row}; a row begins with what it is of:
 --       record  id, state, gen, owner, 1 if that worker is registered, due µs or '', gen of the entry
 --               its pointer names or '', who has that entry or '', 1 if it has an envelope,
---               1 if it keeps places, µs since its worker said that it has it although its entry is
+--               1 if it waits for locks or was woken, µs since its worker said that it has it although its entry is
 --               gone or '', its stream or '', its ticket or ''
+--       left    id, class, worker, µs since its attempt has ended: its code runs on, and keeps its locks
 --       lease   lock, owner, µs left, 1 if that attempt or hold owns its record
 --       waiter  lock, id, state of the record or '', 1 if the record stands in queues
 --       group   id, state, children that are pending, parent or '', 1 if the parent has a record,
@@ -69,17 +70,28 @@ local function due_of_record(id)
   return type(due) == 'string' and due or ''
 end
 
+-- Of a hold: whether it is kept for code that runs on although its attempt has ended.
+local function tell_left(key)
+  local hold = read_fields(key, {'left', 'name', 'owner', 'started'})
+  local info = hold.left and redis.call('HGET', P .. 'w:' .. (hold.owner or ''), 'info')
+  local since = finite(hold.started)
+  if hold.left and since then
+    tell('left', hold.left, hold.name or '', string.match(info or '', '"name":"([^"]*)"') or hold.owner or '',
+      digits(now - since))
+  end
+end
+
 local function tell_record(key, _, id)
-  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'places', 'kept',
+  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'since', 'kept',
     'ticket', 'b'})
   if record.stream == 'hold' then
-    return
+    return tell_left(key)
   end
   local gen, holder = entry_of(id, record)
   local kept = finite(record.kept)
   tell('record', id, record.state or '', record.gen or '', record.owner or '',
     flag(record.owner and is_registered(record.owner)), due_of_record(id), gen, holder,
-    record.b and 1 or redis.call('EXISTS', P .. 'b:' .. id), flag(record.places), kept and digits(now - kept) or '',
+    record.b and 1 or redis.call('EXISTS', P .. 'b:' .. id), flag(record.since), kept and digits(now - kept) or '',
     record.stream or '', ticket_of(record) or '')
 end
 
@@ -260,6 +272,7 @@ local function nothing() end
 local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'string', tell_part},
   e = {'string', tell_part}, h = {'list', tell_part}, c = {'string', tell_part},
   r = {'string', tell_lasting}, g = {false, tell_group}, woken = {'stream', tell_stream},
+  suspects = {'stream', tell_stream}, suspected = {'string', nothing}, accused = {'set', tell_lasting},
   waiters = {'zset', tell_lasting}, awaits = {'zset', tell_lasting}, open = {'set', tell_part},
   orders = {'set', tell_lasting}, wake = {'list', nothing}, w = {'hash', tell_lasting}, sum = {'string', tell_lasting},
   queue = {'zset', tell_waiters}, writers = {'zset', tell_waiters}, idle = {'zset', tell_idle},
@@ -370,7 +383,7 @@ local function tell_page()
   elseif what == 'deadlines' then
     return tell_due(what)
   end
-  local is_stream = string.match(what, '^tasks:') or string.match(what, '^woken:')
+  local is_stream = string.match(what, '^tasks:') or string.match(what, '^woken:') or string.match(what, '^suspects:')
   return (is_stream and tell_entries or tell_members)()
 end
 

@@ -3,20 +3,17 @@
 -- KEYS  prefix
 -- ARGV  worker, size
 -- returns OK
--- @include base wake
+-- @include base wake streams
 local worker, size = ARGV[1], ARGV[2]
 local clean = true
-for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-  for _, kind in ipairs({'woken', 'tasks'}) do
-    local key = P .. kind .. ':' .. priority .. ':' .. size
-    local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 1, worker)
-    if type(pending) == 'table' and not pending.err then
-      if #pending == 0 then
-        redis.call('XGROUP', 'DELCONSUMER', key, 'workers', worker)
-      else
-        -- Deleting the consumer would delete its pending entries; reclaim comes for those.
-        clean = false
-      end
+for _, stream in ipairs(streams_of(size)) do
+  local pending = redis.pcall('XPENDING', stream.key, 'workers', '-', '+', 1, worker)
+  if type(pending) == 'table' and not pending.err then
+    if #pending == 0 then
+      redis.call('XGROUP', 'DELCONSUMER', stream.key, 'workers', worker)
+    else
+      -- Deleting the consumer would delete its pending entries; reclaim comes for those.
+      clean = false
     end
   end
 end
@@ -25,6 +22,7 @@ local unheard = redis.pcall('EXISTS', P .. 'wake:' .. worker) == 1
 redis.call('DEL', P .. 'w:' .. worker, P .. 'wake:' .. worker, P .. 'orders:' .. worker)
 if clean then
   redis.call('ZREM', P .. 'workers', worker)
+  redis.call('DEL', P .. 'accused:' .. worker)
 else
   redis.call('ZADD', P .. 'workers', 'XX', digits(now), worker)
 end

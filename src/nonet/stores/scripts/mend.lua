@@ -2,7 +2,7 @@
 -- mend: queue again each record that is in no place: its stream was deleted, a script was cut. All
 -- workers carry one walk through the keyspace on, page by page.
 -- KEYS  prefix
--- ARGV  keys to look at, worker-death limit, µs between the end of a walk and the next, lease µs,
+-- ARGV  keys to look at, crash limit, µs between the end of a walk and the next, lease µs,
 --       result ttl ms, dedup ttl ms, µs between two pages of a walk at the least
 -- returns {records that were put back, 1 if the walk is not at its end, and nobody else is at it, else 0}
 -- @include base wake record index group finish ending lost
@@ -115,7 +115,7 @@ end
 -- What comes into and goes out of a stream changes this.
 local function state_of(stream)
   local parts = {}
-  for _, kind in ipairs({'tasks:', 'woken:'}) do
+  for _, kind in ipairs({'tasks:', 'woken:', 'suspects:'}) do
     local info = redis.pcall('XINFO', 'STREAM', P .. kind .. stream)
     for i = 1, info.err and 0 or #info, 2 do
       if info[i] == 'length' or info[i] == 'last-generated-id' then

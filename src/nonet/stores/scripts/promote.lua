@@ -40,10 +40,11 @@ end
 
 -- delayed and dying: its time has come. Nothing else is read of most tasks; the places in the set are
 -- left together, after everything was written.
-local function move(id, state, gen, stream, unfit)
+local function move(id, state, gen, stream, unfit, suspect)
   gen = digits(tonumber(gen) + 1)
   -- Write first, remove last.
-  local pointer = enqueue('tasks', id, stream, gen)
+  local kind = suspect and state ~= 'dying' and 'suspects' or 'tasks'
+  local pointer = enqueue(kind, id, stream, gen)
   redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
     'gen', gen, 'pointer', pointer)
   local size = size_of(stream)
@@ -55,12 +56,12 @@ end
 
 local function act(id)
   local record = redis.call('HMGET', P .. 't:' .. id, 'state', 'gen', 'stream', 'ticket', 'v',
-    'unfit')
+    'unfit', 'suspect')
   local state, newer = record[1], record[5] and newer_format({v = record[5]})
   if newer and state == 'queued' then  -- woken by newer code, which sees to its places
     keep_away(due_key, id, newer)
   elseif (state == 'delayed' or state == 'dying' or newer and state == 'waiting') and record[4] then
-    move(id, state, record[2], record[3], record[6])
+    move(id, state, record[2], record[3], record[6], record[7])
     moved = moved + 1
   else
     waiters[#waiters + 1] = id

@@ -3,18 +3,17 @@
 -- is taken when its lease ran out, that is when nobody renewed its pending entry.
 -- Its idle time is by the server's own clock, so nothing is taken for a lease after that was set.
 -- KEYS  prefix
--- ARGV  worker, size, lease ms, entries to look at per stream, worker-death limit,
---       six cursors (woken and tasks, by priority), µs that it cannot be later than or '', result ttl
---       ms, dedup ttl ms
--- returns {number reclaimed, cursor × 6, now µs}; carry the cursors on, one scan sees only a part
--- @include base wake record index group finish ending lost rescue forget
+-- ARGV  worker, size, lease ms, entries to look at per stream, crash limit, µs that it cannot be later than
+--       or '', result ttl ms, dedup ttl ms, a cursor for each stream of lib/streams
+-- returns {number reclaimed, now µs, the cursors}; carry the cursors on, one scan sees only a part
+-- @include base wake streams record index group finish ending lost rescue forget
 local worker, size, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, limit = ARGV[4], tonumber(ARGV[5])
-local ttl, dedup = tonumber(ARGV[13]), tonumber(ARGV[14])
-local answer, reclaimed, PAGE = {0}, 0, 500
+local ttl, dedup, FIRST_CURSOR = tonumber(ARGV[7]), tonumber(ARGV[8]), 9
+local answer, reclaimed, PAGE = {0, digits(now)}, 0, 500
 -- Somebody set the clock, and the leader has not put it right yet.
-if now > (tonumber(ARGV[12]) or now) then
-  return {0, '0-0', '0-0', '0-0', '0-0', '0-0', '0-0', digits(now)}
+if now > (tonumber(ARGV[6]) or now) then
+  return {0, digits(now), unpack(ARGV, FIRST_CURSOR)}
 end
 
 local function sweep(key, cursor)
@@ -96,19 +95,14 @@ end
 -- Redis stood still, or we did: those who live must be heard before anything is taken from them.
 local beats_until = tonumber(redis.call('ZSCORE', P .. 'workers', worker) or '')
 is_recent = is_recent or beats_until and beats_until <= now
-local cursor = 6
-for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-  for _, kind in ipairs({'woken', 'tasks'}) do
-    local key = P .. kind .. ':' .. priority .. ':' .. size
-    if is_back then
-      begin_leases(key, step)
-    end
-    answer[#answer + 1] = is_recent and '0-0' or sweep(key, ARGV[cursor])
-    register(consumers_of(key))
-    cursor = cursor + 1
+for i, stream in ipairs(streams_of(size)) do
+  if is_back then
+    begin_leases(stream.key, step)
   end
+  answer[#answer + 1] = is_recent and '0-0' or sweep(stream.key, ARGV[FIRST_CURSOR + i - 1])
+  register(consumers_of(stream.key))
 end
 register(redis.call('ZRANGE', P .. 'idle:' .. size, 0, 999))
 forget_gone(lease)
-answer[1], answer[8] = reclaimed, digits(now)
+answer[1] = reclaimed
 return answer

@@ -4,19 +4,16 @@
 -- KEYS  prefix
 -- ARGV  worker, size
 -- returns 1, or 0 if it has to look at its streams once more
--- @include base unread pauses
+-- @include base streams unread pauses
 local worker, size = ARGV[1], ARGV[2]
 if redis.call('EXISTS', P .. 'wake:' .. worker) == 1 then
   return 0
 end
 local pauses = read_pauses()
-for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-  for _, kind in ipairs({'woken', 'tasks'}) do
-    local key = P .. kind .. ':' .. priority .. ':' .. size
-    local is_paused = pauses.all or kind == 'tasks' and pauses['stream:' .. priority .. ':' .. size]
-    if not is_paused and unread(key) > 0 then
-      return 0
-    end
+for _, stream in ipairs(streams_of(size)) do
+  local is_paused = stream.kind ~= 'woken' and pauses['stream:' .. stream.priority .. ':' .. size]
+  if not (pauses.all or is_paused) and unread(stream.key) > 0 then
+    return 0
   end
 end
 redis.call('ZREM', P .. 'idle:' .. size, worker)

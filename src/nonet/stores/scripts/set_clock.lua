@@ -33,12 +33,14 @@ end
 
 -- What waits may be looked at early; what is delayed must not run early.
 local function set_task_back(key, id, score)
-  local record = read_fields(P .. 't:' .. id, {'state', 'ticket', 'put', 'since'})
+  local record = read_fields(P .. 't:' .. id, {'state', 'ticket', 'put', 'since', 'reserved'})
   if record.state ~= 'delayed' or is_wrong(record.put or record.ticket) then
     set_back(key, id, score)
   end
-  if is_wrong(record.since) then
-    redis.call('HSET', P .. 't:' .. id, 'since', digits(tonumber(record.since) - by))
+  for _, name in ipairs({'since', 'reserved'}) do
+    if is_wrong(record[name]) then
+      redis.call('HSET', P .. 't:' .. id, name, digits(tonumber(record[name]) - by))
+    end
   end
 end
 

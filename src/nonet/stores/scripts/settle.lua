@@ -3,14 +3,15 @@
 -- one by a worker that no longer owns the delivery changes nothing.
 -- KEYS  prefix
 -- ARGV  result ttl ms, dedup ttl ms, lock ttl ms, n × (id, gen, fence, stream key, entry, outcome,
---       document, text, delay µs, started (1|0), m, m × (what submit takes): submitted if it is done)
+--       document, text, delay µs, begun (0 | 1 | 2), m, m × (what submit takes): submitted if it is done)
+--       begun: whether its code was started; 2: it goes on, and keeps the structural locks
 --       outcome: done | dead   end the task with the document as its result
 --                cancelled | expired  the same, because somebody asked for it, or nobody started it
 --                retry         one attempt used: keep document and text as its error; or cancelled, if
 --                              that was asked for meanwhile, and then with a document made here
 --                crash         same, and the child process died in which it ran
 --                back          no attempt used: keep text as what it waits for; or cancelled, too
---                suspect       same, and a process that served others, too, died with it
+--                suspect       same, and a process that served others, too, died with it: see lib/lost
 --                on            as back, for a worker that cannot run it: the delay grows to a minute
 --                              while no other one may know it
 --                dying         never execute again: keep the document until it is in SQL
@@ -20,6 +21,7 @@
 -- @include base wake record limits locks index group finish
 -- @defer pauses queues refusal waiting offer_all
 -- @defer ending end_cancelled
+-- @defer leaving leave_locks
 -- @defer handing rest_of
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
 local ttl, dedup, lock_ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -60,7 +62,7 @@ end
 local gone, counts, ended = {}, {}, {}
 local entries, releases, answers = {}, {}, {}
 
-local COUNTED = {crash = 'crashes', suspect = 'deaths', on = 'handed'}
+local COUNTED = {crash = 'crashes', suspect = 'suspect', on = 'handed'}
 local MEANT = {crash = 'retry', suspect = 'back', on = 'back'}
 
 -- One that is not the caller's, or no more.
@@ -77,7 +79,8 @@ end
 -- nobody waits for it.
 local function is_plain(record)
   return not record.settled and record.state == 'running'
-    and not (record.group or record.opens or record.waited or record.unique or record.saved)
+    and not (record.group or record.opens or record.waited or record.unique or record.saved
+      or record.suspect)
 end
 
 -- As finish() does, for many at once.
@@ -158,12 +161,16 @@ end
 -- are spared, and culprits do not go on for ever.
 local function put_back(i, record, stream, outcome, counted)
   local id, gen, fence, delay = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 8])
-  local key, text, started = P .. 't:' .. id, string.sub(ARGV[i + 7], 1, 60), ARGV[i + 9] == '1'
+  local key, text, started = P .. 't:' .. id, string.sub(ARGV[i + 7], 1, 60), ARGV[i + 9] ~= '0'
   if outcome == 'retry' then
     redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record.attempt or '0') + 1,
       'error', text)
     redis.call('RPUSH', P .. 'h:' .. id, ARGV[i + 6])
     redis.call('LTRIM', P .. 'h:' .. id, -20, -1)
+    -- The attempt has ended, and its process lived; or the policy has allowed one more after a crash.
+    if not counted then
+      redis.call('HDEL', key, record.judge and 'judge' or 'suspect')
+    end
   else
     redis.call('HSET', key, 'settled', fence, 'blocker', text)
   end
@@ -227,6 +234,12 @@ local function settle(k, i, lines)
       redis.call('HINCRBY', P .. 'counters', 'settle:lost', 1)
       return 'LOST'
     end
+    if ARGV[i + 9] == '2' then
+      leave_locks(id, record, owner, fence, locks, lock_ttl)
+    end
+  end
+  if record.suspect then
+    redis.call('SREM', P .. 'accused:' .. (record.owner or ''), id)
   end
   if write(k, i, record, outcome, COUNTED[ARGV[i + 5]], lines) then
     local key = P .. ARGV[i + 3]
@@ -234,7 +247,7 @@ local function settle(k, i, lines)
     table.insert(entries[key], ARGV[i + 4])
   end
   if locks then
-    releases[#releases + 1] = {locks = locks, owner = owner, started = ARGV[i + 9] == '1',
+    releases[#releases + 1] = {locks = locks, owner = owner, started = ARGV[i + 9] ~= '0',
       is_held = is_held}
   end
   return 'OK'

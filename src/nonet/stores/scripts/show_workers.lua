@@ -4,7 +4,7 @@
 -- ARGV  how many tasks of each to name, workers …
 -- returns {now µs, n × (worker, end of its registration µs, what it says of itself, its last beat µs or
 --       '', why it takes nothing or '', number of its deliveries, n × (id, class, since µs or ''))}
--- @include base
+-- @include base streams
 local tasks, answer = tonumber(ARGV[1]), {digits(now)}
 
 -- How many deliveries each consumer of a stream has.
@@ -29,16 +29,13 @@ end
 
 local function deliveries_of(worker)
   local count, named, size = 0, {}, string.match(worker, '^%a+') or ''
-  for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-    for _, kind in ipairs({'woken', 'tasks'}) do
-      local key = P .. kind .. ':' .. priority .. ':' .. size
-      local has = pending_of(key)[worker] or 0
-      count = count + has
-      if has > 0 and #named < tasks then
-        local page = redis.call('XPENDING', key, 'workers', '-', '+', tasks - #named, worker)
-        for _, item in ipairs(page) do
-          named[#named + 1] = task_of(key, item[1])
-        end
+  for _, stream in ipairs(streams_of(size)) do
+    local has = pending_of(stream.key)[worker] or 0
+    count = count + has
+    if has > 0 and #named < tasks then
+      local page = redis.call('XPENDING', stream.key, 'workers', '-', '+', tasks - #named, worker)
+      for _, item in ipairs(page) do
+        named[#named + 1] = task_of(stream.key, item[1])
       end
     end
   end

@@ -6,12 +6,23 @@ offers_left = 80
 local reserved = offers_left / 4
 math.randomseed(tonumber(clock[2]))
 
--- waiting: the safety net below the wake-ups, and aging. The rank of who comes of age changes.
-local function look_at(me, waits)
-  local of_age = not me.aged and not is_at_pause(me) and now >= me.since + waits.aging
+-- Whether a task comes of age at a look that was due then. Judge by that time, not by now: looks are
+-- handled in the order of their times. If a late look aged a task before its time, that task would pass
+-- an older one whose look is still to come.
+local function is_of_age(me, due, waits)
+  return not is_at_pause(me) and due >= aging_time(me, waits)
+end
+
+local function age(me)
+  me.aged, me.rank = true, rank_of(me.ticket, me.stream, true)
+  redis.call('HSET', P .. 't:' .. me.id, 'aged', 1)
+end
+
+-- waiting: the safety net below the wake-ups, and aging. The rank of a task that comes of age changes.
+local function look_at(me, due, waits)
+  local of_age = is_of_age(me, due, waits)
   if of_age then
-    me.aged, me.rank = true, rank_of(me.ticket, me.stream, true)
-    redis.call('HSET', P .. 't:' .. me.id, 'aged', 1)
+    age(me)
   end
   if offer(me, of_age) then
     me.refusals = me.refusals + 1
@@ -20,20 +31,48 @@ local function look_at(me, waits)
   end
 end
 
--- queued, with places that were kept for it: nobody took it in time.
-local function lapse(me)
-  leave_queues(me)
-  redis.call('HSET', P .. 't:' .. me.id, 'places', '')
-  redis.call('ZREM', P .. 'tasks:delayed', me.id)
+-- Let a woken task that came of age be read among the realtime ones, as those are that age in a queue.
+-- In the stream of its own priority it would be passed by younger ones that come of age after it.
+local function move_forward(me)
+  local size, name, entry = size_of(me.stream), pointer_of(me)
+  local first = 'realtime:' .. size
+  if name ~= 'woken:' .. first and not me.suspect then
+    local gen = digits(tonumber(me.gen) + 1)
+    redis.call('HSET', P .. 't:' .. me.id, 'gen', gen, 'pointer', enqueue('woken', me.id, first, gen))
+    redis.call('XDEL', P .. name, entry)
+    wake(size, 1)
+  end
+  stand(me, me.rank - WOKEN)
 end
 
-local function look_at_hold(me)
+-- queued: it was woken, and no worker has read it yet. It ages as those do that wait, also when its
+-- reservation has lapsed. (One that was never woken is due because a script was cut.)
+local function look_at_woken(me, due, waits)
+  local was_woken, ends = me.reserved ~= nil, me.reserved or 0
+  if was_woken and is_of_age(me, due, waits) then
+    age(me)
+    move_forward(me)
+  elseif me.places ~= '' and now >= ends then
+    leave_queues(me)
+    redis.call('HSET', P .. 't:' .. me.id, 'places', '')
+  end
+  local next_look = math.min(aging_time(me, waits), me.places ~= '' and ends or math.huge)
+  if was_woken and next_look < math.huge then
+    redis.call('ZADD', P .. 'tasks:delayed', digits(next_look), me.id)
+  else
+    redis.call('ZREM', P .. 'tasks:delayed', me.id)
+  end
+end
+
+local function look_at_hold(me, due)
   if me.state == 'held' then
     redis.call('ZREM', P .. 'tasks:delayed', me.id)
+  elseif me.state == 'queued' and now < (me.reserved or 0) then
+    redis.call('ZADD', P .. 'tasks:delayed', digits(me.reserved), me.id)
   elseif me.state == 'queued' or now - me.seen > 2 * HOLD_ASKS then
-    forget_hold(me)  -- whoever waited for it is gone
+    forget_hold(me)  -- the program that asked for it is gone
   else
-    look_at(me, HOLD_WAITS)
+    look_at(me, due, HOLD_WAITS)
   end
 end
 
@@ -46,8 +85,8 @@ local function act_on(id, waits)
   if state == 'waiting' or state == 'queued' or state == 'held' then
     offers_left = offers_left - 1
     read_locks(me)
-    local look = me.stream == 'hold' and look_at_hold or state == 'queued' and lapse or look_at
-    look(me, waits)
+    local look = me.stream == 'hold' and look_at_hold or state == 'queued' and look_at_woken or look_at
+    look(me, tonumber(redis.call('ZSCORE', P .. 'tasks:delayed', id)), waits)
   else
     redis.call('ZREM', P .. 'tasks:delayed', id)
   end

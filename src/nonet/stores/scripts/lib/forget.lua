@@ -1,21 +1,18 @@
--- lib/forget: needs base. Forgets workers whose registration ended long ago.
+-- lib/forget: needs base, streams. Forgets workers whose registration ended long ago.
 
 -- False if it still has deliveries: deleting a consumer would delete its pending entries.
 local function forget(gone)
   local its_size = string.match(gone, '^%a+') or ''
-  for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-    for _, kind in ipairs({'woken', 'tasks'}) do
-      local key = P .. kind .. ':' .. priority .. ':' .. its_size
-      local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 1, gone)
-      if type(pending) == 'table' and not pending.err then
-        if #pending > 0 then
-          return false
-        end
-        redis.call('XGROUP', 'DELCONSUMER', key, 'workers', gone)
+  for _, stream in ipairs(streams_of(its_size)) do
+    local pending = redis.pcall('XPENDING', stream.key, 'workers', '-', '+', 1, gone)
+    if type(pending) == 'table' and not pending.err then
+      if #pending > 0 then
+        return false
       end
+      redis.call('XGROUP', 'DELCONSUMER', stream.key, 'workers', gone)
     end
   end
-  redis.call('DEL', P .. 'w:' .. gone, P .. 'wake:' .. gone, P .. 'orders:' .. gone)
+  redis.call('DEL', P .. 'w:' .. gone, P .. 'wake:' .. gone, P .. 'orders:' .. gone, P .. 'accused:' .. gone)
   redis.call('ZREM', P .. 'idle:' .. its_size, gone)
   redis.call('ZREM', P .. 'workers', gone)
   return true

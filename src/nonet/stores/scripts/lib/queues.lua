@@ -28,11 +28,13 @@ local function new_waiter(id, record, locks)
     rank = rank_of(ticket, record.stream, aged), places = record.places or '',
     state = record.state, gen = record.gen, name = record.name,
     refusals = tonumber(record.refusals or '0'),
-    since = tonumber(record.since or '') or now + met, seen = tonumber(record.seen or ''), unfit = record.unfit}
+    since = tonumber(record.since or '') or now + met, seen = tonumber(record.seen or ''), unfit = record.unfit,
+    reserved = tonumber(record.reserved or ''), pointer = record.pointer,
+    suspect = record.suspect}
 end
 
 local WAITER = {'state', 'gen', 'stream', 'ticket', 'aged', 'places', 'name', 'refusals', 'since',
-  'seen', 'unfit'}
+  'seen', 'unfit', 'reserved', 'pointer', 'suspect'}
 
 -- A parked or woken task by its record, without its locks; nil if there is none.
 local function read_waiter(id)

@@ -20,10 +20,14 @@ local function size_of(stream)
   return string.match(stream, '[^:]*$')
 end
 
--- Put a pointer to a record into a stream: kind is 'tasks' or 'woken' (read before tasks). Returns what
--- the record says of it, in its field pointer: the stream and the entry.
+-- Put a pointer to a record into a stream: kind is 'tasks', 'woken' (read before tasks) or 'suspects' (read
+-- after tasks, beside the slots). Returns what the record says of it, in its field pointer: the stream and
+-- the entry.
 local function enqueue(kind, id, stream, gen)
   local name = kind .. ':' .. stream
+  if kind == 'suspects' then
+    redis.call('SET', P .. 'suspected:' .. size_of(stream), 1)  -- until a fetch finds none unread
+  end
   return name .. ' ' .. redis.call('XADD', P .. name, '*', 'id', id, 'gen', gen)
 end
 
@@ -255,6 +259,7 @@ end
 -- Put a record that a worker held back into a queue, now or at due, with a new generation. What
 -- is dying takes its turn: while SQL is down it must not be read before all others.
 local function requeue(id, state, stream, gen, due)
+  local is_suspect = redis.call('HEXISTS', P .. 't:' .. id, 'suspect') == 1
   redis.call('HSETNX', P .. 't:' .. id, 'ticket', digits(gen))
   gen = digits(gen + 1)
   if due > now then
@@ -263,7 +268,8 @@ local function requeue(id, state, stream, gen, due)
       'due', digits(due))
     delay(id, due)
   else
-    local pointer = enqueue(state == 'dying' and 'tasks' or 'woken', id, stream, gen)
+    local kind = state == 'dying' and 'tasks' or is_suspect and 'suspects' or 'woken'
+    local pointer = enqueue(kind, id, stream, gen)
     redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
       'gen', gen, 'owner', '', 'pointer', pointer)
     wake(size_of(stream), 1)

@@ -50,16 +50,17 @@ local function owners_of(lock, most)
 end
 
 -- What is known of an owner: id, expiry, class or 'hold', worker (or the program that holds), what
--- the worker says of itself, since when, and whether that attempt still owns its task (1|0).
+-- the worker says of itself, since when, whether that attempt still owns its task (1|0), and whether it
+-- has ended and its code goes on (1|0; since then).
 local function holder_row(owner, expiry)
   local id, gen, fence = string.match(owner, '^(.*)/(%d+)/(%d+)$')
   id = id or owner
-  local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'name', 'owner', 'started'})
+  local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'name', 'owner', 'started', 'left'})
   local is_live = record.gen == gen and record.fence == fence
   local worker = is_live and record.owner or ''
-  return {id, digits(expiry), record.name or '', worker,
+  return {record.left or id, digits(expiry), record.name or '', worker,
     worker ~= '' and redis.call('HGET', P .. 'w:' .. worker, 'info') or '',
-    is_live and record.started or '', is_live and 1 or 0}
+    is_live and record.started or '', is_live and 1 or 0, record.left and 1 or 0}
 end
 
 local function holder_rows(owners)

@@ -59,16 +59,18 @@ local function age_by_pause(me, refusal)
   return true
 end
 
+-- When a task comes of age; never, if it has.
+local function aging_time(me, waits)
+  return me.aged and math.huge or me.since + waits.aging
+end
+
 -- When to look at one waiter by itself: later with each refusal in a row, and when it is of age.
 local function next_look(me, waits)
   local pause = math.min(waits.longest, waits.first * 2 ^ math.min(me.refusals - 1, 20))
   -- Spread, so that tasks refused together are not looked at together; but on a grid, so that one
-  -- script looks at many. Nobody comes of age before an older one, so that is on no grid.
+  -- script looks at many. The time of aging is on no grid, and may have passed: see is_of_age.
   local at = math.ceil((now + pause * (0.5 + math.random())) / LOOK_GRID) * LOOK_GRID
-  if not me.aged and not is_at_pause(me) then
-    at = math.min(at, math.max(now, me.since + waits.aging))
-  end
-  return at
+  return is_at_pause(me) and at or math.min(at, aging_time(me, waits))
 end
 
 -- Park a task that a lock refused: no slot, no attempt used, its ticket kept.
@@ -109,7 +111,7 @@ end
 
 -- Take an admitted task out of its queues: its locks now keep the others away. Write NOT_WAITING
 -- into its record, too.
-local NOT_WAITING = {'places', '', 'aged', '', 'since', '', 'refusals', '', 'blocker', ''}
+local NOT_WAITING = {'places', '', 'aged', '', 'since', '', 'refusals', '', 'blocker', '', 'reserved', ''}
 local function leave_as_admitted(me)
   each_place(me, function(queue, member)
     redis.call('ZREM', queue, member)
@@ -120,7 +122,9 @@ end
 -- Send a waiter on its way, into a stream, and keep its places if there is a worker to come for it.
 local function wake_task(me, gen)
   local size = size_of(me.stream)
-  me.pointer = enqueue('woken', me.id, me.aged and 'realtime:' .. size or me.stream, gen)
+  local is_ahead = me.aged and not me.suspect
+  me.pointer = enqueue(me.suspect and 'suspects' or 'woken', me.id,
+    is_ahead and 'realtime:' .. size or me.stream, gen)
   woken_sizes[size] = true
   local is_coming = me.unfit and wake_other(size, me.name or '', me.unfit)
   if not is_coming and not wake(size, 1) and not is_served(size) then
@@ -137,14 +141,17 @@ end
 
 local function wake_waiter(me)
   local gen = digits(tonumber(me.gen) + 1)
+  local has_waited = me.places ~= ''  -- else it was handed back, and waited for no lock
   local wake_it = me.stream == 'hold' and wake_hold or wake_task
   wake_it(me, gen)
+  local ends = has_waited and digits(now + RESERVATION) or ''
   redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places,
-    'pointer', me.pointer or '', 'aged', me.aged and 1 or 0, 'since', digits(me.since))
+    'pointer', me.pointer or '', 'aged', me.aged and 1 or 0, 'since', digits(me.since), 'reserved', ends)
   if me.places ~= '' then
     stand(me, me.rank - WOKEN)
-    redis.call('ZADD', P .. 'tasks:delayed', digits(now + RESERVATION), me.id)
-  else
+    -- Keep an earlier look: it may be the one at which the task comes of age.
+    redis.call('ZADD', P .. 'tasks:delayed', 'LT', ends, me.id)
+  elseif me.aged or not has_waited then
     redis.call('ZREM', P .. 'tasks:delayed', me.id)
   end
 end

@@ -1,0 +1,25 @@
+-- lib/leaving: needs base, limits, locks. Code that goes on although its attempt has ended.
+
+-- Let such code keep the structural locks that it still holds: as a hold, whose record says in its field
+-- left which task the code is of. Its worker renews that until the code has ended; a lock that was lost
+-- before is not taken again. To be called before the end of the attempt is written: if the script is cut
+-- in between, its repetition finds the attempt as it was, and the locks moved.
+local function leave_locks(id, record, owner, fence, locks, lock_ttl)
+  local hold, lines, kept = id .. '~' .. fence, {}, {}
+  for _, lock in ipairs(locks) do
+    if not lock.limits and holds(lock, owner) then
+      kept[#kept + 1] = lock
+      lines[#lines + 1] = string.format('%s|%s|%.0f|||', lock.kind, lock.name, lock.ttl)
+    end
+  end
+  if #kept == 0 then
+    return
+  end
+  redis.call('SET', P .. 'l:' .. hold, table.concat(lines, '\n'), 'PX', lock_ttl * 2)
+  redis.call('HSET', P .. 't:' .. hold, 'state', 'held', 'stream', 'hold', 'name', record.name or '',
+    'gen', '0', 'fence', fence, 'owner', record.owner or '', 'started', digits(now), 'left', id)
+  redis.call('PEXPIRE', P .. 't:' .. hold, lock_ttl * 2)
+  for _, lock in ipairs(kept) do
+    write_lock(lock, hold .. '/0/' .. fence)
+  end
+end

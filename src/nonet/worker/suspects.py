@@ -1,0 +1,406 @@
+"""The lane of suspects: tasks with which a process died, beside the slots of a worker.
+
+A suspect is innocent until shown otherwise. Coroutines that would share the loop of a SMALL worker
+run in groups, each in a child process. If the child dies, its members rerun in groups of half the
+size, until the culprit is alone. All other suspects run singly. A suspect with which two workers
+have died runs while nothing else does, but its own group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from itertools import groupby
+
+from nonet.errors import NonetError
+from nonet.invoke import is_coroutine_function
+from nonet.message import Usage
+from nonet.outcomes import HandedBack, Lost, Outcome
+from nonet.stores.deliveries import Delivery
+from nonet.task import Isolation, Size
+from nonet.telemetry.tracing import current_trace
+from nonet.worker.attempt import Attempt, uncancel
+from nonet.worker.children import Children
+from nonet.worker.conclusion import Conclusion
+from nonet.worker.forking import Child, ForkServerError
+from nonet.worker.isolated import Isolated, Work, stopped
+from nonet.worker.wire import Admit, Ended, Exited
+
+# fetch.lua has these two numbers, too.
+_STRONG = 2
+_GROUP = 100
+_GROUPS_AT_ONCE = 4
+_SINGLES_AT_ONCE = {Size.SMALL: 16, Size.MEDIUM: len(os.sched_getaffinity(0)), Size.LARGE: 1}
+# How long a worker fetches nothing so that one can run alone; and when another one may try.
+_ALONE_SECONDS = 60.0
+_NOT_ALONE = HandedBack(
+    "it must run alone, and its worker had other tasks in hand", timedelta(seconds=60)
+)
+# A fork server of 60 MB is kept for so long after the last suspect.
+_KEEP_SECONDS = 60.0
+
+
+def group_size(suspicion: int) -> int:
+    """How many may share a process, by how often one has died with a task among others.
+
+    >>> [group_size(times) for times in range(1, 9)]
+    [100, 50, 25, 12, 6, 3, 1, 1]
+    """
+    return max(1, _GROUP >> max(0, suspicion - 1))
+
+
+def in_groups(suspicions: Sequence[int]) -> Iterator[list[int]]:
+    """Who shares a process, by position: those that are equally suspect.
+
+    >>> list(in_groups([7, 1, 6, 1, 6, 6, 6]))
+    [[1, 3], [2, 4, 5], [6], [0]]
+    """
+    order = sorted(range(len(suspicions)), key=suspicions.__getitem__)
+    for suspicion, places in groupby(order, key=suspicions.__getitem__):
+        alike, size = list(places), group_size(suspicion)
+        for start in range(0, len(alike), size):
+            yield alike[start : start + size]
+
+
+def is_strong(delivery: Delivery) -> bool:
+    """Whether a suspect must run while nothing else does: two workers have died with it."""
+    return delivery.deaths >= _STRONG
+
+
+class Suspects:
+    """Runs the suspects of one worker.
+
+    Args:
+        size: of the worker.
+        isolated: makes what runs attempts in children of a fork server of its own: a suspect may
+            be about to kill that.
+        others: how many attempts are in hand that are no suspects, with code that is left of some.
+
+    Attributes:
+        in_hand: those that run, or wait for their turn.
+        freed: set when one has ended.
+    """
+
+    def __init__(
+        self, size: Size, isolated: Callable[[], Isolated], others: Callable[[], int]
+    ) -> None:
+        self._size = size
+        self._make_isolated = isolated
+        self._others = others
+        self._most = _GROUP * _GROUPS_AT_ONCE if size is Size.SMALL else _SINGLES_AT_ONCE[size]
+        self.in_hand: set[Attempt] = set()
+        self._pending: list[_Member] = []
+        self._groups = asyncio.Semaphore(_GROUPS_AT_ONCE)
+        self._singles = asyncio.Semaphore(_SINGLES_AT_ONCE[size])
+        self._one_at_a_time = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._shared: Isolated | None = None
+        self._open: set[Isolated] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.freed = asyncio.Event()
+
+    @property
+    def room(self) -> int:
+        """How many more it can take: of small ones enough for a whole group, or none."""
+        left = self._most - len(self.in_hand)
+        least = _GROUP if self._size is Size.SMALL else 1
+        if self.is_exclusive or self._singles.locked() or left < least:
+            return 0
+        return min(_GROUP, left)
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether one is here beside which nothing else may run."""
+        return any(is_strong(attempt.delivery) for attempt in self.in_hand)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the child processes that live; from any thread."""
+        return [pid for isolated in list(self._open) for pid in isolated.pids]
+
+    def drop(self, attempt: Attempt) -> None:
+        """An attempt has ended, of these or of the others."""
+        self._changed.set()
+        if attempt in self.in_hand:
+            self.in_hand.discard(attempt)
+            self.freed.set()
+            if not self.in_hand and self._shared is not None:
+                loop = asyncio.get_running_loop()
+                loop.call_later(_KEEP_SECONDS, self._start, self._close_if_idle(self._shared))
+
+    async def close(self) -> None:
+        """End all processes."""
+        for task in list(self._tasks):
+            task.cancel()
+        for isolated in list(self._open):
+            await self._close(isolated)
+
+    async def run(self, work: Work) -> Conclusion:
+        """Make an attempt, as `Isolated.run` does."""
+        if self._size is Size.SMALL and _shares_a_loop(work):
+            return await self._in_group(work)
+        attempt = work.attempt
+        attempt.is_waiting = True
+        attempt.enter()
+        try:
+            return await self._singly(work)
+        except asyncio.CancelledError:
+            if not attempt.is_stopped:  # not by us: the loop ends
+                raise
+            uncancel()
+            return self._lane().conclude(work, stopped(attempt))
+        finally:
+            attempt.leave()
+            attempt.is_waiting = False
+
+    async def _singly(self, work: Work) -> Conclusion:
+        delivery = work.attempt.delivery
+        async with self._turn([delivery], self._singles) as may_run:
+            if not may_run:
+                return self._lane().conclude(work, _NOT_ALONE)
+            if delivery.suspect < _STRONG:
+                return await self._lane().run(work, fresh=True)
+            alone = self._opened()  # it may be the one that kills fork servers
+            try:
+                return await alone.run(work, fresh=True)
+            finally:
+                await self._close(alone)
+
+    @asynccontextmanager
+    async def _turn(
+        self, deliveries: Iterable[Delivery], beside: asyncio.Semaphore
+    ) -> AsyncIterator[bool]:
+        """Wait until these may run, with others of their kind, or alone; False: not for long."""
+        if not any(map(is_strong, deliveries)):
+            async with beside:
+                yield True
+            return
+        try:
+            async with asyncio.timeout(_ALONE_SECONDS):
+                await self._one_at_a_time.acquire()
+        except TimeoutError:
+            yield False
+            return
+        try:
+            yield await self._is_alone()
+        finally:
+            self._one_at_a_time.release()
+
+    async def _is_alone(self) -> bool:
+        """Wait until all else in hand has ended, but not for long: nothing is fetched meanwhile."""
+        try:
+            async with asyncio.timeout(_ALONE_SECONDS):
+                while self._others() + sum(not is_strong(item.delivery) for item in self.in_hand):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # ---- groups ---------------------------------------------------------------------------------
+
+    async def _in_group(self, work: Work) -> Conclusion:
+        attempt, member = work.attempt, _Member(work)
+        attempt.is_waiting = True
+        attempt.enter()
+        if not self._pending:
+            asyncio.get_running_loop().call_soon(self._form_groups)  # of all that start now
+        self._pending.append(member)
+        try:
+            while True:
+                try:
+                    conclusion = await asyncio.shield(member.ended)
+                    return conclusion or self._lane().conclude(work, stopped(attempt))
+                except asyncio.CancelledError:
+                    if not attempt.is_stopped:  # not by us: the loop ends
+                        raise
+                    uncancel()
+                    member.stop()
+        finally:
+            attempt.leave()
+            attempt.is_waiting = False
+            attempt.share_deadline(None)
+
+    def _form_groups(self) -> None:
+        pending, self._pending = self._pending, []
+        for strong in (False, True):
+            members = [item for item in pending if is_strong(item.attempt.delivery) is strong]
+            for group in in_groups([item.attempt.delivery.suspect for item in members]):
+                self._start(self._run_group([members[place] for place in group]))
+
+    async def _run_group(self, members: Sequence[_Member]) -> None:
+        deliveries = [item.attempt.delivery for item in members]
+        async with self._turn(deliveries, self._groups) as may_run:
+            members, isolated = [item for item in members if not item.ended.done()], self._lane()
+            if not may_run:
+                for item in members:
+                    item.end(isolated.conclude(item.work, _NOT_ALONE))
+            if not (may_run and members):
+                return
+            try:
+                async with isolated.lent() as child:
+                    await _Group(isolated, child, members).run()
+            except (ForkServerError, NonetError) as error:
+                for item in members:
+                    item.end(isolated.not_begun(item.work, error))
+
+    # ---- processes ------------------------------------------------------------------------------
+
+    def _lane(self) -> Isolated:
+        if self._shared is None:
+            self._shared = self._opened()
+        return self._shared
+
+    def _opened(self) -> Isolated:
+        isolated = self._make_isolated()
+        self._open.add(isolated)
+        return isolated
+
+    async def _close(self, isolated: Isolated) -> None:
+        self._open.discard(isolated)
+        await isolated.close()
+
+    async def _close_if_idle(self, isolated: Isolated) -> None:
+        if not self.in_hand and self._shared is isolated:
+            self._shared = None
+            await self._close(isolated)
+
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Member:
+    """An attempt that shares a process, or will; made in the attempt's own asyncio task.
+
+    Attributes:
+        ended: what was concluded; None: it was asked to end before it began.
+        began: when (monotonic); 0: it has not.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.attempt = work.attempt
+        self.trace: str = current_trace() if work.attempt.span is not None else ""
+        self.ended: asyncio.Future[Conclusion | None] = asyncio.get_running_loop().create_future()
+        self.began = 0.0
+        self._isolated: Isolated | None = None
+        self._child: Child | None = None
+        self._kill: asyncio.TimerHandle | None = None
+
+    def begin(self, isolated: Isolated, child: Child) -> None:
+        """Let the child make the attempt, beside others."""
+        attempt, self.began = self.attempt, time.monotonic()
+        # Taken to have started: what a dying process has said of it may be lost.
+        attempt.is_waiting, attempt.started = False, True
+        self._isolated, self._child = isolated, child
+        Children.begin(child, isolated.run_message(child, attempt, self.trace, is_shared=True))
+
+    def stop(self) -> None:
+        """It was asked to end: at once if it has not begun, else the child has to see to it."""
+        if self._isolated is None or self._child is None:
+            self.end(None)
+        elif not self.ended.done():
+            self._kill = self._isolated.stop(self._child, self.attempt, self._kill)
+
+    def end(self, conclusion: Conclusion | None) -> None:
+        """Let the attempt's own asyncio task go on."""
+        if self._kill is not None:
+            self._kill.cancel()
+        if not self.ended.done():
+            self.ended.set_result(conclusion)
+
+
+class _Group:
+    """Attempts that share a child process."""
+
+    def __init__(self, isolated: Isolated, child: Child, members: Sequence[_Member]) -> None:
+        self._isolated = isolated
+        self._child = child
+        self._running = {item.attempt.delivery.fence: item for item in members}
+        self._deadlines: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    async def run(self) -> None:
+        """Begin all of them, and see each to its end."""
+        await self._isolated.accuse([item.attempt.delivery.id for item in self._running.values()])
+        self._child.server.board.open(
+            self._child.number, min(item.attempt.deadline for item in self._running.values())
+        )
+        for fence, item in self._running.items():
+            item.attempt.share_deadline(partial(self._extend, fence))
+            item.begin(self._isolated, self._child)
+        try:
+            while self._running:
+                message = await self._child.inbox.get()
+                if message is None:
+                    exited = await asyncio.shield(self._isolated.exit_of(self._child))
+                    await self._bury(exited, self._child.server.in_flight)
+                elif isinstance(message, Admit) and message.fence in self._running:
+                    attempt = self._running[message.fence].attempt
+                    self._child.channel.send(await self._isolated.admitted(attempt, message))
+                elif isinstance(message, Ended) and message.fence in self._running:
+                    self._leave(message.fence).end(message.conclusion)
+            self._child.is_busy = False
+        finally:
+            for fence in list(self._running):  # the worker ends
+                self._leave(fence)
+
+    def _extend(self, fence: str, deadline: float) -> None:
+        """The child lives until the first of its leases ends; called by any thread."""
+        with self._lock:
+            self._deadlines[fence] = deadline
+            first = min(self._deadlines.values())
+        self._child.server.board.extend(self._child.number, first)
+
+    def _leave(self, fence: str) -> _Member:
+        item = self._running.pop(fence)
+        item.attempt.share_deadline(None)
+        with self._lock:
+            self._deadlines[fence] = math.inf
+        Children.end(self._child)
+        return item
+
+    async def _bury(self, exited: Exited | None, in_flight: int) -> None:
+        """The child is gone: what ran in it is more suspect now, or has crashed if it was alone."""
+        left = [self._leave(fence) for fence in list(self._running)]
+        is_alone = len(left) == 1 and (exited is not None or in_flight == 1)
+        for item in left:
+            usage = Usage(wall=time.monotonic() - item.began)
+            if outcome := _excuse(item.attempt, exited):
+                item.end(self._isolated.conclude(item.work, outcome, usage))
+            elif is_alone:
+                item.end(await self._isolated.judge(item.work, item.work.crash(exited), usage))
+            else:
+                text = f"its process ended, with {len(left)} suspects"
+                back = HandedBack(text, started=True, is_suspect=True)
+                item.end(self._isolated.conclude(item.work, back, usage))
+
+
+def _excuse(attempt: Attempt, exited: Exited | None) -> Outcome | None:
+    """What follows if this worker has ended the process, or has asked the attempt to end."""
+    if attempt.is_stopped:
+        return stopped(attempt)
+    if exited is None or not exited.why:
+        return None
+    if exited.why == "lease" and time.monotonic() >= attempt.deadline:
+        return Lost("the lease could not be renewed in time")
+    return HandedBack("the process that it shared was ended for another task", started=True)
+
+
+def _shares_a_loop(work: Work) -> bool:
+    """Whether an innocent task would run in the loop of its worker, and can be stopped there."""
+    said = work.effective
+    return (
+        said.isolation is Isolation.LOOP
+        and said.time.hard is None
+        and is_coroutine_function(work.task_class.cls.execute)
+    )

@@ -1,0 +1,63 @@
+"""A fork server on a machine that does not keep up, and one that is stuck."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from acceptance.site import Site
+from daemons import until
+
+from nonet.settings import load_settings
+from nonet.worker import forking
+from nonet.worker.children import Children
+from nonet.worker.forking import ForkServerError
+
+
+@pytest.fixture
+async def children(site: Site, tmp_path: Path) -> AsyncIterator[Children]:
+    """A pool whose fork server is ready."""
+    url = site.settings["NONET_REDIS_URL"]
+    settings = load_settings(redis_url=url, state_dir=tmp_path, tasks=("acceptance.probe_tasks",))
+    pool = Children(settings, url)
+    await pool.start()
+    yield pool
+    await pool.close()
+
+
+def server_of(pool: Children) -> forking.ForkServer:
+    assert pool._server is not None
+    return pool._server
+
+
+async def test_late_children_are_waited_for(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is late at first; all come in the end, from the same fork server, fewer at a time."""
+    monkeypatch.setattr(forking, "_FORK_SECONDS", 0.002)
+    server = server_of(children)
+    server._patience = 0.002
+    for _ in range(5):
+        async with children.lent(fresh=True) as child:
+            assert child.server is server and server.is_alive
+    assert server._patience > 0.002 and server._at_once < forking._FORKS_AT_ONCE
+
+
+async def test_a_fork_server_that_does_not_answer_is_replaced(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It guards nobody: it is killed, and another one is started when it is needed."""
+    monkeypatch.setattr(forking, "_PING_SECONDS", 0.3)
+    server = server_of(children)
+    server._patience = 0.3
+    assert server._process is not None
+    os.kill(server._process.pid, signal.SIGSTOP)
+    with pytest.raises(ForkServerError, match="does not answer"):
+        async with children.lent(fresh=True):
+            pass
+    await until(lambda: not server.is_alive, "it is known to be dead")
+    async with children.lent(fresh=True) as child:
+        assert child.server is not server
