@@ -150,6 +150,7 @@ EVENT_KINDS = {
     "startup-hook": "a start-up hook succeeded or failed",
     "tasks-cancelled": "tasks were cancelled",
     "tasks-hastened": "delayed tasks were made due by hand",
+    "worker-lost": "a worker of a fleet died, and its tasks were handed on",
 }
 
 

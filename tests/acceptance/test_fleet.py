@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acceptance.fleet_tasks import FreshMutex, FreshThread
 from acceptance.probe_tasks import Gated, GatedMutex, Quick
 from acceptance.site import Site, submit_all
 from daemons import Daemon, until, wait_until
@@ -31,6 +32,13 @@ def fleet(site: Site, least: int, most: int, *options: str, **environment: str) 
     return site.worker(*bounds, *options, **environment)
 
 
+def patient_fleet(site: Site) -> Daemon:
+    """A fleet of one, whose leases outlast the test."""
+    site.settings["NONET_TASKS"] += ",acceptance.fleet_tasks"
+    patience = {"NONET_LEASE": "600", "NONET_LOCK_TTL": "500", "NONET_WORKER_TTL": "600"}
+    return fleet(site, 1, 1, **patience)
+
+
 def started(daemon: Daemon) -> list[int]:
     """Process ids of all workers that a fleet has started so far."""
     return [int(pid) for pid in re.findall(r"started a worker \(pid (\d+)\)", daemon.log)]
@@ -43,6 +51,11 @@ def lives(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"
+
+
+def parent_of(pid: int) -> int:
+    """The process that started another one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def registered(site: Site) -> set[str]:
@@ -231,6 +244,47 @@ async def test_a_crashed_worker_is_replaced(site: Site) -> None:
     await until(lambda: len(started(daemon)) == 3, "there is another one")
     assert re.search(rf"\(pid {first}\) ended by itself: signal 9; next start in 1.0 s", daemon.log)
     assert lives(second)
+
+
+@pytest.mark.parametrize("task", [GatedMutex, FreshMutex])
+async def test_what_a_dead_worker_held_is_handed_on_at_once(
+    site: Site, task: type[GatedMutex]
+) -> None:
+    """Its locks, too, long before a lease or a lock ends; an event names the tasks."""
+    daemon = patient_fleet(site)
+    (worker,) = await until_registered(site, 1)
+    async with site.app() as app:
+        gate = site.gate()
+        (id,) = await submit_all(app, [task(gate)])
+        await site.started(id)
+        os.kill(started(daemon)[0], signal.SIGKILL)
+        await site.started(id, 2)
+        (event,) = await app.events.last(1, kind="worker-lost")
+        assert event.text == f"{worker} died: handed on 1 of its tasks: {id}"
+        await until(lambda: worker not in registered(site), "the dead worker is forgotten")
+        site.open(gate)
+        await site.all_ended()
+
+
+async def test_nothing_is_handed_on_while_a_child_process_lives(site: Site) -> None:
+    """Its fork server is frozen, so that the child goes on for a while after its worker."""
+    daemon = patient_fleet(site)
+    await until_registered(site, 1)
+    async with site.app() as app:
+        gate = site.gate()
+        (id,) = await submit_all(app, [FreshThread(gate)])
+        (first,) = await site.started(id)
+        fork_server = parent_of(first.pid)
+        os.kill(fork_server, signal.SIGSTOP)
+        os.kill(started(daemon)[0], signal.SIGKILL)
+        await until(lambda: len(started(daemon)) == 2, "there is another worker")
+        assert lives(first.pid)
+        assert await app.events.last(1, kind="worker-lost") == []
+        os.kill(fork_server, signal.SIGCONT)
+        await site.started(id, 2)
+        assert not lives(first.pid)
+        site.open(gate)
+        await site.all_ended()
 
 
 def test_a_fleet_that_cannot_start_ends(site: Site) -> None:

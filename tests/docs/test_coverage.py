@@ -276,7 +276,7 @@ def test_transitions_are_made_by_scripts_that_can() -> None:
     assert scripts_of("queued", "expired", "") == with_part("expiry")
     assert scripts_of("queued", "cancelled", "replaces") == with_part("replacing")
     assert scripts_of("running", "queued", "worker died") == with_part("lost")
-    assert scripts_of("running", "dying", "tenth") == with_part("lost")
+    assert scripts_of("running", "dying", "it has crashed") == with_part("lost")
 
 
 def test_reasons_are_those_of_the_code() -> None:

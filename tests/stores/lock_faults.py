@@ -6,6 +6,11 @@ from stores.lock_site import Fault
 
 FAULTS = (
     Fault("anybody may release a lock", "not is_held and holder(lock.key) ~= owner", "false"),
+    Fault(
+        "who takes over keeps the locks of the dead",
+        "give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, true))",
+        "",
+    ),
     Fault("a settle wakes nobody", "if is_wanted(names) then", "if false then"),
     Fault("who comes of age keeps its rank in the queues", "if offer(me, of_age)", "if offer(me)"),
     Fault(

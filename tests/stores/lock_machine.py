@@ -320,6 +320,18 @@ class LockMachine:
         self._gone.append(name)
         self._workers[worker] = f"{name[:7]}{int(name[7:]) + 1}"
 
+    def take_over(self, worker: int) -> None:
+        """A worker is gone, its supervisor knows: what it held and its locks are free at once."""
+        name = self._workers[worker]
+        held = [d for d in self.live if d.worker == name and self._is_current(d, self.state)]
+        self.crash(worker)
+        args = (name, "small", 100, 1000, LOCK_TTL_MS, 60_000, 60_000, "supervisor")
+        more, *ids = self._run("take_over", *args)
+        must((more, sorted(ids)) == (0, sorted(d.job.id for d in held)), "took over", more, ids)
+        for delivery in held:
+            self.model.release(delivery.fence, started=True)
+        self._judge()
+
     def reclaim(self, worker: int) -> None:
         """A sweep: what nobody renewed for a lease is queued again; its locks stay."""
         idle = [
@@ -634,7 +646,8 @@ class LockMachine:
         left = (state.records, state.queues, state.writers, state.delayed, state.watch)
         must(not any(left), "left in the end:", left)
         must(not any(state.streams.values()), "entries are left:", state.streams)
-        structure = {"fence", "epoch", "counters", "quarantine", "workers", *state.streams}
+        structure = {"fence", "epoch", "counters", "quarantine", "workers", "events"}
+        structure |= set(state.streams)
         for key in self.site.client.scan_iter(count=1000):
             name = str(key).removeprefix(PREFIX)
             must(name in structure or self.site.client.ttl(key) > 0, "key", name, "is left")

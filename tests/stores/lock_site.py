@@ -20,7 +20,7 @@ PREFIX = "{m}:"
 THRIFTY = ((32, 2), (80, 12))  # the budgets of a release and of a promotion, and what they become
 SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "admit", "hold", "unhold"),
-    *("reclaim", "disown", "leave"),
+    *("reclaim", "take_over", "disown", "leave"),
 )
 
 SNAPSHOT = """

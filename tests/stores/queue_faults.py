@@ -86,12 +86,12 @@ FETCHING = (
     ),
     Fault(
         "a lost fetch is not given back",
-        "if not known[key .. ' ' .. entry] then",
+        "if not known[key .. ' ' .. item[1]] then",
         "if false then",
     ),
     Fault(
         "a lost fetch gives back what the worker knows",
-        "if not known[key .. ' ' .. entry] then",
+        "if not known[key .. ' ' .. item[1]] then",
         "if true then",
     ),
 )

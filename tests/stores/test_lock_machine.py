@@ -149,6 +149,10 @@ class LockRules(RuleBasedStateMachine):
 
     @precondition(has_live)
     @rule(worker=WORKER)
+    def take_over(self, worker: int) -> None:
+        self.play(self.machine.take_over, worker)
+
+    @rule(worker=WORKER)
     def crash(self, worker: int) -> None:
         self.play(self.machine.crash, worker)
 

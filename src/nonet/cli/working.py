@@ -41,6 +41,7 @@ from nonet.stores.inspection import Inspection
 from nonet.task import Size
 from nonet.telemetry.logs import describe_process, process_description
 from nonet.telemetry.tracing import exporting_traces
+from nonet.worker.forking import HELD_OPEN
 from nonet.worker.worker import Worker, slots_of
 
 logger = logging.getLogger(__name__)
@@ -98,13 +99,17 @@ async def _retiring(
     application: Nonet, size: Size, worker: Worker, ends: Ends, stop: Stop
 ) -> AsyncIterator[None]:
     """Let a worker end when it is idle or old, while the block runs."""
+    line = None
+    if ends.fleet_line is not None:
+        line = Line(ends.fleet_line, worker.id)
+        HELD_OPEN.add(ends.fleet_line)
     retirement = Retirement(
         worker,
         lambda: application.demands.retire(worker.id, size),
         stop,
         idle_exit=ends.idle_exit,
         max_lifetime=ends.max_lifetime,
-        line=None if ends.fleet_line is None else Line(ends.fleet_line, worker.id),
+        line=line,
     )
     looking = asyncio.create_task(every(stop, "retirement", retirement.tick), name="retirement")
     try:
@@ -175,7 +180,7 @@ async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | N
     async with application:
         inspection = Inspection(application.broker, settings.namespace)
         check = partial(inspection.check, allow_eviction=settings.allow_eviction)
-        supervisor = Supervisor(plan, application.demands)
+        supervisor = Supervisor(plan, application.demands, application.broker)
         about = _about(settings, fleet.size, supervisor.id)
         signals = stop_on_signals(settings.grace + END_SECONDS, on_hangup=supervisor.roll)
         address = settings.metrics_host, settings.metrics_port

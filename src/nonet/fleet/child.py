@@ -2,7 +2,9 @@
 
 Over a pair of sockets the worker says ``hello ID``, then ``idle`` each second while it wants to
 end, and ``stay`` if it does not end after all; the supervisor lets it end with ``go``. If the
-supervisor dies, however that happens, the worker sees the end of the line and drains.
+supervisor dies, however that happens, the worker sees the end of the line and drains. The worker's
+fork server and child processes hold its end of the line open, too: when the supervisor sees the
+end, nothing is left that could execute a task.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class Child:
         silent_since: when Redis was found not to know of it any more.
         is_leaving: whether it was asked to end, or may.
         wants_to_leave: whether it has nothing to do.
+        is_gone: whether its child processes have ended, too.
     """
 
     def __init__(self, options: Sequence[str]) -> None:
@@ -65,7 +68,7 @@ class Child:
         self.started_at = time.monotonic()
         self.is_registered = self.was_registered = False
         self.silent_since: float | None = None
-        self.is_leaving = self.wants_to_leave = False
+        self.is_leaving = self.wants_to_leave = self.is_gone = False
 
     @property
     def pid(self) -> int:
@@ -83,8 +86,15 @@ class Child:
 
     def listen(self) -> None:
         """Take note of what it has said."""
-        with suppress(BlockingIOError, ConnectionError):
-            self._heard += self._line.recv(_MOST_BYTES)
+        heard = b""
+        try:
+            heard = self._line.recv(_MOST_BYTES)
+            self.is_gone = not heard
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            self.is_gone = True
+        self._heard += heard
         *lines, self._heard = self._heard.split(b"\n")
         for line in lines:
             word, _, rest = line.decode().partition(" ")
@@ -132,7 +142,7 @@ class Line:
     """
 
     def __init__(self, fd: int, id: str) -> None:
-        # What this worker starts must not hold the line open.
+        # Programs that tasks start must not hold the line open; the fork server gets it by name.
         os.set_inheritable(fd, False)
         self._socket = socket.socket(fileno=fd)
         self.may_leave = threading.Event()

@@ -8,14 +8,17 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nonet.demand import Demand, spawns
+from nonet.errors import NonetError
 from nonet.fleet.backoff import Backoff
 from nonet.fleet.child import Child
 from nonet.fleet.retirement import spread
 from nonet.health import Contact, Page, Report, free_port, never_stuck
-from nonet.service import ExitCode, Stop, every, wind_up
+from nonet.service import ExitCode, Stop, every, who, wind_up
+from nonet.stores.broker import Broker
 from nonet.stores.demand import Demands
 from nonet.task import Size
 from nonet.telemetry.metrics import Sample
@@ -24,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 _STEP_SECONDS = 0.1
+# At the end of the fleet, for what its last workers held.
+_LAST_LOOKS = 20
 # Who has not registered by then hangs.
 _START_SECONDS = 120.0
 # Beyond the grace, workers may take so long to cancel, hand back and sign off.
@@ -76,13 +81,20 @@ class Supervisor:
     """
 
     def __init__(
-        self, plan: Plan, demands: Demands, start: Callable[[Sequence[str]], Child] = Child
+        self,
+        plan: Plan,
+        demands: Demands,
+        broker: Broker,
+        start: Callable[[Sequence[str]], Child] = Child,
     ) -> None:
         self.id = f"fleet-{plan.size}-{secrets.token_hex(4)}"
         self._plan = plan
         self._demands = demands
+        self._broker = broker
         self._start_child = start
         self._members: list[_Member] = []
+        # Those that died; some of their child processes may live.
+        self._dead: list[Child] = []
         self._backoff = Backoff()
         self._demand: Demand | None = None
         self._wanted = 0
@@ -106,12 +118,14 @@ class Supervisor:
                 running = {
                     loops.create_task(every(stop, "fleet", self._step), name="fleet"),
                     loops.create_task(every(stop, "demand", self._look), name="demand"),
+                    loops.create_task(every(stop, "dead", self._hand_on), name="dead"),
                 }
                 await wind_up(stop, running)
             code = await self._drain(stop)
         finally:
-            for member in self._members:  # an error of ours: their line ends, and they drain
-                member.child.close()
+            # After an error of ours: the line of those that live ends, and they drain.
+            for child in (*(member.child for member in self._members), *self._dead):
+                child.close()
         return code if self._refused is None else self._refused
 
     def roll(self) -> None:
@@ -246,8 +260,7 @@ class Supervisor:
 
     def _bury(self, member: _Member, code: int, now: float) -> None:
         child = member.child
-        self._members.remove(member)
-        child.close()
+        self._remove(member, code)
         if child.is_leaving or code == ExitCode.OK:
             logger.info("%s ended: exit code %d", child.name, code)
         elif code == ExitCode.USAGE and not self._has_started:
@@ -260,6 +273,24 @@ class Supervisor:
             logger.error("%s ended by itself: %s; next start in %.1f s", child.name, how, pause)
             if member.replaces is not None and code == ExitCode.USAGE:
                 self._stay_old()
+
+    def _remove(self, member: _Member, code: int) -> None:
+        self._members.remove(member)
+        if code == ExitCode.OK or not member.child.id:
+            member.child.close()  # it has handed back all, or had nothing
+        else:
+            self._dead.append(member.child)
+
+    async def _hand_on(self) -> float:
+        """Hand on what the dead held; if a process of theirs lives on, the sweep does so later."""
+        for child in list(self._dead):
+            child.listen()
+            if child.is_gone:
+                tasks = await self._broker.take_over(child.id, self._plan.size, who())
+                logger.warning("handed on %d tasks of %s", tasks, child.name)
+                self._dead.remove(child)
+                child.close()
+        return _STEP_SECONDS
 
     def _stay_old(self) -> None:
         """A new worker refuses to start: those that run are worth more."""
@@ -336,7 +367,16 @@ class Supervisor:
                     member.child.kill()
             codes += self._reap()
             await asyncio.sleep(_STEP_SECONDS)
+        await self._hand_on_last()
         return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else max(codes)
+
+    async def _hand_on_last(self) -> None:
+        """What can be handed on within a moment; the sweep sees to the rest."""
+        with suppress(NonetError, TimeoutError):
+            for _ in range(_LAST_LOOKS):
+                if self._dead:
+                    await asyncio.sleep(_STEP_SECONDS)
+                    await asyncio.wait_for(self._hand_on(), _LAST_LOOKS * _STEP_SECONDS)
 
     def _reap(self) -> list[int]:
         codes = []
@@ -345,8 +385,7 @@ class Supervisor:
             if code is None:
                 continue
             member.child.listen()  # it may have begun, and ended, since we looked
-            self._members.remove(member)
-            member.child.close()
+            self._remove(member, code)
             logger.info("%s ended: exit code %d", member.child.name, code)
             # Who had not begun had nothing to lose.
             has_begun = bool(member.child.id)

@@ -49,6 +49,9 @@ _LONGEST_FORK_SECONDS = 300.0
 _FORKS_AT_ONCE = 16
 _PING_SECONDS = 30.0
 _END_SECONDS = 3.0
+# File descriptors that each fork server of this process and its children hold open while they
+# live: the line to a supervisor, which learns by its end that all of them are dead.
+HELD_OPEN: set[int] = set()
 
 
 class ForkServerError(Exception):
@@ -133,7 +136,7 @@ class ForkServer:
             self._process = await asyncio.to_thread(
                 subprocess.Popen,
                 command,
-                pass_fds=(theirs.fileno(), self.board.fd),
+                pass_fds=(theirs.fileno(), self.board.fd, *HELD_OPEN),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # what a terminal sends to all is meant for the worker
             )

@@ -16,7 +16,7 @@ local function hand_back(id, gen)
   local record = read_fields(P .. 't:' .. id, {'gen', 'owner', 'state', 'stream', 'fence', 'name',
     'held', 'attempt', 'cancel', 'group', 'opens', 'waited', 'unique', 'start_by'})
   if record.gen ~= gen or (record.owner ~= worker and record.state ~= 'queued') then
-    return
+    return false
   end
   if record.state ~= 'queued' then  -- else the fetch was cut short before it took the locks
     local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record.name or '',
@@ -31,25 +31,15 @@ local function hand_back(id, gen)
       wait_on(id, record)
     end
   end
-  given = given + 1
+  return true
 end
 
 for _, stream in ipairs(streams_of(size)) do
   local key = stream.key
   local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 10000, worker)
   for _, item in ipairs(type(pending) == 'table' and not pending.err and pending or {}) do
-    local entry = item[1]
-    if not known[key .. ' ' .. entry] then
-      local found = redis.call('XRANGE', key, entry, entry)[1]
-      local fine, problem = true, nil
-      if found and found[2][1] == 'id' and found[2][3] == 'gen' then
-        fine, problem = pcall(hand_back, found[2][2], found[2][4])
-      end
-      if fine then
-        drop(key, entry)
-      else
-        rescue(key, entry, found[2], problem)
-      end
+    if not known[key .. ' ' .. item[1]] then
+      given = given + (see_to(key, item[1], hand_back) and 1 or 0)
     end
   end
 end

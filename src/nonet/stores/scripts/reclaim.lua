@@ -16,6 +16,10 @@ if now > (tonumber(ARGV[6]) or now) then
   return {0, digits(now), unpack(ARGV, FIRST_CURSOR)}
 end
 
+local function take(id, gen)
+  return take_back(id, gen, limit, ttl, dedup)
+end
+
 local function sweep(key, cursor)
   local reply = redis.pcall('XAUTOCLAIM', key, 'workers', worker, lease, cursor, 'COUNT', count,
     'JUSTID')
@@ -23,17 +27,7 @@ local function sweep(key, cursor)
     return '0-0'
   end
   for _, entry in ipairs(reply[2]) do
-    local found = redis.call('XRANGE', key, entry, entry)[1]
-    local fine, result = true, false
-    if found and found[2][1] == 'id' and found[2][3] == 'gen' then
-      fine, result = pcall(take_back, found[2][2], found[2][4], limit, ttl, dedup)
-    end
-    if fine then
-      reclaimed = reclaimed + (result and 1 or 0)
-      drop(key, entry)
-    else
-      rescue(key, entry, found[2], result)
-    end
+    reclaimed = reclaimed + (see_to(key, entry, take) and 1 or 0)
   end
   return reply[1]
 end

@@ -1,0 +1,37 @@
+#!lua flags=allow-oom
+-- take_over: queue again what a worker held that is dead with all its child processes, and release its
+-- locks: nobody has to wait for its leases.
+-- KEYS  prefix
+-- ARGV  worker, size, entries to look at, crash limit, lock ttl ms, result ttl ms, dedup ttl ms, who says
+--       that it is dead
+-- returns {1 if there may be more, else 0 and it is forgotten, the ids of what was queued again or has ended}
+-- @include base wake streams record limits locks pauses queues refusal waiting index group finish ending lost rescue events forget
+local worker, size, most, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local lock_ttl, ttl, dedup = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local left, taken = most, {}
+
+local function take(id, gen)
+  local record = read_fields(P .. 't:' .. id, {'gen', 'owner', 'state', 'fence', 'name', 'held'})
+  if record.gen == gen and record.owner == worker and record.state == 'running' then
+    local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record.name or '',
+      record.held or '')
+    give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, true))
+  end
+  if take_back(id, gen, limit, ttl, dedup) then
+    taken[#taken + 1] = id
+  end
+end
+
+for _, stream in ipairs(streams_of(size)) do
+  local pending = left > 0 and redis.pcall('XPENDING', stream.key, 'workers', '-', '+', left, worker) or {}
+  for _, item in ipairs(pending.err and {} or pending) do
+    see_to(stream.key, item[1], take)
+    left = left - 1
+  end
+end
+offer_all()
+if #taken > 0 then
+  log_event('worker-lost', ARGV[8], string.format('%s died: handed on %d of its tasks: %s', worker, #taken,
+    table.concat(taken, ', ')))
+end
+return {left > 0 and forget(worker) and 0 or 1, unpack(taken)}
