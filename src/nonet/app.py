@@ -32,6 +32,7 @@ from nonet.task import (
     bind_submitter,
     unbind_submitter,
 )
+from nonet.telemetry.masking import keep_secret
 from nonet.terms import StartBy
 from nonet.unique import Unique
 from nonet.worker.closing import RowCloser
@@ -94,6 +95,7 @@ class Nonet:
                 "whose options are the settings"
             )
         self.settings = settings
+        keep_secret(settings.secrets())
         self.registry: Registry = load_registry(settings) if load_tasks else Registry()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._broker: Broker | None = None

@@ -332,6 +332,16 @@ def current_subject() -> TaskContext | None:
     return _subject.get() or running_context()
 
 
+def current_secrets() -> tuple[str, ...]:
+    """What no log line that is written here may show: a task may call another one."""
+    return tuple(
+        secret
+        for context in (_subject.get(), running_context())
+        if context is not None
+        for secret in context.secrets
+    )
+
+
 def enter_subject(value: TaskContext) -> None:
     """Called by the framework in the asyncio task of an attempt, for as long as that lasts."""
     _subject.set(value)

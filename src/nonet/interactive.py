@@ -35,11 +35,13 @@ from nonet.injection import Injector
 from nonet.invoke import invoke
 from nonet.locks import encode_locks, leased_ttl_ms
 from nonet.loop import in_own_thread
+from nonet.registry import TaskClass
 from nonet.settings import Settings
 from nonet.stores.broker import Broker
 from nonet.stores.leases import Lease, Leases
 from nonet.stores.wakes import Wake
 from nonet.task import BaseTask, declared_locks, ensure_task
+from nonet.telemetry.masking import without_secrets
 from nonet.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
@@ -93,10 +95,12 @@ async def call(
         ServerUnreachableError: locks are declared, and Redis does not answer.
         DependencyError: a parameter of ``execute`` cannot be provided.
     """
-    name = client.registry.of(task).name
+    task_class = client.registry.of(task)
+    name = task_class.name
     context = TaskContext(
         id=f"call-{secrets.token_hex(8)}", name=name, attempt=1, fence=0, labels={}
     )
+    context.is_made_of(arguments_of(task_class, task), task_class.cls)
     context.read_group_with(client.group_results)
     context.submit_with(client.envelopes.prepare)
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(client)}
@@ -114,6 +118,14 @@ async def call(
         result = await _execute(task, context, injector, values, debugger)
         await client.broker.submit(context.to_submit)
         return result
+
+
+def arguments_of(task_class: TaskClass, task: BaseTask) -> Mapping[str, Any]:
+    """What a task is made of, to find its secrets; it may be one that cannot travel."""
+    try:
+        return task_class.arguments.pack(task)
+    except InvalidArgumentsError:
+        return vars(task)
 
 
 @asynccontextmanager
@@ -396,7 +408,8 @@ async def _execute(
 
             pdb.post_mortem(error.__traceback__)
         kind = type(error).__name__
-        raise TaskFailed(f"{context.name} failed: {kind}: {error}", error_type=kind) from error
+        text = without_secrets(str(error), context.secrets)
+        raise TaskFailed(f"{context.name} failed: {kind}: {text}", error_type=kind) from error
     finally:
         leave_context(outer)
         if context.has_workdir:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from pydantic import PydanticUserError, TypeAdapter
+from pydantic import PydanticUserError, SecretBytes, SecretStr, TypeAdapter
 
 MASK = "**********"
 
@@ -76,6 +76,8 @@ def _leaves(value: Any, *, is_secret: bool) -> Iterator[str]:
         case list() | tuple():
             for item in value:
                 yield from _leaves(item, is_secret=is_secret)
+        case SecretStr() | SecretBytes():
+            yield from _leaves(value.get_secret_value(), is_secret=True)
         case bytes() if is_secret:
             yield value.decode(errors="ignore")
         case str() | int() | float() if is_secret and not isinstance(value, bool):

@@ -6,6 +6,7 @@ What must be seen from outside is written to files that the arguments name.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from nonet import (
     ConcurrencyLimiter,
     Depends,
     ExponentialBackoff,
+    LeaseLostError,
     MutexLock,
     PeriodicBaseTask,
     Priority,
@@ -223,3 +225,36 @@ class Obstinate(BaseTask):
             except asyncio.CancelledError:
                 self.report.write_text("told")
         return "fine"
+
+
+@dataclass
+class Blabs(BaseTask):
+    """Says its secrets in a log line, in another task's thread and in its error."""
+
+    pin: pydantic.SecretStr
+    login: dict[str, str] = field(default_factory=lambda: {"user": "me", "password": "s3cret-pw"})
+    kind: str = "Exception"
+
+    async def execute(self) -> None:
+        said = f"pin {self.pin.get_secret_value()}, password {self.login['password']}"
+        logging.getLogger("errands").warning("log: %s", said)
+        logging.getLogger("errands").warning("at redis://me:s3cret-url@db.example/0")
+        await asyncio.to_thread(logging.getLogger("errands").warning, "thread: %s", said)
+        kinds: dict[str, type[BaseException]] = {"Exception": ValueError, "BaseException": Odd}
+        raise kinds.get(self.kind, LeaseLostError)(f"error: {said}")
+
+
+class Odd(BaseException):
+    """No `Exception`."""
+
+
+@dataclass
+class BlabsWhenMade(BaseTask):
+    """A constructor whose refusal quotes a secret."""
+
+    token: str
+
+    def __post_init__(self) -> None:
+        raise ValueError(f"bad token {self.token}")
+
+    async def execute(self) -> None: ...

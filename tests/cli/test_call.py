@@ -203,6 +203,26 @@ async def test_errors_are_one_line_and_a_traceback_on_request(
     assert full.code == 1 and "Traceback" in full.err and "in execute" in full.err
 
 
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+@pytest.mark.parametrize("kind", ["Exception", "BaseException", "LeaseLostError"])
+async def test_no_secret_argument_is_shown(task_run: TaskRun, kind: str, debug: list[str]) -> None:
+    """Nor a default that is one, in any log line, error or traceback, as in a daemon."""
+    values = kwargs(pin="s3cret-pin", kind=kind)
+    ended = await task_run("call", "Blabs", "--kwargs", values, *debug)
+    assert ended.code == 1
+    assert ended.err.count("pin ***, password ***") >= 3, ended.err
+    assert "redis://me:***@db.example/0" in ended.err
+    assert "s3cret" not in ended.err + ended.out
+
+
+@pytest.mark.parametrize("command", ["call", "submit"])
+async def test_a_constructor_shows_no_secret(task_run: TaskRun, command: str) -> None:
+    """What an author's constructor says of arguments that it refuses is masked, too."""
+    ended = await task_run(command, "BlabsWhenMade", "--args", '["s3cret-token"]', "--debug")
+    assert ended.code == 2 and "bad token ***" in ended.err
+    assert "s3cret" not in ended.err + ended.out
+
+
 async def test_what_cannot_be_provided_is_named(task_run: TaskRun) -> None:
     """A parameter of `execute` that nobody provides is named before anything runs."""
     ended = await task_run("call", "Unprovided")

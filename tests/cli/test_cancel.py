@@ -67,17 +67,30 @@ async def test_a_class_and_labels(task_run: TaskRun) -> None:
         await until_written(report)
         await app.submit(Sleeper(report), at_time=in_an_hour(), labels={"run": 2})
         other = await app.submit(Describe(), at_time=in_an_hour(), labels={"run": 2})
-        one = await task_run("cancel", "--task", "Sleeper", "--label", "run=2", "--json")
+        one = await task_run("cancel", "--task", "Sleeper", "--label", "run=2", "--yes", "--json")
         assert (one.code, one.json) == (0, {"cancelled": 1, "others": []})
         rest = await task_run("cancel", "--task", "Sleeper", "--yes")
         assert (rest.code, rest.out) == (0, "1 task cancelled\n")
-        nothing = await task_run("cancel", "--task", "Sleper")
+        nothing = await task_run("cancel", "--task", "Sleper", "--yes")
         assert (nothing.code, nothing.out) == (4, "")
         assert "'Sleper' is not registered here, and no task has it. Did you mean" in nothing.err
         none_left = await task_run("cancel", "--task", "Sleeper", "--yes", "--json")
         assert (none_left.code, none_left.json) == (0, {"cancelled": 0, "others": []})
         assert (await other.status()).state == "delayed"
-        assert (await task_run("cancel", "--label", "run=2")).out == "1 task cancelled\n"
+        assert (await task_run("cancel", "--label", "run=2", "--yes")).out == "1 task cancelled\n"
+
+
+@pytest.mark.parametrize("options", [["--task", "Add"], ["--label", "run=1"]])
+async def test_without_a_terminal_a_filter_needs_yes(task_run: TaskRun, options: list[str]) -> None:
+    """A script that chooses by class or label says so twice: nothing can ask it."""
+    async with task_run.app() as app:
+        await app.submit(Add(1), id="a", labels={"run": 1})
+        ended = await task_run("cancel", *options)
+        assert (ended.code, ended.out) == (2, "")
+        assert "nothing was cancelled. Add --yes" in ended.err
+        assert (await app.status("a")).state == "queued"
+        confirmed = await task_run("cancel", *options, "--yes")
+        assert (confirmed.code, confirmed.out) == (0, "1 task cancelled\n")
 
 
 async def test_a_group(task_run: TaskRun) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.terminal import TaskRun
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
@@ -95,3 +96,27 @@ def test_secret_arguments_are_masked(
 ) -> None:
     """Masked is what is annotated as secret, named like one, or not known to the class."""
     assert masked_arguments(arguments, cls) == shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "logging.getLogger('own').warning(TEXT)",
+        "raise ValueError(TEXT)",
+        "raise BaseException(TEXT)",
+        "threading.Thread(target=lambda: int(TEXT)).start()",
+    ],
+)
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+async def test_no_command_shows_a_password(
+    task_run: TaskRun, tmp_path: Path, line: str, debug: list[str]
+) -> None:
+    """What it logs, refuses or ends with is masked as in a daemon, whatever raised it."""
+    text = "TEXT = 'to redis://me:s3cret-url@db/0 with s3cret-own'"
+    (tmp_path / "talks.py").write_text(f"import logging, threading\n{text}\n{line}\n")
+    paths = f"{Path(__file__).parent.parent}:{tmp_path}"
+    url = task_run.environment["NONET_REDIS_URL"].replace("//", "//:s3cret-own@")
+    variables = {"PYTHONPATH": paths, "NONET_REDIS_URL": url}
+    ended = await task_run("classes", "--tasks", "talks", *debug, **variables)
+    assert "to redis://me:***@db/0 with ***" in ended.err
+    assert "s3cret" not in ended.err + ended.out

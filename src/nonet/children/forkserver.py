@@ -34,7 +34,6 @@ from nonet.children.serving import serve
 from nonet.errors import NonetError
 from nonet.settings import plain_settings
 from nonet.telemetry.logs import describe_process, set_up_logs
-from nonet.telemetry.masking import keep_secret
 from nonet.telemetry.tracing import are_traces_wanted, load_exporters
 from nonet.worker.board import Board
 from nonet.worker.memory import all_resident, children_of, cpu_seconds, descendants
@@ -326,7 +325,6 @@ def _load(set_up: SetUp) -> Nonet:
     settings = plain_settings(**set_up.settings)
     set_up_logs(settings.log_format, set_up.log_level)
     describe_process(**set_up.about)
-    keep_secret(settings.secrets())
     with suppress(ImportError):  # the worker has told of it
         if are_traces_wanted():
             load_exporters()  # once, instead of in each child

@@ -55,7 +55,12 @@ def cancel(
         typer.Option(min=0, metavar="SECONDS", help="How long to wait for what runs to end."),
     ] = 15.0,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Do not ask before all of a class or label are cancelled.")
+        bool,
+        typer.Option(
+            "--yes",
+            help="Do not ask before all of a class or label are cancelled. Without a terminal to "
+            "ask at, this is required.",
+        ),
     ] = False,
     as_json: Json = False,
     namespace: Namespace = None,
@@ -67,12 +72,13 @@ def cancel(
     A running coroutine is cancelled within a second; what does not end then is killed, or left
     alone, after NONET_CANCEL_GRACE. Groups count a cancelled child as failed. 'task-run events'
     shows who did. Exit codes: 0 all have ended cancelled, 1 one has ended otherwise, or not within
-    --wait, 4 none of the named ones is known, or no such class.
+    --wait, 2 no --yes and no terminal to ask at, 4 none of the named ones is known, or no such
+    class.
     """
 
     async def command() -> int:
         labels = labels_of(label)
-        _check(ids, group, task, labels)
+        _check(ids, group, task, labels, yes=yes)
         async with observer(namespace, state_dir) as nonet:
             deadline = time.monotonic() + wait
             if ids:
@@ -89,7 +95,12 @@ def cancel(
 
 
 def _check(
-    ids: list[str] | None, group: str | None, task: str | None, labels: Mapping[str, str]
+    ids: list[str] | None,
+    group: str | None,
+    task: str | None,
+    labels: Mapping[str, str],
+    *,
+    yes: bool,
 ) -> None:
     """Refuse what could mean more than was meant."""
     ways = [bool(ids), bool(group), bool(task or labels)]
@@ -101,6 +112,15 @@ def _check(
         raise ConfigurationError(
             "which tasks? Name them (see 'task-run list'), or give --group, --task or --label"
         )
+    if (task or labels) and not yes and not _is_at_terminal():
+        raise ConfigurationError(
+            "--task and --label choose tasks that you have not named, and stdin is no terminal to "
+            "ask at; nothing was cancelled. Add --yes to cancel all of them"
+        )
+
+
+def _is_at_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 async def _cancel_group(nonet: Nonet, group: str, reason: str, deadline: float) -> dict[str, str]:
@@ -136,7 +156,7 @@ async def _cancel_all(
 
     selection = Selection(task, labels, UNFINISHED)
     cancellation = nonet.client.cancellation
-    if not yes and sys.stdin.isatty():
+    if not yes:
         number = sum([len(page) async for page in cancellation.find(selection)])
         if number and not typer.confirm(f"cancel {_tasks(number)} {selection}?", err=True):
             say("nothing was cancelled")

@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -35,6 +34,7 @@ from nonet.errors import (
 from nonet.loop import loop_factory
 from nonet.loop import run as run_in_loop
 from nonet.service import ExitCode
+from nonet.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -136,12 +136,13 @@ def run(debug: bool, command: Command, *, in_spite_of_tasks: bool = False) -> No
     _fill_standard_files()
     if debug:
         set_up_logging(debug)
+    else:
+        _set_up_when_needed()
     try:
         run_to_the_end = _run_on if in_spite_of_tasks else run_in_loop
         code = run_to_the_end(_to_the_end(command))
     except NonetError as error:
-        if debug:
-            traceback.print_exception(error)
+        logger.debug("the command failed", exc_info=error)
         say(str(error))
         code = exit_code(error)
     except KeyboardInterrupt:
@@ -224,8 +225,8 @@ def exit_code(error: NonetError) -> ExitCode:
 
 
 def say(problem: str) -> None:
-    """One line on stderr about what is wrong."""
-    typer.echo(f"error: {printable(' '.join(problem.split()))}", err=True)
+    """One line on stderr about what is wrong, without secrets."""
+    typer.echo(f"error: {printable(' '.join(without_secrets(problem).split()))}", err=True)
 
 
 def named(thing: str, problem: str) -> str:
@@ -246,14 +247,36 @@ def set_up_logging(debug: bool, settings: Settings | None = None) -> None:
         settings: of a daemon; without them the lines are text, for who called the command.
     """
     from nonet.telemetry.logs import describe_process, set_up_logs
-    from nonet.telemetry.masking import keep_secret
 
     name = "DEBUG" if debug else settings.log_level.upper() if settings else "INFO"
     level = logging.getLevelNamesMapping()[name]
     set_up_logs(settings.log_format if settings else "console", level)
     if settings is not None:
         describe_process(namespace=settings.namespace)
-        keep_secret(settings.secrets())
+
+
+class _FirstLine(logging.Handler):
+    """Sets up the log lines of a command when there is one: most commands log nothing."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line as `set_up_logging` has all of them written, without secrets."""
+        set_up_logging(False)
+        logging.getLogger().handle(record)
+
+
+def _set_up_when_needed() -> None:
+    """Warnings and a traceback that ends the process go through the same masking as log lines."""
+
+    def tell_of_end(*error: Any) -> None:
+        set_up_logging(False)
+        sys.excepthook(*error)
+
+    def tell_of_thread(error: Any) -> None:
+        set_up_logging(False)
+        threading.excepthook(error)
+
+    logging.lastResort = _FirstLine(logging.WARNING)
+    sys.excepthook, threading.excepthook = tell_of_end, tell_of_thread
 
 
 def application(

@@ -40,6 +40,7 @@ from nonet.errors import (
     ResultError,
 )
 from nonet.service import ExitCode
+from nonet.telemetry.masking import keep_secret
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -106,10 +107,14 @@ async def _called(
     debugger: Literal["none", "before", "exception"],
 ) -> Any:
     """What `Nonet.call` gives; on a new Redis it waits for the end of a short rest of locks."""
+    from nonet.interactive import arguments_of, check_call
     from nonet.interactive import call as run_here
-    from nonet.interactive import check_call
+    from nonet.secrecy import secret_texts
 
     check_call(task, wait_locks, debugger)
+    task_class = nonet.registry.of(task)
+    # Of its defaults, too: a traceback is written when the context of the call is gone.
+    keep_secret(secret_texts(arguments_of(task_class, task), task_class.cls))
     async with nonet.injector() as injector:
         return await run_here(
             task,
@@ -291,9 +296,14 @@ def _no_live_task(state: str | None, task: str | None) -> str:
 
 def _build(nonet: Nonet, name: str, args: str, kwargs: str) -> tuple[str, BaseTask]:
     """The full name and the task; nothing has been asked of a server yet."""
+    from nonet.secrecy import secret_texts  # it brings pydantic
+
     task_class = nonet.registry.get(name)
     positional = _json(task_class.name, "--args", args, list)
     named = _json(task_class.name, "--kwargs", kwargs, dict)
+    # From here on nothing that this process says shows them, whoever quotes them.
+    given = dict(zip(task_class.arguments.names, positional, strict=False)) | named
+    keep_secret(secret_texts(given, task_class.cls))
     try:
         return task_class.name, task_class.arguments.bind(positional, named)
     except NonetError:

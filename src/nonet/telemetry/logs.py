@@ -25,7 +25,7 @@ import structlog
 from structlog.processors import StackInfoRenderer, format_exc_info
 from structlog.stdlib import ExtraAdder, PositionalArgumentsFormatter, ProcessorFormatter
 
-from nonet.execution import current_subject
+from nonet.execution import current_secrets, current_subject
 from nonet.telemetry.masking import fields_without_secrets, text_of
 from nonet.telemetry.tracing import current_ids
 
@@ -205,7 +205,7 @@ def _tell_of_thread(what: threading.ExceptHookArgs) -> None:
 def _tell_of_end(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    if issubclass(kind, Exception):
+    if not issubclass(kind, KeyboardInterrupt):
         logger.critical("the process ends with an error", exc_info=(kind, error, traceback))
     else:
         sys.__excepthook__(kind, error, traceback)
@@ -231,9 +231,7 @@ def _keep_own_names(_logger: Any, _method: str, fields: _Fields) -> _Fields:
 def _mask(_logger: Any, _method: str, fields: _Fields) -> _Fields:
     """Mask what somebody said, before it is rendered: a secret may look like a part of JSON."""
     own = {name: fields.pop(name) for name in ("_record", "_from_structlog")}
-    subject = current_subject()
-    secrets = subject.secrets if subject is not None else ()
-    return {**fields_without_secrets(fields, secrets), **own}
+    return {**fields_without_secrets(fields, current_secrets()), **own}
 
 
 def _add_subject(_logger: Any, _method: str, fields: _Fields) -> _Fields:
