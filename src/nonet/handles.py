@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, NoReturn, Protocol
 
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypeVar
 
-from nonet.errors import ConflictError, NotFoundError
+from nonet.errors import ConflictError, NotBoundError, NotFoundError
 from nonet.message import Usage
 
 # What `execute` returns. Any, where nobody says: `Handle` alone is `Handle[Any]`.
@@ -140,6 +142,17 @@ class Handle(str, Generic[R_co]):
         """In another process it is the id alone: the client cannot go there."""
         return str, (str.__str__(self),)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        """For pydantic it is the id; of a mere id nobody can be asked."""
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, check: value if isinstance(value, cls) else cls(check(value), _Nobody()),
+            core_schema.str_schema(min_length=1),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                str.__str__, return_schema=core_schema.str_schema()
+            ),
+        )
+
     async def status(self) -> TaskStatus:
         """Where the task is.
 
@@ -186,6 +199,22 @@ class Handle(str, Generic[R_co]):
         """
         value: R_co = await self._client.result(self, timeout=timeout)
         return value
+
+
+class _Nobody:
+    """What a handle asks that was read from JSON: it belongs to no application."""
+
+    async def status(self, id: str) -> NoReturn:
+        raise NotBoundError(
+            f"the handle of task {id} was read from text, which knows no application: ask "
+            f"app.status({id!r}), app.result({id!r}) or app.cancel([{id!r}])"
+        )
+
+    async def result(self, id: str, *, timeout: float | None = None) -> NoReturn:
+        await self.status(id)
+
+    async def cancel(self, ids: Sequence[str], *, reason: str = "") -> NoReturn:
+        await self.status(ids[0])
 
 
 def unknown_task(id: str) -> str:

@@ -13,8 +13,11 @@ from decimal import Decimal
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from nonet.errors import RegistrationError, suggestion
 from nonet.keys import escape
@@ -69,6 +72,11 @@ class LockedObjectType(str, metaclass=_NamesTypes):
                 f"register_locked_object_type({name!r}).{suggestion(name, cls._places)}"
             )
         return str.__new__(cls, name)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        """For pydantic it is a text; that of no registered type is refused."""
+        return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
 
     @classmethod
     def registered(cls) -> dict[str, str]:

@@ -12,15 +12,17 @@ import itertools
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePath
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NotRequired, get_type_hints
 
 import msgspec
 from msgspec.msgpack import Ext
-from pydantic import BaseModel, RootModel, SecretBytes, SecretStr
+from pydantic import BaseModel, GetCoreSchemaHandler, RootModel, SecretBytes, SecretStr
+from pydantic_core import CoreSchema, core_schema
+from typing_extensions import TypedDict
 
 from nonet.errors import MalformedMessageError
 from nonet.formats import FORMAT
@@ -101,6 +103,24 @@ class Usage(msgspec.Struct, array_like=True, frozen=True):
     wall: float | None = None
     cpu: float | None = None
     rss: int | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, float | None]]:
+        """Its fields as pairs, as pydantic's models give them: FastAPI makes JSON of those."""
+        return iter(msgspec.structs.asdict(self).items())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """For pydantic, which knows nothing about msgspec: an object with these fields."""
+        hints = {name: NotRequired[hint] for name, hint in get_type_hints(cls).items()}
+        make: Any = TypedDict
+        fields = handler.generate_schema(make(cls.__name__, hints))
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, check: value if isinstance(value, cls) else cls(**check(value)),
+            fields,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                msgspec.structs.asdict, return_schema=fields
+            ),
+        )
 
 
 class ResultDocument(msgspec.Struct, array_like=True, frozen=True):

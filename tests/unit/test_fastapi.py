@@ -11,8 +11,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from nonet import BaseTask, Nonet, Size, TaskExpired, TaskFailed
+from nonet import BaseTask, Nonet, Size, TaskExpired, TaskFailed, TaskStatus, Usage
 from nonet.contrib.fastapi import NonetApp, install, lifespan
+from nonet.message import ResultDocument, encode
 from nonet.settings import plain_settings
 
 
@@ -55,6 +56,14 @@ async def web(redis_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient
     async def result(id: str, nonet: NonetApp) -> Any:
         return await nonet.result(id, timeout=30)
 
+    @app.get("/plain/{id}")
+    async def plain(id: str, nonet: NonetApp):  # type: ignore[no-untyped-def]  # many routes are so
+        return await nonet.status(id)
+
+    @app.get("/tasks/{id}")
+    async def status(id: str, nonet: NonetApp) -> TaskStatus:
+        return await nonet.status(id)
+
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         lifespan(nonet)(app),
@@ -84,6 +93,19 @@ async def test_arguments_that_do_not_fit_are_told(
     (problem,) = answer.json()["detail"]
     assert answer.status_code == 422
     assert problem["msg"].startswith(reason)
+
+
+@pytest.mark.parametrize("route", ["tasks", "plain"])
+async def test_a_route_may_return_a_status(
+    web: httpx.AsyncClient, redis_server: Any, route: str
+) -> None:
+    """With what the attempt took, annotated or not."""
+    end = ResultDocument("sums:Add", 1, 0.0, 1, usage=Usage(1.5, None, 2**20))
+    with redis_server.client() as client:
+        client.set("{test}:r:one", b"done|1|" + encode(end))
+    answer = await web.get(f"/{route}/one")
+    assert answer.status_code == 200
+    assert answer.json()["usage"] == {"wall": 1.5, "cpu": None, "rss": 2**20}
 
 
 async def test_what_was_cancelled_has_no_result(web: httpx.AsyncClient) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from zoneinfo import ZoneInfo
 
 from nonet.errors import ConfigurationError
 from nonet.schedules.wallclock import WallClockSchedule, zone
@@ -14,8 +13,14 @@ from nonet.schedules.wallclock import WallClockSchedule, zone
 _SOME_DAY = datetime(1970, 1, 5)
 
 
+class _Prepared(WallClockSchedule):
+    """What an expression is made into: no field, as only what was written is shown and sent."""
+
+    _fields: str
+
+
 @dataclass(frozen=True)
-class CronSchedule(WallClockSchedule):
+class CronSchedule(_Prepared):
     """A cron expression in the local time of a zone.
 
     Args:
@@ -38,9 +43,6 @@ class CronSchedule(WallClockSchedule):
 
     expression: str
     timezone: str = "UTC"
-    _fields: str = field(init=False, repr=False, compare=False)
-    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
-    _every_hour: bool = field(init=False, repr=False, compare=False)
     _until = None
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, cast
@@ -25,8 +25,17 @@ LONGEST_COUNT = 10_000
 _CALENDAR_YEARS = 400  # after so many all dates fall on the same weekdays again
 
 
+class _Prepared(WallClockSchedule):
+    """What a rule is made into: no field, as only what was written is shown and sent."""
+
+    _anchor: datetime
+    _frequency: str
+    _interval: int
+    _expanded: rrule
+
+
 @dataclass(frozen=True)
-class RRuleSchedule(WallClockSchedule):
+class RRuleSchedule(_Prepared):
     """An iCalendar recurrence rule (RFC 5545) in the local time of a zone.
 
     Args:
@@ -48,13 +57,6 @@ class RRuleSchedule(WallClockSchedule):
 
     rule: str
     timezone: str = "UTC"
-    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
-    _every_hour: bool = field(init=False, repr=False, compare=False)
-    _until: datetime | None = field(init=False, repr=False, compare=False)
-    _anchor: datetime = field(init=False, repr=False, compare=False)
-    _frequency: str = field(init=False, repr=False, compare=False)
-    _interval: int = field(init=False, repr=False, compare=False)
-    _expanded: rrule = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         try:

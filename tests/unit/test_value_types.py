@@ -1,0 +1,176 @@
+"""Every value that Nonet gives to programs can be one of pydantic's and of FastAPI's."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from public import public_names
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+import nonet
+from nonet import (
+    CatchUp,
+    ChildResult,
+    CronSchedule,
+    Epoch,
+    Explanation,
+    ExponentialBackoff,
+    Handle,
+    IntervalSecondsSchedule,
+    Isolation,
+    LockedObjectType,
+    LockHolder,
+    NoRetry,
+    NotBoundError,
+    Overflow,
+    Overlap,
+    Priority,
+    RRuleSchedule,
+    Size,
+    TaskConfig,
+    TaskStatus,
+    Unique,
+    UniqueMode,
+    Usage,
+)
+
+NOW = datetime(2026, 7, 1, 12, 0, 0, 250, tzinfo=UTC)
+HOLDER = LockHolder("b", "sums:Add", "7@host", 1.5, 28.5, True)
+USAGE = Usage(1.5, None, 2**20)
+
+VALUES: dict[type, Any] = {
+    CatchUp: CatchUp.ONE,
+    ChildResult: ChildResult("g.0", "done", {"sizes": [1, 2.5]}),
+    CronSchedule: CronSchedule("0 3 * * *", "Europe/Zurich"),
+    Epoch: Epoch(NOW),
+    Explanation: Explanation("a", "waiting", "lock", "waiting: …", holders=(HOLDER,), until=NOW),
+    ExponentialBackoff: ExponentialBackoff(max_retries=2, cap=60),
+    Handle: Handle("a", None),  # type: ignore[arg-type]  # nobody asks it
+    IntervalSecondsSchedule: IntervalSecondsSchedule(2.5),
+    Isolation: Isolation.FRESH,
+    LockHolder: HOLDER,
+    LockedObjectType: LockedObjectType.JOB,
+    NoRetry: NoRetry(),
+    Overflow: Overflow("small", 2, 5),
+    Overlap: Overlap.SKIP,
+    Priority: Priority.REALTIME,
+    RRuleSchedule: RRuleSchedule("FREQ=DAILY;BYHOUR=3"),
+    Size: Size.LARGE,
+    TaskConfig: TaskConfig(name="all", args={"n": 1}, jitter=5),
+    TaskStatus: TaskStatus("a", "sums:Add", "done", finished=NOW, usage=USAGE),
+    Unique: Unique.for_seconds(60, key="nightly"),
+    UniqueMode: UniqueMode.UNTIL_DONE,
+    Usage: USAGE,
+}
+
+# What is no value: it does something, or is the base of what authors write.
+OTHERS = {
+    "nonet": {
+        *("BaseLimiter", "BaseLock", "BaseTask", "PeriodicBaseTask", "PeriodicVoAwareBaseTask"),
+        *("RetryPolicyBase", "TaskScheduleBase"),  # bases
+        *("ConcurrencyLimiter", "ExclusiveRWLock", "MutexLock", "RateLimiter", "SharedRWLock"),
+        *("CallbackSpawner", "Client", "Nonet", "TaskContext"),
+        "Settings",  # it has passwords, which no dump shows
+    },
+    # They hold tasks of authors, and exceptions.
+    "nonet.testing": {"InlineGroup", "InlineRun", "Submitted", "System"},
+    "nonet.contrib.canary": {"Canary"},
+}
+
+
+def test_every_public_type_is_tried() -> None:
+    """A public type that is added is a value with an example here, or named as none."""
+    others = {f"{module}.{name}" for module, names in OTHERS.items() for name in names}
+    tried = {
+        name
+        for name, thing in public_names().items()
+        if not inspect.isclass(thing) or issubclass(thing, BaseException) or thing in VALUES
+    }
+    assert tried & others == set()
+    assert tried | others == set(public_names())
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
+def test_a_value_comes_back(kind: type) -> None:
+    """Through Python objects, JSON and as it is; its JSON schema can be written, too."""
+    value, adapter = VALUES[kind], TypeAdapter(kind)
+    written = {"by_alias": True}
+    for made in (
+        adapter.validate_python(value),
+        adapter.validate_python(adapter.dump_python(value, **written)),
+        adapter.validate_python(adapter.dump_python(value, mode="json", **written)),
+        adapter.validate_json(adapter.dump_json(value, **written)),
+    ):
+        assert type(made) is kind
+        assert made == value
+    for mode in ("validation", "serialization"):
+        assert adapter.json_schema(mode=mode)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("annotated", [True, False], ids=["annotated", "plain"])
+async def test_a_route_may_return_it(kind: type, annotated: bool) -> None:
+    """Whether its type is annotated or not, FastAPI answers what pydantic reads again."""
+    value, app = VALUES[kind], FastAPI()
+
+    async def route() -> Any:
+        return value
+
+    app.get("/", response_model=kind if annotated else None)(route)
+    app.get("/several", response_model=list[kind] if annotated else None)(  # type: ignore[valid-type]
+        _several(value)
+    )
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://web") as web:
+        one, several = await web.get("/"), await web.get("/several")
+        described = await web.get("/openapi.json")
+    assert [one.status_code, several.status_code, described.status_code] == [200] * 3
+    assert TypeAdapter(kind).validate_json(one.content) == value
+    assert TypeAdapter(list[kind]).validate_json(several.content) == [value]  # type: ignore[valid-type]
+
+
+def _several(value: Any) -> Any:
+    async def route() -> Any:
+        return [value]
+
+    return route
+
+
+async def test_a_handle_that_was_read_has_no_application() -> None:
+    """It is the id alone, and says what to ask instead; as ``Handle[int]``, too."""
+    read = TypeAdapter(Handle[int]).validate_json('"a"')
+    assert read == "a" and isinstance(read, Handle)
+    for asked in (read.status(), read.result(), read.cancel()):
+        with pytest.raises(NotBoundError, match=r"ask app\.status\('a'\), app\.result\('a'\)"):
+            await asked
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Usage, '{"wall": "long"}'),
+        (Handle, "7"),
+        (LockedObjectType, '"jop"'),
+    ],
+)
+def test_what_is_none_is_refused(kind: type, text: str) -> None:
+    """As pydantic refuses what does not fit, so that FastAPI answers 422."""
+    with pytest.raises(ValidationError):
+        TypeAdapter(kind).validate_json(text)
+
+
+def test_a_model_may_hold_them() -> None:
+    """In an application's own models, and in lists of those."""
+
+    class Page(BaseModel):
+        tasks: list[TaskStatus]
+        total: Usage
+        next: nonet.Handle[int]
+
+    page = Page(tasks=[VALUES[TaskStatus]], total=USAGE, next=VALUES[Handle])
+    assert Page.model_validate_json(page.model_dump_json()) == page
