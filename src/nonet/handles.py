@@ -43,6 +43,7 @@ class TaskStatus:
         group: id of the group whose child or callback it is, or empty.
         crashes: how many child processes died with it.
         usage: what the attempt took that failed last, or that ended it; None: nobody knows.
+        note: why no result is kept of one that is done, although it returned one; else empty.
 
     Example:
         status = await handle.status()
@@ -65,6 +66,7 @@ class TaskStatus:
     group: str = ""
     crashes: int = 0
     usage: Usage | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

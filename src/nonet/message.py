@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, NotRequired, get_type_hints
+from typing import Any, ClassVar, NotRequired, TypeVar, get_type_hints
 
 import msgspec
 from msgspec.msgpack import Ext
@@ -42,6 +42,8 @@ _CONTAINERS = (dict, list, tuple)
 _UNTRACED = b"\x99"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _LONGEST_NAME = 255
+_SECOND_PASS = re.compile(r"[^.]+\.[0-9]{6}1")
+_Moment = TypeVar("_Moment", datetime, time)
 _END_OF_TIME = 253_402_300_800  # the year 10000
 
 
@@ -503,6 +505,20 @@ def _plain(value: Any, where: str, depth: int) -> Any:
     return value
 
 
+def _moment(value: datetime | time) -> str:
+    """ISO 8601. The second pass of a repeated hour, of a naive one, is a seventh digit of its
+    fraction: versions that do not know it skip that digit.
+    """
+    if value.fold and value.tzinfo is None:
+        return f"{value.isoformat(timespec='microseconds')}1"
+    return value.isoformat()
+
+
+def _unmoment(kind: type[_Moment], text: str) -> _Moment:
+    made = kind.fromisoformat(text)
+    return made.replace(fold=1) if _SECOND_PASS.fullmatch(text) else made
+
+
 def _seconds(value: timedelta) -> str:
     return f"{value.days},{value.seconds},{value.microseconds}"
 
@@ -534,9 +550,9 @@ _PACKERS: dict[type, Callable[[Any, str, int], Any]] = {
     set: _pack_set,
     frozenset: _pack_set,
     dict: _pack_mapping,
-    datetime: _as(_Codes.DATETIME, datetime.isoformat),
+    datetime: _as(_Codes.DATETIME, _moment),
     date: _as(_Codes.DATE, date.isoformat),
-    time: _as(_Codes.TIME, time.isoformat),
+    time: _as(_Codes.TIME, _moment),
     timedelta: _as(_Codes.TIMEDELTA, _seconds),
     Decimal: _as(_Codes.DECIMAL, str),
     uuid.UUID: _as(_Codes.UUID, str),
@@ -548,9 +564,9 @@ _PACKERS: dict[type, Callable[[Any, str, int], Any]] = {
 
 _UNPACKERS: dict[int, Callable[[str], Any]] = {
     _Codes.TEXT: str,
-    _Codes.DATETIME: datetime.fromisoformat,
+    _Codes.DATETIME: lambda text: _unmoment(datetime, text),
     _Codes.DATE: date.fromisoformat,
-    _Codes.TIME: time.fromisoformat,
+    _Codes.TIME: lambda text: _unmoment(time, text),
     _Codes.TIMEDELTA: lambda text: timedelta(*map(int, text.split(","))),
     _Codes.DECIMAL: Decimal,
     _Codes.UUID: uuid.UUID,

@@ -244,6 +244,17 @@ class Blabs(BaseTask):
         raise kinds.get(self.kind, LeaseLostError)(f"error: {said}")
 
 
+@dataclass
+class Unstorable(BaseTask):
+    """Returns what no result can hold."""
+
+    kind: str
+    size = Size.SMALL
+
+    async def execute(self) -> object:
+        return "x" * 300_000 if self.kind == "large" else object()
+
+
 class Odd(BaseException):
     """No `Exception`."""
 

@@ -52,6 +52,7 @@ async def test_check_finds_the_shipped_example_good(task_run: TaskRun) -> None:
         "revision": None,
         "entries": 4,
         "enabled": 4,
+        "never_fire": 0,
         "limits": 9,
         "overrides": 1,
         "ceilings": 3,
@@ -132,6 +133,31 @@ async def test_check_warns_only_beside_a_good_configuration(task_run: TaskRun) -
     file.write_text("vos: lhcb\n")
     ended = await task_run("config", "check", file, NONET_TASKS=TASKS)
     assert ended.err == f"error: {file}:1: vos: must be a list: write [lhcb]\n"
+
+
+async def test_check_warns_of_a_rule_that_never_fires(task_run: TaskRun) -> None:
+    """An ended rule is good and named, once for all VOs; a date that never comes is refused."""
+    file = task_run.home / "c.yaml"
+    entry = "{name: a, schedule: {class: %s, arg: '%s'}, args: {ce_regex: '.*'}%s}"
+    ended_rule = ("RRuleSchedule", "FREQ=DAILY;UNTIL=20200101T000000Z")
+    others = [
+        entry.replace("name: a", "name: b") % ("CronSchedule", "0 0 29 2 *", ""),
+        entry.replace("name: a", "name: c") % (*ended_rule, ", enabled: false"),
+    ]
+    text = "vos: [lhcb]\ncommon:\n  periodic-tasks:\n    SubmitPilots:\n"
+    entries = [entry % (*ended_rule, ""), *others]
+    file.write_text(text + "".join(f"    - {item}\n" for item in entries))
+    ended = await task_run("config", "check", file, NONET_TASKS=TASKS)
+    assert ended.code == 0
+    assert "3 periodic entries (1 disabled, 1 never fires)" in ended.out
+    (warning,) = ended.err.splitlines()
+    assert "SubmitPilots, entry a: never fires: RRuleSchedule('FREQ=DAILY;UNTIL=2020" in warning
+    assert (await task_run("config", "check", file, "--json", NONET_TASKS=TASKS)).json[
+        "never_fire"
+    ] == 1
+    file.write_text(f"{text}    - {entry % ('CronSchedule', '0 0 30 2 *', '')}\n")
+    ended = await task_run("config", "check", file, NONET_TASKS=TASKS)
+    assert ended.code == 2 and "no date matches" in ended.err
 
 
 async def test_check_without_tasks_says_what_is_missing(task_run: TaskRun) -> None:

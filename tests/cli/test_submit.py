@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from cli.errands import Add, Fail
+from cli.errands import Add, Fail, Unstorable
 from cli.terminal import NAMESPACE, TaskRun
 from daemons import until
+
+from nonet import ResultUnavailable
 
 
 async def test_submit_prints_the_id(task_run: TaskRun) -> None:
@@ -126,7 +129,9 @@ async def test_groups_show_how_they_ended(task_run: TaskRun, tmp_path: Path) -> 
         good = await spawn([Add(1)], Add(2))
         bad = await spawn([Fail(tmp_path / "none")], Add(2))
         worse = await spawn([Fail(tmp_path / "none")], Add(2), on_failure=Add(3))
-        for group in (good, bad, worse):
+        lost = await spawn([Fail(tmp_path / "none")] * 2, Add(2), policy="all_done")
+        part = await spawn([Add(1), Fail(tmp_path / "none")], Add(2), policy="all_done")
+        for group in (good, bad, worse, lost, part):
             key = f"{{cli}}:g:{group}"
             await until(lambda key=key: task_run.redis.hget(key, "outcome"), f"{group} has fired")
     rows = {row["id"]: row for row in (await task_run("groups", "--json")).json}
@@ -135,11 +140,36 @@ async def test_groups_show_how_they_ended(task_run: TaskRun, tmp_path: Path) -> 
         good: ("fired", "errands:Add", f"{good}.callback"),
         bad: ("failed", "", ""),
         worse: ("failed", "errands:Add", f"{worse}.failure"),
+        lost: ("failed", "errands:Add", f"{lost}.callback"),
+        part: ("partial", "errands:Add", f"{part}.callback"),
     }
+    assert [rows[id]["outcome"] for id in (good, bad, lost, part)] == [
+        *("done", "failed", "failed", "partial")
+    ]
     assert (await task_run("groups", bad, "--json")).json == rows[bad]
     ended = await task_run("status", bad)
     assert (ended.code, ended.out) == (4, "")
     assert f"{bad} is a group, not a task: 'task-run groups {bad}'" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [("large", "exceeds the limit of 262144 (NONET_MESSAGE_LIMIT)"), ("odd", "cannot be stored")],
+)
+async def test_a_result_that_is_not_stored_is_told(
+    task_run: TaskRun, caplog: pytest.LogCaptureFixture, kind: str, reason: str
+) -> None:
+    """In the log of the worker, in the status and by who awaits it; the task is done."""
+    async with task_run.worker() as app:
+        with pytest.raises(ResultUnavailable, match=re.escape(reason)):
+            await app.result(await app.submit(Unstorable(kind), id="u"), timeout=20)
+        status = await app.status("u")
+    assert status.state == "done" and reason in status.note
+    shown = await task_run("status", "u")
+    assert reason in shown.out
+    assert (await task_run("status", "u", "--json")).json["note"] == status.note
+    logged = [item.getMessage() for item in caplog.records if item.levelname == "WARNING"]
+    assert f"task u (errands:Unstorable) is done, but {status.note}" in logged
 
 
 @pytest.mark.parametrize("script", ["task-run", "task-worker", "task-scheduler"])

@@ -108,7 +108,7 @@ async def test_retries_and_waits_do_not_count(broker: Broker) -> None:
     [
         ("all_success", FAILURE, ["g.failure"], "failed"),
         ("all_success", None, [], "failed"),
-        ("all_done", FAILURE, ["g.callback"], "done"),
+        ("all_done", FAILURE, ["g.callback"], "partial"),
     ],
 )
 async def test_a_failed_child(
@@ -126,6 +126,23 @@ async def test_a_failed_child(
     assert await fired(broker) == submitted
     status = await groups.status("g")
     assert (status.state, status.outcome, status.failed, status.pending) == ("fired", outcome, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome"), [(("done", "done"), "done"), (("dead", "cancelled"), "failed")]
+)
+async def test_a_group_whose_children_all_ended_alike(
+    broker: Broker, ends: tuple[str, str], outcome: str
+) -> None:
+    """Under `all_done` the callback is submitted anyway; a group without one success failed."""
+    groups = await open_group(broker, 2, policy="all_done")
+    await groups.seal("g", "")
+    assert (await groups.status("g")).outcome == ""
+    for (_, delivery), end in zip((await fetch(broker)).items(), ends, strict=True):
+        await broker.settle(delivery, end, b"")
+    assert await fired(broker) == ["g.callback"]
+    status = await groups.status("g")
+    assert (status.outcome, status.callback_id) == (outcome, "g.callback")
 
 
 async def test_results_come_in_the_order_of_spawning(broker: Broker) -> None:

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 from nonet import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size
 from nonet.arguments import Arguments
 from nonet.errors import InvalidArgumentsError, RegistrationError
-from nonet.message import VERSION, Envelope, decode_envelope, encode
+from nonet.message import VERSION, Envelope, decode_envelope, encode, pack
 
 T = TypeVar("T")
 
@@ -545,6 +545,29 @@ def test_values_arrive_equal_and_of_the_same_type(hint: Any, data: st.DataObject
     assert type(arrived) is type(value)
     if isinstance(value, datetime | time):
         assert arrived.utcoffset() == value.utcoffset()
+
+
+@pytest.mark.parametrize("hint", [datetime, time, Part, dict[datetime, int], Any, "Versions"])
+@given(at=st.datetimes(), fold=st.sampled_from([0, 1]))
+def test_a_naive_time_keeps_its_fold(hint: Any, at: datetime, fold: int) -> None:
+    """Which pass of a repeated hour is meant, wherever the time stands in an argument."""
+    at = at.replace(fold=fold)
+    if hint == "Versions":  # one that does not know the digit reads the same time
+        assert datetime.fromisoformat(_text_of(at)) == at
+        return
+    value: Any = {
+        time: lambda: at.time(),
+        Part: lambda: Part(amount=Decimal(1), at=at),
+        dict[datetime, int]: lambda: {at: 1},
+    }.get(hint, lambda: at)()
+    arrived = travel(box(hint)(value)).value
+    found = arrived.at if hint is Part else next(iter(arrived)) if type(value) is dict else arrived
+    assert (arrived, found.fold) == (value, fold)
+
+
+def _text_of(at: datetime) -> str:
+    """How a datetime stands in a message."""
+    return bytes(pack(at).data).decode()
 
 
 @given(TEXT, st.integers(0, 511), st.binary(max_size=20))

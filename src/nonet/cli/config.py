@@ -240,6 +240,7 @@ class _Installation:
             "version": checked.version,
             "entries": len(checked.entries),
             "enabled": sum(entry.enabled for entry in checked.entries),
+            "never_fire": checked.never_fire,
             "limits": len(checked.limits),
             "overrides": sum(len(section.tasks) for _, _, section in checked.config.sections),
             "ceilings": checked.ceilings,
@@ -250,11 +251,20 @@ class _Installation:
         """The same in one line."""
         found = self.summary(checked, revision)
         commit = f" at {revision[:12]}" if revision else ""
-        off = found["entries"] - found["enabled"]
+        off, never = found["entries"] - found["enabled"], found["never_fire"]
+        without = [
+            f"{number} {what}"
+            for number, what in (
+                (off, "disabled"),
+                (never, "never fires" if never == 1 else "never fire"),
+            )
+            if number
+        ]
         return (
             f"{found['source']}{commit}: good: "
             f"{_count(found['entries'], 'periodic entry', 'periodic entries')}"
-            f"{f' ({off} disabled)' if off else ''}, {_count(found['limits'], 'limit')}, "
+            f"{' (' + ', '.join(without) + ')' if without else ''}, "
+            f"{_count(found['limits'], 'limit')}, "
             f"{_count(found['overrides'], 'task override')}, "
             f"{_count(found['ceilings'], 'ceiling') + ', ' if found['ceilings'] else ''}"
             f"{'VOs ' + ', '.join(found['vos']) if found['vos'] else 'no VO'}"

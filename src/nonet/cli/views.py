@@ -80,7 +80,8 @@ def groups(
     """Show callback groups, the newest first. Exit code 4: the one asked for is unknown.
 
     States: building (its children are being submitted), sealed (they run), fired (the callback
-    is submitted), failed (a child failed: `on_failure` is submitted, if there is one).
+    is submitted), partial (it is, though some children failed: policy all_done), failed (a child
+    failed: `on_failure` is submitted, if there is one; or, with all_done, all of them failed).
     """
 
     async def command() -> int:
@@ -102,5 +103,5 @@ def groups(
 
 def _group_row(group: GroupStatus) -> dict[str, Any]:
     """A failed group reads as failed, not as one that did what it was opened for."""
-    state = "failed" if group.outcome == "failed" else group.state
+    state = group.outcome if group.outcome in ("failed", "partial") else group.state
     return dataclasses.asdict(dataclasses.replace(group, state=state))

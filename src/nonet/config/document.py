@@ -11,6 +11,8 @@ import yaml
 Path: TypeAlias = tuple[Any, ...]
 
 MOST_VALUES = 200_000
+# Of the file; arguments of tasks may have 64 of their own, see `nonet.message.MAX_DEPTH`.
+MOST_LEVELS = 100
 
 _INTEGER = "tag:yaml.org,2002:int"
 _FLOAT = "tag:yaml.org,2002:float"
@@ -144,6 +146,26 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str, problems: list[tuple[int, str]]) -> None:
         super().__init__(text)
         self._problems = problems
+        self._level = 0
+        self._heights: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Refuse what is nested too deeply where it is met: to read on could take minutes."""
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs say nothing
+        self._level += 1
+        self._check_level(1, mark)
+        node = super().compose_node(parent, index)
+        if isinstance(node, yaml.CollectionNode):  # an alias brings its levels along
+            below = (self._heights.get(child, 1) for child in _children(node))
+            self._heights[node] = 1 + max(below, default=0)
+            self._check_level(self._heights[node], mark)
+        self._level -= 1
+        return node
+
+    def _check_level(self, height: int, mark: yaml.Mark) -> None:
+        if self._level - 1 + height > MOST_LEVELS:
+            reason = f"is nested more than {MOST_LEVELS} levels deep"
+            raise yaml.MarkedYAMLError(problem=reason, problem_mark=mark)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Composed nodes still are what was written; `<<` is resolved later. (The type stubs are

@@ -175,7 +175,7 @@ class _Audit:
             if status.state == "fired":
                 break
             await asyncio.sleep(_POLL_SECONDS)
-        if status.outcome != "done":
+        if status.callback_id != callback_id(group):
             children = await self.app.client.group_results(group)
             errors = [child.error for child in children if child.state != "done"]
             raise NonetError(f"the audit failed while {doing}: {errors[0]}")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from nonet.config import AdmissionConfig, Config, problems_error
 from nonet.errors import ConfigurationError
@@ -26,11 +27,13 @@ from nonet.scheduler.plan import (
     PeriodicClass,
     all_vos,
     default_schedule,
+    describe,
     entries,
     find_class,
     is_enabled,
     periodic_classes,
 )
+from nonet.schedules import TaskScheduleBase, next_after, takes_after
 from nonet.service import who
 from nonet.sources import Source
 from nonet.stores.admission import Admission, ceilings_version
@@ -53,6 +56,7 @@ class Checked:
         limits: all limits, by their addresses.
         admission: all ceilings, those of classes by their full names.
         warnings: what is fine and still may not be meant.
+        never_fire: how many enabled entries have no occurrence any more.
     """
 
     config: Config
@@ -60,6 +64,7 @@ class Checked:
     limits: Mapping[LimitAddress, Limit]
     admission: AdmissionConfig
     warnings: tuple[str, ...] = ()
+    never_fire: int = 0
 
     @property
     def ceilings(self) -> int:
@@ -120,8 +125,29 @@ def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
             f"{', '.join(lacking)}: nothing is planned, because no VO is configured: list them"
             " under vos"
         )
+    over = [entry for entry in planned if entry.enabled and _is_over(entry.schedule)]
+    warnings += dict.fromkeys(map(_never_fires, over))
     warnings += [*_without_schedule(config, registry), *registry.oversights()]
-    return Checked(config, planned, limits, admission, tuple(warnings))
+    return Checked(config, planned, limits, admission, tuple(warnings), len(over))
+
+
+def _is_over(schedule: TaskScheduleBase) -> bool:
+    """Whether a schedule has no occurrence any more.
+
+    An author's schedule that only tells the next one is asked once for each firing, and so not
+    here; one that fails is reported when it is planned.
+    """
+    with suppress(Exception):
+        return takes_after(schedule) and next_after(schedule, datetime.now(UTC)) is None
+    return False
+
+
+def _never_fires(entry: Entry) -> str:
+    where = entry.task_name if entry.origin == "class" else f"{entry.origin}, entry {entry.name}"
+    return (
+        f"{where}: never fires: {describe(entry.schedule)} has no occurrence any more; correct the "
+        "schedule, or disable the entry"
+    )
 
 
 def _without_schedule(config: Config, registry: Registry) -> Iterator[str]:

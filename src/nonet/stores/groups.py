@@ -20,7 +20,9 @@ class GroupStatus:
 
     Attributes:
         state: ``building``, ``sealed`` or ``fired``.
-        outcome: of a fired group: ``done`` (the callback was submitted) or ``failed``.
+        outcome: of a fired group: ``done``, ``failed`` (it failed by its policy, or no child was
+            done), or ``partial`` (by its policy ``all_done`` some children have failed); empty
+            before.
         total, pending, failed: children in all, not yet ended, ended otherwise than done.
         callback, callback_id: task name and id of what the group submits: the callback or, of a
             failed group, ``on_failure``; empty if there is none.
@@ -119,14 +121,14 @@ class Groups:
             raise NotFoundError(f"group {group!r} is unknown, or has expired")
         text = {name.decode(): value.decode() for name, value in found.items()}
         callback, callback_id = ((part or b"").decode() for part in spec)
-        total = int(text["total"])
+        total, failed = int(text["total"]), int(text["failed"])
         return GroupStatus(
             id=group,
             state=text["state"],
-            outcome=text.get("outcome", ""),
+            outcome=outcome_of(text.get("outcome", ""), total, failed),
             total=total,
             pending=pending,
-            failed=int(text["failed"]),
+            failed=failed,
             policy=text["policy"],
             callback=callback,
             callback_id=callback_id,
@@ -160,6 +162,17 @@ class Groups:
                 newest = heapq.nlargest(limit, known.union(newest))
                 more = cursor != 0
         return [id for _, id in newest]
+
+
+def outcome_of(fired: str, total: int, failed: int) -> str:
+    """How a group ended, of what fired: the policy ``all_done`` submits the callback anyway.
+
+    >>> [outcome_of("done", 2, failed) for failed in (0, 1, 2)], outcome_of("", 2, 1)
+    (['done', 'partial', 'failed'], '')
+    """
+    if fired != "done" or not failed:
+        return fired
+    return "failed" if failed == total else "partial"
 
 
 def callback_id(group: str) -> str:

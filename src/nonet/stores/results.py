@@ -316,4 +316,5 @@ def _ended_status(id: str, ended: Ended) -> TaskStatus:
         worker_deaths=document.deaths,
         crashes=document.crashes,
         usage=document.usage,
+        note=document.note,
     )

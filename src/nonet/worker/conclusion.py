@@ -6,6 +6,7 @@ attempt in a child process only this travels, never the exception itself.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ from nonet.retry import NoRetry
 from nonet.stores.submissions import Submission
 from nonet.telemetry.masking import without_secrets
 from nonet.worker.attempt import Attempt
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -154,7 +157,10 @@ def _document_of(attempt: Attempt, value: object, usage: Usage | None, limit: in
     """The encoded end of a task that is done; a value that cannot travel is left out."""
     done = partial(result_of, attempt, DONE, usage)
     full, note = encoded_result(done, value, attempt.context.secrets, limit=limit)
-    return encode(replaced(done(), note=note)) if note else full
+    if not note:
+        return full
+    logger.warning("task %s (%s) is done, but %s", attempt.context.id, attempt.context.name, note)
+    return encode(replaced(done(), note=note))
 
 
 def encoded_result(
