@@ -801,7 +801,7 @@ class Nonet:
             database = await self._open_database()
             from nonet.stores.dead_letters import DeadLetters
 
-            self._dead_letters = DeadLetters(database)
+            self._dead_letters = DeadLetters(database, self.settings.namespace)
         return self._dead_letters
 
     async def outbox(self) -> Outbox:
@@ -833,12 +833,14 @@ class Nonet:
 
         Args:
             row_id: its row in SQL.
-            again: also if that was done before and nothing is known of the task: Redis has lost
-                it, its result has expired, or who marked the row died before submitting.
+            again: once more if that was done before, and the task has ended otherwise than done,
+                or nothing is known of it (Redis has lost it, or its result has expired); or if
+                another task has its id.
 
         Raises:
-            NotFoundError: there is no such row.
-            ConflictError: it was submitted again already, or is no task at all.
+            NotFoundError: this namespace has no such row.
+            ConflictError: it was submitted again already, another task has its id, or it is no
+                task at all. It stays as it is.
             UnknownTaskError: its class is not registered here; the row stays as it is.
             InvalidArgumentsError: its class refuses its arguments now; the row stays as it is.
 

@@ -32,6 +32,7 @@ from nonet.handles import ChildResult, Handle, R, TaskStatus, unknown_task
 from nonet.live import LiveConfig
 from nonet.message import is_id
 from nonet.registry import Registry
+from nonet.repetition import Known
 from nonet.signing import Signer
 from nonet.stores.broker import Broker
 from nonet.stores.cancellation import UNFINISHED, Cancellation, Selection
@@ -256,6 +257,14 @@ class Client:
         if found is None:
             raise NotFoundError(unknown_task(id))
         return found
+
+    async def recognise(self, id: str) -> Known | None:
+        """What is known under an id, and which letter that repeats, for the framework."""
+        found = await self.results.recognise(id)
+        if found is None and (kept := await self._kept(id)) is not None:
+            return Known("delayed", kept.mark)
+        # It may have been handed over in between.
+        return found or await self.results.recognise(id)
 
     async def _kept(self, id: str) -> Kept | None:
         """The row of a durable task. Ask Redis first, and again if there is none."""

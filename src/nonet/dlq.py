@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,6 +15,8 @@ from nonet.errors import (
     ConflictError,
     MalformedMessageError,
     NonetError,
+    NotFoundError,
+    ServerUnreachableError,
 )
 from nonet.handles import Handle
 from nonet.message import (
@@ -29,6 +30,7 @@ from nonet.message import (
     pack,
 )
 from nonet.registry import Registry, TaskClass
+from nonet.repetition import Known, Progress, Repeat, Step, next_step
 from nonet.retry import NoRetry, RetryPolicyBase
 from nonet.stores.deliveries import Delivery
 from nonet.stores.submissions import Submission
@@ -37,9 +39,8 @@ from nonet.task import BaseTask
 if TYPE_CHECKING:
     from nonet.stores.dead_letters import DeadLetter, DeadLetters, NewDeadLetter
 
-# Ids of resubmitted dead letters, see `resubmission_id`.
-_REPEATED = re.compile(r"dlq-(\d{1,15})")
 _LARGEST_INT = 2**31 - 1
+_LARGEST_ROW = 2**63 - 1
 _END_OF_TIME = 253_402_300_800  # the year 10000, which no database takes
 
 
@@ -48,73 +49,121 @@ async def resubmit(
 ) -> Handle[Any]:
     """Submit a dead letter again, as a new task, once, whoever else tries to.
 
+    The row is ``DISPATCHED`` only after Redis, or SQL for a durable class, has the task. Whoever
+    dies before leaves it ``PENDING``, with the id of the task that may have been submitted.
+
     Args:
         row_id: its row in the table.
-        again: also if that was done before and nothing is known of the task: Redis has lost
-            it, its result has expired, or who marked the row died before submitting.
+        again: once more if that was done before, and the task has ended otherwise than done, or
+            nothing is known of it; or if another task has its id.
 
     Raises:
-        NotFoundError: no such row.
-        ConflictError: it was submitted again already, or is no task at all.
+        NotFoundError: the namespace has no such row.
+        ConflictError: it was submitted again already, another task has its id, or it is no task
+            at all; the row stays as it is.
         UnknownTaskError: its class is not registered; the row stays as it is.
         InvalidArgumentsError: its class refuses its arguments now; the row stays as it is.
     """
     letter = await letters.get(row_id)
-    await client.live_config.refresh()
-    submission = _repetition(letter, client)
-    if letter.status == "DISPATCHED":
-        await _check_again(letter, submission.id, client, again)
-    await letters.claim(row_id, submission.id)
-    try:
-        task_class = client.registry.get(letter.task_class)
-        handle = await client.send(submission, durable=task_class.cls.durable)
-        if handle != submission.id:
-            raise ConflictError(
-                f"dead letter {letter.id} was not submitted: task {handle} has its unique key"
-            )
-        return handle
-    except BaseException:
-        with suppress(NonetError):  # what failed first matters more
-            await letters.unclaim(row_id, submission.id)
-        raise
-
-
-def _repetition(letter: DeadLetter, client: Client) -> Submission:
     if not letter.task_class:
         raise ConflictError(
             f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
             "it can only be discarded"
         )
-    # One id for each row: the second of two operators submits what is there already.
-    return client.envelopes.prepare_again(
-        letter.task_class,
-        decode(letter.task_args),
-        id=resubmission_id(letter.id),
-        labels=letter.labels,
+    await client.live_config.refresh()
+    repeat, step, known = await _look(letter, client, again)
+    if step.is_refusal:
+        raise _refusal(letter, repeat, step, known)
+    submission = client.envelopes.prepare_again(
+        letter.task_class, decode(letter.task_args), repeat, labels=letter.labels
     )
+    await letters.claim(letter, repeat.id, repeat.resubmissions)
+    created = False
+    if step is Step.SUBMIT:
+        try:
+            created = await _submit(letter, repeat, submission, client)
+        except (ServerUnreachableError, _UnsureError):
+            raise  # it may be submitted: the row says so
+        except NonetError:
+            with suppress(NonetError):  # what failed first matters more
+                await letters.release(letter, repeat.id)
+            raise
+    with suppress(NotFoundError, ConflictError):  # acted on meanwhile: it is submitted
+        await letters.dispatch(letter.id, repeat.id)
+    return Handle(repeat.id, client, created=created)
 
 
-async def _check_again(letter: DeadLetter, id: str, client: Client, again: bool) -> None:
-    known = await client.results.status(id)
-    if known is not None:
+async def _look(
+    letter: DeadLetter, client: Client, again: bool
+) -> tuple[Repeat, Step, Known | None]:
+    """Which repeat of a letter is the next one, and what is to be done about it."""
+    repeat = letter.identity.repeat(letter.resubmissions, row=letter.id)
+    progress = Progress(letter.status, letter.resubmitted_as or "")
+    known = await client.recognise(progress.submitted_as or repeat.id)
+    step = next_step(progress, repeat, known, again=again)
+    while step is Step.RAISE:
+        repeat = letter.identity.repeat(repeat.resubmissions + 1, row=letter.id)
+        known = await client.recognise(repeat.id)
+        step = next_step(Progress("PENDING", ""), repeat, known, again=again)
+    return repeat, step, known
+
+
+async def _submit(
+    letter: DeadLetter, repeat: Repeat, submission: Submission, client: Client
+) -> bool:
+    """Submit a repeat; False if somebody else has submitted it meanwhile."""
+    durable = client.registry.get(letter.task_class).cls.durable
+    handle = await client.send(submission, durable=durable)
+    if handle != repeat.id:
         raise ConflictError(
-            f"dead letter {letter.id} was submitted again already: task {id} is {known.state}"
+            f"dead letter {letter.id} was not submitted: task {handle} has its unique key"
         )
-    if not again:
-        raise ConflictError(
-            f"dead letter {letter.id} was submitted again already, as task {id}, of which "
-            "nothing is known any more; if it never ran, "
-            f"'task-run dlq resubmit --again {letter.id}' submits it"
-        )
+    if handle.created:
+        return True
+    known = await client.recognise(repeat.id)
+    step = next_step(Progress("PENDING", repeat.id), repeat, known, again=False)
+    if step is not Step.RECORD:
+        raise _refusal(letter, repeat, step, known)
+    return False
 
 
-def resubmission_id(row: int) -> str:
-    """Id of the task that repeats a dead letter: one per row, so that it runs once.
+class _UnsureError(ConflictError):
+    """Nobody knows whether the repeat was submitted."""
 
-    >>> resubmission_id(7)
-    'dlq-7'
-    """
-    return f"dlq-{row}"
+
+def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None) -> ConflictError:
+    """Why a letter is not submitted again, and the next step."""
+    id = (
+        letter.resubmitted_as if repeat.resubmissions == letter.resubmissions else None
+    ) or repeat.id
+    state = known.state if known else ""
+    again = f"'task-run dlq resubmit --again {letter.id}'"
+    before = f"dead letter {letter.id} was submitted again already"
+    match step:
+        case Step.LIVE | Step.DONE:
+            return ConflictError(f"{before}: task {id} is {state}")
+        case Step.ENDED:
+            return ConflictError(f"{before}: task {id} is {state}; {again} submits it once more")
+        case Step.FORGOTTEN:
+            return ConflictError(
+                f"{before}, as task {id}, of which nothing is known any more; if it never ran, "
+                f"{again} submits it"
+            )
+        case Step.UNSURE:
+            return _UnsureError(
+                f"dead letter {letter.id} was about to be submitted again as task {id}, of which "
+                "nothing is known: somebody else is doing so now, or failed; if it never ran, "
+                f"{again} submits it"
+            )
+        case Step.FOREIGN:
+            return ConflictError(
+                f"dead letter {letter.id} was not submitted: its id {id} belongs to another task, "
+                f"which is {state} ('task-run status {id}'); {again} submits it under another id"
+            )
+    return ConflictError(
+        f"dead letter {letter.id} is {letter.status}: task {id} that repeated it died as well, and "
+        "has a row of its own; submit that one again"
+    )
 
 
 def dead_letter(
@@ -139,7 +188,6 @@ def dead_letter(
         envelope = Envelope(VERSION, delivery.id, "", {}, {}, 0.0)
     task_class = registry.find(envelope.name)
     task = _task(task_class, envelope) if task_class else None
-    repeated = _REPEATED.fullmatch(delivery.id)
     return NewDeadLetter(
         task_id=delivery.id,
         generation=int(delivery.died or delivery.gen),
@@ -158,7 +206,9 @@ def dead_letter(
         history=[_attempt(item) for item in [*_readable(history), document]],
         labels=envelope.labels,
         parent_id=envelope.parent or None,
-        resubmitted_from=int(repeated[1]) if repeated else None,
+        resubmitted_from=envelope.resubmitted_from
+        if 0 < envelope.resubmitted_from <= _LARGEST_ROW
+        else None,
         vo=_vo(task, envelope) or None,
     )
 

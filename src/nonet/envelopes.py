@@ -14,6 +14,7 @@ from nonet.ids import new_id
 from nonet.live import LiveConfig
 from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
 from nonet.registry import Registry, TaskClass
+from nonet.repetition import Repeat
 from nonet.signing import Signer
 from nonet.stores.submissions import Submission
 from nonet.task import FROM_CLASS, BaseTask, FromClass, Priority, Size, task_locks, vo_of
@@ -53,11 +54,13 @@ class Envelopes:
         child_of: str = "",
         callback_of: str = "",
         trace: str = "",
+        repeat: Repeat | None = None,
     ) -> Submission:
         """Everything about a submission that can be checked before Redis is asked.
 
         Args:
             trace: what `nonet.telemetry.tracing.sending` gives.
+            repeat: the repeat that it is; its `id` is that of the task.
 
         Raises:
             RegistrationError: the class is not registered.
@@ -65,6 +68,8 @@ class Envelopes:
         """
         task_class = self._registry.of(task)
         cls, name = task_class.cls, task_class.name
+        if repeat is not None:
+            id = repeat.id
         id = _checked_id(task_class, id) if id is not None else new_id()
         if at_time is not None and not isinstance(at_time, datetime):
             raise InvalidArgumentsError(name, [_no_instant(at_time)])
@@ -81,6 +86,7 @@ class Envelopes:
             callback_of,
             cls.min_version or "",
             trace,
+            repeat.row if repeat is not None else 0,
         )
         try:
             envelope = self._signer.signed(encode(content))
@@ -105,6 +111,8 @@ class Envelopes:
             terms = _lines(terms, unique_term(wanted, key))
         if running:  # ceilings leave room for what running tasks need, see lib/admission
             terms = _lines(terms, f"by|{running.id}")
+        if repeat is not None:
+            terms = _lines(terms, repeat.term)
         return Submission(
             id,
             name,
@@ -120,8 +128,8 @@ class Envelopes:
         self,
         name: str,
         args: Mapping[str, Any],
+        repeat: Repeat,
         *,
-        id: str,
         labels: Mapping[str, Any],
         callback_of: str = "",
     ) -> Submission:
@@ -141,7 +149,7 @@ class Envelopes:
         except Exception as error:  # the author's constructor refuses them
             problem = f"{type(error).__name__}: {error}"
             raise InvalidArgumentsError(task_class.name, [problem]) from error
-        return self.prepare(task, id=id, labels=labels, callback_of=callback_of)
+        return self.prepare(task, repeat=repeat, labels=labels, callback_of=callback_of)
 
     def read(self, id: str, data: bytes) -> Envelope:
         """The envelope of task `id`, as a worker with the settings of this process reads it.

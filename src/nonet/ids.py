@@ -29,5 +29,14 @@ def new_id() -> str:
         return first
 
 
+def id_of(data: bytes) -> str:
+    """The id that is made of given bytes, at least 20 of them, instead of random ones.
+
+    >>> id_of(bytes(20))
+    'aaaaaaaaaaaaaaaaaaaa'
+    """
+    return data[:LENGTH].translate(_TABLE).decode()
+
+
 # A child would make the ids that its parent makes, too.
 os.register_at_fork(after_in_child=_made.clear)

@@ -23,7 +23,8 @@ this table.
     e:ID                    STRING  error document of a dying task
     c:ID                    STRING  checkpoint: what an attempt saved for the next one
     u:KEY                   STRING  who has a unique key: ``until when (µs) or empty|id``
-    r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone
+    r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone; of a
+                                    task that repeats a letter ``state|fence mark|body``
     waiters:ID              ZSET    client → when it last asked for the result (µs)
     awaits:ID               ZSET    tasks whose end is awaited in this one → when it last asked (µs)
     open:ID                 SET     groups that this task opened and has not sealed
@@ -131,6 +132,7 @@ EVENT_KINDS = {
     "clock": "the clock of Redis was set",
     "config-published": "another configuration holds",
     "config-refused": "the configuration as it is now is not applied",
+    "dlq-adopt": "dead letters without a namespace were taken into this one",
     "dlq-discard": "dead letters were deleted by hand",
     "dlq-purge": "old dead letters were deleted by hand",
     "dlq-resubmit": "dead letters were submitted again",

@@ -38,8 +38,8 @@ MAX_ELEMENTS = 100_000
 # A document and its mapping of arguments are levels of their own.
 _MAX_DECODED_DEPTH = MAX_DEPTH + 2
 _CONTAINERS = (dict, list, tuple)
-# How MessagePack begins a list of all fields of an envelope but the last.
-_UNTRACED = b"\x99"
+# How MessagePack begins a list of the fields of an envelope without the last one, or the last two.
+_NO_REPEAT, _UNTRACED = b"\x9a", b"\x99"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _LONGEST_NAME = 255
 _SECOND_PASS = re.compile(r"[^.]+\.[0-9]{6}1")
@@ -66,6 +66,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
             at least (PEP 440), or empty: any.
         trace: W3C context of the span that submitted it, see `nonet.telemetry.tracing`; empty: it
             was not traced. It is left out then; workers that do not know it skip it.
+        resubmitted_from: row of the dead letter that it repeats; 0: none. It is left out then, as
+            `trace` is.
     """
 
     version: int
@@ -78,6 +80,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     group: str = ""
     min_version: str = ""
     trace: str = ""
+    resubmitted_from: int = 0
 
 
 class _Head(msgspec.Struct, array_like=True, frozen=True):
@@ -215,8 +218,9 @@ def encode(value: Any) -> bytes:
         TypeError: there is more in it than anybody would decode.
     """
     data = _ENCODER.encode(value)
-    if type(value) is Envelope and not value.trace:
-        data = _UNTRACED + data[1:-1]  # few are traced: the others are not a byte longer for it
+    if type(value) is Envelope and not value.resubmitted_from:
+        # Few are repeats, and few are traced: the others are not a byte longer for it.
+        data = _NO_REPEAT + data[1:-1] if value.trace else _UNTRACED + data[1:-2]
     if len(data) > MAX_ELEMENTS and _has_too_many_elements(data):
         raise TypeError(f"the value has more than {MAX_ELEMENTS:,} elements, which cannot travel")
     return data

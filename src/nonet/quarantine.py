@@ -9,7 +9,8 @@ from nonet.errors import ConflictError, MalformedMessageError, NotFoundError
 from nonet.formats import format_problem
 from nonet.handles import Handle
 from nonet.message import Envelope
-from nonet.stores.quarantine import FAILED_STATES, Quarantine, Quarantined
+from nonet.repetition import repeat_of_entry
+from nonet.stores.quarantine import FAILED_STATES, Quarantine, Quarantined, other_task
 
 
 async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) -> Handle[Any]:
@@ -22,37 +23,38 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
     Raises:
         NotFoundError: there is no such entry, and nothing is known of its task.
         ConflictError: it is no task for this process: its signature, class or bytes do not fit;
-            or it was submitted before, and that task has failed.
+            or it was submitted before, and that task has failed; or another task has its id.
         UnknownTaskError: its class is not registered.
         InvalidArgumentsError: its class refuses its arguments.
         LimitImpossible: it counts for more than a limiter allows now.
     """
-    id = retry_id(entry)
-    known = await client.results.status(id)
+    repeat = repeat_of_entry(quarantine.namespace, entry)
+    known = await client.recognise(repeat.id)
+    if known is not None and known.mark != repeat.mark:
+        raise other_task(entry, repeat.id, known.state)
     if known is not None and known.state in FAILED_STATES:
-        raise _failed_before(entry, known.state)
+        raise _failed_before(entry, repeat.id, known.state)
     try:
         item = await quarantine.get(entry)
     except NotFoundError:
         if known is None:
             raise
-        return Handle(id, client, created=False)
+        return Handle(repeat.id, client, created=False)
     envelope = readable(item, client)
     await client.live_config.refresh()
     submission = client.envelopes.prepare_again(
-        envelope.name, envelope.args, id=id, labels=envelope.labels, callback_of=envelope.group
+        envelope.name, envelope.args, repeat, labels=envelope.labels, callback_of=envelope.group
     )
     durable = client.registry.get(envelope.name).cls.durable
     # A row in SQL first: who fails in between finds the entry still there, and the same id.
     kept = await client.send(submission, durable=True) if durable else None
     state = await quarantine.retry(entry, submission, who)
     if state in FAILED_STATES:
-        raise _failed_before(entry, state)
-    return Handle(id, client, not state or (kept is not None and kept.created))
+        raise _failed_before(entry, repeat.id, state)
+    return Handle(repeat.id, client, not state or (kept is not None and kept.created))
 
 
-def _failed_before(entry: str, state: str) -> ConflictError:
-    id = retry_id(entry)
+def _failed_before(entry: str, id: str, state: str) -> ConflictError:
     return ConflictError(
         f"entry {entry} was submitted again before: its task {id} is {state} "
         f"('task-run status {id}' says why); it can be submitted once more when nothing is known "
@@ -85,12 +87,3 @@ def readable(item: Quarantined, client: Client) -> Envelope:
             f"entry {item.entry} is of another release ({problem}): retry it with that one"
         )
     return envelope
-
-
-def retry_id(entry: str) -> str:
-    """Id of the task that an entry becomes: one per entry, so that it runs once.
-
-    >>> retry_id("1767225600000-0")
-    'q-1767225600000-0'
-    """
-    return f"q-{entry}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from acceptance.probe_tasks import Alone, Buried
-from acceptance.site import Site
+from acceptance.site import NAMESPACE, Site
 from daemons import until
 from servers import MariaServer
 
@@ -118,7 +118,7 @@ async def test_the_leader_deletes_what_is_older_than_the_retention(
 
 
 async def _rows(url: str) -> list[DeadLetter]:
-    store = DeadLetters(url)
+    store = DeadLetters(url, NAMESPACE)
     try:
         return list(await store.list())
     finally:

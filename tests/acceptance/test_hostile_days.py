@@ -20,7 +20,7 @@ from acceptance.probe_tasks import (
     Quick,
     ReturnsOdd,
 )
-from acceptance.site import LEASE, Site, result_states, submit_all
+from acceptance.site import LEASE, NAMESPACE, Site, result_states, submit_all
 from daemons import Daemon, until
 from servers import MariaServer, RedisServer, Server
 
@@ -209,7 +209,7 @@ def _hurried(site: Site) -> bool:
 
 
 async def _rows(url: str) -> list[DeadLetter]:
-    store = DeadLetters(url)
+    store = DeadLetters(url, NAMESPACE)
     try:
         return list(await store.list())
     finally:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from acceptance.secret_tasks import PASSWORD, Blabs, BlabsInChild, Returns
-from acceptance.site import Site
+from acceptance.site import NAMESPACE, Site
 from pydantic import SecretStr
 
 from nonet import NonetError, TaskFailed
@@ -32,7 +32,7 @@ async def test_what_is_kept_of_an_error_shows_no_secret(
         status, told = await handle.status(), (await app.explain(handle)).text
     masked = "bad *** for https://me:***@db.example/x"
     assert masked in str(failed.value)
-    letters = DeadLetters(mariadb_url)
+    letters = DeadLetters(mariadb_url, NAMESPACE)
     try:
         (letter,) = await letters.list()
     finally:

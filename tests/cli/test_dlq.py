@@ -12,12 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cli.errands import Fail
-from cli.terminal import Ended, TaskRun
+from cli.errands import Add, Fail
+from cli.terminal import NAMESPACE, Ended, TaskRun
 
 from nonet import ConflictError, Nonet, TaskFailed, UnknownTaskError
 from nonet.message import encode, pack
-from nonet.stores.dead_letters import NewDeadLetter
+from nonet.stores.dead_letters import DeadLetter, NewDeadLetter
 
 SECRETS = ("s3cret-key", "s3cret-pw")
 
@@ -161,13 +161,153 @@ async def test_a_resubmission_that_redis_never_saw_can_be_repeated(
     """Who died between marking the letter and submitting it loses nothing: `--again` submits."""
     async with task_run.app() as app:
         letters = await app.dead_letters()
-        await letters.claim(row, f"dlq-{row}")
-    assert (await task_run("dlq", "resubmit", row)).code == 1
+        letter = await letters.get(row)
+        await letters.claim(letter, letter.identity.repeat(0).id, 0)
+    refused = await task_run("dlq", "resubmit", row)
+    assert refused.code == 1 and "if it never ran, 'task-run dlq resubmit --again" in refused.err
     both = await asyncio.gather(
         *(task_run("dlq", "resubmit", row, "--again", "--json") for _ in range(2))
     )
     assert sum(_created(ended) for ended in both) == 1
-    assert task_run.keys("t:*") == {f"t:dlq-{row}"}
+    repeat = letter.identity.repeat(0).id
+    assert task_run.keys("t:*") == {f"t:{repeat}"}
+    assert await _progress(task_run, row) == ("DISPATCHED", repeat)
+
+
+async def _progress(task_run: TaskRun, row: int) -> tuple[str, str | None]:
+    """Status of a letter, and as what it was submitted again."""
+    letter = (await task_run("dlq", "show", row, "--json")).json
+    return letter["status"], letter["resubmitted_as"]
+
+
+async def _new_letter(task_run: TaskRun, task_id: str, path: Path) -> DeadLetter:
+    """A letter whose task writes its id to a file when it runs."""
+    arguments = _arguments(path)
+    async with task_run.app() as app:
+        letters = await app.dead_letters()
+        row = await letters.add(
+            NewDeadLetter(
+                task_id=task_id,
+                generation=1,
+                task_class="errands:Fail",
+                task_args=arguments,
+                submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
+                reason="retries",
+            )
+        )
+        return await letters.get(row)
+
+
+def _arguments(path: Path) -> bytes:
+    path.touch()
+    return encode(pack({"path": path}))
+
+
+async def _run_again(task_run: TaskRun, row: int, *options: str) -> str:
+    """Resubmit a row and wait until its task is done; its id."""
+    async with task_run.worker() as app:
+        (entry,) = (await task_run("dlq", "resubmit", row, "--json", *options)).json
+        assert await app.result(entry["id"], timeout=20) == "fine"
+    return str(entry["id"])
+
+
+@pytest.mark.parametrize("how", ["TRUNCATE", "second database"])
+async def test_a_number_of_a_row_that_is_given_again_means_another_letter(
+    task_run: TaskRun, tmp_path: Path, how: str
+) -> None:
+    """Redis knows the repeat of a first letter; a second one in a row of the same number runs."""
+    first = await _new_letter(task_run, "first", tmp_path / "first")
+    done = await _run_again(task_run, first.id)
+    if how == "TRUNCATE":
+        with _database(task_run) as database:
+            database.executescript("DELETE FROM dlq_tasks; DELETE FROM sqlite_sequence")
+    else:
+        task_run.environment["NONET_STATE_DIR"] = str(tmp_path / "other")
+    second = await _new_letter(task_run, "second", tmp_path / "second")
+    assert second.id == first.id
+    again = await _run_again(task_run, second.id)
+    assert (tmp_path / "first").read_text().split() == [done]
+    assert (tmp_path / "second").read_text().split() == [again]
+    assert await _progress(task_run, second.id) == ("DISPATCHED", again)
+
+
+@pytest.mark.parametrize("how", ["restored backup", "died before it was recorded"])
+async def test_a_repeat_that_redis_knows_is_recognised(
+    task_run: TaskRun, tmp_path: Path, how: str
+) -> None:
+    """A PENDING row whose own task was submitted is recorded as DISPATCHED; it runs no more."""
+    letter = await _new_letter(task_run, "first", tmp_path / "first")
+    id = await _run_again(task_run, letter.id)
+    with _database(task_run) as database:
+        database.execute("UPDATE dlq_tasks SET status = 'PENDING'")
+        if how == "restored backup":
+            database.execute("UPDATE dlq_tasks SET resubmitted_as = NULL")
+    ended = await task_run("dlq", "resubmit", letter.id, "--json")
+    assert (ended.code, ended.json) == (0, [{"row": letter.id, "id": id, "created": False}])
+    assert await _progress(task_run, letter.id) == ("DISPATCHED", id)
+    assert (tmp_path / "first").read_text().split() == [id]
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "ended"])
+async def test_an_id_of_another_task_is_refused(
+    task_run: TaskRun, tmp_path: Path, is_live: bool
+) -> None:
+    """Whoever took the id of a repeat before is no repeat: code 1, PENDING; `--again` goes by."""
+    letter = await _new_letter(task_run, "first", tmp_path / "first")
+    squatted = letter.identity.repeat(0).id
+    if is_live:
+        async with task_run.app() as app:
+            await app.submit(Add(1), id=squatted, at_time=datetime(2100, 1, 1, tzinfo=UTC))
+    else:
+        async with task_run.worker() as app:
+            assert await (await app.submit(Add(1), id=squatted)).result(timeout=20) == 1
+    refused = await task_run("dlq", "resubmit", letter.id)
+    state = "delayed" if is_live else "done"
+    assert refused.code == 1
+    assert f"its id {squatted} belongs to another task, which is {state}" in refused.err
+    assert await _progress(task_run, letter.id) == ("PENDING", None)
+    again = await _run_again(task_run, letter.id, "--again")
+    assert again != squatted and (tmp_path / "first").read_text().split() == [again]
+    assert await _progress(task_run, letter.id) == ("DISPATCHED", again)
+
+
+async def test_what_was_cancelled_can_be_submitted_once_more(
+    task_run: TaskRun, tmp_path: Path
+) -> None:
+    """A repeat that was cancelled is named; `--again` submits the next one under a new id."""
+    letter = await _new_letter(task_run, "first", tmp_path / "first")
+    (entry,) = (await task_run("dlq", "resubmit", letter.id, "--json")).json
+    live = await task_run("dlq", "resubmit", letter.id, "--again")
+    assert live.code == 1 and f"task {entry['id']} is queued" in live.err
+    assert (await task_run("cancel", entry["id"])).code == 0
+    refused = await task_run("dlq", "resubmit", letter.id)
+    assert refused.code == 1 and f"task {entry['id']} is cancelled; 'task-run dlq" in refused.err
+    again = await _run_again(task_run, letter.id, "--again")
+    assert (tmp_path / "first").read_text().split() == [again] != [entry["id"]]
+    assert await _progress(task_run, letter.id) == ("DISPATCHED", again)
+
+
+async def test_letters_of_a_release_without_namespaces_are_named_and_adopted(
+    task_run: TaskRun, tmp_path: Path
+) -> None:
+    """Commands leave them alone and say so, with the next step; `adopt` takes them."""
+    old = (await _new_letter(task_run, "old", tmp_path / "old")).id
+    own = (await _new_letter(task_run, "own", tmp_path / "own")).id
+    with _database(task_run) as database:
+        database.execute("UPDATE dlq_tasks SET namespace = '' WHERE id = ?", (old,))
+    listed = await task_run("dlq", "list", "--json")
+    assert [letter["id"] for letter in listed.json] == [own]
+    assert "1 dead letters without a namespace" in listed.err and "dlq adopt" in listed.err
+    every = await task_run("dlq", "list", "--all-namespaces")
+    assert "(none)" in every.out and "cli" in every.out
+    refused = await task_run("dlq", "resubmit", old)
+    assert refused.code == 4 and f"'task-run dlq adopt {old}' takes it there" in refused.err
+    assert _rows_of(await task_run("dlq", "adopt", "--all", "--dry-run", "--json")) == [old]
+    adopted = await task_run("dlq", "adopt", "--all", "--json")
+    assert (adopted.code, adopted.json) == (0, [{"row": old, "namespace": "cli"}])
+    listed = await task_run("dlq", "list", "--json")
+    assert ([letter["id"] for letter in listed.json], listed.err) == ([own, old], "")
+    assert [event["kind"] for event in await _events(task_run)] == ["dlq-adopt"]
 
 
 async def test_a_resubmission_that_fails_leaves_the_letter_pending(
@@ -186,6 +326,7 @@ async def test_a_letter_of_an_unknown_class_stays_pending(task_run: TaskRun, row
     assert ended.code == 2 and "unknown task 'errands:Fail'" in ended.err
     async with Nonet.from_settings(
         redis_url=task_run.environment["NONET_REDIS_URL"],
+        namespace=NAMESPACE,
         state_dir=task_run.environment["NONET_STATE_DIR"],
     ) as app:
         with pytest.raises(UnknownTaskError):
@@ -197,9 +338,9 @@ async def test_a_letter_of_an_unknown_class_stays_pending(task_run: TaskRun, row
 async def test_a_task_that_dies_again_has_a_letter_of_its_own(task_run: TaskRun, row: int) -> None:
     """The first letter becomes FAILED, and the second one names it."""
     async with task_run.worker() as app:
-        await task_run("dlq", "resubmit", row)
+        (entry,) = (await task_run("dlq", "resubmit", row, "--json")).json
         with pytest.raises(TaskFailed):
-            await app.result(f"dlq-{row}", timeout=20)
+            await app.result(entry["id"], timeout=20)
     second, first = (await task_run("dlq", "list", "--json")).json
     assert (first["id"], first["status"]) == (row, "FAILED")
     assert (second["resubmitted_from"], second["status"]) == (row, "PENDING")
@@ -315,10 +456,11 @@ async def test_many_are_resubmitted_whatever_one_of_them_does(
     for ended in both:
         assert ended.code == 1
         assert _errors(ended)[old_rows[2]].startswith("unknown task 'errands:Gone'")
+    ids = [entry["id"] for ended in both for entry in ended.json if entry.get("created")]
     async with task_run.worker() as app:
-        for row in good:
-            assert await app.result(f"dlq-{row}", timeout=20) == "fine"
-    assert sorted((tmp_path / "later").read_text().split()) == [f"dlq-{row}" for row in good]
+        for id in ids:
+            assert await app.result(id, timeout=20) == "fine"
+    assert sorted((tmp_path / "later").read_text().split()) == sorted(ids)
     listed = (await task_run("dlq", "list", "--status", "PENDING", "--json")).json
     assert [letter["id"] for letter in listed] == [old_rows[2]]
     # Also an operator who comes so late that only this one is left: not all.

@@ -12,6 +12,7 @@ from daemons import until
 
 from nonet import Nonet
 from nonet.message import VERSION, Envelope, encode
+from nonet.repetition import repeat_of_entry
 from nonet.stores.quarantine import Quarantine
 
 STREAM = f"{{{NAMESPACE}}}:tasks:normal:small"
@@ -187,7 +188,8 @@ async def test_a_retry_whose_task_has_failed_says_so(task_run: TaskRun) -> None:
     key = f"{{{NAMESPACE}}}:quarantine"
     data = envelope("good", a=1)
     entry = task_run.redis.xadd(key, {"task": "good", "size": len(data), "bytes": data})
-    task_run.redis.set(f"{{{NAMESPACE}}}:r:q-{entry}", "dead|1|")
+    mark = repeat_of_entry(NAMESPACE, entry).mark
+    task_run.redis.set(f"{{{NAMESPACE}}}:r:q-{entry}", f"dead|1 {mark}|")
     for left in (1, 1, 0):
         if not left:
             task_run.redis.xdel(key, entry)
@@ -196,8 +198,27 @@ async def test_a_retry_whose_task_has_failed_says_so(task_run: TaskRun) -> None:
         assert f"entry {entry} was submitted again before: its task q-{entry} is dead" in ended.err
         assert ended.err.count(f"entry {entry}") == 1
         assert task_run.redis.xlen(key) == left
-    task_run.redis.set(f"{{{NAMESPACE}}}:r:q-{entry}", "done|1|")
+    task_run.redis.set(f"{{{NAMESPACE}}}:r:q-{entry}", f"done|1 {mark}|")
     assert (await task_run("quarantine", "retry", entry, "--json")).json[0]["created"] is False
+
+
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "ended"])
+async def test_an_id_of_another_task_is_refused(task_run: TaskRun, is_live: bool) -> None:
+    """Whoever took the id q-ENTRY before is another task: code 1, and the entry stays."""
+    key = f"{{{NAMESPACE}}}:quarantine"
+    data = envelope("good", a=1)
+    entry = task_run.redis.xadd(key, {"task": "good", "size": len(data), "bytes": data})
+    if is_live:
+        async with task_run.app() as app:
+            await app.submit(Add(5), id=f"q-{entry}")
+    else:
+        async with task_run.worker() as app:
+            assert await (await app.submit(Add(5), id=f"q-{entry}")).result(timeout=20) == 5
+    ended = await task_run("quarantine", "retry", entry)
+    state = "queued" if is_live else "done"
+    assert ended.code == 1
+    assert f"its id q-{entry} belongs to another task, which is {state}" in ended.err
+    assert task_run.redis.xlen(key) == 1
 
 
 async def test_one_of_all_is_not_told_from_one_of_many(task_run: TaskRun) -> None:

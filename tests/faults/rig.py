@@ -502,9 +502,9 @@ class _Listener:
 
 async def rows_of(url: str) -> list[str]:
     """The task id of each dead letter in a database."""
-    store = DeadLetters(url)
+    store = DeadLetters(url, "")
     try:
-        return [row.task_id for row in await store.list(limit=1_000_000)]
+        return [row.task_id for row in await store.list(limit=1_000_000, every_namespace=True)]
     finally:
         await store.close()
 

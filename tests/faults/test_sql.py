@@ -66,7 +66,7 @@ async def test_one_row_resubmitted_twice_at_once(rig: Rig, mariadb_url: str, sca
         dead = await rig.submit(one, [Mendable(gate) for _ in range(scale)])
         await rig.settles(dead)
         site.open(gate)
-        letters = await (await one.dead_letters()).list(limit=scale)
+        letters, again = await (await one.dead_letters()).list(limit=scale), []
         for letter in letters:
             found = await asyncio.gather(
                 one.resubmit(letter.id), other.resubmit(letter.id), return_exceptions=True
@@ -76,7 +76,7 @@ async def test_one_row_resubmitted_twice_at_once(rig: Rig, mariadb_url: str, sca
             assert len(handles) == 1, found
             assert all(isinstance(error, ConflictError) for error in refused), found
             rig.accepted(handles)
-        again = [f"dlq-{letter.id}" for letter in letters]
+            again += handles
         await rig.settles(again)
     executed = Counter(event.id for event in site.journal("start", task="Mendable"))
     assert executed == dict.fromkeys([*dead, *again], 1)

@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from nonet.errors import ConfigurationError, ConflictError, NotFoundError, ServerUnreachableError
 from nonet.stores import sql
 from nonet.stores.dead_letters import (
+    DeadLetter,
     DeadLetters,
     NewDeadLetter,
     Selection,
@@ -64,7 +65,7 @@ async def url(empty_url: str) -> str:
 
 @pytest.fixture
 async def letters(url: str) -> AsyncIterator[DeadLetters]:
-    store = DeadLetters(url)
+    store = DeadLetters(url, "test")
     yield store
     await store.close()
 
@@ -79,6 +80,18 @@ def letter(task_id: str = "task-1", **changes: Any) -> NewDeadLetter:
         "reason": "retries",
     }
     return NewDeadLetter(**values | changes)
+
+
+GONE = DeadLetter(
+    **{name: getattr(letter(), name) for name in NewDeadLetter.__dataclass_fields__},
+    id=404,
+    namespace="test",
+    status=Status.PENDING,
+    last_error="",
+    resubmitted_as=None,
+    resubmissions=0,
+    created_at=SUBMITTED,
+)
 
 
 async def outcomes(calls: list[Awaitable[Any]]) -> tuple[list[Any], list[BaseException]]:
@@ -162,7 +175,7 @@ async def test_default_character_set_does_not_matter(mariadb_url: str) -> None:
     async with engine_of(mariadb_url) as engine, engine.begin() as connection:
         await connection.exec_driver_sql("ALTER DATABASE CHARACTER SET latin1")
     await sql.upgrade(mariadb_url)
-    letters = DeadLetters(mariadb_url)
+    letters = DeadLetters(mariadb_url, "test")
     assert (await letters.get(await letters.add(letter(vo="💣")))).vo == "💣"
     await letters.close()
 
@@ -254,7 +267,7 @@ async def test_list_filters_newest_first(letters: DeadLetters) -> None:
             [("a:A", "crash"), ("a:A", "retries"), ("b:B", "crash"), ("a:A", "crash")]
         )
     ]
-    await letters.claim(rows[1], "new")
+    await dispatched(letters, rows[1], "new")
 
     async def found(**filters: Any) -> list[int]:
         return [rows.index(each.id) for each in await letters.list(**filters)]
@@ -279,50 +292,109 @@ async def test_list_is_without_arguments_and_traceback(letters: DeadLetters) -> 
 # ---- resubmission -------------------------------------------------------------------------------
 
 
+async def claimed(letters: DeadLetters, row: int, repeat: str, resubmissions: int = 0) -> None:
+    await letters.claim(await letters.get(row), repeat, resubmissions)
+
+
+async def dispatched(letters: DeadLetters, row: int, repeat: str) -> None:
+    await claimed(letters, row, repeat)
+    await letters.dispatch(row, repeat)
+
+
 @pytest.mark.parametrize("operators", [2, 10])
 async def test_one_operator_wins_a_claim(letters: DeadLetters, operators: int) -> None:
-    """Of several operators one gets the letter; the others are told who did."""
-    row = await letters.add(letter(task_args=b"args"))
-    won, lost = await outcomes([letters.claim(row, f"new-{n}") for n in range(operators)])
-    assert len(won) == 1
-    assert (won[0].status, won[0].task_args) == (Status.DISPATCHED, b"args")
-    assert len(lost) == operators - 1
+    """Of several operators who have read a letter one gets it; the others are told who did."""
+    read = await letters.get(await letters.add(letter()))
+    calls = [letters.claim(read, f"new-{n}", 0) for n in range(operators)]
+    won, lost = await outcomes(calls)
+    assert (len(won), len(lost)) == (1, operators - 1)
+    now = await letters.get(read.id)
     for error in lost:
         assert isinstance(error, ConflictError)
-        assert f"dead letter {row} is DISPATCHED" in str(error)
-        assert won[0].resubmitted_as in str(error)
+        assert f"submission again begun as task {now.resubmitted_as}" in str(error)
 
 
-async def test_claim_can_be_repeated_by_its_winner(letters: DeadLetters) -> None:
-    """An operator whose reply was lost claims again with the same id and gets the letter."""
+async def test_a_letter_is_dispatched_after_its_claim(letters: DeadLetters) -> None:
+    """A claim leaves it PENDING; only for the claimed task it becomes DISPATCHED, and once."""
     row = await letters.add(letter())
-    assert await letters.claim(row, "new") == await letters.claim(row, "new")
+    await claimed(letters, row, "new", 3)
+    begun = await letters.get(row)
+    assert (begun.status, begun.resubmitted_as, begun.resubmissions) == (Status.PENDING, "new", 3)
+    with pytest.raises(ConflictError, match="not claimed for task other"):
+        await letters.dispatch(row, "other")
+    await letters.dispatch(row, "new")
+    await letters.dispatch(row, "new")
+    assert (await letters.get(row)).status is Status.DISPATCHED
 
 
-async def test_unclaim_makes_the_letter_pending_again(letters: DeadLetters) -> None:
-    """After a submit that failed, the letter can be claimed by the next; only by its claimer."""
+async def test_a_released_letter_is_as_it_was_read(letters: DeadLetters) -> None:
+    """After a refusal, of a first resubmission or of one more; not once it is dispatched."""
     row = await letters.add(letter())
-    await letters.claim(row, "first")
-    with pytest.raises(ConflictError, match="first"):
-        await letters.unclaim(row, "stranger")
-    await letters.unclaim(row, "first")
-    await letters.unclaim(row, "first")
-    read = await letters.get(row)
-    assert (read.status, read.resubmitted_as) == (Status.PENDING, None)
-    assert (await letters.claim(row, "second")).resubmitted_as == "second"
+    for _ in range(2):
+        read = await letters.get(row)
+        await letters.claim(read, "next", 7)
+        await letters.release(read, "other")
+        assert (await letters.get(row)).resubmitted_as == "next"
+        await letters.release(read, "next")
+        assert await letters.get(row) == read
+        await claimed(letters, row, "first")
+        await letters.dispatch(row, "first")
+        await letters.release(read, "first")
+        assert (await letters.get(row)).status is Status.DISPATCHED
 
 
-async def test_failed_follows_dispatched_only(letters: DeadLetters) -> None:
-    """A letter is FAILED once its resubmission died, and stays so."""
+async def test_a_letter_fails_with_its_own_repeat_only(letters: DeadLetters) -> None:
+    """A letter is FAILED once its repeat died, and stays so, whoever records the submission."""
     row = await letters.add(letter())
-    with pytest.raises(ConflictError, match="PENDING"):
-        await letters.mark_failed(row)
-    await letters.claim(row, "new")
-    await letters.mark_failed(row)
-    await letters.mark_failed(row)
+    assert not await letters.mark_failed(row, "new")
+    await claimed(letters, row, "new")
+    assert not await letters.mark_failed(row, "dlq-1")
+    assert await letters.mark_failed(row, "new")
+    assert not await letters.mark_failed(row, "new")
+    await letters.dispatch(row, "new")
     assert (await letters.get(row)).status is Status.FAILED
-    with pytest.raises(ConflictError, match=r"FAILED.*new"):
-        await letters.claim(row, "newer")
+
+
+# ---- namespaces ---------------------------------------------------------------------------------
+
+
+async def test_a_namespace_acts_on_its_own_letters(letters: DeadLetters, url: str) -> None:
+    """Two namespaces have a task of one id and generation; neither reaches the other's row."""
+    other = DeadLetters(url, "other")
+    row, theirs = await letters.add(letter()), await other.add(letter())
+    assert row != theirs
+    assert [each.id for each in await letters.list()] == [row]
+    assert {each.id for each in await letters.list(every_namespace=True)} == {row, theirs}
+    assert (await letters.count())[Status.PENDING] == 1
+    with pytest.raises(NotFoundError, match="of namespace other, not of test: use --namespace"):
+        await letters.get(theirs)
+    with pytest.raises(NotFoundError):
+        await letters.discard(theirs)
+    assert [rows async for rows in letters.pages(Selection())] == [[row]]
+    assert [count async for count in letters.purge(Selection())] == [1]
+    assert [each.id for each in await other.list()] == [theirs]
+    await other.close()
+
+
+async def test_letters_without_a_namespace_are_adopted(letters: DeadLetters) -> None:
+    """What a release before wrote belongs to nobody until somebody takes it; its double goes."""
+    row = await letters.unnamed.add(letter("old"))
+    with pytest.raises(NotFoundError, match=f"'task-run dlq adopt {row}' takes it there"):
+        await letters.get(row)
+    await letters.adopt(row)
+    assert (await letters.get(row)).namespace == "test"
+    with pytest.raises(NotFoundError):
+        await letters.adopt(row)
+    double = await letters.unnamed.add(letter("old"))
+    await letters.adopt(double)
+    assert [each.id for each in await letters.list(every_namespace=True)] == [row]
+
+
+async def test_a_letter_of_two_releases_is_one_letter(letters: DeadLetters) -> None:
+    """A worker of the release before wrote it and died before it settled: no second row."""
+    row = await letters.unnamed.add(letter())
+    assert await letters.add(letter()) == row
+    assert [each.id for each in await letters.list(every_namespace=True)] == [row]
 
 
 async def test_discarded_row_is_gone_and_its_number_not_reused(letters: DeadLetters) -> None:
@@ -336,7 +408,7 @@ async def test_discarded_row_is_gone_and_its_number_not_reused(letters: DeadLett
 async def test_discard_spares_what_no_longer_fits(letters: DeadLetters) -> None:
     """A letter that somebody acted on since it was chosen is not deleted."""
     row = await letters.add(letter())
-    await letters.claim(row, "new")
+    await dispatched(letters, row, "new")
     with pytest.raises(ConflictError, match=f"dead letter {row} is DISPATCHED"):
         await letters.discard(row, only=Selection(status="PENDING"))
     await letters.discard(row, only=Selection(status="DISPATCHED"))
@@ -349,7 +421,7 @@ async def test_discard_spares_what_no_longer_fits(letters: DeadLetters) -> None:
 
 async def aged(url: str, ages: list[timedelta]) -> list[int]:
     """Letters that died so long ago; their rows."""
-    store = DeadLetters(url)
+    store = DeadLetters(url, "test")
     rows = [await store.add(letter(f"task-{n}")) for n in range(len(ages))]
     await store.close()
     async with engine_of(url) as engine, engine.begin() as connection:
@@ -401,7 +473,7 @@ async def test_purge_deletes_what_fits_and_nothing_else(url: str, letters: DeadL
     """Older letters go in batches, the others stay."""
     month = timedelta(days=30)
     rows = await aged(url, [month] * 3 + [timedelta(hours=1)] * 2)
-    await letters.claim(rows[1], "new")
+    await dispatched(letters, rows[1], "new")
     old = datetime.now(UTC) - timedelta(days=7)
     gone = [n async for n in letters.purge(Selection(died_before=old, status="DISPATCHED"))]
     assert gone == [1]
@@ -411,7 +483,7 @@ async def test_purge_deletes_what_fits_and_nothing_else(url: str, letters: DeadL
 
 async def test_purge_creates_no_database(sqlite_url: str) -> None:
     """Where nothing has died there is nothing to purge: no SQLite file is made for it."""
-    letters = DeadLetters(sqlite_url)
+    letters = DeadLetters(sqlite_url, "test")
     assert [n async for n in letters.purge(Selection())] == []
     await letters.close()
     assert sql.is_missing(sqlite_url)
@@ -421,9 +493,9 @@ async def test_purge_creates_no_database(sqlite_url: str) -> None:
     "call",
     [
         lambda letters: letters.get(404),
-        lambda letters: letters.claim(404, "new"),
-        lambda letters: letters.unclaim(404, "new"),
-        lambda letters: letters.mark_failed(404),
+        lambda letters: letters.claim(GONE, "new", 0),
+        lambda letters: letters.dispatch(404, "new"),
+        lambda letters: letters.adopt(404),
         lambda letters: letters.discard(404),
     ],
     ids=["get", "claim", "unclaim", "mark_failed", "discard"],
@@ -505,7 +577,7 @@ async def test_stopped_server_is_reported_and_its_return_noticed(
 ) -> None:
     """A stopped server gives one readable error at once; the same object works afterwards."""
     door, url = mariadb_behind_a_door
-    letters = DeadLetters(url)
+    letters = DeadLetters(url, "test")
     await connect_once(letters._database)
     await door.close()
     started = time.monotonic()
@@ -524,7 +596,7 @@ async def test_restart_between_two_calls_is_not_noticed(
 ) -> None:
     """A connection that died while idle is replaced without an error."""
     door, url = mariadb_behind_a_door
-    letters = DeadLetters(url)
+    letters = DeadLetters(url, "test")
     await connect_once(letters._database)
     await door.close()
     await door.open()
@@ -535,7 +607,7 @@ async def test_restart_between_two_calls_is_not_noticed(
 async def test_silent_server_is_given_up(mariadb_behind_a_door: tuple[Door, str]) -> None:
     """A frozen server costs a bounded time, on an old connection and on a new one."""
     door, url = mariadb_behind_a_door
-    letters = DeadLetters(url, answer_seconds=0.5)
+    letters = DeadLetters(url, "test", answer_seconds=0.5)
     await connect_once(letters._database)
     door.freeze()
     for call in (connect_once(letters._database), letters.count()):
@@ -596,7 +668,7 @@ async def test_migrations_build_the_table_that_the_code_uses(url: str) -> None:
     """The migrated schema and the table in the code do not differ."""
 
     def differences(connection: sa.Connection) -> list[Any]:
-        ours = {"dlq_tasks", "ix_dlq_tasks_status", "uq_dlq_tasks_task_generation"}
+        ours = {"dlq_tasks", "ix_dlq_tasks_status", "uq_dlq_tasks_identity"}
         options = {
             "compare_type": True,
             "include_name": lambda name, kind, _: kind not in ("table",) or name in ours,
@@ -632,7 +704,7 @@ async def test_newer_schema_is_not_touched(url: str) -> None:
 
 async def test_missing_table_says_what_to_run(mariadb_url: str) -> None:
     """A server database is not migrated behind its owner's back."""
-    letters = DeadLetters(mariadb_url)
+    letters = DeadLetters(mariadb_url, "test")
     with pytest.raises(ConfigurationError, match="task-run db upgrade"):
         await letters.count()
     await letters.close()
@@ -640,7 +712,7 @@ async def test_missing_table_says_what_to_run(mariadb_url: str) -> None:
 
 async def test_sqlite_is_made_when_first_used(tmp_path: Path) -> None:
     """SQLite needs no set-up, also when its first users are concurrent, and writes ahead."""
-    letters = DeadLetters(f"sqlite:///{tmp_path}/state/nonet.db")
+    letters = DeadLetters(f"sqlite:///{tmp_path}/state/nonet.db", "test")
     await asyncio.gather(*(letters.add(letter(f"task-{n}")) for n in range(8)))
     assert (await letters.count())[Status.PENDING] == 8
     await letters.close()
@@ -652,7 +724,7 @@ async def test_sqlite_is_made_when_first_used(tmp_path: Path) -> None:
 async def test_looking_does_not_make_a_sqlite_file(tmp_path: Path) -> None:
     """No file means no letters: neither it nor its directory appears by reading."""
     url = f"sqlite:///{tmp_path}/state/nonet.db"
-    letters = DeadLetters(url)
+    letters = DeadLetters(url, "test")
     assert (await letters.list(), await letters.count()) == ([], dict.fromkeys(Status, 0))
     for missing in (letters.get(1), letters.discard(1)):
         with pytest.raises(NotFoundError):
@@ -666,7 +738,7 @@ async def test_looking_does_not_make_a_sqlite_file(tmp_path: Path) -> None:
 
 async def test_a_directory_that_cannot_be_made_is_a_wrong_setting() -> None:
     """The first letter says so, in one line."""
-    letters = DeadLetters("sqlite:////proc/nonet/nonet.db")
+    letters = DeadLetters("sqlite:////proc/nonet/nonet.db", "test")
     with pytest.raises(ConfigurationError, match="cannot create its directory"):
         await letters.add(letter())
     await letters.close()
@@ -708,7 +780,7 @@ async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
         from nonet.stores.dead_letters import DeadLetters, NewDeadLetter
 
         async def main(url, name):
-            letters = DeadLetters(url)
+            letters = DeadLetters(url, "test")
             for n in range(20):
                 await letters.add(NewDeadLetter(
                     task_id=f"{name}-{n}", generation=1, task_class="a:A", task_args=b"",
@@ -722,7 +794,7 @@ async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
         for n in range(4)
     ]
     assert [await writer.wait() for writer in writers] == [0] * 4
-    letters = DeadLetters(url)
+    letters = DeadLetters(url, "test")
     assert (await letters.count())[Status.PENDING] == 80
     await letters.close()
 
@@ -748,7 +820,7 @@ async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
 def test_unusable_url_is_refused(url: str, reason: str) -> None:
     """A wrong URL is a configuration error of one line without the password."""
     with pytest.raises(ConfigurationError, match=reason) as raised:
-        DeadLetters(url)
+        DeadLetters(url, "test")
     assert "secret" not in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -757,7 +829,7 @@ def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     """Without its driver a database says what to install."""
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(ConfigurationError, match=r"install nonet\[postgres\]"):
-        DeadLetters("postgresql://nonet@host/x")
+        DeadLetters("postgresql://nonet@host/x", "test")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ DAY = 86_400.0
 @pytest.fixture
 async def letters(mariadb_url: str) -> AsyncIterator[DeadLetters]:
     await sql.upgrade(mariadb_url)
-    store = DeadLetters(mariadb_url)
+    store = DeadLetters(mariadb_url, "test")
     yield store
     await store.close()
 
@@ -89,7 +89,7 @@ async def test_without_a_retention_all_are_kept() -> None:
 
 async def test_no_database_is_made_to_purge_it(sqlite_url: str) -> None:
     """Where nothing has died yet there is no SQLite file."""
-    letters = DeadLetters(sqlite_url)
+    letters = DeadLetters(sqlite_url, "test")
     await retention(letters, DAY).tick("1")
     await letters.close()
     assert sql.is_missing(sqlite_url)
@@ -101,7 +101,7 @@ async def test_sql_that_is_away_is_told_once(caplog: pytest.LogCaptureFixture) -
         server.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
         url = server.url("letters")
         await sql.upgrade(url)
-        letters = DeadLetters(url)
+        letters = DeadLetters(url, "test")
         await add(letters, url, 8, 6)
         chore = retention(letters, 7 * DAY, retry_seconds=0)
         server.stop()

@@ -75,6 +75,7 @@ ENVELOPE = Envelope(
     group="g",
     min_version="1.4",
     trace="00-01-02-01",
+    resubmitted_from=17,
 )
 RESULT = ResultDocument(
     name="x:T",
@@ -101,16 +102,21 @@ ERROR = ErrorDocument(
 DOCUMENTS = (ENVELOPE, RESULT, ERROR, USAGE)
 
 
-def an_envelope(id: str, args: dict[str, Any] | None = None, trace: str = "") -> bytes:
+def an_envelope(
+    id: str, args: dict[str, Any] | None = None, trace: str = "", repeats: int = 0
+) -> bytes:
     """The envelope of another task."""
-    return encode(replace(ENVELOPE, id=id, args=pack(args or {}), trace=trace))
+    return encode(
+        replace(ENVELOPE, id=id, args=pack(args or {}), trace=trace, resubmitted_from=repeats)
+    )
 
 
 def documents() -> dict[str, bytes | str]:
     """What Python writes."""
     return {
         "envelope": an_envelope("a", VALUES),
-        "envelope, traced": encode(ENVELOPE),
+        "envelope, traced": an_envelope("a", VALUES, ENVELOPE.trace),
+        "envelope of a repeat": encode(ENVELOPE),
         "envelope, signed": Signer({"one": b"k" * 32}, "test").signed(an_envelope("a")),
         "result": encode(RESULT),
         "error": encode(ERROR),
@@ -164,16 +170,18 @@ class Acts:
         terms = f"start_by|{FAR}|1\nunique|done|0|abcd"
         await self._submit("terms", terms=terms, stream="normal:large")
         await self._submit("until-start", terms="unique|start|0|bcde", stream="normal:large")
+        await self._submit("repeat", terms="letter|0af3")
         await self._submit("for-a-while", terms="unique|done|9000000|cdef", stream="normal:large")
 
     async def fetched(self) -> None:
         await self._fetch()
-        assert self._held.keys() == {"small", "large", "locked", "everything"}
+        assert self._held.keys() == {"small", "large", "locked", "everything", "repeat"}
 
     async def settled(self) -> None:
         later = timedelta(seconds=5000)
         await self._settle("small", "retry", b"document", text="why", delay=later)
         await self._settle("large", "done", b"document")
+        await self._settle("repeat", "done", b"document")
         await self._settle("everything", "dead", b"document")
 
     async def saved(self) -> None:

@@ -14,6 +14,7 @@ from alembic.script import ScriptDirectory
 
 from nonet.stores import sql
 from nonet.stores.broker import Broker
+from nonet.stores.dead_letters import DeadLetters
 from nonet.stores.outbox import Outbox
 from nonet.stores.sql import VERSION_TABLE, Database, Schema
 from nonet.stores.submissions import Submission
@@ -83,6 +84,35 @@ async def test_rows_of_an_older_revision_are_kept(url: str, revision: str) -> No
     after = await within(url, read)
     for name, row in before.items():
         assert {column: after[name][column] for column in row} == row
+
+
+async def test_a_worker_of_the_version_before_writes_its_row(url: str) -> None:
+    """Into the migrated table, without the columns that it does not know; the new one adopts it."""
+
+    tables = sa.MetaData()
+
+    def of_the_version_before(connection: sa.Connection) -> Rows:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+        tables.reflect(connection)
+        return {}
+
+    await within(url, of_the_version_before)
+    await sql.upgrade(url)
+    known = tables.tables["dlq_tasks"]
+    row = {**a_row(known), "status": "PENDING"}
+
+    def written(connection: sa.Connection) -> Rows:
+        connection.execute(known.insert().values(row))
+        return {}
+
+    await within(url, written)
+    letters = DeadLetters(url, "test")
+    assert await letters.list(every_namespace=True) != [] == await letters.list()
+    await letters.adopt(row["id"])
+    assert [letter.id for letter in await letters.list()] == [row["id"]]
+    await letters.close()
 
 
 async def test_an_older_release_goes_on_with_newer_tables(url: str, broker: Broker) -> None:

@@ -83,6 +83,9 @@ def list_(
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
+    every_namespace: Annotated[
+        bool, typer.Option("--all-namespaces", help="All that are in the database.")
+    ] = False,
     as_json: Json = False,
     tasks: Tasks = None,
     namespace: Namespace = None,
@@ -95,11 +98,13 @@ def list_(
         name = _full_name(task, tasks, namespace, state_dir)
         filters = _filters(status, name, reason, older_than, newer_than)
         async with _dead_letters(namespace, state_dir) as letters:
-            found = await letters.list(limit=limit, **filters)
+            found = await letters.list(limit=limit, every_namespace=every_namespace, **filters)
+            await _tell_of_unnamed(letters)
         if as_json:
             print_json([_document(letter) for letter in found])
         else:
-            print_rows([_row(letter) for letter in found], False, "no such dead letter")
+            rows = [_row(letter, with_namespace=every_namespace) for letter in found]
+            print_rows(rows, False, "no such dead letter")
         return ExitCode.OK
 
     run(debug, command)
@@ -157,7 +162,8 @@ def resubmit(
         bool,
         typer.Option(
             "--again",
-            help="Also a letter that was submitted again before, if nothing is known of its task.",
+            help="Once more what was submitted again before, if its task has ended otherwise than "
+            "done or nothing is known of it; also if another task has its id.",
         ),
     ] = False,
     as_json: Json = False,
@@ -168,7 +174,8 @@ def resubmit(
 ) -> None:
     """Submit dead letters again, each once, as a new task whose id is printed.
 
-    Name rows, or say by filters which letters, the oldest first. 'task-run events' shows who did.
+    Name rows, or say by filters which letters, the oldest first. A row stays PENDING unless its
+    task is submitted for certain. 'task-run events' shows who did.
     Exit codes: 0 all of them, 1 not all, 3 Redis or SQL unreachable; for one named row also
     2 unknown class or arguments, 4 there is none.
     """
@@ -177,7 +184,7 @@ def resubmit(
         if status == "DISPATCHED" and not again:
             raise ConfigurationError(
                 "--status DISPATCHED: these were submitted again already; with --again those are "
-                "submitted once more of which nothing is known"
+                "submitted once more that have not been done, as far as is known"
             )
         async with application(tasks, namespace, state_dir) as nonet:
             name = nonet.registry.get(task).name if task and ":" not in task else task
@@ -194,7 +201,51 @@ def resubmit(
             async def log(text: str) -> None:
                 await _log(nullcontext(nonet), "dlq-resubmit", text)
 
-            return await _each(await nonet.dead_letters(), targets, one, log, as_json)
+            letters = await nonet.dead_letters()
+            await _tell_of_unnamed(letters)
+            return await _each(letters, targets, one, log, as_json)
+
+    run(debug, command)
+
+
+@app.command()
+def adopt(
+    rows: Rows = None,
+    every: All = False,
+    status: Status = None,
+    task: TaskName = None,
+    reason: Reason = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    limit: Most = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+    tasks: Tasks = None,
+    namespace: Namespace = None,
+    state_dir: StateDir = None,
+    debug: Debug = False,
+) -> None:
+    """Take letters into the namespace that releases without namespaces wrote.
+
+    Name rows, or say by filters which letters, the oldest first. Where several namespaces share a
+    database, take only those of your own: 'task-run dlq list --all-namespaces' shows all.
+    Exit codes: 0 all of them, 1 not all, 3 SQL unreachable; for one named row also 4 there is none.
+    """
+
+    async def command() -> int:
+        name = _full_name(task, tasks, namespace, state_dir)
+        filters = _filters(status, name, reason, older_than, newer_than)
+        targets = _targets(rows, every, filters, limit, dry_run)
+        async with _dead_letters(namespace, state_dir) as letters:
+
+            async def one(row: int) -> dict[str, Any]:
+                await letters.adopt(row)
+                return {"namespace": letters.namespace}
+
+            async def log(text: str) -> None:
+                await _log(observer(namespace, state_dir), "dlq-adopt", text)
+
+            return await _each(letters.unnamed, targets, one, log, as_json)
 
     run(debug, command)
 
@@ -236,6 +287,7 @@ def discard(
             async def log(text: str) -> None:
                 await _log(observer(namespace, state_dir), "dlq-discard", text)
 
+            await _tell_of_unnamed(letters)
             return await _each(letters, targets, one, log, as_json)
 
     run(debug, command)
@@ -272,6 +324,7 @@ def purge(
         old = Selection(**_filters(status, name, reason, older_than, None))
         found = 0
         async with _dead_letters(namespace, state_dir) as letters:
+            await _tell_of_unnamed(letters)
             try:
                 if dry_run:
                     async for rows in letters.pages(old):
@@ -326,11 +379,23 @@ async def _dead_letters(
     from nonet.settings import load_settings
     from nonet.stores.dead_letters import DeadLetters
 
-    letters = DeadLetters(load_settings(**settings_options(None, namespace, state_dir)).sql_url())
+    settings = load_settings(**settings_options(None, namespace, state_dir))
+    letters = DeadLetters(settings.sql_url(), settings.namespace)
     try:
         yield letters
     finally:
         await letters.close()
+
+
+async def _tell_of_unnamed(letters: DeadLetters) -> None:
+    """Say that there are letters which no command but adopt acts on."""
+    if number := sum((await letters.unnamed.count()).values()):
+        typer.echo(
+            f"{number} dead letters without a namespace, written by a release before: those of "
+            f"{letters.namespace} join it by 'task-run dlq adopt' (--all, or rows; see 'task-run "
+            "dlq list --all-namespaces')",
+            err=True,
+        )
 
 
 # ---- many rows ----------------------------------------------------------------------------------
@@ -536,9 +601,10 @@ def _whole_traceback(letter: DeadLetter) -> str:
     return f"Traceback (most recent call last):\n{frames}\n{error}"
 
 
-def _row(letter: DeadLetter) -> dict[str, Any]:
+def _row(letter: DeadLetter, *, with_namespace: bool) -> dict[str, Any]:
     return {
         "row": letter.id,
+        **({"namespace": letter.namespace or "(none)"} if with_namespace else {}),
         "status": letter.status,
         "task": letter.task_class or "(not decodable)",
         "task_id": letter.task_id,

@@ -151,8 +151,9 @@ def retry(
 
     What is no task for this process stays where it is, and the reason is told: its signature
     (NONET_SIGNING_KEYS), length (NONET_MESSAGE_LIMIT), class and arguments are looked at as a
-    worker would. So does an entry whose task was made before and has failed. Exit codes: 0 all of
-    them, 1 not all; for one named entry also 2 unknown class or arguments, 4 there is none.
+    worker would. So does an entry whose task was made before and has failed, and one whose id
+    belongs to another task. Exit codes: 0 all of them, 1 not all; for one named entry also 2
+    unknown class or arguments, 4 there is none.
     """
 
     async def command() -> int:

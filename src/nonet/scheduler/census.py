@@ -64,7 +64,9 @@ class Census:
         """One look at SQL; returns the seconds until the next."""
         if self._has_sql():
             letters = await self._dead_letters()
-            self._letters = {str(status): n for status, n in (await letters.count()).items()}
+            # Those that workers of the version before wrote without a namespace need a look, too.
+            own, unnamed = await letters.count(), await letters.unnamed.count()
+            self._letters = {str(status): n + unnamed[status] for status, n in own.items()}
             self._letters_at = time.monotonic()
         return _SQL_SECONDS
 

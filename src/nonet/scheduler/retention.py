@@ -77,8 +77,10 @@ class Retention:
         old = Selection(died_before=datetime.now(UTC) - timedelta(seconds=self._keep_seconds))
         purged = 0
         try:
-            async for deleted in letters.purge(old):
-                purged += deleted
+            # Rows without a namespace would stay for ever where no operator adopts them.
+            for store in (letters, letters.unnamed):
+                async for deleted in store.purge(old):
+                    purged += deleted
         finally:
             if purged:
                 logger.info("purged %d old dead letters", purged)

@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from nonet.errors import ConflictError, NotFoundError
+from nonet.repetition import Identity
 from nonet.stores.sql import ANSWER_SECONDS, Database, UtcDateTime
 
 TEXT_BYTES = 65_535  # what a TEXT of MySQL holds
@@ -31,7 +32,8 @@ _PAGE_ROWS = 500
 class Status(StrEnum):
     """What became of a dead letter."""
 
-    PENDING = "PENDING"  #: nobody has acted on it
+    #: not submitted again, or not for certain: with `DeadLetter.resubmitted_as` that was begun
+    PENDING = "PENDING"
     DISPATCHED = "DISPATCHED"  #: submitted again, as `DeadLetter.resubmitted_as`
     FAILED = "FAILED"  #: submitted again, and that task died as well: it has a row of its own
 
@@ -84,13 +86,27 @@ class NewDeadLetter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeadLetter(NewDeadLetter):
-    """A row of the table. Lists come without arguments and traceback: both are empty there."""
+    """A row of the table. Lists come without arguments and traceback: both are empty there.
+
+    Attributes:
+        id: number of the row; another letter may get it after ``TRUNCATE``.
+        namespace: of the task; empty: a release without namespaces wrote it.
+        resubmitted_as: the task that repeats it, or is about to.
+        resubmissions: how many repeats there were before that one.
+    """
 
     id: int
+    namespace: str
     status: Status
     last_error: str
     resubmitted_as: str | None
+    resubmissions: int
     created_at: datetime
+
+    @property
+    def identity(self) -> Identity:
+        """What tells it from all others, in whatever database it is."""
+        return Identity(self.namespace, self.task_id, self.generation)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +139,7 @@ class Selection:
 
 
 class DeadLetters:
-    """The dead letters of one database.
+    """The dead letters of one namespace.
 
     A SQLite database is created when the first letter is added and migrated when it is first
     used, others by ``task-run db upgrade``. Every method raises `ServerUnreachableError` when the
@@ -132,7 +148,7 @@ class DeadLetters:
 
     Example:
         >>> async def oldest(url: str) -> DeadLetter:
-        ...     letters = DeadLetters(url)
+        ...     letters = DeadLetters(url, "nonet")
         ...     try:
         ...         return (await letters.list(status=Status.PENDING))[-1]
         ...     finally:
@@ -140,41 +156,92 @@ class DeadLetters:
 
     Args:
         database: an open one, or the URL of one that is opened here, see `Database`.
+        namespace: of the tasks; several may share a database.
         answer_seconds: after which a silent database counts as unreachable.
 
     Raises:
         ConfigurationError: the URL is wrong or its driver is not installed.
     """
 
-    def __init__(self, database: str | Database, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self,
+        database: str | Database,
+        namespace: str,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
         if isinstance(database, str):
             database = Database(database, answer_seconds=answer_seconds)
         self._database = database
+        self.namespace = namespace
+        self._own = dlq_tasks.c.namespace == namespace
+
+    @property
+    def unnamed(self) -> DeadLetters:
+        """The letters that releases without namespaces wrote, whosever they are."""
+        return DeadLetters(self._database, "")
 
     async def add(self, letter: NewDeadLetter) -> int:
         """Store ``letter`` and return its row id: the same id however often it is called."""
+        row = dlq_tasks.c
+        same = sa.and_(
+            row.task_id == _identity(letter.task_id), row.generation == letter.generation
+        )
         try:
             async with self._transaction() as connection:
-                added = await connection.execute(sa.insert(dlq_tasks).values(_columns(letter)))
+                # A worker of a release without namespaces may have written it, and died then.
+                unnamed = sa.select(row.id).where(row.namespace == "", same)
+                if (found := await connection.scalar(unnamed)) is not None:
+                    await self._name(connection, found)
+                    return int(found)
+                values = {**_columns(letter), "namespace": self.namespace}
+                added = await connection.execute(sa.insert(dlq_tasks).values(values))
                 key: Any = added.inserted_primary_key
                 return int(key[0])
         except _AlreadyStored:
             async with self._transaction() as connection:
-                same = sa.and_(
-                    dlq_tasks.c.task_id == _identity(letter.task_id),
-                    dlq_tasks.c.generation == letter.generation,
-                )
-                found = await connection.execute(sa.select(dlq_tasks.c.id).where(same))
-                return int(found.scalar_one())
+                stored = await connection.execute(sa.select(row.id).where(self._own, same))
+                return int(stored.scalar_one())
 
-    async def list(self, *, limit: int = 100, **filters: Any) -> builtins.list[DeadLetter]:
+    async def adopt(self, row_id: int) -> None:
+        """Take a letter that a release without namespaces wrote into this namespace.
+
+        It is deleted if this namespace has the same letter: workers of two releases wrote it.
+
+        Raises:
+            NotFoundError: there is no such row, or it has a namespace.
+        """
+        if self._database.is_missing:
+            raise _no_such_row(row_id)
+        try:
+            async with self._transaction() as connection:
+                if not await self._name(connection, row_id):
+                    raise await self._missing(connection, row_id)
+        except _AlreadyStored:
+            await self.unnamed.discard(row_id)
+
+    async def _name(self, connection: AsyncConnection, row_id: int) -> bool:
+        """Give a letter without a namespace this one; False: it is gone, or has one."""
+        changed = await connection.execute(
+            sa.update(dlq_tasks)
+            .where(dlq_tasks.c.id == row_id, dlq_tasks.c.namespace == "")
+            .values(namespace=self.namespace)
+        )
+        return changed.rowcount > 0
+
+    async def list(
+        self, *, limit: int = 100, every_namespace: bool = False, **filters: Any
+    ) -> builtins.list[DeadLetter]:
         """The newest ``limit`` letters that fit all filters, newest first.
 
         Args:
+            every_namespace: all that are in the database, not those of this namespace alone.
             filters: fields of `Selection`.
         """
         query = sa.select(*(c for c in dlq_tasks.c if c.name not in ("task_args", "traceback")))
         query = query.where(*Selection(**filters).clauses())
+        if not every_namespace:
+            query = query.where(self._own)
         if self._database.is_missing:
             return []
         async with self._transaction() as connection:
@@ -190,60 +257,92 @@ class DeadLetters:
         if self._database.is_missing:
             raise _no_such_row(row_id)
         async with self._transaction() as connection:
-            return await _read(connection, row_id)
+            return await self._read(connection, row_id)
 
-    async def claim(self, row_id: int, new_task_id: str) -> DeadLetter:
-        """Mark a pending letter as submitted again under ``new_task_id``, before doing so.
+    async def claim(self, letter: DeadLetter, repeat: str, resubmissions: int) -> None:
+        """Record that a letter is about to be submitted again. Of several callers one may.
 
-        Of several callers one gets the letter. Calling again with the same id is safe.
+        It stays ``PENDING`` until `dispatch`: who dies in between has submitted it, or has not.
+
+        Args:
+            letter: as it was read.
+            repeat: id of the task.
+            resubmissions: how many repeats there were before it.
 
         Raises:
             NotFoundError: no such row.
-            ConflictError: somebody else claimed it.
+            ConflictError: it is not as it was read: somebody else acted on it.
         """
+        values = {
+            "status": Status.PENDING,
+            "resubmitted_as": repeat,
+            "resubmissions": resubmissions,
+        }
         async with self._transaction() as connection:
             # Compare-and-set: the row is locked by the update, so that the read sees who won.
-            await connection.execute(
-                _update(row_id, Status.PENDING).values(
-                    status=Status.DISPATCHED, resubmitted_as=_identity(new_task_id)
+            claimed = await connection.execute(
+                self._update(letter.id)
+                .where(
+                    dlq_tasks.c.status == letter.status,
+                    dlq_tasks.c.resubmissions == letter.resubmissions,
+                    dlq_tasks.c.resubmitted_as.is_not_distinct_from(letter.resubmitted_as),
+                    dlq_tasks.c.task_id == letter.task_id,
+                    dlq_tasks.c.generation == letter.generation,
                 )
+                .values(values)
             )
-            letter = await _read(connection, row_id)
-        if (letter.status, letter.resubmitted_as) != (Status.DISPATCHED, _identity(new_task_id)):
-            raise ConflictError(f"{_state(letter)}; only a PENDING one can be submitted again")
-        return letter
+            if claimed.rowcount == 0:
+                now = await self._read(connection, letter.id)
+                raise ConflictError(f"{_state(now)}: somebody else acted on it meanwhile")
 
-    async def unclaim(self, row_id: int, new_task_id: str) -> None:
-        """Take back `claim`, because ``new_task_id`` could not be submitted.
+    async def dispatch(self, row_id: int, repeat: str) -> None:
+        """Record that the task for which a letter was claimed is submitted.
 
         Raises:
             NotFoundError: no such row.
             ConflictError: it is claimed for another task.
         """
-        async with self._transaction() as connection:
-            await connection.execute(
-                _update(row_id, Status.DISPATCHED)
-                .where(dlq_tasks.c.resubmitted_as == _identity(new_task_id))
-                .values(status=Status.PENDING, resubmitted_as=None)
-            )
-            letter = await _read(connection, row_id)
-        if letter.status is not Status.PENDING:
-            raise ConflictError(f"{_state(letter)}; it is not claimed for task {new_task_id}")
+        pending = dlq_tasks.c.status == Status.PENDING
+        if not await self._advance(row_id, repeat, pending, status=Status.DISPATCHED):
+            letter = await self.get(row_id)
+            if letter.resubmitted_as != repeat:
+                raise ConflictError(f"{_state(letter)}; it is not claimed for task {repeat}")
 
-    async def mark_failed(self, row_id: int) -> None:
-        """Record that the task submitted for this letter died again, under a letter of its own.
+    async def release(self, letter: DeadLetter, repeat: str) -> None:
+        """Take back `claim`, because ``repeat`` is not submitted; nothing if it has gone on.
 
-        Raises:
-            NotFoundError: no such row.
-            ConflictError: it was not submitted again.
+        Args:
+            letter: as it was read before it was claimed.
         """
+        await self._advance(
+            letter.id,
+            repeat,
+            dlq_tasks.c.status == Status.PENDING,
+            status=letter.status,
+            resubmitted_as=letter.resubmitted_as,
+            resubmissions=letter.resubmissions,
+        )
+
+    async def mark_failed(self, row_id: int, repeat: str) -> bool:
+        """Record that the repeat of a letter died again, under a letter of its own.
+
+        Returns:
+            False if the row is gone, or is another letter now, or has another repeat.
+        """
+        return await self._advance(
+            row_id, repeat, dlq_tasks.c.status != Status.FAILED, status=Status.FAILED
+        )
+
+    async def _advance(
+        self, row_id: int, repeat: str, still: sa.ColumnElement[bool], **values: Any
+    ) -> bool:
+        """Change a row if `repeat` is its last repeat, and what `still` says is so."""
+        is_its = dlq_tasks.c.resubmitted_as == _identity(repeat)
         async with self._transaction() as connection:
-            await connection.execute(
-                _update(row_id, Status.DISPATCHED).values(status=Status.FAILED)
+            changed = await connection.execute(
+                self._update(row_id).where(is_its, still).values(values)
             )
-            letter = await _read(connection, row_id)
-        if letter.status is not Status.FAILED:
-            raise ConflictError(f"{_state(letter)}; only a DISPATCHED one can become FAILED")
+            return changed.rowcount > 0
 
     async def discard(self, row_id: int, *, only: Selection | None = None) -> None:
         """Delete a letter.
@@ -260,10 +359,10 @@ class DeadLetters:
         fits = only.clauses() if only else []
         async with self._transaction() as connection:
             gone = await connection.execute(
-                sa.delete(dlq_tasks).where(dlq_tasks.c.id == row_id, *fits)
+                sa.delete(dlq_tasks).where(dlq_tasks.c.id == row_id, self._own, *fits)
             )
             if gone.rowcount == 0:
-                letter = await _read(connection, row_id)
+                letter = await self._read(connection, row_id)
                 raise ConflictError(f"{_state(letter)}: it is not one of those that were meant")
 
     async def pages(self, selection: Selection) -> AsyncIterator[builtins.list[int]]:
@@ -295,7 +394,7 @@ class DeadLetters:
             if first is None:
                 return [], None
             last = min(first + _PAGE_ROWS - 1, end)
-            query = sa.select(row).where(row.between(first, last), *selection.clauses())
+            query = sa.select(row).where(row.between(first, last), self._own, *selection.clauses())
             return list((await connection.scalars(query.order_by(row))).all()), last
 
     async def purge(self, selection: Selection) -> AsyncIterator[int]:
@@ -307,18 +406,48 @@ class DeadLetters:
             async with self._transaction() as connection:
                 gone = await connection.execute(
                     # Looked at again: somebody may have acted on one meanwhile.
-                    sa.delete(dlq_tasks).where(dlq_tasks.c.id.in_(rows), *selection.clauses())
+                    sa.delete(dlq_tasks).where(
+                        dlq_tasks.c.id.in_(rows), self._own, *selection.clauses()
+                    )
                 )
             yield gone.rowcount
 
     async def count(self) -> dict[Status, int]:
         """How many letters there are in each status, zeros included."""
-        query = sa.select(dlq_tasks.c.status, sa.func.count()).group_by(dlq_tasks.c.status)
+        query = sa.select(dlq_tasks.c.status, sa.func.count()).where(self._own)
+        query = query.group_by(dlq_tasks.c.status)
         if self._database.is_missing:
             return dict.fromkeys(Status, 0)
         async with self._transaction() as connection:
             found = {Status(status): n for status, n in await connection.execute(query)}
         return {status: found.get(status, 0) for status in Status}
+
+    def _update(self, row_id: int) -> sa.Update:
+        return sa.update(dlq_tasks).where(dlq_tasks.c.id == row_id, self._own)
+
+    async def _read(self, connection: AsyncConnection, row_id: int) -> DeadLetter:
+        query = sa.select(dlq_tasks).where(dlq_tasks.c.id == row_id, self._own)
+        row = (await connection.execute(query)).one_or_none()
+        if row is None:
+            raise await self._missing(connection, row_id)
+        return _letter(row)
+
+    async def _missing(self, connection: AsyncConnection, row_id: int) -> NotFoundError:
+        """Why this namespace has no such row, and what to do."""
+        whose = await connection.scalar(
+            sa.select(dlq_tasks.c.namespace).where(dlq_tasks.c.id == row_id)
+        )
+        if whose is None:
+            return _no_such_row(row_id)
+        if whose:
+            return NotFoundError(
+                f"dead letter {row_id} is of namespace {whose}, not of {self.namespace}: "
+                f"use --namespace {whose}"
+            )
+        return NotFoundError(
+            f"dead letter {row_id} was written by a release without namespaces: if it is of "
+            f"{self.namespace}, 'task-run dlq adopt {row_id}' takes it there"
+        )
 
     async def close(self) -> None:
         """Close all connections; do it before the event loop ends."""
@@ -334,7 +463,7 @@ class DeadLetters:
 
 
 class _AlreadyStored(Exception):
-    """The table has a row for this task and generation: the only constraint an insert can hit."""
+    """The namespace has a row for this task and generation: the only constraint to hit."""
 
 
 # ---- the table (created by migrations/versions; a test compares the two) ------------------------
@@ -345,6 +474,7 @@ dlq_tasks = sa.Table(
     "dlq_tasks",
     sa.MetaData(),
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column("namespace", sa.String(64), nullable=False, server_default=""),
     sa.Column("task_id", sa.String(128), nullable=False),
     sa.Column("generation", sa.BigInteger(), nullable=False),
     sa.Column("status", sa.String(16), nullable=False, index=True),
@@ -354,6 +484,7 @@ dlq_tasks = sa.Table(
     sa.Column("parent_id", sa.String(128)),
     sa.Column("resubmitted_from", sa.BigInteger()),
     sa.Column("resubmitted_as", sa.String(128)),
+    sa.Column("resubmissions", sa.Integer(), nullable=False, server_default="0"),
     sa.Column("submitted_at", UtcDateTime(), nullable=False),
     sa.Column("last_attempted_at", UtcDateTime()),
     sa.Column("created_at", UtcDateTime(), nullable=False),
@@ -369,7 +500,7 @@ dlq_tasks = sa.Table(
     sa.Column(
         "task_args", sa.LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL), nullable=False
     ),
-    sa.UniqueConstraint("task_id", "generation", name="uq_dlq_tasks_task_generation"),
+    sa.UniqueConstraint("namespace", "task_id", "generation", name="uq_dlq_tasks_identity"),
 )
 
 
@@ -404,26 +535,13 @@ def _letter(row: sa.Row[Any], **absent: Any) -> DeadLetter:
     return DeadLetter(**{**values, "status": Status(values["status"])})
 
 
-def _update(row_id: int, expected: Status) -> sa.Update:
-    return sa.update(dlq_tasks).where(dlq_tasks.c.id == row_id, dlq_tasks.c.status == expected)
-
-
-async def _read(connection: AsyncConnection, row_id: int) -> DeadLetter:
-    found = await connection.execute(sa.select(dlq_tasks).where(dlq_tasks.c.id == row_id))
-    row = found.one_or_none()
-    if row is None:
-        raise _no_such_row(row_id)
-    return _letter(row)
-
-
 def _no_such_row(row_id: int) -> NotFoundError:
     return NotFoundError(f"no dead letter {row_id}; 'task-run dlq list' shows those that exist")
 
 
 def _state(letter: DeadLetter) -> str:
-    repeated = (
-        f" (submitted again as task {letter.resubmitted_as})" if letter.resubmitted_as else ""
-    )
+    again = "submission again begun" if letter.status is Status.PENDING else "submitted again"
+    repeated = f" ({again} as task {letter.resubmitted_as})" if letter.resubmitted_as else ""
     return f"dead letter {letter.id} is {letter.status}{repeated}"
 
 

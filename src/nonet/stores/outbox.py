@@ -53,6 +53,7 @@ from nonet.errors import (
     ServerUnreachableError,
     masked,
 )
+from nonet.repetition import mark_in
 from nonet.stores.broker import Broker, Presence
 from nonet.stores.sql import Database, UtcDateTime, again_after_deadlock
 from nonet.stores.submissions import Submission
@@ -88,6 +89,7 @@ class Kept:
         stream: ``priority:size``.
         created: when it was submitted, by the clock of the submitter.
         due: not before; None: at once.
+        mark: of the letter that it repeats, see `nonet.repetition`; or empty.
     """
 
     id: str
@@ -95,6 +97,7 @@ class Kept:
     stream: str
     created: datetime
     due: datetime | None
+    mark: str
 
 
 class Outbox:
@@ -289,15 +292,15 @@ class Outbox:
         if self._database.is_missing:
             return None
         column = outbox_tasks.c
-        query = sa.select(column.task_class, column.stream, column.created_at, column.due_us).where(
-            self._are([id])
-        )
+        query = sa.select(
+            *(column.task_class, column.stream, column.created_at, column.due_us, column.terms)
+        ).where(self._are([id]))
         async with self._database.transaction() as connection:
             row = (await connection.execute(query)).one_or_none()
         if row is None:
             return None
         due = _EPOCH + timedelta(microseconds=row.due_us) if row.due_us else None
-        return Kept(id, row.task_class, row.stream, row.created_at, due)
+        return Kept(id, row.task_class, row.stream, row.created_at, due, mark_in(row.terms))
 
     async def names(self, ids: Collection[str]) -> dict[str, str]:
         """The classes of tasks that have a row, by their ids."""

@@ -69,6 +69,7 @@ class Quarantine:
     def __init__(self, broker: Broker, namespace: str) -> None:
         self._client = broker.client
         self._ttls = broker.ttls
+        self.namespace = namespace
         self._prefix = prefix(namespace)
         self._key = f"{self._prefix}quarantine"
         self._scripts = Scripts(broker.client, self._prefix)
@@ -132,11 +133,13 @@ class Quarantine:
         Raises:
             NotFoundError: there is no such entry.
             LimitImpossible: it counts for more than a limiter allows now.
-            ConflictError: another task has its unique key.
+            ConflictError: another task has its id or its unique key.
         """
         answer = await self._scripts.run(
             "retry_quarantined", entry, who, *self._ttls, *submission.spec()
         )
+        if isinstance(answer, list) and answer[0] == b"OTHER":
+            raise other_task(entry, submission.id, answer[1].decode())
         if isinstance(answer, list) and answer[0] == b"UNIQUE":
             raise ConflictError(
                 f"entry {entry} was not submitted: task {answer[1].decode()} has its unique key"
@@ -193,6 +196,14 @@ def _check(entry: str) -> None:
             f"the quarantine has no entry {entry:.100}: an id looks like 1767225600000-0; take it "
             "from 'task-run quarantine list'"
         )
+
+
+def other_task(entry: str, id: str, state: str) -> ConflictError:
+    """What to raise where another task has the id of the one that an entry becomes."""
+    return ConflictError(
+        f"entry {entry} was not submitted: its id {id} belongs to another task, which is {state} "
+        f"('task-run status {id}'); retry the entry when nothing is known of that task any longer"
+    )
 
 
 def _unknown(entry: str) -> str:

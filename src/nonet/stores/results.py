@@ -14,6 +14,7 @@ from nonet.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.handles import TaskStatus
 from nonet.keys import prefix, stream
 from nonet.message import ErrorDocument, ResultDocument, decode_error, decode_result
+from nonet.repetition import Known
 from nonet.stores.broker import PRIORITIES, SIZES
 from nonet.stores.clock import correction
 from nonet.stores.redis import (
@@ -139,6 +140,11 @@ class Results:
         if _is_task(record):
             return _live_status(id, record, await self._wall_due(due), dying, failed)
         return _ended_status(id, parse_ended(value)) if value else None
+
+    async def recognise(self, id: str) -> Known | None:
+        """What Redis knows under an id, and whether that repeats a letter; None: nothing."""
+        answer = await self._scripts.run("recognise", id)
+        return Known(answer[0].decode(), answer[1].decode()) if answer else None
 
     async def live(
         self, *, state: str | None = None, task: str | None = None

@@ -10,7 +10,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -19,11 +18,9 @@ from nonet.dlq import dead_letter, reduced
 from nonet.errors import (
     NEXT_STEP_IMPOSSIBLE,
     ConfigurationError,
-    ConflictError,
     LimitImpossible,
     MalformedMessageError,
     NonetError,
-    NotFoundError,
     ServerUnreachableError,
     TaskExpired,
 )
@@ -222,9 +219,8 @@ class Settler:
             logger.error("dead letter of task %s is cut: %s", attempt.delivery.id, error)
             row = await store.add(reduced(letter))
         if letter.resubmitted_from is not None:
-            # Gone or acted on meanwhile: the new row tells the story.
-            with suppress(NotFoundError, ConflictError):
-                await store.mark_failed(letter.resubmitted_from)
+            # Not if the row is gone, or is another letter now: the new row tells the story.
+            await store.mark_failed(letter.resubmitted_from, letter.task_id)
         return row
 
     async def _history(self, id: str) -> list[bytes]:

@@ -5,9 +5,10 @@
 -- ARGV  entry, who, result ttl ms, dedup ttl ms; of the task: id (made of the entry), name, stream,
 --       envelope, locks, terms
 -- returns 1 made | -1 there is no such entry | the state of the task if it is known: it was done
---       before, and the entry stays if that task has failed; or {'IMPOSSIBLE', id, why}: it counts
---       for more than a limiter allows; or {'UNIQUE', id of the task that has its unique key}
--- @include base wake record rescue events
+--       before, and the entry stays if that task has failed; or {'OTHER', state}: another task has the
+--       id; or {'IMPOSSIBLE', id, why}: it counts for more than a limiter allows; or {'UNIQUE', id of
+--       the task that has its unique key}
+-- @include base wake record rescue events letters
 -- @defer limits locks impossible_lines
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
 local function replace(id, by)
@@ -17,9 +18,12 @@ end
 claim = claim_key
 local entry, id, stream, lines = ARGV[1], ARGV[5], ARGV[7], ARGV[9]
 local item = redis.call('XRANGE', P .. 'quarantine', entry, entry)[1]
-local ended = redis.call('GET', P .. 'r:' .. id)
-local state = redis.call('HGET', P .. 't:' .. id, 'state') or ended and string.match(ended, '^[^|]*')
-if not item or state == 'dying' or ended and state ~= 'done' then
+local state, mark = known_as(id)
+if state and mark ~= string.match('\n' .. ARGV[10], '\nletter|(%x+)') then
+  return {'OTHER', state}
+end
+local HAS_FAILED = {dying = true, dead = true, cancelled = true, expired = true}
+if not item or HAS_FAILED[state] then
   return state or -1
 end
 local why = not state and string.find(lines, 'L|', 1, true) and impossible_lines(lines)

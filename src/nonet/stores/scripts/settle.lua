@@ -68,7 +68,7 @@ local MEANT = {crash = 'retry', suspect = 'back', on = 'back'}
 -- One that is not the caller's, or no more.
 local function answer_again(id, fence, record)
   local ended = redis.call('GETRANGE', P .. 'r:' .. id, 0, 63)
-  if record.settled == fence or string.match(ended, '^%a+|(%d+)|') == fence then
+  if record.settled == fence or string.match(ended, '^%a+|(%d+)[ |]') == fence then
     return 'OK'
   end
   redis.call('HINCRBY', P .. 'counters', 'settle:stale', 1)
@@ -80,7 +80,7 @@ end
 local function is_plain(record)
   return not record.settled and record.state == 'running'
     and not (record.group or record.opens or record.waited or record.unique or record.saved
-      or record.suspect)
+      or record.suspect or record.letter)
 end
 
 -- As finish() does, for many at once.

@@ -10,18 +10,20 @@ end
 
 local kept_ms = nil  -- as text: each call that is given a number formats it
 
--- Remember how a task ended, or at least that it did. value is 'state|fence|'; doc is opaque; ttl and
--- dedup are the same for all of one script.
+-- Remember how a task ended, or at least that it did. value is 'state|fence|', or 'state|fence mark|' of a
+-- task that repeats a letter; doc is opaque; ttl and dedup are the same for all of one script.
 local function remember(id, value, doc, ttl, dedup)
   kept_ms = kept_ms or digits(math.max(ttl, dedup))
   redis.call('SET', P .. 'r:' .. id, ttl > 0 and value .. doc or value, 'PX', kept_ms)
 end
 
 -- End a task: remember its result (or at least its id), tell its group and whoever waits.
--- record has the fields group, opens and waited, and, if it is whole, stream, name and unique; ttl and dedup are milliseconds; doc is opaque.
+-- record has the fields group, opens and waited, and, if it is whole, stream, name, unique and letter; ttl and dedup are milliseconds; doc is opaque.
 local function finish(id, record, state, fence, doc, ttl, dedup)
+  local kept = record.is_whole and record
+    or read_fields(P .. 't:' .. id, {'stream', 'name', 'unique', 'letter'})
   local value = state .. '|' .. fence .. '|'
-  remember(id, value, doc, ttl, dedup)
+  remember(id, kept.letter and state .. '|' .. fence .. ' ' .. kept.letter .. '|' or value, doc, ttl, dedup)
   -- A key of another type, which somebody else wrote, must not undo the end of a task.
   local fine = true
   if record.group and record.group ~= '' then
@@ -36,8 +38,6 @@ local function finish(id, record, state, fence, doc, ttl, dedup)
   if not fine then
     redis.call('HINCRBY', P .. 'counters', 'finish:broken', 1)
   end
-  local kept = record.is_whole and record
-    or read_fields(P .. 't:' .. id, {'stream', 'name', 'unique'})
   if kept.unique then
     give_key_up(id, kept.unique)
   end

@@ -249,6 +249,10 @@ local function submit_one(id, name, stream, due, group, envelope, locks, terms, 
   redis.call('HSET', P .. 't:' .. id, unpack(fields))
   if terms ~= '' then
     keep_start_by(id, terms)
+    local mark = string.match('\n' .. terms, '\nletter|(%x+)')
+    if mark then
+      redis.call('HSET', P .. 't:' .. id, 'letter', mark)
+    end
   end
   if mode and span == '0' then  -- whose key is its own as long as this says so
     redis.call('HSET', P .. 't:' .. id, 'unique', string.sub(mode, 1, 1) .. unique)
