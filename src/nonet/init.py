@@ -1,6 +1,7 @@
-"""Process 1 of a container: daemons that are started as it run under a small init of their own.
+"""The first steps of a daemon, before it imports what takes long.
 
-The kernel gives process 1 duties that a worker cannot fulfil. Whatever a task's programs leave
+SIGTERM gives an exit code from the beginning, and process 1 of a container gets an init. The
+kernel gives process 1 duties that a worker cannot fulfil. Whatever a task's programs leave
 behind becomes its child and stays a zombie until somebody waits for it, and a signal that is not
 handled yet is dropped. So a daemon forks: the parent has these duties, and the daemon is an
 ordinary process.
@@ -20,6 +21,14 @@ _HEARD = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 # daemon (`task-worker --drain`) gets this long to tell how it ended.
 _FAREWELL_SECONDS = 2.0
 _POLL_SECONDS = 0.02
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process with 143, until it hands tasks back at a signal.
+
+    At once, without an exception: a module that is being imported could swallow one.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def run_under_init() -> None:

@@ -117,7 +117,9 @@ class Watched:
 
     def ended(self) -> bool:
         """Whether that process is gone; its file is removed then."""
-        self._ended = self._ended or _removed(self._path, self._fd)
+        # A copy of that process, which a task has forked, holds the lock, too.
+        is_gone = _removed(self._path, self._fd) or not _exists(self.worker.pid)
+        self._ended = self._ended or is_gone
         return self._ended
 
     def exit_code(self) -> int | None:
@@ -208,6 +210,16 @@ def _removed(path: Path, fd: int) -> bool:
     with suppress(OSError):
         path.unlink(missing_ok=True)
     fcntl.flock(fd, fcntl.LOCK_UN)  # others wait for this end, too
+    return True
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        pass
     return True
 
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from enum import IntEnum
 from typing import Any, NoReturn
@@ -30,6 +30,10 @@ _REACH_AGAIN_SECONDS = 2.0
 # Longer than the way to the end takes if the loop works, with a frozen Redis, too.
 _BLOCKED_SECONDS = 15.0
 _FORCED_BLOCKED_SECONDS = 10.0
+# Between two looks whether code of a task has changed what signals do.
+_HEED_SECONDS = 0.5
+# Ends the thread that hears them.
+_NO_SIGNAL = b"\0"
 # New objects before the garbage collector looks at them; Python's own number is a few tasks.
 _USUAL_THRESHOLD, _THRESHOLD = 700, 10_000
 
@@ -92,16 +96,26 @@ class _Ears:
         self._heard = heard
         self._pipe, self._end = os.pipe()
         os.set_blocking(self._end, False)
-        self._before = signal.set_wakeup_fd(self._end, warn_on_full_buffer=False)
+        self._before = self._listen()
         self._thread = threading.Thread(target=self._run, name="nonet-signals", daemon=True)
         self._thread.start()
+
+    def listen_again(self) -> bool:
+        """Whether something else had the signals written elsewhere; from now on they come here."""
+        return self._listen() != self._end
 
     def close(self) -> None:
         """The loop has reached its end."""
         signal.set_wakeup_fd(self._before)
-        os.close(self._end)
+        # The end of the pipe would not do: a copy of this process, which a task has forked, has it.
+        os.set_blocking(self._end, True)
+        os.write(self._end, _NO_SIGNAL)
         self._thread.join()
+        os.close(self._end)
         os.close(self._pipe)
+
+    def _listen(self) -> int:
+        return signal.set_wakeup_fd(self._end, warn_on_full_buffer=False)
 
     def _run(self) -> None:
         ends_at, code = math.inf, ExitCode.FAILED
@@ -111,7 +125,7 @@ class _Ears:
                 logger.critical("the event loop is blocked: ended without handing tasks back")
                 end_without_loop(code)
             numbers = os.read(self._pipe, 64)
-            if not numbers:
+            if _NO_SIGNAL in numbers:
                 return
             for number in numbers:
                 if (told := self._heard(number)) is not None:
@@ -165,6 +179,9 @@ async def stop_on_signals(
 ) -> AsyncIterator[Stop]:
     """SIGTERM, SIGINT and `DRAIN_SIGNAL` request a stop inside this block.
 
+    Code of a task, which shares the process, may change what they do, as by ``SIG_IGN`` or
+    ``loop.add_signal_handler``: they are taken back within half a second.
+
     Args:
         grace_seconds: how long the drain may take after the first signal. If the event loop has
             not ended some seconds after that, or after a second signal, because a task blocks
@@ -189,16 +206,37 @@ async def stop_on_signals(
 
     signals = (signal.SIGTERM, signal.SIGINT, DRAIN_SIGNAL)
     heeded = (*signals, *([signal.SIGHUP] if on_hangup is not None else []))
-    before = {number: signal.signal(number, lambda *_: None) for number in heeded}
+    before = {number: signal.signal(number, _ignore) for number in heeded}
     ears = _Ears(heard)
+    heeding = asyncio.create_task(_heed(heeded, ears), name="signals")
     try:
         yield stop
     finally:
+        heeding.cancel()
         ears.close()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
         # Nobody who asks for the end once more shall break off the last steps to it.
         signal.signal(DRAIN_SIGNAL, signal.SIG_IGN)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """A handler of signals that are heard in a thread."""
+
+
+async def _heed(numbers: Sequence[signal.Signals], ears: _Ears) -> None:
+    """Take signals back from code that has changed what they do."""
+    while True:
+        await asyncio.sleep(_HEED_SECONDS)
+        # Set before they are compared: a handler of C is not seen from here.
+        changed = [number for number in numbers if signal.signal(number, _ignore) is not _ignore]
+        if ears.listen_again() or changed:
+            names = ", ".join(number.name for number in changed or numbers)
+            logger.warning(
+                "took signals back: code of a task had changed what %s does to this process; "
+                "isolate that class",
+                names,
+            )
 
 
 async def reached(stop: Stop, check: Callable[[], Awaitable[None]]) -> bool:

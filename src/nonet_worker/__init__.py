@@ -1,14 +1,14 @@
-"""The console script ``task-worker``: deaf to SIGHUP until a fleet can hear it.
+"""The console script ``task-worker``: it heeds signals before it imports what takes long.
 
-It is a package of its own because the import of Nonet takes a third of a second, in which a
-SIGHUP (replace all workers) would end a fleet that has just been started.
+The import of Nonet and of the tasks takes a second or more. A SIGHUP in it (replace all workers)
+would end a fleet that has just been started, and a SIGTERM would leave no exit code.
 """
 
 import signal
 import sys
 from collections.abc import Sequence
 
-from nonet.init import run_under_init
+from nonet.init import end_on_sigterm, run_under_init
 
 _OF_A_FLEET = ("--min", "--max")
 
@@ -19,6 +19,7 @@ def _is_fleet(arguments: Sequence[str]) -> bool:
 
 def main() -> None:
     """Entry point. One worker has nothing to replace: SIGHUP ends it as any other process."""
+    end_on_sigterm()
     if _is_fleet(sys.argv[1:]):
         # All workers are started after the fleet has set its handler, and so are new.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

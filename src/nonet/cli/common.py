@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 _THREADS = "nonet-task"
 # How long threads and coroutines may take to end when all else has.
 _END_SECONDS = 0.5
+# How long the interpreter may take to end, which waits for what tasks have started.
+_SHUTDOWN_SECONDS = 2.0
 
 _CODES: dict[type[NonetError], ExitCode] = {
     ConfigurationError: ExitCode.USAGE,
@@ -148,6 +150,8 @@ def run(debug: bool, command: Command, *, in_spite_of_tasks: bool = False) -> No
     except KeyboardInterrupt:
         say("interrupted")
         code = ExitCode.FAILED
+    if in_spite_of_tasks:
+        threading.Thread(target=_leave_at_last, args=(code,), daemon=True).start()
     exit_with(code)
 
 
@@ -209,6 +213,12 @@ def exit_with(code: int) -> None:
             if thread.is_alive():
                 _leave(code)
     raise typer.Exit(code)
+
+
+def _leave_at_last(code: int) -> None:
+    """End a process whose interpreter waits for child processes or threads of tasks."""
+    time.sleep(_SHUTDOWN_SECONDS)
+    _leave(code)
 
 
 def _leave(code: int) -> NoReturn:

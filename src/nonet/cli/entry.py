@@ -1,16 +1,28 @@
-"""The console script ``task-run``: a probe is answered at once, all else by the other commands.
+"""The console scripts ``task-run`` and ``task-scheduler``: what comes before their imports.
 
 A container runs `task-run probe` every few seconds on a share of a core, where half a second of
-imports would be its largest cost.
+imports would be its largest cost: it is answered at once. A scheduler heeds SIGTERM before it
+imports anything.
 """
 
 from __future__ import annotations
 
 import sys
 
+from nonet.init import end_on_sigterm, run_under_init
+
+
+def schedule() -> None:
+    """Entry point of ``task-scheduler``."""
+    end_on_sigterm()
+    run_under_init()
+    from nonet.cli.scheduler import app
+
+    app()
+
 
 def main() -> None:
-    """Entry point. What is no plain probe, such as its ``--help``, goes the usual way."""
+    """Entry point of ``task-run``. What is no plain probe goes the usual way, its help too."""
     match sys.argv[1:]:
         case ["probe", ("livez" | "readyz") as path]:
             _answer(path, None)

@@ -18,7 +18,6 @@ from nonet.cli.common import (
     set_up_logging,
     settings_options,
 )
-from nonet.init import run_under_init
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -66,9 +65,3 @@ def schedule(
                 return await scheduler.run(stop)
 
     run(debug, command, in_spite_of_tasks=True)
-
-
-def main() -> None:
-    """Entry point of the console script."""
-    run_under_init()
-    app()

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,10 @@ class ForkServer:
         if control is None:
             return
         asyncio.get_running_loop().remove_reader(control)
+        with suppress(OSError):
+            # The fork server ends, although a copy of this process, which a task has forked, has
+            # the connection, too.
+            control.shutdown(socket.SHUT_RDWR)
         control.close()
         if not self._ready.done():
             self._ready.set_result(Ready("it ended while it loaded the task modules", ""))

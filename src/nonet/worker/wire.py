@@ -11,6 +11,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -307,5 +308,7 @@ class Channel:
             return  # whoever receives next hears of it
 
     def close(self) -> None:
-        """Close this end."""
+        """Close this end, also if a copy of this process, which a task has forked, has it, too."""
+        with suppress(OSError, RuntimeError):  # the other end is gone
+            self._writer.write_eof()
         self._writer.close()

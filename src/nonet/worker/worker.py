@@ -39,6 +39,7 @@ from nonet.worker.about import About
 from nonet.worker.attempt import uncancel
 from nonet.worker.children import Children
 from nonet.worker.chores import Chores, pause_beside
+from nonet.worker.descriptors import Descriptors
 from nonet.worker.forking import ForkServerError
 from nonet.worker.lag import Culprit, LoopLag
 from nonet.worker.runner import Runner, WorkerParts
@@ -165,6 +166,7 @@ class Worker:
                     loops.create_task(every(stop, "mend", self._chores.mend), name="mend"),
                     loops.create_task(every(stop, "help to promote", self._help_promote)),
                     loops.create_task(self._read(stop), name="reader"),
+                    loops.create_task(every(stop, "descriptors", Descriptors().look)),
                 }
                 if self._tally is not None:
                     measuring = partial(self._measure, self._tally)

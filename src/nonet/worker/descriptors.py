@@ -1,0 +1,73 @@
+"""Whether a worker can open anything: code of a task may take all descriptors of the process."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+import time
+
+from nonet.service import ExitCode, end_without_loop
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+# Many connections at a time may need all descriptors for a moment.
+_PATIENCE_SECONDS = 10.0
+
+
+class Descriptors:
+    """Ends a worker that can open neither files nor connections any more.
+
+    It would live on, as its old connections last, and everything that it runs would fail.
+    """
+
+    def __init__(self) -> None:
+        self._limit = _limit()
+        self._could_open_at = time.monotonic()
+
+    async def look(self) -> float:
+        """Try to open something; seconds until the next look."""
+        if _can_open():
+            self._could_open_at = time.monotonic()
+        elif why := why_to_end(self._limit, _limit(), time.monotonic() - self._could_open_at):
+            logger.critical("this worker can open no file or connection, so it ends: %s", why)
+            end_without_loop(ExitCode.FAILED)
+        return _LOOK_SECONDS
+
+
+def why_to_end(before: int, now: int, seconds: float) -> str:
+    """Why a worker that cannot open anything shall end, and what to do; empty: it may pass.
+
+    Args:
+        before, now: ``RLIMIT_NOFILE`` at its start and now.
+        seconds: for how long it has not been able to.
+
+    >>> why_to_end(1024, 16, 0.0)
+    'code of a task has lowered RLIMIT_NOFILE from 1024 to 16; isolate that class'
+    >>> why_to_end(1024, 1024, 3.0)
+    ''
+    """
+    if now != before:
+        return (
+            f"code of a task has lowered RLIMIT_NOFILE from {before} to {now}; isolate that class"
+        )
+    if seconds < _PATIENCE_SECONDS:
+        return ""
+    return (
+        f"its {now} descriptors (RLIMIT_NOFILE) have been in use for {seconds:.0f} s; raise that "
+        "limit or lower --concurrency, and isolate a class that leaves files open"
+    )
+
+
+def _limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _can_open() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno != errno.EMFILE
+    return True

@@ -1,0 +1,92 @@
+"""Tasks that change the process in which they run."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from acceptance.probe_tasks import note, passed
+
+from nonet import BaseTask, Isolation, Size
+
+_LONG_SECONDS = 600.0
+
+
+def _fork() -> int:
+    if (child := os.fork()) == 0:
+        time.sleep(_LONG_SECONDS)
+        os._exit(0)
+    return child
+
+
+def _start_process() -> int:
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(_LONG_SECONDS,))
+    child.start()
+    assert child.pid
+    return child.pid
+
+
+COPIES: dict[str, Callable[[], int]] = {"os.fork": _fork, "multiprocessing": _start_process}
+
+
+@dataclass
+class Forking(BaseTask):
+    """Leaves a copy of its process behind, which sleeps."""
+
+    kind: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("forked", child=COPIES[self.kind]())
+
+
+class Elsewhere(BaseTask):
+    """Runs in a child process, so that its worker has a fork server from then on."""
+
+    size = Size.SMALL
+    isolation = Isolation.CHILD
+
+    async def execute(self) -> None: ...
+
+
+def _take_over() -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)
+
+
+CHANGES: dict[str, Callable[[], object]] = {
+    "ignored": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "handled": lambda: signal.signal(signal.SIGTERM, lambda *_: None),
+    "taken over": _take_over,
+}
+
+
+@dataclass
+class Deaf(BaseTask):
+    """Changes what SIGTERM does to its process."""
+
+    change: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        CHANGES[self.change]()
+        note("changed")
+
+
+@dataclass
+class LowersFiles(BaseTask):
+    """Lets its process open no more files, and waits."""
+
+    gate: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("start")
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+        await passed(self.gate)

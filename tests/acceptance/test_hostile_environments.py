@@ -1,0 +1,77 @@
+"""Daemons where the surroundings, or the code of a task, are hostile to the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from acceptance.hostile_tasks import CHANGES, COPIES, Deaf, Elsewhere, Forking, LowersFiles
+from acceptance.site import Site
+from daemons import until, wait_until
+
+TASKS = "acceptance.probe_tasks,acceptance.hostile_tasks"
+# Far less than what a worker waits for an event loop that is blocked.
+PROMPT = 4.0
+
+
+@pytest.mark.parametrize("script", ["task-worker --size small", "task-scheduler"])
+def test_sigterm_ends_a_daemon_that_starts(site: Site, script: str) -> None:
+    """A signal while the modules of tasks are imported gives an exit code, no death by signal."""
+    begun = site.gate()
+    settings = {"NONET_TASKS": "acceptance.slow_module", "PROBE_IMPORT": begun}
+    daemon = site.program(*script.split(), **settings)
+    wait_until(lambda: Path(begun).exists(), "the import has begun")
+    daemon.terminate()
+    assert daemon.wait() == 143
+
+
+@pytest.mark.parametrize("kind", COPIES)
+async def test_a_copy_of_the_worker_does_not_delay_its_end(site: Site, kind: str) -> None:
+    """A task that forks a child, which sleeps, leaves a worker that ends at once with 0.
+
+    The copy has all connections and locks of the worker. Who waits for the drain is told of it.
+    """
+    site.settings["NONET_TASKS"] = TASKS
+    worker = site.worker()
+    async with site.app() as app:
+        await (await app.submit(Elsewhere())).result(timeout=30)  # there is a fork server, too
+        handle = await app.submit(Forking(kind))
+        (event,) = await site.until_event("forked", id=handle)
+        try:
+            await handle.result(timeout=30)
+            drain = site.program("task-worker", "--drain")
+            await until(lambda: "draining" in worker.log, "it has heard of that")
+            assert worker.wait(PROMPT) == 0
+            assert drain.wait(PROMPT) == 0
+        finally:
+            os.kill(event.details["child"], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_task_cannot_make_its_worker_deaf(site: Site, change: str) -> None:
+    """A worker takes its signals back from a task, says so, and ends at the next SIGTERM."""
+    site.settings["NONET_TASKS"] = TASKS
+    worker = site.worker()
+    async with site.app() as app:
+        handle = await app.submit(Deaf(change))
+        await handle.result(timeout=30)
+        await until(lambda: "signals" in worker.log, "the worker has taken them back")
+    worker.terminate()
+    assert worker.wait(PROMPT) == 0
+
+
+async def test_a_worker_that_can_open_no_file_ends(site: Site) -> None:
+    """It says why and what to do, ends with 1, and what it ran runs elsewhere after the lease."""
+    site.settings["NONET_TASKS"] = TASKS
+    worker = site.worker()
+    gate = site.gate()
+    async with site.app() as app:
+        handle = await app.submit(LowersFiles(gate))
+        assert worker.wait(PROMPT) == 1
+        (line,) = [line for line in worker.log.splitlines() if "RLIMIT_NOFILE" in line]
+        assert line.endswith("isolate that class")
+        site.open(gate)
+        site.worker()
+        await handle.result(timeout=60)
