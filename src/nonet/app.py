@@ -12,7 +12,14 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from nonet.client import CallbackSpawner, Client
-from nonet.errors import ConfigurationError, ConflictError, NonetError, NotBoundError, masked
+from nonet.errors import (
+    ConfigurationError,
+    ConflictError,
+    NonetError,
+    NotBoundError,
+    RegistrationError,
+    masked,
+)
 from nonet.execution import TaskContext
 from nonet.explanation import HANDED_OVER_WITHIN, Explanation
 from nonet.handles import Handle, R, TaskStatus
@@ -652,7 +659,6 @@ class Nonet:
             injector: what `injector` gave; start-up hooks get their dependencies from it.
             hooks: the start-up hooks by name; None: those that are installed or were imported.
         """
-        from nonet.hooks import startup_hooks
         from nonet.overflow import overflow_hooks
         from nonet.scheduler.census import Census
         from nonet.scheduler.configuration import ConfigurationLoop, check
@@ -699,9 +705,7 @@ class Nonet:
             self.client,
             leadership,
             configuration,
-            StartUp(
-                startup_hooks(prefixes) if hooks is None else dict(hooks), leadership, injector
-            ),
+            StartUp(checked_hooks(settings, injector, hooks), leadership, injector),
             periodic,
             memory,
             PauseMemory(self.controls, self.broker.epoch, self.mirror, settings.may_have_sql),
@@ -890,3 +894,27 @@ def load_registry(settings: Settings) -> Registry:
         registry.add_module(module)
     load_entry_points(prefixes)
     return registry
+
+
+def checked_hooks(
+    settings: Settings, injector: Injector, hooks: Mapping[str, Hook] | None = None
+) -> dict[str, Hook]:
+    """The start-up hooks by name; the task modules have been imported.
+
+    Args:
+        injector: will provide their parameters.
+        hooks: None: those that are installed or were imported.
+
+    Raises:
+        RegistrationError: one cannot be imported, or called: all others would wait for it, and the
+            periodic tasks, too.
+    """
+    from nonet.hooks import Epoch, startup_hooks
+
+    found = startup_hooks(("nonet", *settings.entry_points)) if hooks is None else dict(hooks)
+    for name, hook in found.items():
+        if problems := injector.check(hook, (Epoch,)):
+            raise RegistrationError(
+                f"start-up hook {name!r} cannot be called: {'; '.join(problems)}"
+            )
+    return found

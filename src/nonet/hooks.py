@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -55,6 +56,8 @@ def startup_hook(function: _AnyHook) -> _AnyHook:
             for job in await db.received_again(pending_since_before=epoch.began):
                 await Submit(job).schedule(id=f"submit-{job}")
     """
+    if not callable(function):
+        raise RegistrationError(f"@startup_hook got {function!r:.100}: put it above a function")
     _register(f"{function.__module__}.{function.__qualname__}", function)
     return function
 
@@ -66,7 +69,8 @@ def startup_hooks(prefixes: Iterable[str] = ("nonet",)) -> dict[str, Hook]:
         prefixes: of the groups of entry points, ``<prefix>.startup``.
 
     Raises:
-        RegistrationError: an entry point cannot be imported, or two have one name.
+        RegistrationError: an entry point cannot be imported, two have one name, or one is no
+            function that can be called.
     """
     found: dict[str, Hook] = {}
     for prefix in prefixes:
@@ -76,13 +80,26 @@ def startup_hooks(prefixes: Iterable[str] = ("nonet",)) -> dict[str, Hook]:
                 raise RegistrationError(f"two start-up hooks are named {entry.name!r}: rename one")
             try:
                 found[entry.name] = entry.load()
-            except Exception as error:  # an author's module may raise anything
+            except (Exception, SystemExit) as error:  # an author's module may raise anything
                 problem = f"{type(error).__name__}: {error}"
                 raise RegistrationError(
-                    f"start-up hook {entry.name!r} ({entry.value}) cannot be loaded: {problem}"
+                    f"start-up hook {entry.name!r} ({entry.value}) cannot be loaded: {problem}; "
+                    f"correct or remove it in the entry points {entry.group}"
                 ) from error
     decorated = {name: hook for name, hook in _registered.items() if hook not in found.values()}
+    for name, hook in (found | decorated).items():
+        if wrong := _no_function(hook):
+            raise RegistrationError(f"start-up hook {name!r} {wrong}")
     return found | decorated
+
+
+def _no_function(hook: object) -> str:
+    """What a hook is instead of a function, and what to do; empty: it is one."""
+    if not callable(hook):
+        return f"is {hook!r:.100}, which cannot be called: name a function"
+    if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+        return "is a generator, of which nothing would run: remove its yield"
+    return ""
 
 
 def _register(name: str, function: Hook) -> None:

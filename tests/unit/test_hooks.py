@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from nonet import RegistrationError, startup_hook
+from nonet import Epoch, RegistrationError, startup_hook
+from nonet.app import checked_hooks
 from nonet.hooks import startup_hooks
+from nonet.injection import Injector
+from nonet.settings import plain_settings
 
 
 def made(number: int) -> Any:
@@ -54,3 +59,62 @@ def test_two_hooks_of_one_name_are_refused() -> None:
     startup_hook(first)
     with pytest.raises(RegistrationError, match="two start-up hooks are named"):
         startup_hook(hook)
+
+
+def _installed(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    entry = importlib.metadata.EntryPoint("reset", value, "nonet.startup")
+
+    def found(*, group: str) -> list[importlib.metadata.EntryPoint]:
+        return [entry] if group == entry.group else []
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", found)
+
+
+NUMBER = 7
+
+
+def yields() -> Iterator[None]:
+    yield
+
+
+def wants_a_name(name: str, epoch: Epoch) -> None: ...
+
+
+def wants_anything(thing) -> None:  # type: ignore[no-untyped-def]  # the mistake
+    ...
+
+
+def wants_the_epoch(epoch: Epoch) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "step"),
+    [
+        ("no.such.module:reset", "No module named 'no'", "correct or remove it"),
+        (f"{__name__}:missing", "has no attribute 'missing'", "correct or remove it"),
+        (f"{__name__}:NUMBER", "is 7, which cannot be called", "name a function"),
+        (f"{__name__}:yields", "is a generator", "remove its yield"),
+        (f"{__name__}:wants_a_name", "parameter name of ", "register"),
+        (f"{__name__}:wants_anything", "parameter thing of ", "annotat"),
+    ],
+)
+def test_a_wrong_hook_is_refused_at_load(
+    monkeypatch: pytest.MonkeyPatch, value: str, reason: str, step: str
+) -> None:
+    """By name, with the reason and the next step: once it runs, all periodic tasks wait for it."""
+    _installed(monkeypatch, value)
+    with pytest.raises(RegistrationError, match="start-up hook 'reset'") as refused:
+        checked_hooks(plain_settings(), Injector())
+    assert reason in str(refused.value) and step in str(refused.value)
+
+
+def test_a_hook_with_the_epoch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter that the scheduler fills is no mistake."""
+    _installed(monkeypatch, f"{__name__}:wants_the_epoch")
+    assert checked_hooks(plain_settings(), Injector()) == {"reset": wants_the_epoch}
+
+
+def test_only_a_function_is_decorated() -> None:
+    """What cannot be called is refused where it is written."""
+    with pytest.raises(RegistrationError, match="@startup_hook got 7: put it above a function"):
+        startup_hook(7)  # type: ignore[type-var]  # the mistake

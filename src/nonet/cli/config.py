@@ -186,12 +186,14 @@ class _Installation:
     """The classes and VOs of this process, and what a configuration means for them."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        from nonet.app import load_registry
+        from nonet.app import checked_hooks, load_registry
+        from nonet.injection import Injector
         from nonet.registry import vos_from_entry_points
         from nonet.settings import load_settings
 
         self.settings: Settings = load_settings(**options)
         self.registry: Registry = load_registry(self.settings)
+        checked_hooks(self.settings, Injector())
         self._vos = vos_from_entry_points(("nonet", *self.settings.entry_points))
 
     async def read(self, text: str | None) -> tuple[Checked, str]:

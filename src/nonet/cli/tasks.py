@@ -212,7 +212,11 @@ def classes(
     """
 
     async def command() -> int:
-        registry = application(tasks, namespace, state_dir).registry
+        from nonet.app import checked_hooks
+
+        nonet = application(tasks, namespace, state_dir)
+        registry = nonet.registry
+        checked_hooks(nonet.settings, nonet.injector())
         for oversight in registry.oversights():
             typer.echo(f"warning: {printable(oversight)}", err=True)
         rows = [_class_row(item) for item in registry]
