@@ -75,7 +75,9 @@ Version = Annotated[
 ]
 Tasks = Annotated[
     list[str] | None,
-    typer.Option("--tasks", metavar="MODULE", help="Module with tasks; may be repeated."),
+    typer.Option(
+        "--tasks", metavar="MODULE", help="Module with tasks, or several: a,b. May be repeated."
+    ),
 ]
 Namespace = Annotated[
     str | None, typer.Option(help="Prefix of all keys in Redis.", show_default="nonet")
@@ -348,7 +350,7 @@ def settings_options(
 ) -> dict[str, Any]:
     """The common options as settings; what was not given is left to the environment."""
     return {
-        "tasks": tuple(tasks) if tasks else None,
+        "tasks": ",".join(tasks) if tasks else None,
         "namespace": namespace,
         "state_dir": state_dir,
     }

@@ -201,6 +201,7 @@ def _options_of_workers(fleet: Fleet, options: dict[str, Any]) -> list[str]:
     idle_exit = _IDLE_EXIT_SECONDS if fleet.idle_exit is None else fleet.idle_exit
     given = {
         "--concurrency": fleet.concurrency,
+        "--tasks": options["tasks"],
         "--namespace": options["namespace"],
         "--state-dir": options["state_dir"],
         "--grace": options["grace"],
@@ -209,7 +210,6 @@ def _options_of_workers(fleet: Fleet, options: dict[str, Any]) -> list[str]:
     told += [
         part for name, value in given.items() if value is not None for part in (name, str(value))
     ]
-    told += [part for module in options["tasks"] or () for part in ("--tasks", module)]
     return [*told, "--debug"] if fleet.debug else told
 
 
