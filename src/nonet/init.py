@@ -86,7 +86,9 @@ def _bid_farewell() -> None:
 def _is_guest(stat: Path) -> bool:
     """Whether a process came from outside (``kubectl exec``, a hook): its parent is not in here."""
     try:
-        state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        state, parent = (
+            stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
+        )
     except OSError:  # it has just ended
         return False
     return parent == "0" and state != "Z" and stat.parent.name != "1"

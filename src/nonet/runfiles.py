@@ -28,7 +28,7 @@ def place() -> str:
     """Where a process id means one process: this machine, since it booted, in this container."""
     parts = [socket.gethostname()]
     with suppress(OSError):  # not on Linux
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip())
         parts.append(str(os.readlink("/proc/self/ns/pid")))
     return " ".join(parts)
 

@@ -45,8 +45,14 @@ Slots = Annotated[Mapping[str, int], NoDecode]
 
 
 def _state_dir() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(base) / "nonet"
+    base = os.environ.get("XDG_STATE_HOME")
+    try:
+        return Path(base or Path.home() / ".local" / "state") / "nonet"
+    except RuntimeError:
+        raise ConfigurationError(
+            "settings: this user has no home directory, neither HOME nor an entry in passwd: set "
+            "NONET_STATE_DIR to a directory that it may write"
+        ) from None
 
 
 class Settings(BaseSettings):
@@ -198,6 +204,14 @@ class Settings(BaseSettings):
     def _as_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
 
+    @field_validator("state_dir")
+    @classmethod
+    def _expanded(cls, value: Path) -> Path:
+        try:
+            return value.expanduser()
+        except RuntimeError:  # ~, or ~name
+            raise ValueError(f"there is no home directory for {value}: write a full path") from None
+
     @field_validator("redis_url", "db_url", mode="before")
     @classmethod
     def _stripped(cls, value: Any) -> Any:
@@ -299,6 +313,7 @@ def plain_settings(**options: Any) -> Settings:
     defaults = {
         name: field.get_default(call_default_factory=True)
         for name, field in Settings.model_fields.items()
+        if name not in options  # a user without a home has no default for state_dir
     }
     return _made({**defaults, **options})
 

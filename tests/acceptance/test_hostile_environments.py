@@ -8,12 +8,56 @@ from pathlib import Path
 
 import pytest
 from acceptance.hostile_tasks import CHANGES, COPIES, Deaf, Elsewhere, Forking, LowersFiles
+from acceptance.probe_tasks import Quick
 from acceptance.site import Site
 from daemons import until, wait_until
 
 TASKS = "acceptance.probe_tasks,acceptance.hostile_tasks"
 # Far less than what a worker waits for an event loop that is blocked.
 PROMPT = 4.0
+
+
+NOBODY = str(Path(__file__).parent / "nobody")
+_HOMELESS = {"PYTHONPATH": f"{NOBODY}:{Path(__file__).parents[1]}", "XDG_STATE_HOME": ""}
+COMMANDS = ["task-worker --size small", "task-scheduler", "task-run list"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_user_without_a_home_must_name_a_directory(site: Site, command: str) -> None:
+    """No HOME and no passwd entry: one line that names the setting, and exit code 2."""
+    program = site.program(*command.split(), **_HOMELESS, NONET_STATE_DIR="")
+    assert program.wait() == 2
+    (line,) = program.log.splitlines()
+    assert line.startswith("error: ") and "set NONET_STATE_DIR" in line
+
+
+async def test_a_user_without_a_home_runs_tasks(site: Site) -> None:
+    """With that setting a worker and its child processes need no home."""
+    site.settings["NONET_TASKS"] = TASKS
+    site.worker(**_HOMELESS)
+    async with site.app() as app:
+        await (await app.submit(Elsewhere())).result(timeout=60)
+
+
+async def test_the_locale_does_not_matter(site: Site) -> None:
+    """A worker in an ASCII locale reads its own files, and runs tasks."""
+    ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    site.worker(**ascii)
+    async with site.app() as app:
+        assert await (await app.submit(Quick(3))).result(timeout=60) == 3
+
+
+async def test_one_option_names_several_modules(site: Site) -> None:
+    """`--tasks a,b` is the same as NONET_TASKS=a,b, for the workers of a fleet, too."""
+    site.worker("--max", "1", "--tasks", TASKS, wait=False, NONET_TASKS="")
+    classes = site.program("task-run", "classes", "--tasks", TASKS, NONET_TASKS="")
+    async with site.app() as app:
+        await (await app.submit(Quick())).result(timeout=60)
+    site.settings["NONET_TASKS"] = TASKS
+    async with site.app() as app:
+        await (await app.submit(Elsewhere())).result(timeout=60)
+    assert classes.wait() == 0
+    assert "probe_tasks:Quick" in classes.log and "hostile_tasks:Elsewhere" in classes.log
 
 
 @pytest.mark.parametrize("script", ["task-worker --size small", "task-scheduler"])

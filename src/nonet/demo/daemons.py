@@ -32,7 +32,8 @@ class Daemon:
         """Wait until it ends: the error to raise then. Its notes are the last lines of the log."""
         code = await self.process.wait()
         error = NonetError(f"{self.command} ended early, with exit code {code}")
-        for line in self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:]:
+        log = self.log.read_text(encoding="utf-8", errors="replace")
+        for line in log.splitlines()[-_LOG_LINES:]:
             error.add_note(line)
         return error
 

@@ -218,7 +218,7 @@ async def _unless_stopped(
 
 
 def _home(state_dir: Path) -> Path:
-    return state_dir.expanduser().absolute() / "demo"
+    return state_dir.absolute() / "demo"
 
 
 def _checked(tree: Path) -> bytes:

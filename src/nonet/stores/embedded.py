@@ -208,7 +208,7 @@ def _executable(socket_path: Path) -> str:
 
 
 def _make_directories(state_dir: Path) -> Path:
-    directory = state_dir.expanduser().resolve() / "redis"
+    directory = state_dir.resolve() / "redis"
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory.mkdir(mode=0o700, exist_ok=True)
     return directory
@@ -237,7 +237,7 @@ def _make_socket_directory(path: Path) -> None:
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n")
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line for line in reversed(lines) if line.strip()), "(empty)")
 
 

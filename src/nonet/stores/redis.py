@@ -253,15 +253,18 @@ def script(name: str) -> tuple[str, str]:
     and most ends of a task wake nobody.
     """
     folder = files(__package__) / "scripts"
-    text = (folder / f"{name}.lua").read_text()
+
+    def read(file: str) -> str:
+        return (folder / f"{file}.lua").read_text(encoding="utf-8")
 
     def parts(names: str) -> str:
-        return "\n".join((folder / "lib" / f"{name}.lua").read_text() for name in names.split())
+        return "\n".join(read(f"lib/{name}") for name in names.split())
 
     def deferred(match: re.Match[str]) -> str:
         function = match[2]
         return f"local function {function}(...)\n{parts(match[1])}return {function}(...)\nend"
 
+    text = read(name)
     source = re.sub(r"^-- @include (.+)$", lambda match: parts(match[1]), text, flags=re.MULTILINE)
     source = re.sub(r"^-- @defer (.+) (\w+)$", deferred, source, flags=re.MULTILINE)
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()

@@ -588,7 +588,7 @@ def _config_file(config: Mapping[str, Any] | str | Path | None, home: Path) -> s
     if not isinstance(config, Mapping):
         return config or ""
     path = home / "config.yaml"
-    path.write_text(json.dumps(config))  # which is YAML, too
+    path.write_text(json.dumps(config), encoding="utf-8")  # which is YAML, too
     return path
 
 

@@ -66,6 +66,6 @@ def _number(file: Path) -> int | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     except OSError:
         return ""

@@ -47,7 +47,7 @@ def children_of(pid: int) -> list[int]:
     found: list[int] = []
     for thread in _threads(pid):
         with suppress(OSError):
-            text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+            text = Path(f"/proc/{pid}/task/{thread}/children").read_bytes()
             found += [int(part) for part in text.split()]
     return found
 
@@ -60,8 +60,8 @@ def all_resident(pids: Iterable[int]) -> int:
 def begin_peak() -> None:
     """Measure `peak` of this process from now on, where the kernel lets us."""
     try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")
+        with open("/proc/self/clear_refs", "wb") as file:
+            file.write(b"5")
     except OSError:
         return  # then it is that of the whole life of the process
 
@@ -69,7 +69,7 @@ def begin_peak() -> None:
 def peak() -> int:
     """Most resident memory of this process since `begin_peak`, in bytes."""
     try:
-        found = re.search(r"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(), re.M)
+        found = re.search(rb"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_bytes(), re.M)
     except OSError:
         return 0
     return int(found[1]) * 1024 if found else 0
