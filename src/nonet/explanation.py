@@ -15,6 +15,7 @@ _PROMOTED_WITHIN = 3.0
 # The leading scheduler looks once a second for durable tasks; what waits longer is held up.
 HANDED_OVER_WITHIN = 10.0
 _LONGEST_ERROR = 200
+_STARTS = "it starts when a worker that can run it registers"
 
 # docs/how-to/find-out-why-it-waits.md says of each what to do.
 Cause = Literal[
@@ -446,11 +447,12 @@ def _later(facts: Facts, due: float) -> Explanation:
         cause = "sql" if facts.state == "dying" else "hand-back"
         what = "waits for SQL" if facts.state == "dying" else "handed back"
         why = facts.blocker.removeprefix("SQL: ") or "no reason kept"
-        if facts.handed_on and facts.state == "waiting":
-            unfit = _unfit(facts)
-            cause = "unknown" if unfit else cause
-            why = unfit or f"{why}{_who_knows_it(facts)}"
         text = f"{facts.state}: {what}: {why}; looked at again in {span(due - facts.now)}"
+        if facts.handed_on and facts.state == "waiting":
+            if unfit := _unfit(facts):
+                return _made(facts, "unknown", f"{facts.state}: {what}: {unfit}; {_STARTS}")
+            if known := _who_knows_it(facts):
+                return _made(facts, cause, f"{facts.state}: {what}: {why}; {known}")
     if facts.now - due > _PROMOTED_WITHIN and not facts.promoters:
         text = (
             f"{facts.state}: due for {span(facts.now - due)}, but nobody moves it: "
@@ -536,7 +538,7 @@ def _who_knows_it(facts: Facts) -> str:
     if not fit:
         return ""
     others = f" and {len(fit) - 1} more" if len(fit) > 1 else ""
-    return f"; {fit[0].name}{others} can run it and {'are' if others else 'is'} alive"
+    return f"{fit[0].name}{others} can run it, and take{'' if others else 's'} it into a free slot"
 
 
 def _declined(facts: Facts) -> str:

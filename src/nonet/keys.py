@@ -44,6 +44,9 @@ this table.
                                     paused:PRIORITY:SIZE:NAME for those that are paused
     writers:LOCK            ZSET    the waiting writers among them
     watch                   ZSET    contended lock → when to look at its queue (µs)
+    handed:SIZE             SET     ``KIND:PRIORITY:NAME|UNFIT``: groups of tasks that were handed
+                                    on, by class and what its last workers knew of it; TTL
+    unfit:SIZE:GROUP        ZSET    of such a group: id → ticket; TTL
     active                  HASH    PRIORITY:SIZE|NAME → tasks that have not ended
     active:walk             HASH    same, as the walk of `mend` has met them; with a TTL
     active:missed           HASH    same → ``missed by the last walk|counted|state of the
@@ -81,7 +84,8 @@ this table.
     slots                   HASH    size → slots of one worker, as the last ones said
     workers                 ZSET    worker incarnation → end of its registration
     w:WORKER                HASH    what the worker says of itself: info (JSON), beat (µs), off (why
-                                    it takes nothing), knows: which names:… it has
+                                    it takes nothing), knows: which names:… it has, takes: it looks
+                                    for what was handed on
     names:…                 HASH    class that some workers know → version of its distribution; TTL
     leader                  HASH    owner, term, expiry of the scheduler's lease
     term                    STRING  last term handed out

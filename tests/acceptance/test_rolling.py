@@ -33,8 +33,23 @@ async def test_idle_workers_that_do_not_know_a_task_keep_it_from_nobody(
     async with site.app(tasks=tuple(BOTH.split(","))) as app:
         handles = [await app.submit(Newer(number)) for number in range(2)]
         for handle in handles:
-            await until(lambda id=handle: site.parked(id), "it was handed on")  # type: ignore[misc]
-            site.hurry(handle)
-            assert await handle.result(timeout=10) == new.pid
+            assert await handle.result(timeout=3) == new.pid
         await site.all_ended()
     assert {event.attempt for event in site.journal("start")} == {1}
+
+
+async def test_a_registration_wakes_what_waits_for_it(site: Site) -> None:
+    """Until then no worker is given it again, and nobody has to look at it."""
+    site.worker(), site.worker()
+    async with site.app(tasks=tuple(BOTH.split(","))) as app:
+        handles = [await app.submit(Newer(number)) for number in range(20)]
+        for handle in handles:
+            await until(lambda id=handle: site.parked(id), "it was handed on")  # type: ignore[misc]
+            far = site.redis.zscore(site.key("tasks:delayed"), handle) + 3600e6
+            site.redis.zadd(site.key("tasks:delayed"), {handle: far})
+        assert {site.redis.hget(site.key(f"t:{id}"), "handed") for id in handles} == {"1"}
+        new = site.worker(NONET_TASKS=BOTH)
+        assert {await handle.result(timeout=3) for handle in handles} == {new.pid}
+        assert (await app.doctor()).is_healthy
+        await site.all_ended()
+    assert not site.redis.keys(site.key("unfit:*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from nonet.explanation import explain
 from nonet.message import VERSION, Envelope, encode
 from nonet.stores.broker import Broker, new_cursors
 from nonet.stores.deliveries import Delivery
+from nonet.stores.demand import Demands
 from nonet.stores.leadership import Leadership
 from nonet.stores.leases import Leases, Said
 from nonet.stores.lock_board import LockBoard
@@ -275,55 +277,25 @@ async def test_who_declines_passes_its_wake_up_on(broker: Broker, crew: Crew) ->
 # --- what nobody knows ----------------------------------------------------------------------------
 
 
-async def rests(broker: Broker, times: int) -> list[int]:
-    """For how many seconds one task rests each time that it is handed on by ``small-a``."""
-    found = []
-    for _ in range(times):
-        (delivery,) = await take(broker, "small-a")
-        assert await broker.settle(delivery, "on", text="no worker knows it", delay=FIRST) == "OK"
-        due = await broker.client.zscore("{test}:tasks:delayed", delivery.id)
-        found.append(round(due / 1e6 - (await broker.logical_now()).timestamp()))
-        await broker.client.zadd("{test}:tasks:delayed", {delivery.id: 1})
-        await broker.promote()
-    return found
-
-
-async def test_what_nobody_knows_rests_longer_each_time(broker: Broker, crew: Crew) -> None:
-    """Up to a minute, and without using an attempt; a worker of another size changes nothing."""
-    crew.beat("small-a")
-    crew.beat("large-b", NEWER)
-    await broker.submit([submission("a", "files:Remove")])
-    assert await rests(broker, 9) == [5, 5, 5, 10, 20, 40, 60, 60, 60]
-    (delivery,) = await take(broker, "small-a")
-    assert (delivery.used, delivery.deaths) == (0, 0)
-
-
-@pytest.mark.parametrize("name", ["files:Remove", "files:Audit"])
-async def test_what_another_worker_may_know_is_soon_looked_at_again(
-    broker: Broker, crew: Crew, name: str
-) -> None:
-    """One that is alive, and knows the class or has another version of it."""
-    crew.beat("small-a")
-    crew.beat("small-b", NEWER)
-    await broker.submit([submission("a", name)])
-    assert await rests(broker, 5) == [5, 5, 5, 5, 5]
-    await end_registration(broker, "small-b")
-    assert await rests(broker, 1) == [40]
-
-
-async def test_one_worker_among_many_that_knows_it_is_found(broker: Broker, crew: Crew) -> None:
-    """However many there are, of whatever size."""
-    crew.beat("small-a")
-    soon = round((await broker.logical_now()).timestamp() * 1e6) + 5_000_000
-    others = {f"{size}-{n:03}": soon for size in ("large", "small") for n in range(150)}
-    await broker.client.zadd("{test}:workers", others)
-    crew.beat("small-b", NEWER)
-    await broker.submit([submission("a", "files:Remove")])
-    assert await rests(broker, 5) == [5, 5, 5, 5, 5]
-
-
 OLDER = {"files:Audit": "1.2"}
 REMOVE = "files:Remove"
+DELAYED = "{test}:tasks:delayed"
+
+
+async def rests(broker: Broker, id: str) -> int:
+    """For how many seconds a task rests from now on, if no worker takes it."""
+    due = await broker.client.zscore(DELAYED, id)
+    return round(due / 1e6 - (await broker.logical_now()).timestamp())
+
+
+async def come_due(broker: Broker, *ids: str) -> None:
+    """Let their rest be over."""
+    await broker.client.zadd(DELAYED, dict.fromkeys(ids, 1))
+    await broker.promote()
+
+
+async def state(broker: Broker, id: str) -> str:
+    return (await broker.client.hget(f"{{test}}:t:{id}", "state")).decode()
 
 
 async def idle(broker: Broker, crew: Crew, **known: dict[str, str]) -> None:
@@ -342,47 +314,159 @@ async def woken(broker: Broker) -> set[str]:
 
 
 async def hand_on(broker: Broker, worker: str, *ids: str) -> None:
-    """Let a worker take tasks that it cannot run; wake whoever is to look at them next."""
+    """Let a worker take tasks and hand them on, as it cannot run them."""
+    await woken(broker)
     taken = await take(broker, f"small-{worker}", len(ids) + 1)
     assert {delivery.id for delivery in taken} == set(ids)
     for delivery in taken:
-        assert await broker.settle(delivery, "on", text="not here", delay=FIRST) == "OK"
-    await woken(broker)
-    await broker.client.zadd("{test}:tasks:delayed", dict.fromkeys(ids, 1))
-    await broker.promote()
+        options = {"text": "not here", "delay": FIRST, "started": False}
+        assert await broker.settle(delivery, "on", **options) == "OK"
 
 
-async def test_who_knows_it_is_woken_for_what_was_handed_on(broker: Broker, crew: Crew) -> None:
-    """And not who has handed it on, however many such workers became idle later."""
+async def handed_on(broker: Broker, crew: Crew, *ids: str) -> None:
+    """Tasks of a class that the one live worker, ``small-old``, does not know and has handed on."""
+    crew.beat("small-old")
+    await broker.submit([submission(id, REMOVE) for id in ids])
+    await hand_on(broker, "old", *ids)
+
+
+async def test_what_nobody_knows_costs_no_delivery_while_it_waits(
+    broker: Broker, crew: Crew
+) -> None:
+    """When it is due it is looked at, and not queued; a worker of another size changes nothing."""
+    crew.beat("large-b", NEWER)
+    await handed_on(broker, crew, "t")
+    assert await rests(broker, "t") == 5
+    for _ in range(5):
+        await come_due(broker, "t")
+        assert (await state(broker, "t"), await rests(broker, "t")) == ("waiting", 60)
+        assert await take(broker, "small-old") == []
+    assert await broker.client.hget("{test}:t:t", "handed") == b"1"
+
+
+async def test_a_registration_wakes_what_waits_for_it(broker: Broker, crew: Crew) -> None:
+    """An idle worker whose classes are told from now on takes it, without an attempt used."""
+    await handed_on(broker, crew, "t")
+    assert await take(broker, "small-new") == []
+    crew.beat("small-new", NEWER)
+    assert await woken(broker) == {"new"}
+    (delivery,) = await take(broker, "small-new")
+    assert (delivery.id, delivery.used, delivery.deaths) == ("t", 0, 0)
+    assert await broker.settle(delivery, "done", b"{}") == "OK"
+    assert await take(broker, "small-new") == []
+    assert await broker.client.keys("{test}:*t") == [b"{test}:r:t"]
+    assert await broker.client.keys("{test}:handed:*") == []
+
+
+async def test_only_who_knows_it_takes_it(broker: Broker, crew: Crew) -> None:
+    """Neither whoever has handed it on nor a worker of another size, however often they ask."""
+    await handed_on(broker, crew, "t")
+    crew.beat("large-b", NEWER)
+    crew.beat("small-new", NEWER)
+    assert await take(broker, "small-old") == []
+    assert (await broker.fetch("large-b", "large", 1))[0] == []
+    assert [item.id for item in await take(broker, "small-new")] == ["t"]
+
+
+async def test_a_worker_takes_no_more_of_it_than_it_has_slots_for(
+    broker: Broker, crew: Crew
+) -> None:
+    """The oldest first, and the rest stays for others that know it."""
+    await handed_on(broker, crew, "a", "b", "c")
+    crew.beat("small-new", NEWER)
+    assert [item.id for item in await take(broker, "small-new", 2)] == ["a", "b"]
+    assert [await state(broker, id) for id in "abc"] == ["running", "running", "waiting"]
+    crew.beat("small-newer", NEWER)
+    assert [item.id for item in await take(broker, "small-newer", 2)] == ["c"]
+
+
+async def test_what_was_handed_on_keeps_its_priority(broker: Broker, crew: Crew) -> None:
+    """It comes before what was submitted later, and after what is more urgent."""
+    await handed_on(broker, crew, "t")
+    await broker.submit(
+        [submission("later"), replace(submission("urgent"), stream="realtime:small")]
+    )
+    crew.beat("small-new", NEWER)
+    taken = await take(broker, "small-new", 3)
+    assert [item.id for item in taken] == ["urgent", "t", "later"]
+
+
+async def test_a_flood_is_taken_in_pages(broker: Broker, crew: Crew) -> None:
+    """Neither a registration nor a fetch does more the more tasks wait."""
+
+    async def commands() -> int:
+        found = await broker.client.info("commandstats")
+        return sum(item["calls"] for item in found.values())
+
+    spent = []
+    for number in range(2):
+        ids = [f"{number}-{n:04}" for n in range(10 + 3000 * number)]
+        await broker.submit([submission(id, REMOVE) for id in ids])
+        crew.beat("small-old")
+        while taken := await take(broker, "small-old", 500):
+            settling = [broker.settle(item, "on", text="not here", delay=FIRST) for item in taken]
+            assert set(await asyncio.gather(*settling)) == {"OK"}
+        before = await commands()
+        crew.beat("small-new", NEWER)
+        assert len(await take(broker, "small-new", 10)) == 10
+        spent.append(await commands() - before)
+        await broker.client.zrem("{test}:workers", "small-new")
+        await broker.client.delete("{test}:w:small-new")
+    assert spent[1] <= spent[0] + 5, spent
+
+
+async def test_what_a_woken_worker_did_not_take_waits_for_the_next(
+    broker: Broker, crew: Crew
+) -> None:
+    """It died after it was woken, or its fetch was lost: nothing is lost with it."""
+    await handed_on(broker, crew, "t")
+    assert await take(broker, "small-new") == []
+    crew.beat("small-new", NEWER)
+    assert await woken(broker) == {"new"}
+    await end_registration(broker, "small-new")
+    crew.beat("small-newer", NEWER)
+    assert [item.id for item in await take(broker, "small-newer")] == ["t"]
+    await broker.disown("small-newer", "small", [])
+    await hand_on(broker, "old", "t")
+    assert [item.id for item in await take(broker, "small-newer")] == ["t"]
+
+
+async def test_who_knows_it_is_woken_for_what_is_handed_on(broker: Broker, crew: Crew) -> None:
+    """At once, and not who has handed it on, however many such workers became idle later."""
     await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN, c=KNOWN)
     await broker.submit([submission("t", REMOVE)])
     assert await woken(broker) == {"c"}
     await hand_on(broker, "c", "t")
     assert await woken(broker) == {"new"}
     assert await broker.client.zscore("{test}:idle:small", "small-new") is None
+    assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
-async def test_who_has_another_version_is_woken_for_it(broker: Broker, crew: Crew) -> None:
+async def test_who_has_another_version_takes_it(broker: Broker, crew: Crew) -> None:
     """Also where all know the class, but those at the top of the stack are too old."""
     await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN)
     await broker.submit([submission("t")])
     await hand_on(broker, "b", "t")
     assert await woken(broker) == {"new"}
+    assert await take(broker, "small-a") == []
+    assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
-async def test_of_those_who_may_know_it_each_has_its_turn(broker: Broker, crew: Crew) -> None:
-    """Two old releases do not hand a task to each other for ever while a new one is idle."""
-    await idle(broker, crew, new=NEWER, older=OLDER, old=KNOWN)
+async def test_two_old_releases_do_not_hand_a_task_to_each_other(
+    broker: Broker, crew: Crew
+) -> None:
+    """Each version of a class gets it once; then it waits for another one."""
+    await idle(broker, crew, older=OLDER, old=KNOWN)
     await broker.submit([submission("t")])
-    found = []
-    last = "old"
-    for _ in range(2):
-        await hand_on(broker, last, "t")
-        (last,) = await woken(broker)
-        found.append(last)
-        if last == "new":
-            break
-    assert found[-1] == "new", found
+    await hand_on(broker, "old", "t")
+    assert await woken(broker) == {"older"}
+    await hand_on(broker, "older", "t")
+    assert await woken(broker) == set()
+    await come_due(broker, "t")
+    for name in ("old", "older"):
+        assert await take(broker, f"small-{name}") == []
+    crew.beat("small-new", NEWER)
+    assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
 async def test_who_knows_it_is_woken_for_many_at_once(broker: Broker, crew: Crew) -> None:
@@ -394,19 +478,19 @@ async def test_who_knows_it_is_woken_for_many_at_once(broker: Broker, crew: Crew
     await broker.client.zadd("{test}:idle:small", {"small-new": 1, "small-a": 2})
     await hand_on(broker, "b", *ids)
     assert await woken(broker) == {"new"}
+    assert len(await take(broker, "small-new", 9)) == 5
 
 
-async def test_while_nobody_who_knows_it_is_idle_all_is_as_ever(broker: Broker, crew: Crew) -> None:
-    """The last idle one is woken, also if who knows it is dead."""
-    await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN)
+async def test_who_is_busy_takes_it_with_its_next_free_slot(broker: Broker, crew: Crew) -> None:
+    """Nobody is woken meanwhile, and nobody else gets it."""
+    crew.beat("small-new", NEWER)
+    await idle(broker, crew, a=KNOWN, b=KNOWN)
     await broker.submit([submission("t", REMOVE)])
-    await end_registration(broker, "small-new")
     await hand_on(broker, "b", "t")
-    assert await woken(broker) == {"b"}
-    crew.beat("small-new", NEWER)  # alive, and busy
-    await broker.client.zrem("{test}:idle:small", "small-new")
-    await hand_on(broker, "b", "t")
-    assert await woken(broker) == {"b"}
+    await come_due(broker, "t")
+    assert await woken(broker) == set()
+    assert await take(broker, "small-a") == []
+    assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
 async def test_who_knows_it_is_woken_for_its_next_attempt(broker: Broker, crew: Crew) -> None:
@@ -418,13 +502,24 @@ async def test_who_knows_it_is_woken_for_its_next_attempt(broker: Broker, crew: 
     assert await broker.settle(delivery, "retry", b"{}", text="E", delay=FIRST) == "OK"
     await idle(broker, crew, new=NEWER, a=KNOWN)
     await woken(broker)
-    await broker.client.zadd("{test}:tasks:delayed", {"t": 1})
-    await broker.promote()
+    await come_due(broker, "t")
     assert await woken(broker) == {"new"}
 
 
+async def test_a_suspect_that_was_handed_on_stays_one(broker: Broker, crew: Crew) -> None:
+    """Whoever knows it takes it beside its slots, not in one of them."""
+    crew.beat("small-old")
+    await broker.submit([submission("t", REMOVE)])
+    await broker.client.hset("{test}:t:t", "suspect", 1)
+    await hand_on(broker, "old", "t")
+    crew.beat("small-new", NEWER)
+    assert await take(broker, "small-new") == []
+    ((delivery,), _) = await broker.fetch("small-new", "small", 1, room=1)
+    assert (delivery.id, delivery.stream_key) == ("t", "suspects:normal:small")
+
+
 async def test_who_reads_a_newer_record_is_woken_for_it(broker: Broker, crew: Crew) -> None:
-    """Also by a promotion of the old release, which moves it as it is."""
+    """Also by the fetch of an old release that may not read it."""
     await idle(broker, crew, a=KNOWN, b=KNOWN)
     newer = Said("{}", "", KNOWN, "9" + knowledge(KNOWN))
     with crew.beating("small-new", newer) as leases:
@@ -433,11 +528,111 @@ async def test_who_reads_a_newer_record_is_woken_for_it(broker: Broker, crew: Cr
     await broker.client.zadd("{test}:idle:small", {"small-new": 1})
     await broker.submit([submission("t")])
     await broker.client.hset("{test}:t:t", "v", 9)
-    assert await take(broker, "small-b") == []
     await woken(broker)
-    await broker.client.zadd("{test}:tasks:delayed", {"t": 1})
-    await broker.promote()
+    assert await take(broker, "small-b") == []
     assert await woken(broker) == {"new"}
+    await come_due(broker, "t")
+    assert await take(broker, "small-a") == []
+    await broker.client.hdel("{test}:t:t", "v")  # who can read it
+    assert [item.id for item in await take(broker, "small-new")] == ["t"]
+
+
+async def test_an_idle_worker_does_not_retire_while_it_could_run_it(
+    broker: Broker, crew: Crew
+) -> None:
+    """It was handed on just now; those that do not know it may go."""
+    await idle(broker, crew, new=NEWER)
+    await handed_on(broker, crew, "t")
+    await woken(broker)
+    demands = Demands(broker.client, "test", 3000)
+    assert not await demands.retire("small-new", "small")
+    assert await demands.retire("small-old", "small")
+
+
+# --- handed on, and something else happens --------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["cancelled", "expired"])
+async def test_what_ends_while_it_waits_is_found_no_more(
+    broker: Broker, crew: Crew, end: str
+) -> None:
+    """By an operator, or as its time is over; a worker that would have known it gets nothing."""
+    crew.beat("small-old")
+    await broker.submit([replace(submission("t", REMOVE), terms="start_by|+3600000000|")])
+    await hand_on(broker, "old", "t")
+    if end == "cancelled":
+        assert await broker.cancel(["t"], "by a test") == ["cancelled"]
+    else:
+        await broker.client.zadd("{test}:deadlines", {"t": 1})
+        await broker.promote()
+    assert (await broker.client.get("{test}:r:t")).startswith(end.encode())
+    for kind in ("handed", "unfit"):
+        assert await broker.client.keys(f"{{test}}:{kind}:*") == []
+    crew.beat("small-new", NEWER)
+    assert await take(broker, "small-new") == []
+
+
+async def test_workers_of_the_version_before_get_it_from_their_stream(
+    broker: Broker, crew: Crew
+) -> None:
+    """They do not look for what was handed on: where one may know it, it is queued when due."""
+    await handed_on(broker, crew, "t")
+    crew.beat("small-before", NEWER)
+    await broker.client.hdel("{test}:w:small-before", "takes")
+    await come_due(broker, "t")
+    assert await state(broker, "t") == "queued"
+    assert await broker.client.keys("{test}:unfit:*") == []
+
+
+async def test_where_workers_do_not_say_what_they_know_it_rests_longer_each_time(
+    broker: Broker,
+) -> None:
+    """As by the version before: it is queued for whoever comes, at most once a minute."""
+    await broker.submit([submission("t", REMOVE)])
+    found = []
+    for _ in range(9):
+        await hand_on(broker, "old", "t")
+        found.append(await rests(broker, "t"))
+        await come_due(broker, "t")
+    assert found == [5, 5, 5, 10, 20, 40, 60, 60, 60]
+
+
+async def test_what_the_version_before_handed_on_is_found_when_it_is_due(
+    broker: Broker, crew: Crew
+) -> None:
+    """It rests in the delayed set alone, until somebody looks."""
+    await handed_on(broker, crew, "t")
+    await broker.client.delete(*await broker.client.keys("{test}:unfit:*"), "{test}:handed:small")
+    crew.beat("small-new", NEWER)
+    assert await take(broker, "small-new") == []
+    await come_due(broker, "t")
+    assert [item.id for item in await take(broker, "small-new")] == ["t"]
+
+
+async def test_what_is_left_over_starts_nothing(broker: Broker, crew: Crew) -> None:
+    """The version before has queued it, or ended it, and does not know where else it is found."""
+    await handed_on(broker, crew, "gone", "queued", "parked")
+    await broker.client.delete("{test}:t:gone")
+    await broker.client.hset("{test}:t:queued", "state", "queued")
+    await broker.client.hset("{test}:t:parked", "places", "x")
+    crew.beat("small-new", NEWER)
+    assert await take(broker, "small-new") == []
+    assert await broker.client.keys("{test}:unfit:*") == []
+
+
+@pytest.mark.parametrize("key", ["handed:small", f"unfit:small:woken:normal:{REMOVE}|-"])
+async def test_keys_of_another_type_hold_up_nobody(broker: Broker, crew: Crew, key: str) -> None:
+    """Tasks are handed on and taken all the same, what was there before after its next look."""
+    await handed_on(broker, crew, "before")
+    await broker.client.delete(f"{{test}}:{key}")
+    await broker.client.set(f"{{test}}:{key}", "?")
+    await broker.submit([submission("t", REMOVE)])
+    assert [item.id for item in await take(broker, "small-old")] == ["t"]
+    await broker.disown("small-old", "small", [])
+    await hand_on(broker, "old", "t")
+    await come_due(broker, "before")
+    crew.beat("small-new", NEWER)
+    assert [item.id for item in await take(broker, "small-new", 3)] == ["before", "t"]
 
 
 async def test_explain_names_who_could_run_it(broker: Broker, crew: Crew) -> None:
@@ -453,7 +648,7 @@ async def test_explain_names_who_could_run_it(broker: Broker, crew: Crew) -> Non
     crew.beat("small-b", NEWER, name="2@new")
     cause, text = await explained(broker, "a")
     assert cause == "hand-back"
-    assert "a worker does not know files:Remove; 2@new can run it and is alive; looked at" in text
+    assert "files:Remove; 2@new can run it, and takes it into a free slot" in text
 
 
 async def test_explain_names_the_version_that_is_missing(broker: Broker, crew: Crew) -> None:

@@ -1,17 +1,18 @@
 #!lua flags=allow-oom
 -- advertise: what a registered worker says beside each beat: which classes it knows, why it takes
--- nothing, and what it has counted since.
+-- nothing, and what it has counted since. If tasks that were handed on wait for one of these classes, an idle
+-- worker is woken, and its fetch takes them.
 -- KEYS  prefix
 -- ARGV  worker, worker ttl ms, what it knows (its key is names:…), why it takes nothing or '', number
 --       of counters, n × (counter, number), n × (class, version of its distribution or '')
 -- returns 1; 0 if nobody keeps (any more) what it knows: to be sent again with all classes
--- @include base
+-- @include base wake record handing
 local worker, ttl, knows, off = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local counters, MOST = tonumber(ARGV[5]), 1000
 local names, first = P .. 'names:' .. knows, 6 + 2 * counters
 
 if redis.call('EXISTS', P .. 'w:' .. worker) == 1 then
-  redis.call('HSET', P .. 'w:' .. worker, 'knows', knows, 'off', off)
+  redis.call('HSET', P .. 'w:' .. worker, 'knows', knows, 'off', off, 'takes', 1)
 end
 for i = 6, first - 1, 2 do
   -- Classes come and go with releases; their counters must not pile up.
@@ -25,4 +26,10 @@ end
 for i = first, #ARGV, 2 do
   redis.call('HSET', names, ARGV[i], ARGV[i + 1])
 end
-return redis.call('PEXPIRE', names, ttl * 10)
+local is_kept = redis.call('PEXPIRE', names, ttl * 10)
+local size = string.match(worker, '^%a+') or ''
+if is_kept == 1 and off == '' and handed_for(worker, size)
+  and redis.pcall('ZREM', P .. 'idle:' .. size, worker) == 1 then
+  redis.call('LPUSH', P .. 'wake:' .. worker, '1')
+end
+return is_kept

@@ -26,7 +26,7 @@ end
 
 local function cancel(id, document)
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'owner', 'v'})
+    'opens', 'waited', 'owner', 'v', 'name', 'unfit', 'suspect'})
   if is_cancellable(record) then
     cancel_task(id, record, document, ttl, dedup)
     return 'cancelled'

@@ -171,7 +171,7 @@ end
 local has_buried = false  -- what expires may be dying, in a stream that was read before
 local examine
 do
--- @defer handing rest_of
+-- @defer handing hand_on
   local FIRST_REST = 5000000
 
   -- Somebody has cancelled it while it ran, or it is too late to start it. A clock that was set forward,
@@ -182,12 +182,11 @@ do
   end
 
   -- Newer code has written it: as it is it waits for a worker that can read it.
-  local function hand_on(pointer, record, why)
-    local times = redis.call('HINCRBY', pointer.record, 'handed', 1)
-    local rest, unfit = rest_of(FIRST_REST, times, record.name or '', size, worker)
-    redis.call('HSET', pointer.record, 'blocker', why, 'unfit', unfit)
+  local function let_newer_wait(pointer, record, why)
+    local rest = hand_on(pointer.id, record, worker, FIRST_REST)
+    redis.call('HSET', pointer.record, 'blocker', why)
     if record.state == 'queued' then
-      redis.call('HSET', pointer.record, 'ticket', ticket_of(record), 'state', 'waiting')
+      redis.call('HSET', pointer.record, 'ticket', record.ticket, 'state', 'waiting')
     end
     delay(pointer.id, now + rest)
     drop(pointer.key, pointer.entry)
@@ -209,7 +208,7 @@ do
       or (record.state ~= 'queued' and record.state ~= 'dying') then
       drop(key, entry)
     elseif record.v and newer_format(record) then
-      hand_on(pointer, record, newer_format(record))
+      let_newer_wait(pointer, record, newer_format(record))
     elseif record.state == 'dying' then
       hand_over_dying(pointer, record)
     elseif is_over(record) then
@@ -289,17 +288,33 @@ local function is_unread(kind, priority)
   return unread(P .. kind .. ':' .. priority .. ':' .. size) > 0
 end
 
-local has_suspects = redis.call('EXISTS', P .. 'suspected:' .. size) == 1
-local are_left = false
+local has_suspects, are_left, take_handed = false, false, nil
+do
+-- @defer handing handed_for
+  local suspected, handed = P .. 'suspected:' .. size, P .. 'handed:' .. size
+  if redis.call('EXISTS', suspected, handed) > 0 then
+    has_suspects, take_handed = redis.call('EXISTS', suspected) == 1, handed_for(worker, size)
+  end
+end
+
+-- Read a stream, and then what was handed on and this worker may be able to run: it is queued there and read in
+-- one step, so that no worker that cannot run it reads it first.
+local function read_with_handed(kind, priority)
+  repeat
+    read_stream(kind, priority)
+    local most = is_skipped(kind, priority) and 0 or math.min(kind == 'suspects' and room or free, looks)
+  until not take_handed or take_handed(kind .. ':' .. priority, most) == 0
+end
+
 for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-  read_stream('woken', priority)
+  read_with_handed('woken', priority)
   read_stream('tasks', priority)
-  if has_suspects then
+  if has_suspects or take_handed then
     -- Without a free slot nobody has looked whether ordinary work waits, which goes first.
     if free <= 0 and (is_unread('woken', priority) or is_unread('tasks', priority)) then
       room = 0
     end
-    read_stream('suspects', priority)
+    read_with_handed('suspects', priority)
     are_left = are_left or is_unread('suspects', priority)
   end
 end

@@ -284,7 +284,7 @@ local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'strin
   config = {'hash', nothing}, limits = {false, nothing}, paused = {'hash', tell_pauses},
   probe = {false, nothing}, u = {'string', tell_unique}, active = {'hash', nothing},
   ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, watched = {'string', nothing}, ends = {'hash', tell_lasting},
-  names = {'hash', tell_lasting}, desired = {'hash', tell_lasting}, mark = {'string', tell_lasting}}
+  names = {'hash', tell_lasting}, handed = {'set', tell_lasting}, unfit = {'zset', tell_lasting}, desired = {'hash', tell_lasting}, mark = {'string', tell_lasting}}
 -- Of some the second word counts, too, or the whole name.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', tell_holder},
   ['limiter:conc'] = {'zset', tell_holders}, ['limiter:rate'] = {'zset', tell_lasting},

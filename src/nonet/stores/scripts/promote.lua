@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- promote: do what is due. Delayed tasks go into their streams; parked ones are looked at, and
+-- promote: do what is due. Delayed tasks go into their streams; those that were handed on only where a
+-- worker may come for them there; parked ones are looked at, and
 -- counted as realtime when they have waited for long; the places of woken ones that nobody took
 -- are given up; locks whose holder died are offered to those who wait; what nobody has started in time
 -- expires.
@@ -9,7 +10,7 @@
 --       looked at by itself; lock aging µs; µs that it cannot be later than or ''; result ttl ms,
 --       dedup ttl ms
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
--- @include base wake record
+-- @include base wake record handing
 -- @defer limits locks pauses queues refusal waiting index group finish cancel ending expiry attending attend
 local term, batch = ARGV[1], tonumber(ARGV[2])
 -- Somebody set the clock, and the leader has not put it right yet.
@@ -31,7 +32,7 @@ else
 end
 
 local due_key = P .. 'tasks:delayed'
-local woken, moved, waiters, gone = {}, 0, {}, {}
+local woken, moved, waiters, gone, staying = {}, 0, {}, {}, {}
 
 local function keep_away(key, id, problem)
   redis.pcall('HSET', P .. 't:' .. id, 'blocker', string.sub(reason_of(problem), 1, 60))
@@ -40,28 +41,43 @@ end
 
 -- delayed and dying: its time has come. Nothing else is read of most tasks; the places in the set are
 -- left together, after everything was written.
-local function move(id, state, gen, stream, unfit, suspect)
-  gen = digits(tonumber(gen) + 1)
+local function move(id, record)
+  local state, stream, gen = record.state, record.stream, digits(tonumber(record.gen) + 1)
   -- Write first, remove last.
-  local kind = suspect and state ~= 'dying' and 'suspects' or 'tasks'
+  local kind = record.suspect and state ~= 'dying' and 'suspects' or 'tasks'
   local pointer = enqueue(kind, id, stream, gen)
   redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
     'gen', gen, 'pointer', pointer)
   local size = size_of(stream)
-  if not unfit or not wake_other(size, redis.call('HGET', P .. 't:' .. id, 'name') or '', unfit) then
+  if not record.unfit or not wake_other(size, record.name or '', record.unfit) then
     woken[size] = (woken[size] or 0) + 1
   end
   gone[#gone + 1] = id
 end
 
+-- waiting and dying, and handed on. Whether it rests on, as no worker may come for it in a stream.
+local function rests_on(id, record)
+  if record.places or not stays_handed(record) then
+    leave_handed(id, record)
+    return false
+  end
+  keep_handed(id, record)
+  staying[#staying + 1], staying[#staying + 2] = digits(now + LONGEST), id
+  return true
+end
+
+local FIELDS = {'state', 'gen', 'stream', 'ticket', 'v', 'unfit', 'suspect', 'name', 'places'}
+
 local function act(id)
-  local record = redis.call('HMGET', P .. 't:' .. id, 'state', 'gen', 'stream', 'ticket', 'v',
-    'unfit', 'suspect')
-  local state, newer = record[1], record[5] and newer_format({v = record[5]})
+  local record = read_fields(P .. 't:' .. id, FIELDS)
+  local state, newer = record.state, record.v and newer_format(record)
   if newer and state == 'queued' then  -- woken by newer code, which sees to its places
     keep_away(due_key, id, newer)
-  elseif (state == 'delayed' or state == 'dying' or newer and state == 'waiting') and record[4] then
-    move(id, state, record[2], record[3], record[6], record[7])
+  elseif record.unfit and record.stream and (state == 'waiting' or state == 'dying')
+    and rests_on(id, record) then
+    return
+  elseif (state == 'delayed' or state == 'dying' or newer and state == 'waiting') and record.ticket then
+    move(id, record)
     moved = moved + 1
   else
     waiters[#waiters + 1] = id
@@ -77,6 +93,9 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now), 'L
 end
 if #gone > 0 then
   redis.call('ZREM', due_key, unpack(gone))
+end
+if #staying > 0 then
+  redis.call('ZADD', due_key, unpack(staying))
 end
 for size, count in pairs(woken) do
   wake(size, count)

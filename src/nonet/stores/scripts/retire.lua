@@ -4,9 +4,9 @@
 -- KEYS  prefix
 -- ARGV  worker, size
 -- returns 1, or 0 if it has to look at its streams once more
--- @include base streams unread pauses
+-- @include base wake record handing streams unread pauses
 local worker, size = ARGV[1], ARGV[2]
-if redis.call('EXISTS', P .. 'wake:' .. worker) == 1 then
+if redis.call('EXISTS', P .. 'wake:' .. worker) == 1 or handed_for(worker, size) then
   return 0
 end
 local pauses = read_pauses()

@@ -12,8 +12,8 @@
 --                crash         same, and the child process died in which it ran
 --                back          no attempt used: keep text as what it waits for; or cancelled, too
 --                suspect       same, and a process that served others, too, died with it: see lib/lost
---                on            as back, for a worker that cannot run it: the delay grows to a minute
---                              while no other one may know it
+--                on            as back, for a worker that cannot run it: one that may know it takes it
+--                              before the delay has passed, see lib/handing
 --                dying         never execute again: keep the document until it is in SQL
 -- returns OK if all are, else n × (OK | STALE (not the owner) | LOST (a lock ran out: nothing was
 --       changed) | FAILED: call again with this one alone, which then says why); HASH counters counts
@@ -22,7 +22,7 @@
 -- @defer pauses queues refusal waiting offer_all
 -- @defer ending end_cancelled
 -- @defer leaving leave_locks
--- @defer handing rest_of
+-- @defer handing hand_on
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
 local ttl, dedup, lock_ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local function replace(id, by)
@@ -174,11 +174,11 @@ local function put_back(i, record, stream, outcome, counted)
   else
     redis.call('HSET', key, 'settled', fence, 'blocker', text)
   end
-  local times = counted and redis.call('HINCRBY', key, counted, 1)
   if counted == 'handed' then
-    local rest, unfit = rest_of(delay, times, record.name or '', size_of(stream), record.owner or '')
-    redis.call('HSET', key, 'unfit', unfit)
-    delay = rest
+    record.stream = stream
+    delay = hand_on(id, record, record.owner or '', delay)
+  elseif counted then
+    redis.call('HINCRBY', key, counted, 1)
   end
   local state = record.state == 'dying' and 'dying' or outcome == 'retry' and 'delayed' or 'waiting'
   if started then

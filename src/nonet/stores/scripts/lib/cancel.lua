@@ -3,6 +3,7 @@
 
 -- Its places first: whoever stands behind it would take those of a task that is gone for taken.
 local function leave_places(id, record)
+  leave_handed(id, record)
   if record.places then
     local fine, me = pcall(load_waiter, id)
     if fine and me then

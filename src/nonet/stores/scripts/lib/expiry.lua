@@ -28,7 +28,7 @@ end
 -- End a task that no worker has: somebody has cancelled it while it ran, or it is too late to start it.
 local function end_early(id, ttl, dedup)
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'name', 'attempt', 'ticket', 'cancel', 'start_by', 'v'})
+    'opens', 'waited', 'name', 'attempt', 'ticket', 'cancel', 'start_by', 'v', 'unfit', 'suspect'})
   if newer_format(record) then
     error({err = newer_format(record)})
   end

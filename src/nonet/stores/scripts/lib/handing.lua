@@ -1,26 +1,171 @@
--- lib/handing: needs base, wake. How long a task rests that its worker cannot run, because it does not know
--- it or is too old.
+-- lib/handing: needs base, wake, record. Tasks that a worker could not run, because it does not know their
+-- class or is too old, and has handed on. Each rests in the delayed set until a worker that may be able
+-- to run it takes it with a fetch; nobody polls. What comes due is only looked at: see stays_handed.
+--
+-- The field unfit of a record says what those who could not run it knew of its class, with commas
+-- between; '-' if none of them knew it.
 
 local MANY, LONGEST = 3, 60000000
+local TOO_MANY = '+'
 
--- Whether a live worker of this size is another one as far as the class is concerned.
-local function is_known_elsewhere(class, size, worker)
-  local mine = knowledge_of(worker, class)
-  for _, other in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')) do
-    local theirs = string.match(other, '^%a+') == size and knowledge_of(other, class)
-    if theirs and theirs ~= mine then
-      return true
-    end
-  end
-  return false
+local function is_listed(unfit, knows)
+  return string.find(',' .. unfit .. ',', ',' .. knows .. ',', 1, true) ~= nil
 end
 
--- first: µs, doubled with each time beyond the first few while nobody else may know it. Returns beside
--- it what did not do, for the record's field unfit: see wake_other.
-local function rest_of(first, times, class, size, worker)
-  local unfit = knowledge_of(worker, class) or '-'
-  if times <= MANY or is_known_elsewhere(class, size, worker) then
-    return first, unfit
+-- unfit, with what one more worker knows. Very many versions are not remembered: such a task goes
+-- through the streams, and rests longer each time.
+local function add_unfit(unfit, knows)
+  if not unfit or unfit == '-' then
+    return knows or '-'
+  elseif unfit == TOO_MANY or not knows or is_listed(unfit, knows) then
+    return unfit
   end
-  return math.min(first * 2 ^ (times - MANY), LONGEST), unfit
+  return #unfit + #knows < 250 and unfit .. ',' .. knows or TOO_MANY
+end
+
+local keep_handed
+do
+  local ONE_DAY, kept = '86400000', {}
+
+  local function add(command, key, ...)
+    local added = redis.pcall(command, key, ...)
+    if type(added) == 'table' then  -- of another type: nobody of us wrote it
+      redis.call('DEL', key)
+      redis.call(command, key, ...)
+    end
+  end
+
+  -- Let workers find a task by its class, from before its record says that it waits: they pass by what
+  -- does not. Each look renews the lifetime of what they find.
+  function keep_handed(id, record)
+    if record.places or record.unfit == TOO_MANY then
+      return
+    end
+    local size, group = handed_group(record)
+    local groups, members = P .. 'handed:' .. size, P .. 'unfit:' .. size .. ':' .. group
+    add('ZADD', members, ticket_of(record), id)
+    if not kept[members] then
+      kept[members] = true
+      add('SADD', groups, group)
+      redis.call('PEXPIRE', members, ONE_DAY)
+      redis.call('PEXPIRE', groups, ONE_DAY)
+    end
+  end
+end
+
+-- Remember that a worker cannot run a task. first: its rest in µs, if no worker takes it before.
+-- Returns its rest for this time.
+local function hand_on(id, record, worker, first)
+  local key, class = P .. 't:' .. id, record.name or ''
+  local times = redis.call('HINCRBY', key, 'handed', 1)
+  record.ticket, record.unfit = ticket_of(record), add_unfit(record.unfit, knowledge_of(worker, class))
+  redis.call('HSET', key, 'unfit', record.unfit)
+  keep_handed(id, record)
+  wake_other(size_of(record.stream), class, record.unfit)
+  return times <= MANY and first or math.min(first * 2 ^ (times - MANY), LONGEST)
+end
+
+local handed_for
+do
+  local MOST_GROUPS, PAGE = 100, 100
+
+  -- Of very many groups some, chosen by chance.
+  local function groups_for(worker, size)
+    local found, groups = {}, redis.pcall('SRANDMEMBER', P .. 'handed:' .. size, MOST_GROUPS)
+    for _, group in ipairs(groups.err and {} or groups) do
+      local source, class, unfit = string.match(group, '^(%a+:%a+):(.*)|([^|]*)$')
+      if source and does_fit(worker, class, unfit) then
+        found[source] = found[source] or {}
+        table.insert(found[source], {name = group, unfit = unfit,
+          members = P .. 'unfit:' .. size .. ':' .. group})
+      end
+    end
+    return found
+  end
+
+  -- The first tasks of some groups, the oldest first.
+  local function first_of(groups, size, most)
+    local found = {}
+    for _, group in ipairs(groups) do
+      local page = redis.pcall('ZRANGE', group.members, 0, math.max(most, PAGE) - 1, 'WITHSCORES')
+      for i = 1, page.err and 0 or #page, 2 do
+        found[#found + 1] = {id = page[i], ticket = tonumber(page[i + 1]), group = group}
+      end
+      if #page == 0 then
+        redis.pcall('SREM', P .. 'handed:' .. size, group.name)
+      end
+    end
+    table.sort(found, function(a, b) return a.ticket < b.ticket end)
+    return found
+  end
+
+  -- Queue a task again. Returns whether it was found where it waits.
+  local function queue(id, unfit)
+    local key = P .. 't:' .. id
+    local record = read_fields(key, {'state', 'gen', 'stream', 'unfit', 'places', 'owner', 'suspect'})
+    local is_dying = record.state == 'dying'
+    if record.unfit ~= unfit or record.places or record.owner
+      or record.state ~= 'waiting' and not is_dying then
+      return false
+    end
+    local gen = digits(tonumber(record.gen) + 1)
+    local kind = record.suspect and not is_dying and 'suspects' or 'woken'
+    local pointer = enqueue(kind, id, record.stream, gen)
+    redis.call('HSET', key, 'state', is_dying and 'dying' or 'queued', 'gen', gen, 'pointer', pointer)
+    redis.call('ZREM', P .. 'tasks:delayed', id)
+    return true
+  end
+
+  -- What was handed on and a worker may be able to run: a function that queues up to `most` of it for a
+  -- source ('woken' or 'suspects', and the priority) and returns how many; nil if there is none.
+  function handed_for(worker, size)
+    local groups = groups_for(worker, size)
+    return next(groups) and function(source, most)
+      local taken = 0
+      for _, each in ipairs(most > 0 and first_of(groups[source] or {}, size, most) or {}) do
+        if taken == most then
+          break
+        end
+        local fine, is_queued = pcall(queue, each.id, each.group.unfit)
+        taken = taken + (fine and is_queued and 1 or 0)
+        redis.call('ZREM', each.group.members, each.id)
+      end
+      return taken
+    end
+  end
+end
+
+local stays_handed
+do
+  local kinds = {}
+
+  -- One live worker of a size for all that know the same.
+  local function kinds_of(size)
+    local found, met = {}, {}
+    for _, worker in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')) do
+      local told = string.match(worker, '^%a+') == size
+        and redis.pcall('HMGET', P .. 'w:' .. worker, 'knows', 'takes')
+      local knows, takes = told and told[1] or '', told and told[2] or ''
+      if told and not met[knows .. ' ' .. takes] then
+        met[knows .. ' ' .. takes] = true
+        found[#found + 1] = {worker = worker, takes = takes ~= '',
+          says = redis.call('EXISTS', P .. 'names:' .. knows) == 1}
+      end
+    end
+    return found
+  end
+
+  -- Whether a task that was handed on and is due stays where workers find it: some of its size are alive, all say
+  -- what they know, and none that may be able to run it is of an older release. Those read streams only.
+  function stays_handed(record)
+    local size = size_of(record.stream)
+    kinds[size] = kinds[size] or kinds_of(size)
+    for _, kind in ipairs(kinds[size]) do
+      if not kind.says
+        or not kind.takes and does_fit(kind.worker, record.name or '', record.unfit) then
+        return false
+      end
+    end
+    return #kinds[size] > 0 and record.unfit ~= TOO_MANY
+  end
 end

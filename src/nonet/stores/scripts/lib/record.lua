@@ -113,6 +113,26 @@ local function delay(id, due)
   wake_promoter_for(due)
 end
 
+-- A task that was handed on (see lib/handing) rests in the delayed set, and workers that know its class find
+-- it by that: SET handed:SIZE has the groups 'KIND:PRIORITY:NAME|UNFIT', ZSET unfit:SIZE:GROUP is
+-- id → ticket. record has the fields stream, name, state, suspect and unfit. Returns the size and the group.
+local function handed_group(record)
+  local priority, size = string.match(record.stream, '^(%a+):(.*)$')
+  local kind = record.suspect and record.state ~= 'dying' and 'suspects' or 'woken'
+  return size, kind .. ':' .. priority .. ':' .. (record.name or '') .. '|' .. record.unfit
+end
+
+-- It is found no more.
+local function leave_handed(id, record)
+  if record.unfit and record.stream ~= 'hold' then
+    local size, group = handed_group(record)
+    local members = P .. 'unfit:' .. size .. ':' .. group
+    if redis.pcall('ZREM', members, id) == 1 and redis.call('EXISTS', members) == 0 then
+      redis.pcall('SREM', P .. 'handed:' .. size, group)
+    end
+  end
+end
+
 local function reason_of(problem)
   return type(problem) == 'table' and problem.err or tostring(problem)
 end

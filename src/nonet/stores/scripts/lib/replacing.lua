@@ -4,7 +4,7 @@
 -- End one that waits; one that runs goes on, and is not executed again if it fails.
 local function replace_older(id, by, ttl, dedup)
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'name', 'attempt', 'v'})
+    'opens', 'waited', 'name', 'attempt', 'v', 'unfit', 'suspect'})
   if is_cancellable(record) then
     local document = made_document(record.name or '', tonumber(record.attempt or '') or 0,
       'cancelled (replaced by ' .. by .. ')', 'cancelled')

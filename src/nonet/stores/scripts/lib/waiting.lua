@@ -144,6 +144,7 @@ local function wake_waiter(me)
   local has_waited = me.places ~= ''  -- else it was handed back, and waited for no lock
   local wake_it = me.stream == 'hold' and wake_hold or wake_task
   wake_it(me, gen)
+  leave_handed(me.id, me)
   local ends = has_waited and digits(now + RESERVATION) or ''
   redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places,
     'pointer', me.pointer or '', 'aged', me.aged and 1 or 0, 'since', digits(me.since), 'reserved', ends)

@@ -24,7 +24,7 @@ local function wake(size, count)
   return count < wanted
 end
 
-local knowledge_of, wake_other
+local knowledge_of, does_fit, wake_other
 do
   local names, versions, fit = {}, {}, {}
 
@@ -45,12 +45,18 @@ do
     return versions[place]
   end
 
-  -- Idle workers that know a class, and not as those who have handed the task on: the most recent first.
+  -- Whether a worker may be able to run a task that was handed on: it knows the class, and not as one of
+  -- those that could not. unfit: what these knew, see lib/handing.
+  function does_fit(worker, class, unfit)
+    local knows = knowledge_of(worker, class)
+    return knows and not string.find(',' .. unfit .. ',', ',' .. knows .. ',', 1, true)
+  end
+
+  -- Idle workers that may be able to run it: the most recent first.
   local function find_fit(size, class, unfit)
     local found, idle = {}, redis.pcall('ZRANGE', P .. 'idle:' .. size, 0, -1, 'REV')
     for _, worker in ipairs(idle.err and {} or idle) do
-      local knows = knowledge_of(worker, class)
-      if knows and knows ~= unfit then
+      if does_fit(worker, class, unfit) then
         found[#found + 1] = worker
       end
     end
