@@ -16,9 +16,9 @@ def schedule() -> None:
     """Entry point of ``task-scheduler``."""
     end_on_sigterm()
     run_under_init()
-    from nonet.cli.scheduler import app
+    from nonet.cli.scheduler import main as run
 
-    app()
+    run()
 
 
 def main() -> None:

@@ -65,3 +65,8 @@ def schedule(
                 return await scheduler.run(stop)
 
     run(debug, command, in_spite_of_tasks=True)
+
+
+def main() -> None:
+    """What the console script comes to when its imports are done."""
+    app()
