@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nonet.errors import BrokerFullError, NotFoundError
+from nonet.repetition import repeat_of_entry
 from nonet.stores.broker import Broker
 from nonet.stores.deliveries import Delivery
 from nonet.stores.quarantine import Quarantine, Quarantined
@@ -33,6 +34,12 @@ async def delivered(broker: Broker, id: str, envelope: bytes) -> Delivery:
     await broker.submit([Submission(id, "probes:Quick", "normal:small", envelope)])
     ((delivery,), _) = await broker.fetch("small-a", "small", 1)
     return delivery
+
+
+def repeat(entry: str, envelope: bytes) -> Submission:
+    """The task that an entry becomes."""
+    made = repeat_of_entry("test", entry)
+    return Submission(made.id, "probes:Quick", "normal:small", envelope, terms=made.term)
 
 
 async def test_an_entry_says_what_it_is_and_where_it_was(
@@ -175,7 +182,7 @@ async def test_a_retry_executes_once(broker: Broker, quarantine: Quarantine) -> 
     """The entry becomes a task in one step; who asks again is told that it is known."""
     await garbage(broker, b"x")
     (item,) = await entries(quarantine)
-    task = Submission(f"q-{item.entry}", "probes:Quick", "normal:small", b"better")
+    task = repeat(item.entry, b"better")
     assert await quarantine.retry(item.entry, task, "me@here 1") == ""
     assert await quarantine.retry(item.entry, task, "me@here 1") == "queued"
     deliveries, _ = await broker.fetch("small-a", "small", 5)
@@ -198,7 +205,7 @@ async def test_an_entry_stays_if_its_task_has_failed(
     """Its bytes are the only ones left then; a task that lives or is done needs none."""
     await garbage(broker, b"x")
     (item,) = await entries(quarantine)
-    task = Submission(f"q-{item.entry}", "probes:Quick", "normal:small", b"better")
+    task = repeat(item.entry, b"better")
     await broker.submit([task])
     ((delivery,), _) = await broker.fetch("small-a", "small", 1)
     await broker.settle(delivery, outcome, b"")
@@ -257,7 +264,7 @@ async def test_garbage_is_put_aside_when_memory_is_full(
     try:
         await broker.quarantine(delivery, "not msgpack")
         (item,) = await entries(quarantine)
-        task = Submission(f"q-{item.entry}", "probes:Quick", "normal:small", b"better")
+        task = repeat(item.entry, b"better")
         with pytest.raises(BrokerFullError, match="out of memory"):
             await quarantine.retry(item.entry, task, "me")
     finally:
