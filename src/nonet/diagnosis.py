@@ -7,7 +7,6 @@ is mended within a lease and a sweep, so that only what outlives them is a findi
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,6 @@ _OLDEST_REDIS = (7, 0)
 # keeps a server from answering for a second; Sentinel looks at replicas every 10 s.
 _LONG_SILENCE_SECONDS, _SHORT_SILENCE_SECONDS = 10.0, 3.0
 _LONG_MISLED_SECONDS = 20.0
-_STREAM = r"(realtime|normal|background):(small|medium|large)"
 _FOREIGN = "somebody else wrote it: delete it, or use another NONET_NAMESPACE"
 _UNEXPIRING = "somebody took its time to live away: give it one again (EXPIRE), or delete it"
 
@@ -127,11 +125,9 @@ class _Record:
     due: str
     entry_gen: str
     holder: str
-    has_envelope: int
     has_waited: int
     kept_us: str
     stream: str
-    ticket: str
 
     @property
     def is_queued(self) -> bool:
@@ -151,31 +147,18 @@ class _Record:
 
 def _record(row: Row, lease: float) -> Finding | None:
     record = _Record(*row)
-    problem = _torn(record) or _misplaced(record, lease)
+    problem = _misplaced(record, lease)
     if not problem:
         return None
     hint = "a worker of its size puts it back; does one run?"
     return Finding("task", record.id, problem, hint)
 
 
-def _torn(record: _Record) -> str:
-    """What a record lacks, wherever it is."""
-    if record.state not in ("queued", "delayed", "waiting", "running", "dying"):
-        return f"has the state {record.state!r}"
-    if not re.fullmatch(_STREAM, record.stream):
-        return f"belongs to the stream {record.stream or '(none)'}, which is none"
-    if not record.ticket.isdecimal():
-        return f"has the ticket {record.ticket or '(none)'}, by which nobody can rank it"
-    if record.due and not math.isfinite(float(record.due)):
-        return f"is due at {record.due}, which is no time"
-    if not record.has_envelope:
-        return f"is {record.state}, but its envelope is gone"
-    return ""
-
-
 def _misplaced(record: _Record, lease: float) -> str:
     """In which place a record is missing, or is although it should not."""
     state = record.state
+    if record.due and not math.isfinite(float(record.due)):
+        return f"is due at {record.due}, which is no time"
     if state in ("delayed", "waiting"):
         if not record.due:
             return f"is {state}, but nobody will look at it"
@@ -194,6 +177,12 @@ def _misplaced(record: _Record, lease: float) -> str:
     if record.is_pending or record.is_kept(lease):
         return ""
     return f"runs on worker {record.owner or '(none)'}, which does not have it"
+
+
+def _damaged(row: Row, _: float) -> Finding | None:
+    id, problem = row
+    hint = "a worker puts it into the quarantine; does one run? Then: task-run quarantine list"
+    return Finding("task", id, f"is damaged: {problem}", hint)
 
 
 def _left(row: Row, lease: float) -> Finding | None:
@@ -315,6 +304,7 @@ def _unknown(row: Row, _: float) -> Finding | None:
 
 _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "record": _record,
+    "damaged": _damaged,
     "left": _left,
     "lease": _lease,
     "waiter": _waiter,

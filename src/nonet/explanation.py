@@ -41,6 +41,7 @@ Cause = Literal[
     "suspect",
     "woken",
     "sql",
+    "damaged",
     "ended",
 ]
 
@@ -166,6 +167,7 @@ class Facts:
         cancel: who wants a running task to end, and why.
         start_by: when it expires unless it is started, Unix seconds.
         paused: what keeps a queued or waiting task from starting.
+        damage: what is wrong with its keys; nothing else is known then.
     """
 
     id: str
@@ -196,6 +198,7 @@ class Facts:
     peers: tuple[Peer, ...] = ()
     cancel: str = ""
     start_by: float | None = None
+    damage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +215,7 @@ class Explanation:
             ``time``, ``retry``, ``promoter`` (due, but nobody moves it),
             ``worker`` (none of its size is live), ``unknown`` (those that are cannot run it),
             ``veto`` (they take nothing), ``queue``, ``suspect`` (a process died with it),
-            ``woken``, ``sql``, ``ended``.
+            ``woken``, ``sql``, ``damaged`` (somebody has changed its keys), ``ended``.
         text: the sentence for people; it begins with the state.
         lock: name of the lock or limiter, as ``task-run locks`` shows it.
         holders: some of those who hold it.
@@ -253,6 +256,9 @@ def explain(facts: Facts) -> Explanation:
 def _first_cause(facts: Facts) -> Explanation:
     if facts.is_ended:
         return _made(facts, "ended", facts.state + (f": {facts.error}" if facts.error else ""))
+    if facts.damage:
+        text = f"damaged: {facts.damage}; a worker of any size puts it into the quarantine"
+        return _made(facts, "damaged", text)
     if facts.cancel and facts.state != "dying":
         return _cancelling(facts)
     if facts.state in ("running", "dying") and facts.worker:

@@ -310,7 +310,7 @@ def test_removing_first_would_lose_a_task(redis_server: RedisServer) -> None:
         "removes first",
         "local pointer = enqueue(kind, id, stream, gen)",
         "redis.call('ZREM', due_key, id)\n"
-        "  redis.call('HSET', P .. 't:' .. id, 'state', '')\n"
+        "  redis.call('DEL', P .. 't:' .. id)\n"
         "  local pointer = enqueue(kind, id, stream, gen)",
     )
     with redis_server.client() as client:

@@ -305,7 +305,7 @@ async def test_delays_retries_and_hand_backs_tell_when(bench: Bench) -> None:
 async def test_what_is_due_and_not_moved_needs_somebody_who_moves_it(bench: Bench) -> None:
     """Without a scheduler and workers a due task says that nobody moves it."""
     await bench.submit("late", due=1)
-    await bench.client.hset("{test}:t:late", "state", "delayed")
+    await bench.client.hset("{test}:t:late", mapping={"state": "delayed", "ticket": "1"})
     await bench.client.zadd("{test}:tasks:delayed", {"late": 1})
     assert (await bench.explain("late")).cause == "promoter"
     bench.beat()

@@ -363,13 +363,14 @@ async def test_what_cannot_be_looked_at_keeps_nobody_away(queue: Queue) -> None:
     assert b"WRONGTYPE" in blocker
 
 
-async def test_a_record_without_its_ticket_is_not_forgotten(queue: Queue) -> None:
-    """It stays where operators and promotions find it."""
+async def test_a_record_without_its_ticket_ends(queue: Queue) -> None:
+    """No worker could rank it; it goes into the quarantine, and leaves its queue."""
     await queue.start("holder", A)
     await queue.park("broken", A)
     await queue.redis.hdel("{test}:t:broken", "ticket")
     await queue.make_due("broken")
-    assert await queue.redis.zscore("{test}:tasks:delayed", "broken") > 0
+    assert b"it has no ticket" in await queue.redis.get("{test}:r:broken")
+    assert await queue.redis.zscore("{test}:tasks:delayed", "broken") is None
 
 
 async def test_ghosts_keep_nobody_away(queue: Queue) -> None:

@@ -21,6 +21,7 @@ _STALE_SQL_SECONDS = 5 * _SQL_SECONDS
 _ANOMALIES = {
     "settle-lost": "settle:lost",
     "finish-broken": "finish:broken",
+    "task-unknown": "tasks:unknown",
     "overflow-failed": "overflow:failed",
 }
 

@@ -334,8 +334,8 @@ class Broker:
                 damaged.append((row, delivery.detail))
             else:
                 deliveries.append(delivery)
-        for row, reason in damaged:
-            await self._end_damaged(row, reason)
+        for (id, gen, fence, _, _, _, stream_key, entry, *_), reason in damaged:
+            await self._end_damaged(id, gen, fence, stream_key, entry, reason)
         if not is_safe:
             deliveries = await self._give_unconfirmed_back(deliveries)
         return deliveries, more == 1 or bool(damaged), int(answer[2])
@@ -691,9 +691,20 @@ class Broker:
         args = (delivery.id, reason, delivery.stream_key, delivery.entry)
         await self.scripts.run("quarantine", *args)
 
-    async def _end_damaged(self, row: Sequence[bytes], reason: str) -> None:
-        """End what was handed over but cannot be read, as what cannot be decoded ends."""
-        id, gen, fence, _, _, _, stream_key, entry, *_ = row
+    async def end_damaged(self, delivery: Delivery, reason: str) -> None:
+        """End a delivery that cannot be executed, as what cannot be decoded ends."""
+        ids = (delivery.id, delivery.gen, delivery.fence, delivery.stream_key, delivery.entry)
+        await self._end_damaged(*ids, reason)
+
+    async def _end_damaged(
+        self,
+        id: bytes | str,
+        gen: bytes | str,
+        fence: bytes | str,
+        stream_key: bytes | str,
+        entry: bytes | str,
+        reason: str,
+    ) -> None:
         logger.warning("task %r ends in quarantine: %s", id[:128], reason)
         await self.scripts.run("quarantine", id, reason, stream_key, entry)
         document = encode(ResultDocument("", 0, 0.0, error=reason, reason="quarantined"))

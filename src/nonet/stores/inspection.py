@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 # Each call holds up everybody else on this server.
 _PAGE = 200
-_STREAM_OF_RECORD = 12
+_STREAM_OF_RECORD = 11
 
 
 class Inspection:

@@ -209,7 +209,7 @@ class LockBoard:
             data = await self._client.getrange(f"{self._prefix}b:{id}", 0, HARD_LIMIT_BYTES)
         if kept:
             data = whole_envelope(id, name or b"", kept)
-        written = int(format or 1)
+        written = int(format) if format and format.isdigit() else 1
         with suppress(MalformedMessageError):
             envelope = decode_envelope(data)
             return Needs(max(envelope.version, written), envelope.min_version)
@@ -352,6 +352,7 @@ def _facts(id: str, found: dict[str, Any], needs: Needs) -> Facts:
         cancel=text.get("cancel", ""),
         start_by=(int(text["start_by"]) - offset) / 1e6 if "start_by" in text else None,
         paused=Pause.decode(text["paused"], text.get("pause", "")) if "paused" in text else None,
+        damage=text.get("damage", ""),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from nonet.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.handles import TaskStatus
@@ -32,6 +33,10 @@ _RECHECK_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE = 500
+_LIVE_STATES = ("queued", "delayed", "waiting", "running", "dying")
+_NO_RECORD = "its record is of another type: a worker puts it into the quarantine"
+#: State of a task whose record cannot be read: a worker puts it into the quarantine.
+DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,11 @@ class Results:
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
             pipe.get(f"{self._prefix}e:{id}").lindex(f"{self._prefix}h:{id}", -1)
-            record, due, dying, failed, value = await pipe.get(f"{self._prefix}r:{id}").execute()
+            record, due, dying, failed, value = _readable(
+                await pipe.get(f"{self._prefix}r:{id}").execute(raise_on_error=False)
+            )
+        if record is None:
+            return TaskStatus(id=id, name="", state=DAMAGED, blocker=_NO_RECORD)
         if _is_task(record):
             return _live_status(id, record, await self._wall_due(due), dying, failed)
         return _ended_status(id, parse_ended(value)) if value else None
@@ -154,12 +163,13 @@ class Results:
             pattern = f"{literal(self._prefix)}t:*"
             async for key in self._client.scan_iter(match=pattern, count=1000, _type="HASH"):
                 id = key.decode().removeprefix(f"{self._prefix}t:")
-                record = await self._client.hgetall(key)
-                if not _is_task(record):
+                async with self._client.pipeline(transaction=False) as pipe:
+                    pipe.hgetall(key).zscore(f"{self._prefix}tasks:delayed", id)
+                    pipe.get(f"{self._prefix}e:{id}")
+                    record, due, error = _readable(await pipe.execute(raise_on_error=False))
+                if not record or not _is_task(record):
                     continue
-                due = await self._client.zscore(f"{self._prefix}tasks:delayed", id)
-                dying = record.get(b"state") == b"dying"
-                error = await self._client.get(f"{self._prefix}e:{id}") if dying else None
+                error = error if record.get(b"state") == b"dying" else None
                 found = _live_status(id, record, await self._wall_due(due), error)
                 named = task is None or task in (found.name, found.name.rpartition(":")[2])
                 if named and state in (None, found.state):
@@ -183,9 +193,9 @@ class Results:
                 async with self._client.pipeline(transaction=False) as pipe:
                     for id, _ in rows:
                         pipe.hgetall(f"{self._prefix}t:{id}")
-                    records = await pipe.execute()
+                    records = _readable(await pipe.execute(raise_on_error=False))
             for (id, due), record in zip(rows, records, strict=True):
-                if _is_task(record) and record.get(b"state") == b"delayed":
+                if record and _is_task(record) and record.get(b"state") == b"delayed":
                     at = _EPOCH + timedelta(microseconds=int(float(due))) - set_by
                     found = _live_status(id, record, at, None)
                     if task in (None, found.name, found.name.rpartition(":")[2]):
@@ -251,9 +261,33 @@ def _deadlock(id: str, lock: str) -> DeadlockError:
     )
 
 
+def _readable(answers: Sequence[Any]) -> list[Any]:
+    """Answers of a pipeline; None for each key of another type than its name says.
+
+    Raises:
+        ResponseError: of any other kind.
+    """
+    for answer in answers:
+        if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+            raise answer
+    return [None if isinstance(answer, Exception) else answer for answer in answers]
+
+
+def _number(text: str | None) -> int:
+    """A field of a record that counts; 0 if it is missing or damaged."""
+    return int(text) if text and text.isascii() and text.isdigit() else 0
+
+
+def _instant(text: str | None) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(microseconds=_number(text)) if _number(text) else None
+    except (OverflowError, ValueError):
+        return None
+
+
 def _is_task(record: Mapping[bytes, bytes]) -> bool:
     """Whether there is a record, and not one of a hold."""
-    return record.get(b"stream", b"hold") != b"hold"
+    return bool(record) and record.get(b"stream") != b"hold"
 
 
 def _live_status(
@@ -270,26 +304,26 @@ def _live_status(
         failed: that of the last failed attempt; None: go by what the record keeps of it.
     """
     text = {key.decode(): value.decode(errors="replace") for key, value in record.items()}
-    state, used = text["state"], int(text.get("attempt", 0))
+    state, used = text.get("state", ""), _number(text.get("attempt"))
     running = state == "running"
     waits_for_sql = state == "dying" and due is not None
     last = read_error(dying or failed)
     return TaskStatus(
         id=id,
-        name=text["name"],
-        state=state,
-        stream=text["stream"],
+        name=text.get("name", ""),
+        state=state if state in _LIVE_STATES else DAMAGED,
+        stream=text.get("stream", ""),
         # The record of a dying one counts only the attempts before.
         attempt=last.attempt if dying and last else used + running,
-        submitted=_EPOCH + timedelta(microseconds=int(text.get("ticket") or text["gen"])),
+        submitted=_instant(text.get("ticket") or text.get("gen")),
         due=due,
         worker=text.get("owner", "") if state in ("running", "dying") else "",
-        worker_deaths=int(text.get("deaths", 0)),
+        worker_deaths=_number(text.get("deaths")),
         blocker=text.get("blocker", "") if state == "waiting" or waits_for_sql else "",
         reason=text.get("reason", ""),
         error=error_line(last.error_type, last.error) if last else text.get("error", ""),
         group=text.get("group", ""),
-        crashes=int(text.get("crashes", 0)),
+        crashes=_number(text.get("crashes")),
         usage=last.usage if last else None,
     )
 

@@ -320,8 +320,15 @@ class Worker:
             return
         # Half of the slots at a time: while one half is executed, Redis finds the next.
         deliveries, since = await self._fetch(min(free, -(-self._concurrency // 2)), room)
+        damaged = []
         for delivery in deliveries:
-            runner.start(delivery, since)
+            try:
+                runner.start(delivery, since)
+            except Exception as error:  # else those behind it would wait for their leases
+                logger.exception("task %s cannot be started", delivery.id)
+                damaged.append((delivery, f"it cannot be started: {error}"))
+        for delivery, why in damaged:
+            await self._broker.end_damaged(delivery, why)
 
     async def _woken(self) -> None:
         """Wait until something wakes this worker, or a suspect has made room for another one."""

@@ -5,6 +5,8 @@
 -- ARGV  worker, size, lock ttl ms, result ttl ms, dedup ttl ms, n × (key and entry, with a blank between) that the worker knows
 -- returns the number of tasks that were queued again, or have ended because they were cancelled
 -- @include base wake streams record rescue limits locks pauses queues refusal waiting index group finish ending
+-- @defer damage condemning end_if_damaged
+-- @include pending
 local worker, size, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local ttl, dedup = tonumber(ARGV[4]), tonumber(ARGV[5])
 local known, given = {}, 0
@@ -39,7 +41,7 @@ for _, stream in ipairs(streams_of(size)) do
   local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 10000, worker)
   for _, item in ipairs(type(pending) == 'table' and not pending.err and pending or {}) do
     if not known[key .. ' ' .. item[1]] then
-      given = given + (see_to(key, item[1], hand_back) and 1 or 0)
+      given = given + (see_to(key, item[1], hand_back, ttl, dedup) and 1 or 0)
     end
   end
 end

@@ -6,7 +6,7 @@
 -- returns {n × (name, value)}, holders as the value of 'holders' (rows of lib/sight), live workers of its
 --       size as that of 'peers': (worker, what it says of itself, why it takes nothing or '', what it
 --       knows or '', 1 if it knows the class, version of the class); empty: the id is unknown
--- @include base wake streams unread record limits locks pauses queues refusal sight
+-- @include base wake streams unread record damage limits locks pauses queues refusal sight
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
 
@@ -132,6 +132,10 @@ local function add_refusal(me)
 end
 
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
+local damage = damage_of(id)
+if damage then
+  return {'now', digits(now), 'offset', digits(offset), 'state', 'damaged', 'damage', damage}
+end
 local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
   'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes'})
 add('now', now)

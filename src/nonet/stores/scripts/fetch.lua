@@ -17,6 +17,7 @@
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
 -- @defer index group finish cancel ending expiry end_early
+-- @defer index group finish ending damage condemning end_if_damaged
 -- @defer unread unread
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -204,6 +205,9 @@ do
     -- What a running task died of is said here, if at all; its record may say so of an earlier end.
     record.reason, record.died, record.detail = nil, nil, nil
     local is_in_hands = record.state == 'dying' and record.owner  -- by another pointer, of a cut script
+    if not record.gen then
+      end_if_damaged(pointer.id, ttl, dedup, key, entry)
+    end
     if record.gen ~= pointer.gen or is_in_hands
       or (record.state ~= 'queued' and record.state ~= 'dying') then
       drop(key, entry)
@@ -249,7 +253,7 @@ local function give_up(key, entry, fields, problem)
     local freed, names = pcall(release_locks, {lock}, owner, false)
     give_back(freed and names or {})
   end
-  if put_aside(id, problem) then
+  if end_if_damaged(id, ttl, dedup, key, entry) or put_aside(id, problem) then
     drop(key, entry)
   else
     quarantine(key, entry, fields, problem)

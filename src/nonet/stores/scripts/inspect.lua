@@ -6,9 +6,9 @@
 --       told of; cursor, '0' at first; how many to look at
 -- returns {next cursor, '0' at the end, n × row}; a row begins with what it is of:
 --       record  id, state, gen, owner, 1 if that worker is registered, due µs or '', gen of the entry
---               its pointer names or '', who has that entry or '', 1 if it has an envelope,
---               1 if it waits for locks or was woken, µs since its worker said that it has it although its entry is
---               gone or '', its stream or '', its ticket or ''
+--               its pointer names or '', who has that entry or '', 1 if it waits for locks or was woken,
+--               µs since its worker said that it has it although its entry is gone or '', its stream or ''
+--       damaged id, what is wrong with its keys; there is no row 'record' then
 --       left    id, class, worker, µs since its attempt has ended: its code runs on, and keeps its locks
 --       lease   lock, owner, µs left, 1 if that attempt or hold owns its record
 --       waiter  lock, id, state of the record or '', 1 if the record stands in queues
@@ -26,7 +26,7 @@
 --       entry   stream, entry, id, 1 if a record is meant by it, 1 if there is a record
 --       orphan  id: due, or with a deadline, without a record
 --       more    name, cursor: of a key with more members than were looked at
--- @include base wake record
+-- @include base wake record damage
 local what, cursor, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local FEW = 100
 local rows = {}
@@ -82,17 +82,19 @@ local function tell_left(key)
 end
 
 local function tell_record(key, _, id)
-  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'since', 'kept',
-    'ticket', 'b'})
+  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'since', 'kept'})
   if record.stream == 'hold' then
     return tell_left(key)
+  end
+  local damage = damage_of(id)
+  if damage then
+    return tell('damaged', id, damage)
   end
   local gen, holder = entry_of(id, record)
   local kept = finite(record.kept)
   tell('record', id, record.state or '', record.gen or '', record.owner or '',
     flag(record.owner and is_registered(record.owner)), due_of_record(id), gen, holder,
-    record.b and 1 or redis.call('EXISTS', P .. 'b:' .. id), flag(record.since), kept and digits(now - kept) or '',
-    record.stream or '', ticket_of(record) or '')
+    flag(record.since), kept and digits(now - kept) or '', record.stream or '')
 end
 
 -- The members of a large key are told page by page: of each the first ones with the key itself.
@@ -308,6 +310,10 @@ local function tell_key(key)
   end
   local actual = redis.call('TYPE', key).ok
   if kind[1] and kind[1] ~= actual and actual ~= 'none' then
+    local damage = PARTS[head] and damage_of(rest)
+    if damage then
+      return tell('damaged', rest, damage)
+    end
     tell('type', key, actual)
   elseif actual ~= 'none' then
     kind[2](key, name, rest)

@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
--- mend: queue again each record that is in no place: its stream was deleted, a script was cut. All
--- workers carry one walk through the keyspace on, page by page.
+-- mend: queue again each record that is in no place: its stream was deleted, a script was cut; end the tasks
+-- whose keys are damaged, and groups that could not fire. All workers carry one walk through the keyspace on,
+-- page by page.
 -- KEYS  prefix
 -- ARGV  keys to look at, crash limit, µs between the end of a walk and the next, lease µs,
 --       result ttl ms, dedup ttl ms, µs between two pages of a walk at the least
 -- returns {records that were put back, 1 if the walk is not at its end, and nobody else is at it, else 0}
--- @include base wake record index group finish ending lost
+-- @include base wake record rescue index group finish ending damage condemning lost remnants
 local function replace() end
 -- @include unique
 local limit, rest, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -54,7 +55,8 @@ end
 -- dying: in any of the three places.
 local function is_in_place(id, record)
   local state = record.state
-  local is_due = redis.call('ZSCORE', P .. 'tasks:delayed', id)
+  local is_due = tonumber(redis.pcall('ZSCORE', P .. 'tasks:delayed', id) or '')
+  is_due = is_due and is_due < math.huge
   if state == 'delayed' or state == 'waiting' then
     return is_due
   elseif state == 'queued' then
@@ -82,13 +84,18 @@ end
 
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
+local LOOKED_AT = {'b', 'owner', 'pointer', 'places', unpack(JUDGED)}
 local met = {}  -- tasks of this page, as HASH active counts them
 
-local function look_at(id)
-  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'owner', 'pointer', 'due',
-    'places', 'started', 'kept', 'missed', 'start_by', 'name'})
+local function look_at(key, id)
+  local record = read_fields(key, LOOKED_AT)
+  if damage_in(record) or not record.b and redis.call('EXISTS', P .. 'b:' .. id) == 0 then
+    if end_if_damaged(id, ttl, dedup) then
+      return false
+    end
+  end
   keep_deadline(id, record)
-  local is_task = STATES[record.state] and record.gen and record.stream and record.stream ~= 'hold'
+  local is_task = STATES[record.state] and record.stream ~= 'hold'
   if is_task then
     local field = record.stream .. '|' .. (record.name or '')
     met[field] = (met[field] or 0) + 1
@@ -100,6 +107,8 @@ end
 local function look_at_part(key, id)
   if redis.call('EXISTS', P .. 't:' .. id) == 0 then
     redis.call('PEXPIRE', key, 86400000, 'NX')
+  elseif redis.call('TYPE', key).ok ~= PARTS[string.sub(key, #P + 1, #P + 1)] then
+    end_if_damaged(id, ttl, dedup)
   end
 end
 
@@ -107,7 +116,7 @@ local ONE_DAY = 86400000
 
 -- A unique key without an owner is free; a script that was cut has left it.
 local function look_at_unique(key, name)
-  if not owner_of(name) then
+  if redis.call('TYPE', key).ok ~= 'string' or not owner_of(name) then
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   end
 end
@@ -180,14 +189,21 @@ local function keep_met()
   redis.call('PEXPIRE', P .. 'active:walk', ONE_DAY)
 end
 
-local LOOKS = {t = look_at, u = look_at_unique}
-local RECORDS_AND_PARTS, mended = '[tblehcu]:*', 0
+local function look_at_group(key, id)
+  mend_group(id, 3 * lease, ttl, dedup)
+end
+
+local LOOKS = {t = look_at, u = look_at_unique, g = look_at_group}
+local RECORDS_AND_PARTS, mended = '[tblehcug]:*', 0
 local page = redis.call('SCAN', walk.cursor or '0', 'MATCH', P .. RECORDS_AND_PARTS,
   'COUNT', ARGV[1])
 for _, key in ipairs(page[2]) do
   local kind, id = string.sub(key, #P + 1, #P + 1), string.sub(key, #P + 3)
   -- A key of the wrong type costs nobody else the look.
-  local fine, is_mended = pcall(LOOKS[kind] or look_at_part, kind == 't' and id or key, id)
+  local fine, is_mended = pcall(LOOKS[kind] or look_at_part, key, id)
+  if not fine and kind == 't' then
+    end_if_damaged(id, ttl, dedup)
+  end
   mended = mended + (fine and is_mended and 1 or 0)
 end
 local is_at_end = page[1] == '0'

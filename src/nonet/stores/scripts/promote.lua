@@ -12,6 +12,7 @@
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
 -- @include base wake record handing
 -- @defer limits locks pauses queues refusal waiting index group finish cancel ending expiry attending attend
+-- @defer rescue index group finish ending damage condemning end_if_damaged
 local term, batch = ARGV[1], tonumber(ARGV[2])
 -- Somebody set the clock, and the leader has not put it right yet.
 if now > (tonumber(ARGV[7]) or now) then
@@ -34,9 +35,20 @@ end
 local due_key = P .. 'tasks:delayed'
 local woken, moved, waiters, gone, staying = {}, 0, {}, {}, {}
 
+local ttl, dedup = tonumber(ARGV[8]), tonumber(ARGV[9])
+
 local function keep_away(key, id, problem)
-  redis.pcall('HSET', P .. 't:' .. id, 'blocker', string.sub(reason_of(problem), 1, 60))
+  if end_if_damaged(id, ttl, dedup) then
+    return
+  end
+  redis.call('HSET', P .. 't:' .. id, 'blocker', string.sub(reason_of(problem), 1, 60))
   redis.call('ZADD', key, digits(now + 60000000), id)
+end
+
+-- Of a member of one of those sets that has no record.
+local function forget(key, id)
+  end_if_damaged(id, ttl, dedup)
+  redis.call('ZREM', key, id)
 end
 
 -- delayed and dying: its time has come. Nothing else is read of most tasks; the places in the set are
@@ -106,8 +118,7 @@ local late = redis.call('ZRANGEBYSCORE', P .. 'deadlines', '-inf', digits(now), 
 local contended = redis.call('ZRANGEBYSCORE', P .. 'watch', '-inf', digits(now), 'LIMIT', 0, batch)
 if #waiters + #late + #contended > 0 then
   local waits = {first = tonumber(ARGV[4]), longest = tonumber(ARGV[5]), aging = tonumber(ARGV[6])}
-  moved = moved + attend(waiters, late, contended, waits, tonumber(ARGV[8]), tonumber(ARGV[9]),
-    keep_away)
+  moved = moved + attend(waiters, late, contended, waits, ttl, dedup, keep_away, forget)
 end
 
 local next_due = -1

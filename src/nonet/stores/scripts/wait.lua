@@ -28,5 +28,5 @@ end
 redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. id, '-inf', digits(now - 20000000))
 redis.call('ZADD', P .. 'waiters:' .. id, digits(now), ARGV[2])
 redis.call('PEXPIRE', P .. 'waiters:' .. id, 20000)
-redis.call('HSET', P .. 't:' .. id, 'waited', 1)
+redis.pcall('HSET', P .. 't:' .. id, 'waited', 1)  -- of another type: a walk ends it, and tells all who wait
 return {'live'}

@@ -76,12 +76,14 @@ local function look_at_hold(me, due)
   end
 end
 
-local function act_on(id, waits)
+local function act_on(id, waits, forget)
   local me = read_waiter(id)
   if not me and redis.call('EXISTS', P .. 't:' .. id) == 1 then
     error('the record has no ticket')
+  elseif not me then
+    return forget(P .. 'tasks:delayed', id)
   end
-  local state = me and me.state
+  local state = me.state
   if state == 'waiting' or state == 'queued' or state == 'held' then
     offers_left = offers_left - 1
     read_locks(me)
@@ -107,14 +109,15 @@ local function drop_ghosts(name)
 end
 
 -- waiters, late, contended: what is due of the sets tasks:delayed, deadlines and watch. keep_away(key, id,
--- problem) puts off what is broken: it must not hold up the others. Returns how many waiters were seen to.
-local function attend(waiters, late, contended, waits, ttl, dedup, keep_away)
+-- problem) ends what is damaged, or puts it off: it must not hold up the others. forget(key, id) is told of
+-- those that have no record. Returns how many waiters were seen to.
+local function attend(waiters, late, contended, waits, ttl, dedup, keep_away, forget)
   local seen = 0
   for _, id in ipairs(waiters) do
     if offers_left <= reserved then
       break
     end
-    local fine, problem = pcall(act_on, id, waits)
+    local fine, problem = pcall(act_on, id, waits, forget)
     if not fine then
       keep_away(P .. 'tasks:delayed', id, problem)
     end

@@ -37,6 +37,7 @@ local function finish(id, record, state, fence, doc, ttl, dedup)
   end
   if not fine then
     redis.call('HINCRBY', P .. 'counters', 'finish:broken', 1)
+    redis.call('DEL', P .. 'waiters:' .. id, P .. 'open:' .. id)
   end
   if kept.unique then
     give_key_up(id, kept.unique)

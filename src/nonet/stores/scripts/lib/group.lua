@@ -1,17 +1,26 @@
 -- lib/group: needs base, wake, record, index. A group fires exactly once, in the script that ends its
 -- last child or seals it.  g:GID: state building | sealed | fired, failed, policy, ttl, parent.
 
+-- What a group submits, or nil: it has none, or somebody has damaged it.
+local function read_spec(key)
+  local spec = redis.pcall('HMGET', key, 'id', 'name', 'stream', 'envelope', 'locks', 'terms')
+  local is_whole = not spec.err and spec[1] and spec[2] and is_stream(spec[3]) and spec[4]
+  return is_whole and spec or nil
+end
+
 -- Submit callback or on_failure, and let the group's keys expire. It has fired when all that is done: a
 -- script that was cut before is repeated, and submits nothing twice.
 local function fire_group(gid)
   local key = P .. 'g:' .. gid
   local group = redis.call('HMGET', key, 'failed', 'policy', 'ttl')
   local good = tonumber(group[1] or '0') == 0 or group[2] == 'all_done'
-  local spec_key = key .. (good and ':callback' or ':on_failure')
-  local spec = redis.call('HMGET', spec_key, 'id', 'name', 'stream', 'envelope', 'locks',
-    'terms')
-  if spec[1] then
-    submit_one(spec[1], spec[2], spec[3], 0, '', spec[4], spec[5], spec[6] or '')
+  local spec = read_spec(key .. (good and ':callback' or ':on_failure'))
+  if good and not spec then
+    good, spec = false, read_spec(key .. ':on_failure')
+    redis.call('HSET', key, 'error', 'its callback is damaged')
+  end
+  if spec then
+    submit_one(spec[1], spec[2], spec[3], 0, '', spec[4], spec[5] or '', spec[6] or '')
     wake(size_of(spec[3]), 1)
   end
   for _, suffix in ipairs({'', ':results', ':callback', ':on_failure'}) do

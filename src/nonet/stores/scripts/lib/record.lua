@@ -20,10 +20,25 @@ local function size_of(stream)
   return string.match(stream, '[^:]*$')
 end
 
+local is_stream
+do
+  local PRIORITIES = {realtime = true, normal = true, background = true}
+  local SIZES = {small = true, medium = true, large = true}
+
+  -- Whether workers read a stream of this name.
+  function is_stream(name)
+    local priority, size = string.match(name or '', '^(%l+):(%l+)$')
+    return PRIORITIES[priority or ''] and SIZES[size or ''] or false
+  end
+end
+
 -- Put a pointer to a record into a stream: kind is 'tasks', 'woken' (read before tasks) or 'suspects' (read
 -- after tasks, beside the slots). Returns what the record says of it, in its field pointer: the stream and
 -- the entry.
 local function enqueue(kind, id, stream, gen)
+  if not is_stream(stream) then
+    error('there is no such stream')
+  end
   local name = kind .. ':' .. stream
   if kind == 'suspects' then
     redis.call('SET', P .. 'suspected:' .. size_of(stream), 1)  -- until a fetch finds none unread
@@ -176,7 +191,7 @@ local claim
 -- Let others have the unique key of a task.
 local function give_key_up(id, unique)
   local key = P .. 'u:' .. string.sub(unique, 2)
-  if redis.call('GET', key) == '|' .. id then
+  if redis.pcall('GET', key) == '|' .. id then
     redis.call('DEL', key)
   end
 end

@@ -103,18 +103,3 @@ local function rescue(key, entry, fields, problem)
     quarantine(key, entry, fields, problem)
   end
 end
-
--- Let move(id, gen) see to the task of a pending entry, which leaves its stream then, whatever becomes of
--- the task. Returns the answer of move; false if there is no such task.
-local function see_to(key, entry, move)
-  local found, fine, answer = redis.call('XRANGE', key, entry, entry)[1], true, false
-  if found and found[2][1] == 'id' and found[2][3] == 'gen' then
-    fine, answer = pcall(move, found[2][2], found[2][4])
-  end
-  if fine then
-    drop(key, entry)
-    return answer
-  end
-  rescue(key, entry, found[2], answer)
-  return false
-end

@@ -1,0 +1,79 @@
+-- lib/damage: needs base, record. What is damaged: the keys of a task hold what no script of ours writes.
+-- Somebody else has changed them, or a bug has. Such a task ends, see lib/condemning.
+
+local TYPES = {{'t', 'hash', 'record'}, {'b', 'string', 'envelope'}, {'l', 'string', 'list of locks'},
+  {'e', 'string', 'error'}, {'h', 'list', 'history'}, {'c', 'string', 'checkpoint'}}
+local PARTS = {}
+for _, part in ipairs(TYPES) do
+  PARTS[part[1]] = part[2]
+end
+local IN_PLACES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
+local NUMBERS = {'gen', 'ticket', 'fence', 'attempt', 'deaths', 'crashes', 'suspect', 'refusals', 'handed', 'since',
+  'seen', 'reserved', 'due', 'put', 'started', 'kept', 'missed', 'v'}
+local MOST_DIGITS = 18
+
+-- What damage_in needs beside those.
+local JUDGED = {'state', 'stream', 'name', 'start_by', unpack(NUMBERS)}
+
+-- What a value looks like, for people.
+local function shown(value)
+  return "'" .. string.gsub(string.sub(value, 1, 30), '[^%w%p ]', '?') .. "'"
+end
+
+local function is_number(value)
+  return #value <= MOST_DIGITS and string.find(value, '^%d+$') ~= nil
+end
+
+-- What is wrong with the fields of a record, or nil. A hold is no task; what newer code has written, newer
+-- code can read.
+local function damage_in(record)
+  if record.stream == 'hold' or record.state == 'held' then
+    return nil
+  end
+  for _, name in ipairs(NUMBERS) do
+    if record[name] and not is_number(record[name]) then
+      return 'its ' .. name .. ' is ' .. shown(record[name]) .. ', which is no number'
+    end
+  end
+  if newer_format(record) then
+    return nil
+  elseif not record.state then
+    return 'it has no state'
+  elseif not IN_PLACES[record.state] then
+    return 'it has the state ' .. shown(record.state)
+  elseif not record.stream then
+    return 'it has no stream'
+  elseif not is_stream(record.stream) then
+    return 'it belongs to the stream ' .. shown(record.stream) .. ', which does not exist'
+  elseif not record.gen then
+    return 'it has no gen'
+  elseif not ticket_of(record) then
+    return 'it has no ticket'
+  elseif not record.name or string.find(record.name, '%c') then
+    return 'its class is ' .. shown(record.name or '')
+  elseif record.start_by and not string.find(record.start_by, '^%d+|1?$') then
+    return 'its start_by is ' .. shown(record.start_by)
+  end
+  return nil
+end
+
+-- What is wrong with the keys of a task, or nil; there may be no such task.
+local function damage_of(id)
+  local key = P .. 't:' .. id
+  if redis.call('EXISTS', key) == 0 then
+    return nil
+  end
+  for _, part in ipairs(TYPES) do
+    local actual = redis.call('TYPE', P .. part[1] .. ':' .. id).ok
+    if actual ~= part[2] and actual ~= 'none' then
+      return 'its ' .. part[3] .. ' is a Redis ' .. actual .. ', not a ' .. part[2]
+    end
+  end
+  local record = read_fields(key, {'b', unpack(JUDGED)})
+  local problem = damage_in(record)
+  if not problem and not record.b and record.stream ~= 'hold' and record.state ~= 'held'
+    and redis.call('EXISTS', P .. 'b:' .. id) == 0 then
+    return 'its envelope is gone'
+  end
+  return problem
+end

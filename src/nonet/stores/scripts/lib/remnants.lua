@@ -1,0 +1,104 @@
+-- lib/remnants: needs base, record, group, finish, ending. Groups that somebody has damaged, or that wait for
+-- children that are gone: they fail, so that who waits for them hears of it.
+
+local KEYS_OF_GROUP = {{'', 'hash'}, {':pending', 'set'}, {':results', 'hash'}, {':callback', 'hash'},
+  {':on_failure', 'hash'}}
+local STATES_OF_GROUP = {building = true, sealed = true, fired = true}
+local ONE_DAY_OF_GROUP = '86400000'
+
+-- What is wrong with the keys of a group, or nil; those of another type are deleted.
+local function damage_of_group(key)
+  local problem = nil
+  for _, part in ipairs(KEYS_OF_GROUP) do
+    local actual = redis.call('TYPE', key .. part[1]).ok
+    if actual ~= part[2] and actual ~= 'none' then
+      redis.call('DEL', key .. part[1])
+      problem = 'its key g:…' .. part[1] .. ' was a Redis ' .. actual
+    end
+  end
+  local group = read_fields(key, {'state', 'failed', 'ttl'})
+  if not STATES_OF_GROUP[group.state or ''] then
+    return problem or 'it had no state that exists'
+  elseif not string.find(group.failed or '', '^%d+$') then
+    return problem or 'nobody could tell how many children had failed'
+  elseif not string.find(group.ttl or '', '^%d+$') then
+    return problem or 'nobody could tell how long it is kept'
+  end
+  return problem
+end
+
+-- From now on it counts as one whose parent has ended without sealing it.
+local function fail_group(key, problem)
+  local was = read_fields(key, {'fired', 'ttl'})
+  local ttl = string.find(was.ttl or '', '^%d+$') and was.ttl or ONE_DAY_OF_GROUP
+  redis.call('HSET', key, 'state', was.fired and 'fired' or 'sealed', 'failed', 1, 'policy', 'all_success',
+    'ttl', ttl, 'error', problem)
+  redis.call('HSETNX', key, 'total', 0)
+  redis.call('HSETNX', key, 'opened', digits(now))
+  redis.call('HSETNX', key, 'parent', '')
+  redis.call('PERSIST', key)
+end
+
+-- Children that are pending, and have no record: some of them, if there are many.
+local function missing_children(key)
+  local found, MOST = {}, 100
+  for _, child in ipairs(redis.call('SSCAN', key .. ':pending', '0', 'COUNT', MOST)[2]) do
+    if redis.call('EXISTS', P .. 't:' .. child) == 0 then
+      found[#found + 1] = child
+    end
+  end
+  return found
+end
+
+local function end_missing(gid, child, ttl, dedup)
+  local ended = redis.call('GET', P .. 'r:' .. child)
+  if ended then
+    return end_child(gid, child, string.match(ended, '^%a+') or 'dead', ended)
+  end
+  local document = made_document('', 0, 'its record is gone from Redis', 'quarantined')
+  finish(child, {group = gid, waited = true, is_whole = true}, 'dead', '0', document, ttl, dedup)
+end
+
+-- Whether what a group waits for has been gone for so many µs: a durable task would have been submitted again.
+local function is_gone_for_good(key, is_gone, wait)
+  local since = tonumber(redis.call('HGET', key, 'missing') or '')
+  if not is_gone then
+    redis.call('HDEL', key, 'missing')
+  elseif not since then
+    redis.call('HSET', key, 'missing', digits(now))
+  end
+  return is_gone and since ~= nil and now - since > wait
+end
+
+-- name: of one of the keys of a group. What has fired is left alone: it expires.
+local function mend_group(name, wait, ttl, dedup)
+  local gid = name
+  for i = 2, #KEYS_OF_GROUP do
+    local suffix = KEYS_OF_GROUP[i][1]
+    gid = string.sub(name, -#suffix) == suffix and string.sub(name, 1, -#suffix - 1) or gid
+  end
+  local key = P .. 'g:' .. gid
+  local is_lasting = redis.call('PTTL', P .. 'g:' .. name) == -1
+  if gid ~= name and (redis.call('EXISTS', key) == 1 or not is_lasting) then
+    return
+  elseif not is_lasting and redis.pcall('HEXISTS', key, 'fired') == 1 then
+    return
+  end
+  local problem = damage_of_group(key)
+  if problem then
+    fail_group(key, problem)
+  end
+  local group = read_fields(key, {'state', 'parent'})
+  local orphaned = group.state == 'building' and is_lasting and group.parent
+    and redis.call('EXISTS', P .. 't:' .. group.parent) == 0
+  local missing = group.state == 'sealed' and missing_children(key) or {}
+  if is_gone_for_good(key, orphaned or #missing > 0, wait) then
+    if orphaned then
+      fail_group(key, 'the parent ended before it had spawned all children')
+    end
+    for _, child in ipairs(missing) do
+      end_missing(gid, child, ttl, dedup)
+    end
+  end
+  fire_if_complete(gid)
+end
