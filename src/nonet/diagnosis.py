@@ -214,9 +214,9 @@ def _waiter(row: Row, _: float) -> Finding | None:
 
 def _group(row: Row, _: float) -> Finding | None:
     id, state, pending, parent, has_parent, ttl = row
-    problem, hint = "", f"submit its callback yourself; task-run groups {id} shows it"
+    problem, hint = "", f"a worker ends it; does one run? task-run groups {id} shows it"
     if state not in ("building", "sealed", "fired"):
-        problem, hint = f"has the state {state!r}", _FOREIGN
+        problem = f"has the state {state!r}"
     elif state == "sealed" and not pending:
         problem = "waits for no child, and has not fired"
     elif state == "building" and parent and not has_parent and ttl == -1:
@@ -232,7 +232,7 @@ def _child(row: Row, _: float) -> Finding | None:
         return None
     what = f"task {child}" if missing == 1 else f"task {child} and {missing - 1} others"
     subject = "waits" if state else "is gone itself, and waited"
-    hint = f"submit its callback yourself, or what is missing; task-run groups {group} shows it"
+    hint = f"a worker ends the group; does one run? task-run groups {group} shows it"
     return Finding("group", group, f"{subject} for {what}, which nobody has", hint)
 
 
@@ -271,7 +271,7 @@ def _entry(row: Row, _: float) -> Finding | None:
 
 
 def _orphan(row: Row, _: float) -> Finding | None:
-    hint = "the promotion drops it when its time has come"
+    hint = "a worker drops it; does one run?"
     return Finding("task", row[0], "is due, but has no record", hint)
 
 

@@ -27,7 +27,7 @@ class TaskStatus:
         id: of the task, the same for its whole life.
         name: full class name, ``<category>:<Class>``; empty if nothing is kept of it.
         state: ``queued``, ``delayed``, ``waiting``, ``running``, ``dying``; ended: ``done``,
-            ``dead``, ``cancelled``, ``expired``. ``damaged``: somebody has changed its record so that
+            ``dead``, ``cancelled``, ``expired``. ``damaged``: somebody has changed its record, and
             it cannot be read; a worker puts it into the quarantine.
         stream: ``<priority>:<size>`` in which it is read; empty of one that has ended.
         attempt: attempts used, plus the running one; of one that ended, which one ended it (0: none

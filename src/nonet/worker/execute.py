@@ -111,6 +111,11 @@ def identify(attempt: Attempt, tools: Tools) -> Known | tuple[TaskClass | None, 
 async def execute_known(attempt: Attempt, known: Known, tools: Tools) -> Outcome:
     """Run one attempt in this process. Raises nothing of the task's."""
     task_class, envelope = known.task_class, known.envelope
+    if attempt.delivery.saved:
+        try:
+            attempt.context.saved = decode(attempt.delivery.saved)
+        except MalformedMessageError as error:  # no attempt could read it
+            return Failed(error, Reason.QUARANTINED)
     attempt.enter()
     attempt.runs_code = True
     try:
@@ -192,8 +197,6 @@ async def _mend_locks(attempt: Attempt, task: BaseTask, tools: Tools) -> str | N
 async def _call(attempt: Attempt, task: BaseTask, tools: Tools, limits: TimeLimits) -> Any:
     context = attempt.context
     context.serve_with(tools.client, tools.message_limit)
-    if attempt.delivery.saved:
-        context.saved = decode(attempt.delivery.saved)
     enter_context(context)
     function: Any = task.execute
     with SoftLimit(attempt, limits) as soft_limit:

@@ -11,7 +11,7 @@ local function replace() end
 -- @include unique
 local limit, rest, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local ttl, dedup = tonumber(ARGV[5]), tonumber(ARGV[6])
-local walk = read_fields(P .. 'mend', {'cursor', 'done'})
+local walk = read_fields(P .. 'mend', {'cursor', 'done', 'due'})
 local ago = now - tonumber(walk.done or '0')
 -- However many workers there are, the walk takes the same share of Redis.
 if ago >= 0 and ago < (walk.cursor and tonumber(ARGV[7]) or rest) then
@@ -84,7 +84,7 @@ end
 
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
-local LOOKED_AT = {'b', 'owner', 'pointer', 'places', unpack(JUDGED)}
+local LOOKED_AT = {'owner', 'pointer', 'places', unpack(JUDGED)}
 local met = {}  -- tasks of this page, as HASH active counts them
 
 local function look_at(key, id)
@@ -118,6 +118,14 @@ local ONE_DAY = 86400000
 local function look_at_unique(key, name)
   if redis.call('TYPE', key).ok ~= 'string' or not owner_of(name) then
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
+  end
+end
+
+-- Its time may come in a year, and who waits for it is to know at once.
+local function forget_orphan(id)
+  if redis.call('EXISTS', P .. 't:' .. id) == 0 then
+    end_if_damaged(id, ttl, dedup)
+    redis.call('ZREM', P .. 'tasks:delayed', id)
   end
 end
 
@@ -206,6 +214,11 @@ for _, key in ipairs(page[2]) do
   end
   mended = mended + (fine and is_mended and 1 or 0)
 end
+local due = redis.pcall('ZSCAN', P .. 'tasks:delayed', walk.due or '0', 'COUNT', ARGV[1])
+due = due.err and {'0', {}} or due
+for i = 1, #due[2], 2 do
+  forget_orphan(due[2][i])
+end
 local is_at_end = page[1] == '0'
 if not walk.cursor then
   redis.call('DEL', P .. 'active:walk')
@@ -214,5 +227,5 @@ keep_met()
 if is_at_end then
   put_counts_right(not walk.cursor and mended == 0)
 end
-redis.call('HSET', P .. 'mend', 'cursor', is_at_end and '' or page[1], 'done', digits(now))
+redis.call('HSET', P .. 'mend', 'cursor', is_at_end and '' or page[1], 'done', digits(now), 'due', due[1])
 return {mended, is_at_end and 0 or 1}

@@ -5,7 +5,7 @@
 -- ARGV  worker, size, entries to look at, crash limit, lock ttl ms, result ttl ms, dedup ttl ms, who says
 --       that it is dead
 -- returns {1 if there may be more, else 0 and it is forgotten, the ids of what was queued again or has ended}
--- @include base wake streams record limits locks pauses queues refusal waiting index group finish ending damage condemning lost rescue pending events forget
+-- @include base wake streams record limits locks pauses queues refusal waiting rescue index group finish ending damage condemning lost pending events forget
 local worker, size, most, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local lock_ttl, ttl, dedup = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local left, taken = most, {}

@@ -13,7 +13,7 @@ local NUMBERS = {'gen', 'ticket', 'fence', 'attempt', 'deaths', 'crashes', 'susp
 local MOST_DIGITS = 18
 
 -- What damage_in needs beside those.
-local JUDGED = {'state', 'stream', 'name', 'start_by', unpack(NUMBERS)}
+local JUDGED = {'b', 'state', 'stream', 'name', 'start_by', unpack(NUMBERS)}
 
 -- What a value looks like, for people.
 local function shown(value)
@@ -49,7 +49,8 @@ local function damage_in(record)
     return 'it has no gen'
   elseif not ticket_of(record) then
     return 'it has no ticket'
-  elseif not record.name or string.find(record.name, '%c') then
+  elseif not record.name or string.find(record.name, '%c')
+    or record.b and not string.find(record.name, '^[^%s|]+:[^%s|]+$') then  -- its envelope relies on it
     return 'its class is ' .. shown(record.name or '')
   elseif record.start_by and not string.find(record.start_by, '^%d+|1?$') then
     return 'its start_by is ' .. shown(record.start_by)
@@ -69,7 +70,7 @@ local function damage_of(id)
       return 'its ' .. part[3] .. ' is a Redis ' .. actual .. ', not a ' .. part[2]
     end
   end
-  local record = read_fields(key, {'b', unpack(JUDGED)})
+  local record = read_fields(key, JUDGED)
   local problem = damage_in(record)
   if not problem and not record.b and record.stream ~= 'hold' and record.state ~= 'held'
     and redis.call('EXISTS', P .. 'b:' .. id) == 0 then

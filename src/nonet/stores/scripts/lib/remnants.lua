@@ -79,7 +79,11 @@ local function mend_group(name, wait, ttl, dedup)
   end
   local key = P .. 'g:' .. gid
   local is_lasting = redis.call('PTTL', P .. 'g:' .. name) == -1
-  if gid ~= name and (redis.call('EXISTS', key) == 1 or not is_lasting) then
+  local left = redis.call('PTTL', key)
+  if gid ~= name and (left ~= -2 or not is_lasting) then
+    if is_lasting and left >= 0 then  -- written anew after the group had fired
+      redis.call('PEXPIRE', P .. 'g:' .. name, left)
+    end
     return
   elseif not is_lasting and redis.pcall('HEXISTS', key, 'fired') == 1 then
     return
