@@ -98,6 +98,7 @@ class Batch:
         async with self._held():
             await self._bring_into_states(gate)
             self.random.shuffle(self.victims)
+            self.victims.sort(key=lambda item: item.kind == "running")  # they free slots for others
             for victim in self.victims:
                 self._damage(victim)
             for group in self.groups:

@@ -104,6 +104,21 @@ async def test_broken_records_hold_up_nobody(site: Site) -> None:
     site.redis.delete(site.key("t:a-string"), site.key("t:bare"))
 
 
+async def test_one_that_cannot_be_started_holds_up_none(site: Site) -> None:
+    """Lines of locks that nobody can read end one task; those fetched behind it run, once."""
+    async with site.app() as app:
+        handles = await app.submit_many([Quick(n) for n in range(5)])
+        site.redis.set(site.key(f"l:{handles[1]}"), "M|z")
+        worker = site.worker("--concurrency", "10")
+        with pytest.raises(TaskFailed) as raised:
+            await handles[1].result(timeout=10)
+        assert raised.value.reason == "quarantined"
+        assert [await handles[n].result(timeout=10) for n in (0, 2, 3, 4)] == [0, 2, 3, 4]
+        await site.all_ended()
+    assert worker.alive
+    assert [event.attempt for event in site.journal("start")] == [1] * 4
+
+
 async def test_entry_that_was_only_read_is_not_lost(site: Site) -> None:
     """A task whose entry was read but not handed over (a script cut short) runs, as its first."""
     async with site.app() as app:

@@ -39,6 +39,11 @@ def queued(**known: Any) -> Facts:
     [
         (facts("done", is_ended=True), "ended", "done"),
         (
+            facts("damaged", damage="it has no state"),
+            "damaged",
+            "damaged: it has no state; a worker of any size puts it into the quarantine",
+        ),
+        (
             facts("dead", is_ended=True, error="ValueError: no (retries)"),
             "ended",
             "dead: ValueError: no (retries)",

@@ -171,7 +171,8 @@ class Acts:
         await self._submit("terms", terms=terms, stream="normal:large")
         await self._submit("until-start", terms="unique|start|0|bcde", stream="normal:large")
         await self._submit("repeat", terms="letter|0af3")
-        await self._submit("for-a-while", terms="unique|done|9000000000|cdef", stream="normal:large")
+        terms = "unique|done|9000000000|cdef"
+        await self._submit("for-a-while", terms=terms, stream="normal:large")
 
     async def fetched(self) -> None:
         await self._fetch()
