@@ -625,6 +625,7 @@ class Nonet:
                 only this process knows. None: as they say. Child processes load the task modules
                 of the settings, and know nothing of `dependency_overrides`.
         """
+        from nonet.worker.burials import Burials
         from nonet.worker.runner import WorkerParts
         from nonet.worker.settle import Settler
         from nonet.worker.worker import Worker
@@ -632,9 +633,7 @@ class Nonet:
         settler = Settler(
             self.broker,
             self.registry,
-            self.dead_letters,
             self.settings.message_limit,
-            self.settings.signer(),
             self.client.live_config,
             self._row_closer,
         )
@@ -645,6 +644,7 @@ class Nonet:
             self.registry,
             injector,
             settler,
+            Burials(settler, self.dead_letters, self.settings.signer()),
             version("nonet"),
             self._sql_for_probes() if any(map(_needs_sql, self.registry)) else None,
         )

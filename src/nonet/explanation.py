@@ -125,6 +125,7 @@ class Peer:
         layout: the format of tasks up to which it reads them; None: it does not say what it knows.
         version: of the class there; None: it does not know the class.
         build: version of Nonet there.
+        sql: why it cannot write to SQL, or empty.
     """
 
     name: str
@@ -132,6 +133,7 @@ class Peer:
     layout: int | None = None
     version: str | None = None
     build: str = ""
+    sql: str = ""
 
     def fits(self, needs: Needs) -> bool:
         """Whether it can run a task; who does not say what it knows might."""
@@ -156,8 +158,8 @@ class Facts:
         worker: ``pid@host`` of who has it; `is_worker_alive`: whether that one is registered.
         running_seconds: since its delivery.
         is_parked: it stands in the queues of locks; then `refusal` (None: nothing refuses it now).
-        place: of a queued task: ``tasks``, ``woken`` or ``suspects``: its stream, with `ahead`
-            tasks before it;
+        place: of a queued task: ``tasks``, ``woken``, ``suspects`` or ``burials``: its stream,
+            with `ahead` tasks before it;
             ``beyond``: there are more than `ahead`; ``none``: it is in no stream.
         workers, idle: live workers of its size, and those of them that are asking for work.
         peers: those workers, or the first of very many.
@@ -491,6 +493,8 @@ def _queued(facts: Facts) -> Explanation:
             "has ended; or Redis has lost its entry"
         )
         return _made(facts, "queue", text)
+    if facts.state == "dying" and (why := _sql_problem(facts)):
+        return _made(facts, "sql", f"dying: waits for SQL: {why}", ahead=facts.ahead)
     if facts.place == "suspects":
         text = f"{what}a process died while it ran, so it runs apart, after ordinary work"
         text += f"; {facts.ahead} ahead of it" if facts.ahead else ""
@@ -513,6 +517,14 @@ def _queued(facts: Facts) -> Explanation:
         workers = f"{facts.workers} live worker{'s' if facts.workers > 1 else ''}"
         text += f"; {workers} of size {size}, none is asking for work now"
     return _made(facts, "queue", text, ahead=facts.ahead)
+
+
+def _sql_problem(facts: Facts) -> str:
+    """Why SQL does not take the dead letters of this size, as its workers say; or empty."""
+    failing = [peer for peer in facts.peers if peer.sql]
+    if not failing or len(failing) < len(facts.peers):  # the others write them
+        return ""
+    return f"{failing[0].sql} (says {failing[0].name}, which tries every few seconds)"
 
 
 def _unfit(facts: Facts) -> str:

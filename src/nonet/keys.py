@@ -7,7 +7,8 @@ this table.
     tasks:PRIORITY:SIZE     STREAM  fields id, gen; consumer group ``workers``
     woken:PRIORITY:SIZE     STREAM  same, read before the main stream of its priority
     suspects:PRIORITY:SIZE  STREAM  same, read after it: tasks with which a process died
-    suspected:SIZE          STRING  there while suspects may be unread
+    burials:PRIORITY:SIZE   STREAM  same, read last: dying tasks, whose rows are to be written
+    suspected:SIZE          STRING  there while suspects or burials may be unread
     accused:WORKER          SET     suspects that it runs
     tasks:delayed           ZSET    id → due (µs): delayed and dying tasks; waiting ones: when
                                     to look at them; woken ones: end of their reservation
@@ -117,6 +118,7 @@ STRUCTURE = (
         "tasks:*",
         "woken:*",
         "suspects:*",
+        "burials:*",
         "suspected:*",
         "fence",
         "epoch",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from acceptance.probe_tasks import Alone, Buried
-from acceptance.site import NAMESPACE, Site
+from acceptance.probe_tasks import Alone, Buried, BuriedFreely, Quick
+from acceptance.site import NAMESPACE, Site, submit_all
 from daemons import until
 from servers import MariaServer
 
@@ -20,6 +24,16 @@ def own_maria() -> Iterator[MariaServer]:
     """A MariaDB that this test may stop."""
     with MariaServer() as server:
         yield server
+
+
+@contextmanager
+def frozen(server: MariaServer) -> Iterator[None]:
+    """It accepts connections meanwhile, and answers nothing."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 async def test_exhausted_task_is_kept_once(site: Site, mariadb_url: str) -> None:
@@ -63,6 +77,35 @@ async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: Maria
         await site.all_ended()
     assert len(await _rows(url)) == 1
     assert len(site.journal("start", id=handle)) == 1
+
+
+async def test_frozen_sql_takes_no_slot(site: Site, own_maria: MariaServer) -> None:
+    """While SQL accepts connections and never answers, tasks that can run do so at once."""
+    own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
+    url = own_maria.url("letters")
+    await upgrade(url)
+    worker = site.worker("--concurrency", "10", NONET_DB_URL=url)
+    async with site.app() as app:
+        with frozen(own_maria):
+            dead = await submit_all(app, [BuriedFreely() for _ in range(60)])
+            await site.until_event("start", 60, task="BuriedFreely")
+            waits = []
+            while worker.log.count("dead letter of task") < 11:  # the tries at once, and a probe
+                began = time.monotonic()
+                assert await (await app.submit(Quick(7))).result(timeout=10) == 7
+                waits.append(time.monotonic() - began)
+            assert max(waits) < 2
+            why = [await app.explain(id) for id in dead]
+            assert {item.cause for item in why} == {"sql"}
+            assert all("silent for 5 s" in item.text for item in why if not item.worker)
+            tried = worker.log.count("dead letter of task")
+        for id in dead:
+            with pytest.raises(TaskFailed):
+                await app.result(id, timeout=60)
+        await site.all_ended()
+    print(f"\n{len(waits)} tasks beside frozen SQL: {max(waits):.2f} s at most; {tried} tries")
+    assert sorted(row.task_id for row in await _rows(url)) == sorted(dead)
+    assert len(site.journal("start", task="BuriedFreely")) == 60
 
 
 async def test_killed_between_sql_and_settle(

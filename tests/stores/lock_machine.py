@@ -43,7 +43,11 @@ LEASE = 45_000_000
 WOKEN = 4 * 10**15
 HOLD_ASKS = 5_000_000
 WINDOWS = {"1": 8.0, "2": 20.0}
-KINDS = ("woken", "tasks", "suspects")
+# In the order in which a fetch reads them.
+STREAMS = (
+    *(f"{kind}:{p}:small" for p in CLASSES for kind in ("woken", "tasks", "suspects")),
+    *(f"burials:{p}:small" for p in CLASSES),
+)
 # Those that tasks choose from; two objects of a kind, so that they meet often.
 CHOICES: tuple[BaseLock, ...] = (
     MutexLock("job", 1),
@@ -128,10 +132,11 @@ class Pace:
 
 @dataclass(slots=True)
 class Budget:
-    """How many tasks a fetch may still hand over: in slots, and suspects beside them."""
+    """How many tasks a fetch may still hand over: in slots, suspects and burials beside them."""
 
     free: int
     room: int
+    graves: int
     key: str = ""
     read: int = 0  # of this stream
     unread: dict[str, int] = field(default_factory=dict)  # of ordinary work, by priority
@@ -141,23 +146,29 @@ class Budget:
         self._leave()
         self.key, self.read = key, 0
         kind, priority, _ = key.split(":")
+        if kind == "burials":
+            return
         if kind != "suspects":
             self.unread[priority] = self.unread.get(priority, 0) + count
         elif self.free <= 0 and self.unread.get(priority):
             self.room = 0  # ordinary work of its priority goes first
 
     def _leave(self) -> None:
-        if self.key and not self.key.startswith("suspects"):
+        if self.key and not self.key.startswith(("suspects", "burials")):
             self.unread[self.key.split(":")[1]] -= self.read
 
     @property
     def left(self) -> int:
         """Of the stream that is read."""
+        if self.key.startswith("burials"):
+            return self.graves
         return self.room if self.key.startswith("suspects") else self.free
 
     def take(self, record: Mapping[str, str]) -> None:
         """A task of that stream is handed over."""
-        if not self.key.startswith("suspects"):
+        if self.key.startswith("burials"):
+            self.graves -= 1
+        elif not self.key.startswith("suspects"):
             self.free -= 1
         elif int(record.get("deaths", "0")) < 2:
             self.room -= 1
@@ -222,7 +233,7 @@ class LockMachine:
         """Fetch, and compare with what the rules say for each entry in its order."""
         name = self._workers[worker]
         args = (name, "small", free, looks, LOCK_TTL_MS, *self._waits(), 0, 4096)
-        _, _, _, _, *rows = self._run("fetch", *args, 60_000, 60_000, "", free)
+        _, _, _, _, *rows = self._run("fetch", *args, 60_000, 60_000, "", free, free)
         got = self._replay(name, rows, free, looks)
         self.live += got
         self._judge()
@@ -580,9 +591,11 @@ class LockMachine:
         """What the entries in their order must have come to; the deliveries that were made."""
         before, got, expected = self.before, [], {row[0]: row for row in rows}
         standing = {waiter.id: waiter for waiter in self._waiters(before)}
-        is_offered, parked, budget = False, [], Budget(free, free)
-        for key in (f"{kind}:{p}:small" for p in CLASSES for kind in KINDS):
+        is_offered, parked, budget = False, [], Budget(free, free, free)
+        doomed: dict[str, list[tuple[str, str, str, str]]] = {}  # what this fetch has queued there
+        for key in STREAMS:
             entries = [entry for entry in before.streams.get(key, ()) if not entry[3]]
+            entries += doomed.get(key, [])
             budget.turn_to(key, len(entries))
             for _, id, gen, _ in entries:
                 if budget.left <= 0 or looks <= 0:
@@ -590,11 +603,19 @@ class LockMachine:
                 looks -= 1
                 budget.read += 1
                 record = before.records[id]
-                must(record["gen"] == gen, "entry of", id, "is void")
-                me, row = self._waiter(id, record), expected.pop(id, None)
+                is_doomed = not gen
+                must(is_doomed or record["gen"] == gen, "entry of", id, "is void")
+                me = self._waiter(id, record)
                 refusal = self.model.refusal(me, standing.values(), self.now)
-                is_dying = record["state"] == "dying"
-                if refusal and not is_dying and not refusal.impossible:
+                is_dying = is_doomed or record["state"] == "dying"
+                if refusal and not is_dying and refusal.impossible:
+                    burials = f"burials:{record['stream']}"
+                    doomed.setdefault(burials, []).append(("", id, "", ""))
+                    standing.pop(id, None)
+                    is_offered = True
+                    continue
+                row = expected.pop(id, None)
+                if refusal and not is_dying:
                     must(row is None, id, "was admitted although", refusal, "refuses it")
                     places = self.model.places_after(me, refusal)
                     is_offered |= bool(me.places) and places != me.places
@@ -605,8 +626,6 @@ class LockMachine:
                     raise Violation(f"{id} was not handed over, but nothing refuses it")
                 budget.take(record)
                 standing.pop(id, None)
-                is_dying = is_dying or refusal is not None
-                is_offered |= refusal is not None
                 got.append(self._handed(worker, row, dying=is_dying))
         must(not expected, "handed over out of order:", list(expected))
         for id, places in parked:

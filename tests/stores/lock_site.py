@@ -33,7 +33,8 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
     out.records[rest] = redis.call('HGETALL', key)
   elseif head == 'queue' or head == 'writers' then
     out[head == 'queue' and 'queues' or head][rest] = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
-  elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' or head == 'suspects' then
+  elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' or head == 'suspects'
+    or head == 'burials' then
     local pending = {}
     for _, item in ipairs(redis.pcall('XPENDING', key, 'workers', '-', '+', 10000)) do
       pending[item[1]] = item[2]

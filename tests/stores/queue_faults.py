@@ -41,13 +41,13 @@ FETCHING = (
     ),
     Fault(
         "a worker gets more than it has slots",
-        "local wanted = math.min(is_apart and 1 or free, looks)",
+        "local wanted = math.min(most(), looks)",
         "local wanted = looks",
     ),
     Fault(
         "what is dying is executed",
-        "elseif record.state == 'dying' then\n      hand_over_dying",
-        "elseif false then\n      hand_over_dying",
+        "elseif record.state == 'dying' then\n      bury",
+        "elseif false then\n      bury",
     ),
     Fault(
         "a void pointer is handed over",

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stores.lock_machine import KINDS, MOST_LAG_SECONDS, START, STEP, Budget, Violation, must
+from stores.lock_machine import MOST_LAG_SECONDS, START, STEP, STREAMS, Budget, Violation, must
 from stores.lock_site import PREFIX
 from stores.queue_model import MOST_ERRORS, Group, Lease, Model, Task, occurrence
 from stores.queue_site import Facts, QueueSite
@@ -35,7 +35,6 @@ from nonet.diagnosis import examine
 from nonet.locks import MutexLock, encode_locks
 
 PRIORITIES = ("realtime", "normal", "background")
-STREAMS = tuple(f"{kind}:{p}:small" for p in PRIORITIES for kind in KINDS)
 SECOND = 1_000_000
 LOCK_TTL = 30 * SECOND
 PROBATION = 2 * SECOND
@@ -271,7 +270,19 @@ class QueueMachine:
     def fetch(self, worker: Process, free: int, looks: int = 200) -> list[Delivery]:
         """Fetch, and compare with what the order of the streams demands."""
         waits = (LOCK_TTL // 1000, *WAITS)
-        args = (worker.name, "small", free, looks, *waits, worker.known, LONGEST, *TTLS, "", free)
+        args = (
+            worker.name,
+            "small",
+            free,
+            looks,
+            *waits,
+            worker.known,
+            LONGEST,
+            *TTLS,
+            "",
+            free,
+            free,
+        )
         _, since, sequence, _, *rows = self._run("fetch", *args)
         self._saw(worker, since, sequence)
         whole = deque(row + NOTHING_MORE[len(row) :] for row in rows)
@@ -853,7 +864,7 @@ class QueueMachine:
         self, worker: Process, rows: deque[list[str]], free: int, looks: int
     ) -> Iterator[Delivery]:
         """What the entries in their order must have come to; the deliveries that were made."""
-        budget = Budget(free, free)
+        budget = Budget(free, free, free)
         for key in STREAMS:
             entries = [entry for entry in self.before.streams.get(key, ()) if not entry[3]]
             budget.turn_to(key, len(entries))
@@ -971,7 +982,8 @@ class QueueMachine:
             must(task.mutex and task.state == "ready" and due and not unread, where, "waits")
         else:
             must(state == ("dying" if task.state == "dying" else "queued"), where, "is not queued")
-            kinds = ("suspects",) if task.suspect and state == "queued" else ("tasks", "woken")
+            kinds = ("suspects",) if task.suspect else ("tasks", "woken")
+            kinds = ("burials",) if state == "dying" else kinds
             own = [f"{kind}:{task.stream}" for kind in kinds]
             aged = ("woken:realtime:small",) if task.mutex else ()
             must(len(unread) == 1 and unread[0] in (*own, *aged), where, "not in its stream")

@@ -45,7 +45,7 @@ LONG_AGO = 10**12  # µs: due since then, whatever the task has waited for
 
 
 async def fetch(broker: Broker, free: int = 10, worker: str = "small-a") -> list[Delivery]:
-    deliveries, _ = await broker.fetch(worker, "small", free, room=free)
+    deliveries, _ = await broker.fetch(worker, "small", free, room=free, graves=free)
     return deliveries
 
 
@@ -277,8 +277,8 @@ class TestFetch:
         assert await broker.client.zcard("{test}:tasks:delayed") == 0
         assert await broker.client.xlen("{test}:quarantine") == 2
 
-    async def test_what_is_dying_takes_its_turn(self, broker: Broker) -> None:
-        """While SQL is down, tasks that only wait for it are not read before all others."""
+    async def test_what_is_dying_comes_last(self, broker: Broker) -> None:
+        """While SQL is down, tasks that only wait for it are read after all others."""
         await broker.submit([task(id) for id in "abc"])
         for delivery, delay in zip(await fetch(broker), (0, 1, 0), strict=True):
             outcome = "back" if delivery.id == "c" else "dying"
@@ -287,9 +287,30 @@ class TestFetch:
                 await broker.submit([task(f"before-{delivery.id}")])
                 await broker.settle(delivery, "back", delay=timedelta(hours=delay))
         await until_due(broker, "b")
-        assert [(await fetch_one(broker)).id for _ in range(5)] == (
-            ["c", "before-a", "a", "before-b", "b"]
-        )
+        assert [item.id for item in await fetch(broker)] == ["c", "before-a", "before-b", "a", "b"]
+
+    async def test_what_is_dying_takes_no_slot(self, broker: Broker) -> None:
+        """However many wait for SQL, a worker gets so many as it asks for beside its slots."""
+        await broker.submit([task(f"dying-{n}") for n in range(5)])
+        for delivery in await fetch(broker):
+            await broker.settle(delivery, "dying", b"error")
+            await broker.settle(delivery, "back")
+        await broker.submit([task("a"), task("b")])
+        got, more = await broker.fetch("small-a", "small", 1, graves=2)
+        assert [item.id for item in got] == ["a", "dying-0", "dying-1"]
+        assert [item.takes_slot for item in got] == [True, False, False]
+        assert not more
+        got, _ = await broker.fetch("small-a", "small", 0, graves=10)
+        assert [item.id for item in got] == ["dying-2", "dying-3", "dying-4"]
+
+    async def test_what_the_version_before_has_queued(self, broker: Broker) -> None:
+        """A dying task among the others is moved to where it is handed over."""
+        await broker.submit([task("a")])
+        key = "{test}:t:a"
+        await broker.client.hset(key, mapping={"state": "dying", "ticket": "1", "reason": "crash"})
+        assert await broker.fetch("small-a", "small", 1) == ([], False)
+        (dying,) = await fetch(broker)
+        assert (dying.id, dying.state, dying.reason) == ("a", "dying", "crash")
 
     async def test_fences_grow(self, broker: Broker) -> None:
         """Every admission has a larger fence than all before, also after a flush."""

@@ -113,7 +113,7 @@ def queued(**known: Any) -> Facts:
             "one takes over when the lease has ended",
         ),
         (
-            facts("dying", place="tasks"),
+            facts("dying", place="burials"),
             "worker",
             "dying: its dead letter must be written, no live worker of size small: start a "
             "task-worker --size small",
@@ -124,10 +124,15 @@ def queued(**known: Any) -> Facts:
             "dying: waits for SQL: the server does not answer; looked at again in 8 s",
         ),
         (
-            facts("dying", workers=1, place="tasks", ahead=2),
+            facts("dying", workers=1, place="burials", ahead=2),
             "queue",
             "dying: its dead letter must be written, 2 ahead of it; 1 live worker of size small, "
             "none is asking for work now",
+        ),
+        (
+            facts("dying", workers=1, place="burials", ahead=2, peers=(Peer("7@host", sql="no"),)),
+            "sql",
+            "dying: waits for SQL: no (says 7@host, which tries every few seconds)",
         ),
         (
             parked(MUTEX),

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 PRIORITIES = ("realtime", "normal", "background")
 SIZES = ("small", "medium", "large")
-_KINDS = ("woken", "tasks", "suspects")  # of streams, see lib/streams.lua
+_KINDS = ("woken", "tasks", "suspects", "burials")  # of streams, see lib/streams.lua
 
 _LOOKS = 200
 _CANCELLED_AT_A_TIME = 100
@@ -244,11 +244,12 @@ class Broker:
         await self._submissions.check_room(submissions)
 
     async def fetch(
-        self, worker: str, size: str, free: int, room: int = 0
+        self, worker: str, size: str, free: int, room: int = 0, graves: int = 0
     ) -> tuple[list[Delivery], bool]:
         """At most `free` tasks, in strict priority, with all their locks taken.
 
-        Besides, at most `room` suspects: see `nonet.worker.suspects`.
+        Besides, at most `room` suspects (see `nonet.worker.suspects`) and `graves` dying tasks
+        (see `nonet.worker.burials`).
 
         The flag says that there may be more: many entries had to wait for their locks, or were
         no tasks. With fewer than `free` and no flag the worker now stands on the stack of idle
@@ -259,12 +260,12 @@ class Broker:
         """
         asking = self._asking_for(worker)
         sent = time.monotonic()
-        deliveries, more, now = await self._fetch(asking, worker, size, free, room)
+        deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves)
         asking.last = sent, now
         return deliveries, more
 
     async def fetch_when_woken(
-        self, worker: str, size: str, free: int, room: int = 0
+        self, worker: str, size: str, free: int, room: int = 0, graves: int = 0
     ) -> tuple[list[Delivery], bool, float]:
         """`fetch` as soon as something wakes `worker`, in any case after `BLOCK_SECONDS`.
 
@@ -279,7 +280,7 @@ class Broker:
         woken = lane.call("BLPOP", f"{self.prefix}wake:{worker}", BLOCK_SECONDS)
         woken.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            deliveries, more, now = await self._fetch(asking, worker, size, free, room)
+            deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves)
         except asyncio.CancelledError:
             lane.reset()  # so that it is not given anything more
             raise
@@ -304,7 +305,7 @@ class Broker:
         return self._asking[worker]
 
     async def _fetch(
-        self, asking: _Asking, worker: str, size: str, free: int, room: int
+        self, asking: _Asking, worker: str, size: str, free: int, room: int, graves: int
     ) -> tuple[list[Delivery], bool, int]:
         """With the logical time of the hand-over, in µs."""
         (more, *answer), is_safe = await asking.scripts.run_confirmed(
@@ -312,7 +313,7 @@ class Broker:
             worker,
             size,
             free,
-            free + room + _LOOKS,
+            free + room + graves + _LOOKS,
             self.lock_ttl_ms,
             *self._waits,
             self.epoch.seen,
@@ -320,6 +321,7 @@ class Broker:
             *self.ttls,
             self.clock.latest(steady()) or "",
             room,
+            graves,
         )
         self.epoch.see(answer)
         deliveries = []

@@ -49,8 +49,8 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def takes_slot(self) -> bool:
-        """Whether it runs in a slot of its worker; a suspect runs beside them."""
-        return not self.stream_key.startswith("suspects:")
+        """Whether it runs in a slot of its worker; suspects and burials are beside them."""
+        return not self.stream_key.startswith(("suspects:", "burials:"))
 
     @property
     def attempt(self) -> int:

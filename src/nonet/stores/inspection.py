@@ -62,7 +62,7 @@ class Inspection:
         """What the namespace contains, page by page: the rows of the script ``inspect``."""
         streams = [
             stream(priority, size).replace("tasks:", kind)
-            for kind in ("woken:", "tasks:", "suspects:")
+            for kind in ("woken:", "tasks:", "suspects:", "burials:")
             for priority in PRIORITIES
             for size in SIZES
         ]

@@ -396,6 +396,7 @@ def _peer(row: Sequence[Any]) -> Peer:
         layout=int(layout) if layout.isdigit() else None,
         version=version.decode(errors="replace") if is_known else None,
         build=str(_told(info).get("version", "")),
+        sql=str(_told(info).get("sql", "")),
     )
 
 

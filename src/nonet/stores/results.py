@@ -231,7 +231,7 @@ class Results:
         name = stream(priority, size)
         async with server_errors(self._client):
             seconds, _ = await self._client.time()
-            for kind in ("tasks:", "woken:", "suspects:"):
+            for kind in ("tasks:", "woken:", "suspects:", "burials:"):
                 key = self._prefix + name.replace("tasks:", kind)
                 depth += await self._client.xlen(key)
                 if await self._client.exists(key):

@@ -32,6 +32,7 @@ from nonet.task import Isolation, Size
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.watchdog import Watchdog
 from nonet.worker.attempt import Attempt
+from nonet.worker.burials import Burials
 from nonet.worker.children import Children
 from nonet.worker.conclusion import Conclusion
 from nonet.worker.crashes import WITH_WORKER
@@ -63,6 +64,7 @@ class WorkerParts:
     registry: Registry
     injector: Injector
     settler: Settler
+    burials: Burials
     version: str
     sql: Reached | None = None
 
@@ -83,6 +85,7 @@ class Runner:
 
     Attributes:
         freed: set when a slot has become free.
+        burials: the lane of dying tasks, beside the slots.
         busy_at: when something ran last (monotonic).
     """
 
@@ -107,6 +110,7 @@ class Runner:
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._settling = 0
         self.freed = asyncio.Event()
+        self.burials: Burials = parts.burials
         self.busy_at = time.monotonic()
         self._leftovers = Leftovers(slots, self.freed.set)
         self._is_traced = are_spans_collected()
@@ -142,7 +146,8 @@ class Runner:
         Who is only settled needs no slot any more; but while Redis is slow, or away, not more than
         twice as many pile up as there are slots.
         """
-        executing = len(self._running) - len(self._suspects.in_hand) - self._settling
+        beside = len(self._suspects.in_hand) + len(self.burials.in_hand)
+        executing = len(self._running) - beside - self._settling
         return (
             self._slots - max(executing, self._settling - self._slots) - self._leftovers.slots_taken
         )
@@ -186,7 +191,9 @@ class Runner:
         attempt.lease = self._lease(attempt)
         attempt.context.check_lease_with(partial(self._check, attempt))
         attempt.on_left = partial(self._keep_locks, attempt)
-        if delivery.suspect and not delivery.takes_slot:
+        if delivery.state == "dying":
+            self.burials.in_hand.add(attempt)
+        elif delivery.suspect and not delivery.takes_slot:
             self._suspects.in_hand.add(attempt)
         self._watchdog.hold(attempt.lease, since, attempt.lose, attempt.renewed)
         # A context of its own, so that one attempt never sees another one's variables.
@@ -239,7 +246,7 @@ class Runner:
                 # The loop was blocked while the reply waited, and others may hold its locks.
                 await self._settle(attempt, None, Lost(attempt.lost))
             elif attempt.delivery.state == "dying":
-                await self._parts.settler.bury(attempt)
+                await self.burials.bury(attempt)
             else:
                 await self._execute(attempt)
         except GeneratorExit as error:
@@ -327,10 +334,24 @@ class Runner:
             settlement = conclusion.settlement
             crashed = settlement.crashed or settlement.outcome == "crash"
             self._tally.finished(attempt, outcome, conclusion.usage, crashed=crashed)
+        if outcome == "dead" and conclusion.settlement.keep:
+            await self._bury(attempt, conclusion)
+
+    async def _bury(self, attempt: Attempt, conclusion: Conclusion) -> None:
+        """Let an attempt that has been marked as dying go on beside the slots."""
+        if not self.burials.room:
+            await self.burials.queue(attempt)
+            return
+        self._suspects.drop(attempt)
+        self._settling -= attempt.is_settling
+        attempt.is_settling = False
+        self.burials.in_hand.add(attempt)
+        self.freed.set()
+        await self.burials.bury_at_once(attempt, conclusion)
 
     def _free_slot_of(self, attempt: Attempt) -> None:
         """Only its settlement is left: the next one may be fetched meanwhile."""
-        if not (attempt.is_settling or attempt in self._suspects.in_hand):
+        if attempt.delivery.takes_slot and not attempt.is_settling:
             attempt.is_settling = True
             self._settling += 1
             self.freed.set()
@@ -348,6 +369,7 @@ class Runner:
             self._watchdog.drop(attempt.lease)
             if self._suspects.in_hand:
                 self._suspects.drop(attempt)
+            self.burials.drop(attempt)
             self.busy_at = time.monotonic()
             self.freed.set()
 

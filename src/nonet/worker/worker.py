@@ -62,8 +62,8 @@ _LEAVE_SECONDS = 1.0
 _DECLINE_SECONDS = 0.5
 _STOPPED = "the worker stopped"
 _MEASURE_SECONDS = 5.0
-# A worker without a free slot looks so often for suspects, which need none.
-_SUSPECTS_SECONDS = 1.0
+# A worker without a free slot looks so often for suspects and burials, which need none.
+_BESIDE_SECONDS = 1.0
 _UNREGISTERED = "its registration could not be renewed"
 
 
@@ -104,6 +104,7 @@ class Worker:
         self._reader: asyncio.Task[None] | None = None
         # Whether a stop may interrupt the reader.
         self._is_waiting = False
+        self._said: dict[str, Any] = {}
         # Whether it fetches only when something wakes it, and what waits for that.
         self._sleeps = False
         self._waking: asyncio.Task[None] | None = None
@@ -297,11 +298,13 @@ class Worker:
     async def _fill_slots(self) -> None:
         runner = self._runner
         free, room = max(0, runner.free_slots), runner.suspects.room
+        graves = runner.burials.room
         if runner.suspects.is_exclusive:  # nothing else may run beside it
             await self._wait_for(_next(runner.suspects.freed))
             return
-        if not free and not (room and time.monotonic() - self._polled_at > _SUSPECTS_SECONDS):
-            await self._wait_for(_next(runner.freed, _SUSPECTS_SECONDS if room else None))
+        beside = room + graves > 0
+        if not free and not (beside and time.monotonic() - self._polled_at > _BESIDE_SECONDS):
+            await self._wait_for(_next(runner.freed, _BESIDE_SECONDS))
             return
         if self._unsure:
             await self._give_unknown_back()
@@ -319,7 +322,8 @@ class Worker:
             await self._wait_for(self._woken())
             return
         # Half of the slots at a time: while one half is executed, Redis finds the next.
-        deliveries, since = await self._fetch(min(free, -(-self._concurrency // 2)), room)
+        wanted = min(free, -(-self._concurrency // 2))
+        deliveries, since = await self._fetch(wanted, room, graves)
         damaged = []
         for delivery in deliveries:
             try:
@@ -331,33 +335,34 @@ class Worker:
             await self._broker.end_damaged(delivery, why)
 
     async def _woken(self) -> None:
-        """Wait until something wakes this worker, or a suspect has made room for another one."""
+        """Wait until something wakes this worker, or there is room again beside its slots."""
         if self._waking is None:
             self._waking = asyncio.create_task(self._broker.wait_for_wake(self.id))
-        suspects = self._runner.suspects
-        suspects.freed.clear()
-        freed = asyncio.create_task(suspects.freed.wait())
+        events = self._runner.suspects.freed, self._runner.burials.freed
+        for event in events:
+            event.clear()
+        freed = [asyncio.create_task(event.wait()) for event in events]
         try:
-            await asyncio.wait({self._waking, freed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._waking, *freed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            freed.cancel()
+            for waiting in freed:
+                waiting.cancel()
         if self._waking.done():
             waking, self._waking = self._waking, None
             waking.result()
 
-    async def _fetch(self, wanted: int, room: int) -> tuple[list[Delivery], float]:
+    async def _fetch(self, wanted: int, room: int, graves: int) -> tuple[list[Delivery], float]:
         """Deliveries to start, and a time (monotonic) that is not after their hand-over."""
         since = self._polled_at = time.monotonic()
         was_asleep = self._sleeps
         if was_asleep:  # nothing was left at the last look
-            woken = self._broker.fetch_when_woken(self.id, self._size, wanted, room)
+            woken = self._broker.fetch_when_woken(self.id, self._size, wanted, room, graves)
             deliveries, more, since = await woken
         else:
-            deliveries, more = await self._broker.fetch(self.id, self._size, wanted, room)
+            deliveries, more = await self._broker.fetch(self.id, self._size, wanted, room, graves)
         self._redis.heard()
         self._has_fetched = True
-        suspects = [item for item in deliveries if item.suspect and not item.takes_slot]
-        self._sleeps = len(deliveries) - len(suspects) < wanted and not more
+        self._sleeps = sum(item.takes_slot for item in deliveries) < wanted and not more
         if deliveries and was_asleep and (self._is_stopping or self._reason_to_decline()):
             await self._broker.disown(self.id, self._size, self._runner.deliveries)
             return [], since
@@ -440,9 +445,9 @@ class Worker:
         for order in await self._broker.orders(self.id):
             self._runner.obey(order)
         self._redis.heard()
-        live, before = self._parts.client.live_config, self._described()
-        await live.follow(self._broker.config_version)
-        if self._described() != before:
+        await self._parts.client.live_config.follow(self._broker.config_version)
+        if (described := self._described()) != self._said:
+            self._said = described
             self._watchdog.beat_soon()
 
     async def _go_on_obeying(self) -> None:
@@ -504,6 +509,7 @@ class Worker:
             "loop": self._loop_name,
             "config": live.version,
             "config_problem": live.problem,
+            "sql": self._runner.burials.problem,
         }
 
     def _make_leases(self) -> Leases:

@@ -47,7 +47,7 @@ local function is_runnable(entry)
   if record.gen ~= gen or record.state ~= 'queued' and record.state ~= 'dying' then
     return false
   elseif record.state == 'dying' then
-    return true
+    return true  -- written by the version before, which has no streams for them
   end
   local lines = redis.call('GET', P .. 'l:' .. id) or ''
   local is_paused = pause_of(record.stream, record.name)
@@ -91,20 +91,28 @@ local function count_running(key)
   end
 end
 
-local pauses = read_pauses()
+local pauses, has_burials = read_pauses(), false
 for _, stream in ipairs(streams_of(size)) do
   if redis.call('EXISTS', stream.key) == 1 then
     count_running(stream.key)
     local count, start = unread(stream.key)
-    if pauses.all or stream.kind ~= 'woken' and pauses['stream:' .. stream.priority .. ':' .. size] then
+    if stream.kind ~= 'burials' and pauses.all
+      or (stream.kind == 'tasks' or stream.kind == 'suspects') and pauses['stream:' .. stream.priority .. ':' .. size] then
       count = 0
     end
     if stream.kind == 'woken' then
       runnable = runnable + count  -- they keep their places at their locks
+    elseif stream.kind == 'burials' then
+      has_burials = has_burials or count > 0
     elseif count > 0 then
       runnable = runnable + count_runnable(stream.key, count, start)
     end
   end
+end
+
+-- However many there are, they take no slot: one worker is enough.
+if has_burials and runnable + running == 0 then
+  runnable = 1
 end
 
 local known = redis.pcall('HGET', P .. 'slots', size)

@@ -66,12 +66,16 @@ local function place_in(key, start, gen)
   return nil
 end
 
--- How many tasks workers of its size read before it, in their order of reading.
+-- How many tasks workers of its size read before it, in their order of reading; of a dying one, in those
+-- streams that are read apart.
 local function add_place(me)
   local own, size = string.match(me.stream, '^%a*'), size_of(me.stream)
-  local ahead = 0
+  local ahead, is_dying = 0, me.state == 'dying'
   for _, stream in ipairs(streams_of(size)) do
-    local count, start = unread(stream.key)
+    local count, start = 0, nil
+    if (stream.kind == 'burials') == is_dying then
+      count, start = unread(stream.key)
+    end
     if count > 0 and (stream.priority == own or stream.name == 'woken:realtime:' .. size) then
       local place = place_in(stream.key, start, me.gen)
       if place then

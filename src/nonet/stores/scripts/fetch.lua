@@ -5,7 +5,8 @@
 -- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
 --       first and longest pause µs before a parked task is looked at by itself, lock aging µs,
 --       epoch and sequence seen, longest envelope in bytes, result ttl ms, dedup ttl ms, µs that it
---       cannot be later than or '', how many suspects it can take beside its slots
+--       cannot be later than or '', how many suspects it can take beside its slots,
+--       and how many burials
 -- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, now µs, n × row}; a row is
 --       (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope, locks,
 --       marks of the limiters that hold or ''), of one that was parked (for how many µs), and of those
@@ -24,11 +25,12 @@ local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARG
 local longest, HARD_LIMIT = tonumber(ARGV[10]), 4 * 1048576
 local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
 local ttl, dedup, latest = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-local room = tonumber(ARGV[14] or '0')
+local room, graves = tonumber(ARGV[14] or '0'), tonumber(ARGV[15] or '0')
 local taken = {0, current_epoch(ARGV[9], lock_ttl)}
 taken[4] = digits(now)
 math.randomseed(tonumber(clock[2]))
 local fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)
+local is_flagged = false  -- whether suspects or burials may be unread
 
 local function read(key, count)
   local reply = redis.pcall('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', count,
@@ -100,7 +102,9 @@ local function hand_over(pointer, record, state, held, lines, document)
     end
   end
   taken[#taken + 1] = row
-  if pointer.is_apart then
+  if state == 'dying' then
+    graves = graves - 1
+  elseif pointer.kind == 'suspects' then
     room = room_after(record, room)
   else
     free = free - 1
@@ -115,13 +119,24 @@ local function hand_over_dying(pointer, record)
     redis.call('GETRANGE', P .. 'e:' .. pointer.id, 0, HARD_LIMIT))
 end
 
+-- What is dying is handed over from streams of its own, and takes no slot: this fetch reads them last. The
+-- version before has queued it among the others.
+local function bury(pointer, record)
+  if pointer.kind == 'burials' then
+    return hand_over_dying(pointer, record)
+  end
+  requeue(pointer.id, 'dying', record.stream, tonumber(pointer.gen), now)
+  is_flagged = true
+  drop(pointer.key, pointer.entry)
+end
+
 -- A task that asks a limiter for more than its limit would wait for ever.
 local function refuse_for_ever(pointer, record, me, lock)
   leave_as_admitted(me)
   each_place(me, function(_, _, name) give_back({name}) end)
   redis.call('HSET', P .. 't:' .. pointer.id, 'reason', 'limit-impossible', 'died', pointer.gen,
     'detail', why_impossible(lock))
-  hand_over_dying(pointer, record)
+  bury(pointer, record)
 end
 
 -- The locks of a task; most pages have none at all. With them comes the envelope of one that was woken:
@@ -169,7 +184,6 @@ local function deliver(pointer, record)
   hand_over(pointer, record, 'running', held, lines, '')
 end
 
-local has_buried = false  -- what expires may be dying, in a stream that was read before
 local examine
 do
 -- @defer handing hand_on
@@ -199,7 +213,7 @@ do
     if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
       return quarantine(key, entry, fields, 'not a task pointer')
     end
-    local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry, is_apart = source.is_apart,
+    local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry, kind = source.kind,
       stream = source.stream, is_free = source.is_free, record = P .. 't:' .. fields[2]}
     local record = read_record(fields[2])
     -- What a running task died of is said here, if at all; its record may say so of an earlier end.
@@ -214,10 +228,10 @@ do
     elseif record.v and newer_format(record) then
       let_newer_wait(pointer, record, newer_format(record))
     elseif record.state == 'dying' then
-      hand_over_dying(pointer, record)
+      bury(pointer, record)
     elseif is_over(record) then
       end_early(pointer.id, ttl, dedup)
-      has_buried = true
+      is_flagged = true
       drop(key, entry)
     else
       deliver(pointer, record)
@@ -263,18 +277,24 @@ end
 -- What is woken is read nevertheless, and parked: those of age are among the ones of realtime, and
 -- whoever keeps a place at a lock has to give it up.
 local function is_skipped(kind, priority)
+  if kind == 'burials' then  -- nothing of it is executed
+    return false
+  end
   local pauses = read_pauses()
   return pauses.all or kind ~= 'woken' and pauses['stream:' .. priority .. ':' .. size]
 end
 
 -- Read a stream until there is nothing more, or no more is wanted.
 local function read_stream(kind, priority)
-  local key, is_apart = P .. kind .. ':' .. priority .. ':' .. size, kind == 'suspects'
-  while looks > 0 and (is_apart and room or free) > 0 and not is_skipped(kind, priority) do
-    local wanted = math.min(is_apart and 1 or free, looks)  -- each suspect says how many may follow
+  local key = P .. kind .. ':' .. priority .. ':' .. size
+  local function most()  -- each suspect says how many may follow
+    return kind == 'burials' and graves or kind == 'suspects' and math.min(1, room) or free
+  end
+  while looks > 0 and most() > 0 and not is_skipped(kind, priority) do
+    local wanted = math.min(most(), looks)
     local entries = read(key, wanted)
     local source = {key = key, stream = string.sub(key, #P + 1), is_free = are_free(entries),
-      is_apart = is_apart}
+      kind = kind}
     for _, item in ipairs(entries) do
       -- One broken record must not take along those that were read with it.
       local fine, problem = pcall(examine, source, item[1], item[2])
@@ -300,6 +320,7 @@ do
     has_suspects, take_handed = redis.call('EXISTS', suspected) == 1, handed_for(worker, size)
   end
 end
+is_flagged = is_flagged or has_suspects
 
 -- Read a stream, and then what was handed on and this worker may be able to run: it is queued there and read in
 -- one step, so that no worker that cannot run it reads it first.
@@ -322,12 +343,18 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
     are_left = are_left or is_unread('suspects', priority)
   end
 end
-if has_suspects and not are_left then
-  redis.call('DEL', P .. 'suspected:' .. size)
+if is_flagged then
+  for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+    read_stream('burials', priority)
+    are_left = are_left or is_unread('burials', priority)
+  end
+  if not are_left then
+    redis.call('DEL', P .. 'suspected:' .. size)
+  end
 end
 offer_all()
 redis.call('SET', P .. 'fence', digits(fence))
-if free > 0 and (looks <= 0 or woken_sizes[size] or has_buried) then
+if free > 0 and (looks <= 0 or woken_sizes[size]) then
   taken[1] = 1
 elseif free > 0 then
   -- Who only looked, and found nothing, keeps its place: else each poll would be the most recent one,

@@ -274,7 +274,7 @@ local function nothing() end
 local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'string', tell_part},
   e = {'string', tell_part}, h = {'list', tell_part}, c = {'string', tell_part},
   r = {'string', tell_lasting}, g = {false, tell_group}, woken = {'stream', tell_stream},
-  suspects = {'stream', tell_stream}, suspected = {'string', nothing}, accused = {'set', tell_lasting},
+  suspects = {'stream', tell_stream}, burials = {'stream', tell_stream}, suspected = {'string', nothing}, accused = {'set', tell_lasting},
   waiters = {'zset', tell_lasting}, awaits = {'zset', tell_lasting}, open = {'set', tell_part},
   orders = {'set', tell_lasting}, wake = {'list', nothing}, w = {'hash', tell_lasting}, sum = {'string', tell_lasting},
   queue = {'zset', tell_waiters}, writers = {'zset', tell_waiters}, idle = {'zset', tell_idle},
@@ -389,7 +389,8 @@ local function tell_page()
   elseif what == 'deadlines' then
     return tell_due(what)
   end
-  local is_stream = string.match(what, '^tasks:') or string.match(what, '^woken:') or string.match(what, '^suspects:')
+  local kind = string.match(what, '^%a+:')
+  local is_stream = kind == 'tasks:' or kind == 'woken:' or kind == 'suspects:' or kind == 'burials:'
   return (is_stream and tell_entries or tell_members)()
 end
 

@@ -31,7 +31,7 @@ local streams, wall = {}, clock[1] * 1000000 + clock[2]
 for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   for _, size in ipairs({'small', 'medium', 'large'}) do
     local depth, unread_ones, oldest = 0, 0, 0
-    for _, kind in ipairs({'woken', 'tasks', 'suspects'}) do
+    for _, kind in ipairs({'woken', 'tasks', 'suspects', 'burials'}) do
       local key = P .. kind .. ':' .. priority .. ':' .. size
       local has = ask(0, 'XLEN', key)
       if has > 0 then

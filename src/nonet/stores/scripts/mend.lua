@@ -132,7 +132,7 @@ end
 -- What comes into and goes out of a stream changes this.
 local function state_of(stream)
   local parts = {}
-  for _, kind in ipairs({'tasks:', 'woken:', 'suspects:'}) do
+  for _, kind in ipairs({'tasks:', 'woken:', 'suspects:', 'burials:'}) do
     local info = redis.pcall('XINFO', 'STREAM', P .. kind .. stream)
     for i = 1, info.err and 0 or #info, 2 do
       if info[i] == 'length' or info[i] == 'last-generated-id' then

@@ -56,7 +56,7 @@ end
 local function move(id, record)
   local state, stream, gen = record.state, record.stream, digits(tonumber(record.gen) + 1)
   -- Write first, remove last.
-  local kind = record.suspect and state ~= 'dying' and 'suspects' or 'tasks'
+  local kind = state == 'dying' and 'burials' or record.suspect and 'suspects' or 'tasks'
   local pointer = enqueue(kind, id, stream, gen)
   redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
     'gen', gen, 'pointer', pointer)

@@ -32,15 +32,16 @@ do
   end
 end
 
--- Put a pointer to a record into a stream: kind is 'tasks', 'woken' (read before tasks) or 'suspects' (read
--- after tasks, beside the slots). Returns what the record says of it, in its field pointer: the stream and
+-- Put a pointer to a record into a stream: kind is 'tasks', 'woken' (read before tasks), 'suspects' (read
+-- after tasks, beside the slots) or 'burials' (of dying tasks, read last, beside the slots). Returns what
+-- the record says of it, in its field pointer: the stream and
 -- the entry.
 local function enqueue(kind, id, stream, gen)
   if not is_stream(stream) then
     error('there is no such stream')
   end
   local name = kind .. ':' .. stream
-  if kind == 'suspects' then
+  if kind == 'suspects' or kind == 'burials' then
     redis.call('SET', P .. 'suspected:' .. size_of(stream), 1)  -- until a fetch finds none unread
   end
   return name .. ' ' .. redis.call('XADD', P .. name, '*', 'id', id, 'gen', gen)
@@ -296,7 +297,7 @@ local function submit_one(id, name, stream, due, group, envelope, locks, terms, 
 end
 
 -- Put a record that a worker held back into a queue, now or at due, with a new generation. What
--- is dying takes its turn: while SQL is down it must not be read before all others.
+-- is dying has streams of its own: while SQL is down it must not be read before all others.
 local function requeue(id, state, stream, gen, due)
   local is_suspect = redis.call('HEXISTS', P .. 't:' .. id, 'suspect') == 1
   redis.call('HSETNX', P .. 't:' .. id, 'ticket', digits(gen))
@@ -307,7 +308,7 @@ local function requeue(id, state, stream, gen, due)
       'due', digits(due))
     delay(id, due)
   else
-    local kind = state == 'dying' and 'tasks' or is_suspect and 'suspects' or 'woken'
+    local kind = state == 'dying' and 'burials' or is_suspect and 'suspects' or 'woken'
     local pointer = enqueue(kind, id, stream, gen)
     redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
       'gen', gen, 'owner', '', 'pointer', pointer)
