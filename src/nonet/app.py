@@ -663,6 +663,7 @@ class Nonet:
         from nonet.scheduler.census import Census
         from nonet.scheduler.configuration import ConfigurationLoop, check
         from nonet.scheduler.demand import DemandLoop
+        from nonet.scheduler.expired import ExpiredTasks
         from nonet.scheduler.lost import LostWorkers
         from nonet.scheduler.memory import Memory
         from nonet.scheduler.pauses import PauseMemory
@@ -711,6 +712,9 @@ class Nonet:
             PauseMemory(self.controls, self.broker.epoch, self.mirror, settings.may_have_sql),
             chores={
                 "durable tasks": Relay(self.outbox, settings).tick,
+                "expired tasks": ExpiredTasks(
+                    self.broker, self.dead_letters, settings.signer(), self._row_closer.close
+                ).tick,
                 "lost workers": LostWorkers(self.broker, settings.lease).tick,
                 "demand": DemandLoop(
                     lambda: self.demands,

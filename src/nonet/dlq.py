@@ -258,7 +258,7 @@ def _task(task_class: TaskClass, envelope: Envelope) -> BaseTask | None:
 
 def _vo(task: BaseTask | None, envelope: Envelope) -> str:
     try:
-        vo = getattr(task, "vo", None)
+        vo = envelope.args.get("vo") if task is None else getattr(task, "vo", None)
         return str(vo or envelope.labels.get("vo") or "")[:255]
     except BaseException:
         return ""

@@ -13,6 +13,7 @@ this table.
     tasks:delayed           ZSET    id → due (µs): delayed and dying tasks; waiting ones: when
                                     to look at them; woken ones: end of their reservation
     deadlines               ZSET    id → when it may be started at the latest (µs)
+    expired                 ZSET    id → same, of those that are dying as nobody started them
     t:ID                    HASH    the record: small fields; a hold has one, too, and (as ID~FENCE)
                                     code that ignores its cancellation. What it does not
                                     say: no attempt used, in no group, its ticket is its gen, and

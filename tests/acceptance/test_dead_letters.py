@@ -160,9 +160,9 @@ async def test_the_leader_deletes_what_is_older_than_the_retention(
     assert [row.id for row in await _rows(mariadb_url)] == [young]
 
 
-async def _rows(url: str) -> list[DeadLetter]:
+async def _rows(url: str, limit: int = 100) -> list[DeadLetter]:
     store = DeadLetters(url, NAMESPACE)
     try:
-        return list(await store.list())
+        return list(await store.list(limit=limit))
     finally:
         await store.close()

@@ -11,11 +11,13 @@ from stores.test_broker import fetch, fetch_one, make_broker, record, task
 from stores.test_cancellation import MUTEX, WHO, left_of
 
 from nonet.diagnosis import examine
+from nonet.message import ResultDocument, encode
 from nonet.stores.broker import Broker, new_cursors
 from nonet.stores.cancellation import Cancellation
 from nonet.stores.controls import Controls
 from nonet.stores.groups import Groups
 from nonet.stores.inspection import Inspection
+from nonet.stores.leadership import Leadership
 from nonet.stores.lock_board import LockBoard
 from nonet.stores.results import Results
 from nonet.stores.submissions import Submission
@@ -147,7 +149,7 @@ class TestDeadLetters:
         assert await fetch(broker) == []
         await let_pass(broker, "b")
         await broker.promote()
-        places = {"{test}:l:b", "{test}:t:b", "{test}:burials:normal:small"}
+        places = {"{test}:l:b", "{test}:t:b", "{test}:burials:normal:small", "{test}:expired"}
         assert set(await left_of(broker, "b")) == places
         (dying,) = await fetch(broker)
         assert (dying.id, dying.state, dying.reason) == ("b", "dying", "capacity")
@@ -185,6 +187,66 @@ class TestDeadLetters:
         await broker.settle(first, "back")
         again = await fetch_one(broker)
         assert (again.state, again.reason, again.died) == ("dying", "capacity", first.died)
+
+
+class TestTheLeader:
+    """It ends what is dying because nobody started it, without a worker and without its class."""
+
+    @pytest.fixture
+    async def term(self, broker: Broker) -> str:
+        term = await Leadership(broker, "test").lead("a", 60, "{}")
+        assert term
+        return term
+
+    async def test_ends_what_no_worker_has(
+        self, broker: Broker, results: Results, term: str
+    ) -> None:
+        """Its record, pointer and place are gone, its group knows; repeated, nothing ends."""
+        groups = Groups(broker.client, "test")
+        await groups.open(
+            "g",
+            "",
+            policy="all_success",
+            ttl_seconds=60,
+            total=1,
+            callback=Submission("g.ok", "probe:Ok", "normal:small", b"e"),
+            on_failure=Submission("g.bad", "probe:Bad", "normal:small", b"e"),
+        )
+        await broker.submit([task("a", group="g", terms=SOON_KEPT), task("b", terms=SOON)])
+        await groups.seal("g", "")
+        await broker.promote(term)
+        (found,) = await broker.expired(term, 10) or []
+        assert (found.id, found.envelope, found.reason) == ("a", b"envelope", "capacity")
+        assert await broker.end_expired([(found, b"")]) == []
+        assert await broker.client.exists("{test}:expired") == 0
+        document = encode(ResultDocument("probe:Task", 0, 1.0, error="late", reason="capacity"))
+        assert await broker.end_expired([(found, document)]) == ["a"]
+        assert await broker.end_expired([(found, document)]) == []
+        status = await results.status("a")
+        assert status is not None and (status.state, status.reason) == ("expired", "capacity")
+        assert await left_of(broker, "a") == []
+        assert [item.id for item in await fetch(broker)] == ["g.bad"]
+
+    async def test_leaves_what_a_worker_has(self, broker: Broker, term: str) -> None:
+        """A worker that is about to write the row ends it; one that hands it back does not."""
+        await broker.submit([task("a", terms=SOON_KEPT)])
+        await broker.promote(term)
+        (seen,) = await broker.expired(term, 10) or []
+        dying = await fetch_one(broker)
+        assert await broker.expired(term, 10) == []
+        assert await broker.end_expired([(seen, b"document")]) == []
+        await broker.settle(dying, "back", delay=timedelta(hours=1))
+        (found,) = await broker.expired(term, 10) or []
+        assert await broker.end_expired([(found, b"document")]) == ["a"]
+        assert await left_of(broker, "a") == []
+
+    async def test_only_while_it_leads(self, broker: Broker, term: str) -> None:
+        """Another term gets nothing; what has ended leaves the set."""
+        await broker.submit([task("a", terms=SOON_KEPT)])
+        await broker.promote(term)
+        assert await broker.expired(term + "0", 10) is None
+        await broker.settle(await fetch_one(broker), "expired", b"document")
+        assert await broker.client.exists("{test}:expired") == 0
 
 
 class TestStarted:

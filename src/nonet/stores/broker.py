@@ -577,6 +577,33 @@ class Broker:
         forgotten = int(await self.scripts.run("forget_workers", term, self._lease_ms, latest))
         return None if forgotten < 0 else forgotten
 
+    async def expired(self, term: str, number: int) -> list[Delivery] | None:
+        """Dying tasks that nobody has started in time, and no worker has; None: `term` is over.
+
+        They are not handed over: `end_expired` ends those that no worker has taken by then.
+        """
+        leads, *rows = await self.scripts.run("expired", term, number)
+        if not leads:
+            return None
+        return [
+            Delivery(
+                *(id.decode(), gen.decode(), "0", "dying", int(used), 0, "", "", envelope, "", ""),
+                reason="capacity",
+                died=died.decode(),
+                detail=detail.decode(errors="replace"),
+            )
+            for id, gen, died, used, envelope, detail in rows
+        ]
+
+    async def end_expired(self, tasks: Sequence[tuple[Delivery, bytes]]) -> list[str]:
+        """End tasks of `expired` with their results; the ids of those that were ended.
+
+        One with an empty result is left to the workers of its size.
+        """
+        args = [part for task, result in tasks for part in (task.id, task.gen, result)]
+        ended = await self.scripts.run("end_expired", *self.ttls, *args)
+        return [id.decode() for id in ended]
+
     async def mend(self, rest: timedelta, pace: timedelta = timedelta(0)) -> tuple[int, bool]:
         """Queue again what is in no place: one page of a walk that all workers carry on together.
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -202,6 +202,23 @@ class DeadLetters:
             async with self._transaction() as connection:
                 stored = await connection.execute(sa.select(row.id).where(self._own, same))
                 return int(stored.scalar_one())
+
+    async def add_many(self, letters: Sequence[NewDeadLetter]) -> None:
+        """Store letters in one transaction; those that are there already stay as they are."""
+        rows = [{**_columns(letter), "namespace": self.namespace} for letter in letters]
+        if not rows:
+            return
+        same = sa.tuple_(dlq_tasks.c.task_id, dlq_tasks.c.generation).in_(
+            [(row["task_id"], row["generation"]) for row in rows]
+        )
+        unnamed = sa.update(dlq_tasks).where(dlq_tasks.c.namespace == "", same)
+        try:
+            async with self._transaction() as connection:
+                await connection.execute(unnamed.values(namespace=self.namespace))
+                await connection.execute(_insertion(connection.dialect), rows)
+        except _AlreadyStored:  # workers of two releases wrote one of them
+            for letter in letters:
+                await self.add(letter)
 
     async def adopt(self, row_id: int) -> None:
         """Take a letter that a release without namespaces wrote into this namespace.
@@ -502,6 +519,17 @@ dlq_tasks = sa.Table(
     ),
     sa.UniqueConstraint("namespace", "task_id", "generation", name="uq_dlq_tasks_identity"),
 )
+
+
+def _insertion(dialect: sa.Dialect) -> sa.Insert:
+    """Insert rows; one that is there already stays as it is."""
+    if dialect.name in _MYSQL:
+        made = mysql.insert(dlq_tasks)
+        return made.on_duplicate_key_update(task_id=made.inserted.task_id)
+    insert = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
+    return insert(dlq_tasks).on_conflict_do_nothing(
+        index_elements=["namespace", "task_id", "generation"]
+    )
 
 
 def _columns(letter: NewDeadLetter) -> dict[str, Any]:

@@ -279,7 +279,7 @@ local KINDS = {t = {'hash', tell_record}, b = {'string', tell_part}, l = {'strin
   orders = {'set', tell_lasting}, wake = {'list', nothing}, w = {'hash', tell_lasting}, sum = {'string', tell_lasting},
   queue = {'zset', tell_waiters}, writers = {'zset', tell_waiters}, idle = {'zset', tell_idle},
   workers = {'zset', tell_workers}, groups = {'zset', nothing}, watch = {'zset', nothing},
-  deadlines = {'zset', nothing}, events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
+  deadlines = {'zset', nothing}, expired = {'zset', nothing}, events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
   fence = {'string', tell_counter}, epoch = {'hash', tell_epoch}, leader = {'hash', tell_leader},
   clock = {false, nothing}, pausing = {'string', nothing}, term = {'string', tell_counter}, promoted = {'string', tell_counter},
   periodic = {'hash', nothing}, startup = {'hash', tell_hooks}, quarantine = {false, nothing},

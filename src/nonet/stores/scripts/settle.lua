@@ -214,6 +214,9 @@ local function write(k, i, record, outcome, counted, lines)
       submit_next(i + 11, count)
     end
     finish(id, record, outcome, fence, document, ttl, dedup)
+    if record.reason == 'capacity' then  -- the leader may be about to end it
+      redis.call('ZREM', P .. 'expired', id)
+    end
   end
   return true
 end

@@ -6,7 +6,7 @@ local function seconds_of(us)
   return (string.gsub(string.format('%.1f', us / 1000000), '%.0$', '')) .. ' s'
 end
 
--- One that belongs into SQL is dying until a worker of its size has written it there.
+-- One that belongs into SQL is dying until the leader, or a worker of its size, has written it there.
 local function expire(id, record, ttl, dedup)
   local deadline, eligible = string.match(record.start_by, '^(%d+)|(.*)$')
   local span = seconds_of(tonumber(deadline) - (tonumber(ticket_of(record) or '') or now))
@@ -21,6 +21,7 @@ local function expire(id, record, ttl, dedup)
     string.sub(text, 1, 60))
   -- Before it is queued: its deadline is what leads back here if this is cut.
   redis.call('ZREM', P .. 'tasks:delayed', id)
+  redis.call('ZADD', P .. 'expired', deadline, id)
   requeue(id, 'dying', record.stream, tonumber(record.gen), now)
   remove_pointers(id, record)
 end
