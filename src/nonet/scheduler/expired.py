@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING
 from nonet.dlq import dead_letter, reduced
 from nonet.errors import (
     ConfigurationError,
-    ConflictError,
     MalformedMessageError,
     NonetError,
-    NotFoundError,
     ServerUnreachableError,
     TaskExpired,
 )
@@ -123,8 +121,7 @@ class ExpiredTasks:
                     await store.add(reduced(letter))
         for letter in letters:
             if letter.resubmitted_from is not None:
-                with suppress(NotFoundError, ConflictError):
-                    await store.mark_failed(letter.resubmitted_from)
+                await store.mark_failed(letter.resubmitted_from, letter.task_id)
 
 
 def _letter(delivery: Delivery) -> NewDeadLetter:
