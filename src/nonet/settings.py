@@ -95,7 +95,7 @@ class Settings(BaseSettings):
         result_ttl: how long results are kept; 0: not at all.
         dedup_ttl: how long the id of an ended task is remembered.
         dlq_retention: how long dead letters are kept; 0: for ever.
-        misfire_grace: missed occurrences younger than this are all made up for.
+        misfire_grace: occurrences missed for less are all made up for; at most their interval.
         memory_floor: a worker takes nothing while less memory is free, in bytes or as ``512MiB``;
             0: it does not look.
         load_ceiling: a worker takes nothing while more processes per core want to run, on average

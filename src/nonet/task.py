@@ -293,7 +293,9 @@ class PeriodicBaseTask(BaseTask):
         _enabled: False keeps it from being planned unless configured.
         _overlap: what an occurrence does while the one before still runs. None: `Overlap.SKIP` if
             the task takes a mutex or is a writer, else `Overlap.ALLOW`.
-        _catch_up: which occurrences missed for longer than ``NONET_MISFIRE_GRACE`` are submitted.
+        _catch_up: which occurrences missed for longer than the misfire grace are submitted.
+        _misfire_grace: seconds; those missed for less are submitted one by one. None:
+            ``NONET_MISFIRE_GRACE``, or the interval if that is shorter.
         _catch_up_limit: with `CatchUp.ALL`, how many of them at most.
         _jitter: seconds; each occurrence is late by up to so much.
 
@@ -311,6 +313,7 @@ class PeriodicBaseTask(BaseTask):
     _catch_up: ClassVar[CatchUp] = CatchUp.ONE
     _catch_up_limit: ClassVar[int] = 100
     _jitter: ClassVar[float] = 0
+    _misfire_grace: ClassVar[float | None] = None
 
     @staticmethod
     def validate_config(config: list[Any]) -> None:

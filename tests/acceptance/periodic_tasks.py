@@ -24,6 +24,7 @@ class Tick(PeriodicBaseTask):
 
     _schedule = IntervalSecondsSchedule(1)
     _overlap = Overlap.QUEUE  # a worker that stalls for a second on a busy machine skips none
+    _misfire_grace = 60.0  # nor does a scheduler
     size = Size.SMALL
 
     async def execute(self) -> None:
@@ -34,6 +35,7 @@ class TickOfVo(PeriodicVoAwareBaseTask):
     """Every second, once for each VO."""
 
     default_schedule = IntervalSecondsSchedule(1)
+    _misfire_grace = 60.0
     size = Size.SMALL
 
     async def execute(self) -> None:

@@ -64,7 +64,8 @@ async def test_restarts_neither_lose_nor_shift_an_interval(
     config = site.write(
         "nonet.yaml",
         "common:\n  periodic-tasks:\n    Tick:\n"
-        f"      - schedule: {{class: IntervalSecondsSchedule, arg: {interval}}}\n",
+        f"      - schedule: {{class: IntervalSecondsSchedule, arg: {interval}}}\n"
+        "        misfire-grace: 60\n",
     )
     site.worker(NONET_TASKS=PERIODIC)
     scheduler = _scheduler(site, "--config", config)

@@ -324,6 +324,7 @@ def test_an_entry_says_what_becomes_of_late_occurrences() -> None:
     bare = entry("")
     assert (bare.overlap, bare.catch_up, bare.catch_up_limit, bare.jitter) == (None,) * 4
     assert entry("jitter: 0").jitter == 0
+    assert (entry("misfire-grace: 0").misfire_grace, bare.misfire_grace) == (0, None)
 
 
 @pytest.mark.parametrize(

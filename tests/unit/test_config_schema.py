@@ -69,6 +69,7 @@ LIMIT = "common: {limits: {Job: {7: {%s}}}}"
         (ENTRY % "catch-up: one, catch-up-limit: 5", "T[0].catch-up: const"),
         (ENTRY % "catch-up-limit: 5", "T[0]: required"),
         (ENTRY % "jitter: -1", "T[0].jitter: minimum"),
+        (ENTRY % "misfire-grace: -1", "T[0].misfire-grace: minimum"),
         (ENTRY % "schedule: ", "T[0].schedule: type"),
         (SCHEDULE % "class: CronSchedule", "schedule: required"),
         (SCHEDULE % "class: Cron, arg: '@daily'", "schedule.class: enum"),

@@ -18,6 +18,8 @@ from nonet.schedules import (
     IntervalSeconds,
     RRuleSchedule,
     TaskScheduleBase,
+    misfire_grace_of,
+    next_after,
 )
 
 HOURLY = IntervalSeconds(3600)
@@ -37,7 +39,7 @@ DUE = [
     (HOURLY, "10:00", "11:00:59", ["11:00"], "12:00", 0),
     (HOURLY, "10:00", "11:01", ["11:00"], "12:00", 0),  # old now, but the latest
     (HOURLY, "10:00", "15:30", ["15:00"], "16:00", 4),
-    (HOURLY, "10:00", "15:00:30", ["14:00", "15:00"], "16:00", 3),
+    (HOURLY, "10:00", "15:00:30", ["15:00"], "16:00", 4),  # a younger one makes good, too
     (HOURLY, "12:00", "10:00", [], "13:00", 0),  # the clock went back: nothing is repeated
     (HOURLY, "10:17", "11:00", ["11:00"], "12:00", 0),  # `last` off the grid: first seen then
     (TENS, "10:00", "10:00:30", ["10:00:10", "10:00:20", "10:00:30"], "10:00:40", 0),
@@ -45,11 +47,11 @@ DUE = [
         TENS,
         "10:00",
         "10:01:25",
-        ["10:00:20", *(f"10:00:{s}" for s in (30, 40, 50)), "10:01:00", "10:01:10", "10:01:20"],
+        [*(f"10:00:{s}" for s in (30, 40, 50)), "10:01:00", "10:01:10", "10:01:20"],
         "10:01:30",
-        1,
+        2,
     ),
-    (CronSchedule("0 * * * *"), "10:00", "15:00:30", ["14:00", "15:00"], "16:00", 3),
+    (CronSchedule("0 * * * *"), "10:00", "15:00:30", ["15:00"], "16:00", 4),
     (RRuleSchedule("FREQ=HOURLY"), "10:00", "15:30", ["15:00"], "16:00", 4),
     (
         RRuleSchedule("DTSTART:20250601T110000 RRULE:FREQ=HOURLY;COUNT=2"),
@@ -84,6 +86,50 @@ def test_what_is_due(
     assert [(step.instant, step.fires) for step in decision.steps] == [(at(x), True) for x in fire]
     assert sum(step.missed for step in decision.steps) == collapsed
     assert decision.next == (at(following) if following else None)
+
+
+FIVES = IntervalSeconds(5)
+GRACES = [
+    # schedule, now, the setting in seconds, the grace in seconds
+    (FIVES, "10:00:03", 60, 5),
+    (FIVES, "10:00:03", 2, 2),
+    (HOURLY, "10:00:03", 60, 60),
+    (CronSchedule("* * * * *"), "10:00:30", 300, 60),
+    (CronSchedule("* * * * *"), "10:00:30", 30, 30),
+    (CronSchedule("0,5 * * * *"), "10:06:00", 3600, 300),  # the last two: 10:00 and 10:05
+    (CronSchedule("0,5 * * * *"), "11:01:00", 7200, 3300),  # the last two: 10:05 and 11:00
+    (RRuleSchedule("FREQ=MINUTELY;BYSECOND=0,10,40"), "10:00:20", 60, 10),
+    (RRuleSchedule("FREQ=MINUTELY;BYSECOND=0,10,40"), "10:00:45", 60, 30),
+    (CronSchedule("0 * * * *"), "10:30", 0, 0),
+]
+
+
+@pytest.mark.parametrize(("schedule", "now", "setting", "grace"), GRACES)
+def test_the_grace_is_no_longer_than_the_interval(
+    schedule: TaskScheduleBase, now: str, setting: int, grace: int
+) -> None:
+    """The smaller of the setting and the time between the last two occurrences."""
+    found = misfire_grace_of(schedule, at(now), timedelta(seconds=setting))
+    assert found == timedelta(seconds=grace)
+
+
+@pytest.mark.parametrize("schedule", [FIVES, CronSchedule("* * * * *"), TENS, HOURLY])
+@pytest.mark.parametrize("seconds", [18, 61, 3599, 20_000])
+def test_any_outage_costs_one_run(schedule: TaskScheduleBase, seconds: int) -> None:
+    """With `one`, however long nobody led, one run makes good for all that was missed."""
+    last, now = at("00:00"), at("00:00") + timedelta(seconds=seconds)
+    decision = due(schedule, last, now, misfire_grace_of(schedule, now, GRACE))
+    missed = _occurrences(schedule, last, now)
+    assert [step.instant for step in decision.steps] == missed[-1:]
+    assert sum(step.missed for step in decision.steps) == max(0, len(missed) - 1)
+
+
+def _occurrences(schedule: TaskScheduleBase, last: datetime, now: datetime) -> list[datetime]:
+    found = []
+    while (moment := next_after(schedule, last)) is not None and moment <= now:
+        found.append(moment)
+        last = moment
+    return found
 
 
 THREE = {"catch_up": CatchUp.ALL, "catch_up_limit": 3}

@@ -281,13 +281,16 @@ def test_what_a_class_says_of_its_occurrences_may_be_configured() -> None:
         _catch_up = CatchUp.ALL
         _catch_up_limit = 7
         _jitter = 30
+        _misfire_grace = 7.5
 
     text = (
-        "common: {periodic-tasks: {Lenient: [{name: a}, {name: b, overlap: allow, jitter: 5.0}]}}"
+        "common: {periodic-tasks: {Lenient: [{name: a}, "
+        "{name: b, overlap: allow, jitter: 5.0, misfire-grace: 0}]}}"
     )
     one, two = entries(parse_config(text, "c"), {"x:Lenient": Lenient})
     assert (one.overlap, one.catch_up, one.catch_up_limit, one.jitter) == ("queue", "all", 7, 30)
     assert (two.overlap, two.catch_up, two.jitter) == ("allow", "all", 5.0)
+    assert (one.misfire_grace, two.misfire_grace) == (7.5, 0)
 
 
 def test_only_schedule_and_arguments_make_another_entry() -> None:

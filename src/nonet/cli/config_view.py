@@ -174,6 +174,7 @@ def _entry(entry: Entry, task_class: TaskClass, *, show_args: bool) -> dict[str,
         "catch_up": entry.catch_up,
         "catch_up_limit": entry.catch_up_limit if entry.catch_up == CatchUp.ALL else None,
         "jitter": entry.jitter,
+        "misfire_grace": entry.misfire_grace,
     }
     if show_args:
         row["args"] = masked_arguments(entry.args, task_class.cls)

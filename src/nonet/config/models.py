@@ -72,6 +72,9 @@ _Given = BeforeValidator(_given)
 _Seconds: TypeAlias = Annotated[
     Annotated[StrictFloat, Field(gt=0, le=MOST_SECONDS, allow_inf_nan=False)] | None, _Given
 ]
+_Grace: TypeAlias = Annotated[
+    Annotated[StrictFloat, Field(ge=0, le=MOST_SECONDS, allow_inf_nan=False)] | None, _Given
+]
 _Jitter: TypeAlias = Annotated[
     Annotated[StrictFloat, Field(ge=0, le=MOST_JITTER_SECONDS, allow_inf_nan=False)] | None, _Given
 ]
@@ -157,6 +160,8 @@ class TaskConfig(Section):
         catch_up: what becomes of occurrences missed for long; None as above.
         catch_up_limit: with catch-up ``all``, how many at most; None as above.
         jitter: seconds; each occurrence is late by up to so much, by chance; None as above.
+        misfire_grace: seconds by which one may be late and still be submitted for itself; None for
+            that of the class.
 
     Example:
         entry = TaskConfig(name="everywhere", args={"ce_regex": ".*"}, jitter=5)
@@ -172,6 +177,7 @@ class TaskConfig(Section):
     # The order matters: `catch_up_limit` is checked with `catch_up`.
     catch_up_limit: _Count = Field(default=None, alias="catch-up-limit")
     jitter: _Jitter = None
+    misfire_grace: _Grace = Field(default=None, alias="misfire-grace")
 
     @field_validator("catch_up_limit")
     @classmethod

@@ -60,6 +60,8 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "catch-up": "Of occurrences missed for long submit the latest (one), none (skip) or all.",
         "catch-up-limit": "With 'catch-up: all', how many at most.",
         "jitter": "Seconds: each occurrence is late by up to so much, by chance.",
+        "misfire-grace": "Seconds: occurrences missed for less are submitted one by one. Default:"
+        " NONET_MISFIRE_GRACE, or the interval if that is shorter.",
     },
     "ScheduleConfig": {
         "class": "IntervalSecondsSchedule, CronSchedule or RRuleSchedule.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from nonet.errors import ConfigurationError
@@ -12,6 +12,7 @@ from nonet.schedules import (
     CatchUp,
     IntervalSecondsSchedule,
     TaskScheduleBase,
+    latest_until,
     next_after,
     takes_after,
 )
@@ -63,9 +64,9 @@ def due(
 
     Occurrences in (`last`, `now`] that are younger than `misfire_grace` are all fired. Of the
     older ones `catch_up` says which: only the latest (``one``: one run makes good for all of
-    them, also when younger ones follow), none (``skip``), or the latest `catch_up_limit` of them
-    (``all``). At most 1,000 younger ones are fired at a time; the rest follows in the next call,
-    for which `last` is the last one fired.
+    them; none of them if a younger one follows, which does), none (``skip``), or the latest
+    `catch_up_limit` of them (``all``). At most 1,000 younger ones are fired at a time; the rest
+    follows in the next call, for which `last` is the last one fired.
 
     Args:
         schedule: of the entry.
@@ -85,7 +86,7 @@ def due(
         >>> now = last + timedelta(hours=5, seconds=10)
         >>> decision = due(IntervalSecondsSchedule(3600), last, now, timedelta(seconds=60))
         >>> [(step.instant.hour, step.missed) for step in decision.steps], decision.next.hour
-        ([(4, 3), (5, 0)], 6)
+        ([(5, 4)], 6)
     """
     if not takes_after(schedule):
         if planned is None or planned > now:
@@ -103,6 +104,9 @@ def due(
             break
         steps.append(Step(moment))
         moment = next_after(schedule, moment)
+    if catch_up is CatchUp.ONE and len(steps) > 1 and steps[0].instant <= cutoff:
+        older, younger, *others = steps
+        steps = [replace(younger, missed=older.missed + 1), *others]
     return Due(steps, moment)
 
 
@@ -120,7 +124,7 @@ def _make_good(
     schedule: TaskScheduleBase, last: datetime, cutoff: datetime, catch_up: CatchUp, limit: int
 ) -> list[Step]:
     """What becomes of the occurrences in (`last`, `cutoff`]."""
-    latest = _latest(schedule, last, cutoff)
+    latest = latest_until(schedule, last, cutoff)
     if latest is None:
         return []
     number = _count(schedule, last, latest)
@@ -131,22 +135,6 @@ def _make_good(
     first, *others = _newest(schedule, last, latest, limit)
     missed = max(0, number - 1 - len(others))
     return [Step(first, missed=missed), *map(Step, others)]
-
-
-def _latest(schedule: TaskScheduleBase, after: datetime, until: datetime) -> datetime | None:
-    """The last occurrence in (`after`, `until`], by bisection: a schedule only looks forward."""
-    found = next_after(schedule, after)
-    if found is None or found > until:
-        return None
-    low, high = found, until  # an occurrence; a time after which none is left
-    while high - low > MICROSECOND:
-        middle = low + (high - low) / 2
-        found = next_after(schedule, middle)
-        if found is not None and found <= until:
-            low = found
-        else:
-            high = middle
-    return low
 
 
 def _newest(

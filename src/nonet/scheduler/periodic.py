@@ -23,7 +23,7 @@ from nonet.scheduler.due import Due, Step, due
 from nonet.scheduler.memory import Memory
 from nonet.scheduler.plan import Entry
 from nonet.scheduler.planning import Planned, Planner, Situation
-from nonet.schedules import MICROSECOND, Overlap
+from nonet.schedules import MICROSECOND, Overlap, misfire_grace_of
 from nonet.service import is_end
 from nonet.stores.leadership import DeposedError
 from nonet.stores.periodic import Periodic
@@ -41,6 +41,8 @@ _LONGEST_BROKEN = timedelta(seconds=320)
 _SHARE = 20
 _MOST_PROBLEMS = 20
 
+_ANY_LATENESS = timedelta(seconds=1e9)
+
 EXCLUSIVE = ("M|", "W|")  # what the lines of locks begin with that a task takes for itself
 
 
@@ -49,9 +51,11 @@ class PeriodicLoop:
 
     Args:
         memory: the last occurrences, for when Redis has lost them.
-        misfire_grace: how late an occurrence may be and still be fired for itself.
+        misfire_grace: how late an occurrence may be and still be fired for itself, unless its
+            entry says so or its interval is shorter.
 
     Attributes:
+        fires_all: every occurrence that was missed is fired, whatever its entry says.
         problems: entries that could not be fired at the last try, and why.
     """
 
@@ -59,6 +63,7 @@ class PeriodicLoop:
         self, client: Client, store: Periodic, memory: Memory, misfire_grace: timedelta
     ) -> None:
         self.problems: dict[str, str] = {}
+        self.fires_all = False
         self.memory = memory
         self._client = client
         self._store = store
@@ -225,14 +230,7 @@ class PeriodicLoop:
         """
         entry, asked = planned.entry, time.monotonic()
         question = partial(
-            due,
-            entry.schedule,
-            planned.base or planned.last,
-            now,
-            self._misfire_grace,
-            catch_up=entry.catch_up,
-            catch_up_limit=entry.catch_up_limit,
-            planned=planned.next,
+            self._due_of, entry, planned.base or planned.last, now, planned=planned.next
         )
         decision = await self._asker.ask(entry.key, entry.schedule, question)
         if planned.missed and decision.steps:
@@ -240,6 +238,26 @@ class PeriodicLoop:
             steps = [replace(first, missed=first.missed + planned.missed), *others]
             decision = replace(decision, steps=steps)
         return decision, timedelta(seconds=time.monotonic() - asked)
+
+    def _due_of(
+        self, entry: Entry, last: datetime | None, now: datetime, *, planned: datetime | None
+    ) -> Due:
+        grace = self._misfire_grace
+        if self.fires_all:
+            grace = _ANY_LATENESS
+        elif entry.misfire_grace is not None:
+            grace = timedelta(seconds=entry.misfire_grace)
+        else:
+            grace = misfire_grace_of(entry.schedule, now, grace)
+        return due(
+            entry.schedule,
+            last,
+            now,
+            grace,
+            catch_up=entry.catch_up,
+            catch_up_limit=entry.catch_up_limit,
+            planned=planned,
+        )
 
     def _wait(self, planned: Planned, step: Step, now: datetime, took: timedelta) -> None:
         """Try again soon, then less often: the occurrence before has not begun, or not ended."""

@@ -39,6 +39,8 @@ class Entry:
         catch_up: which occurrences missed for long are still submitted.
         catch_up_limit: with catch-up ``all``, how many at most.
         jitter: seconds; each occurrence is late by up to so much.
+        misfire_grace: seconds by which one may be late and still be submitted for itself; None:
+            as the settings and its schedule say.
     """
 
     key: str
@@ -53,6 +55,7 @@ class Entry:
     catch_up: CatchUp = CatchUp.ONE
     catch_up_limit: int = 100
     jitter: float = 0
+    misfire_grace: float | None = None
 
     @property
     def prints(self) -> tuple[str, str]:
@@ -248,6 +251,9 @@ class _Planner:
                     task_config.catch_up_limit, _declared(cls, "_catch_up_limit"), 100
                 ),
                 jitter=_chosen(task_config.jitter, _declared(cls, "_jitter"), 0.0),
+                misfire_grace=_chosen(
+                    task_config.misfire_grace, _declared(cls, "_misfire_grace"), None
+                ),
             )
 
     def _problem(self, here: Location, reason: str) -> None:

@@ -177,6 +177,10 @@ class Scheduler:
         """See `PeriodicLoop.nobody_led_until`."""
         self._parts.periodic.nobody_led_until(instant)
 
+    def fire_all_missed(self) -> None:
+        """See `PeriodicLoop.fires_all`."""
+        self._parts.periodic.fires_all = True
+
     @property
     def is_firing(self) -> bool:
         """Whether this process leads, has published and planned all, and fires what is due."""

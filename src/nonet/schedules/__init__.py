@@ -20,6 +20,7 @@ from nonet.schedules.base import (
     takes_after,
 )
 from nonet.schedules.cron import CronSchedule
+from nonet.schedules.lateness import latest_until, misfire_grace_of
 from nonet.schedules.policies import CatchUp, Overlap
 from nonet.schedules.recurrence import RRuleSchedule
 from nonet.schedules.wallclock import zone
@@ -35,6 +36,8 @@ __all__ = [
     "RRuleSchedule",
     "TaskScheduleBase",
     "build_schedule",
+    "latest_until",
+    "misfire_grace_of",
     "next_after",
     "schedule_class",
     "takes_after",

@@ -24,10 +24,10 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """Which of the occurrences missed for longer than ``misfire_grace`` are still submitted.
+    """Which of the occurrences missed for longer than the misfire grace are still submitted.
 
     Attributes:
-        ONE: the latest, which makes good for all of them.
+        ONE: the latest, which makes good for all of them; none if a younger one is submitted.
         SKIP: none.
         ALL: each of them, up to a bound.
 

@@ -49,8 +49,6 @@ _POLL_SECONDS = 0.01
 _START_SECONDS = 30.0
 # For so long only what waits in a queue is left: then it is asked why.
 _STUCK_SECONDS = 0.3
-# A jump over many occurrences of a schedule fires each of them, unless a test says otherwise.
-_ANY_LATENESS = 1e9
 _MOST_LETTERS = 1_000_000
 _MOST_TOLD = 20
 # Scripts count microseconds in doubles: exactly up to the year 2255. Deadlines come on top.
@@ -125,7 +123,9 @@ class System:
         self._tasks = None if tasks is None else _checked_tasks(tasks)
         self._config = config
         self._sizes, self._slots, self._now = tuple(sizes), slots, now
-        defaults = {"grace": 0, "misfire_grace": _ANY_LATENESS}
+        # A jump over many occurrences fires each of them, unless a test says otherwise.
+        self._fires_all = "misfire_grace" not in settings
+        defaults = {"grace": 0}
         own = {"redis_url": redis_url or EMBEDDED, "namespace": namespace}
         self._options = {**defaults, **settings, **own}
         self._running: _Running | None = None
@@ -366,6 +366,8 @@ class System:
     def _start(self, app: Nonet, injector: Injector, stage: Stage) -> _Running:
         pace, stop = _Pace(), Stop()
         scheduler = app.scheduler(injector, hooks=None if self._tasks is None else {})
+        if self._fires_all:
+            scheduler.fire_all_missed()
         services = {"scheduler": scheduler.run(pace)}
         for size in self._sizes:
             worker = app.worker(size, injector, concurrency=self._slots, isolation=Isolation.LOOP)
