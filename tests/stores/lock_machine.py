@@ -353,7 +353,7 @@ class LockMachine:
         for d in idle:
             self.site.let_idle(PREFIX + d.stream_key, d.worker, d.entry)
         # Who sweeps has beaten: a worker that has not must be heard before it takes anything.
-        args = ("small-beats", "small", 1_800_000, 100, 1000, "", 60_000, 60_000, *["0-0"] * 9)
+        args = ("small-beats", "small", 1_800_000, 100, 1000, "", 60_000, 60_000, *["0-0"] * 12)
         count = self._run("reclaim", *args)[0]
         must(count == len(idle), "reclaimed", count, "of", [d.job.id for d in idle])
         for d in idle:

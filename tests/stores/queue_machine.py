@@ -486,7 +486,7 @@ class QueueMachine:
                 task = self.model.tasks.get(id)
                 if task is not None and self.facts.records[id]["gen"] == gen:
                     lost.append(task)
-        args = (worker.name, "small", LEASE // 1000, 1000, CRASH_LIMIT, "", *TTLS, *["0-0"] * 9)
+        args = (worker.name, "small", LEASE // 1000, 1000, CRASH_LIMIT, "", *TTLS, *["0-0"] * 12)
         answer = self._run("reclaim", *args)
         must(answer[0] == len(lost), "reclaimed", answer[0], "of", len(lost))
         for task in lost:

@@ -76,7 +76,7 @@ class Fleet:
             for entry, _, _, consumer in rows:
                 if consumer:
                     self.site.let_idle(PREFIX + key, consumer, entry)
-        cursors = ["0-0"] * 9
+        cursors = ["0-0"] * 12
         self.run("reclaim", WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *cursors)
         self.walk()
         self.run("promote", "", 500, 0, *WAITS, "", *TTLS)
@@ -144,7 +144,7 @@ def a_promotion(fleet: Fleet) -> tuple[Call, set[str]]:
 def a_reclaim(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet, "")
     fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
-    args = (WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *["0-0"] * 9)
+    args = (WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *["0-0"] * 12)
     return ("reclaim", *args), {"a", "b"}
 
 
@@ -205,7 +205,7 @@ def a_reclaim_of_what_is_cancelled(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet, "")
     fleet.run("cancel", *TTLS, 0, "by somebody", "a", "x")
     fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
-    args = (WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *["0-0"] * 9)
+    args = (WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *["0-0"] * 12)
     return ("reclaim", *args), {"a", "b"}
 
 
