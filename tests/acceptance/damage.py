@@ -315,9 +315,24 @@ class Batch:
             f"{key}: {told.get(id, id)}" for key, id in zip(keys[:5], ids, strict=False)
         )
 
+    def _entries(self) -> list[str]:
+        told = {item.id.encode(): str(item) for item in self.victims}
+        found = []
+        for key in self.client.scan_iter(self.key("*"), count=1000, _type="STREAM"):
+            if key not in (self.key("quarantine"), self.key("events")):
+                pending = self.client.xpending_range(key, "workers", "-", "+", 5)
+                for entry, fields in self.client.xrange(key, count=5):
+                    whose = told.get(fields.get(b"id", b""), fields)
+                    found.append(f"{key!r} {entry!r} {whose} {pending}")
+        return found
+
     async def _see_nothing_left(self, seconds: float) -> None:
         """No pointer, and nothing that the doctor would say."""
-        await until(lambda: not self.site.entries(), "no entry is left", seconds=max(5, seconds))
+        ends_at = time.monotonic() + max(5, seconds)
+        while self.site.entries():
+            if time.monotonic() > ends_at:
+                raise Violation(f"entries are left: {self._entries()}")
+            await asyncio.sleep(0.1)
         diagnosis = await self.app.doctor()
         if diagnosis.problems:
             raise Violation(f"the doctor finds {diagnosis.problems[:5]}")
