@@ -72,8 +72,8 @@ local function damage_of(id)
   end
   local record = read_fields(key, JUDGED)
   local problem = damage_in(record)
-  if not problem and not record.b and record.stream ~= 'hold' and record.state ~= 'held'
-    and redis.call('EXISTS', P .. 'b:' .. id) == 0 then
+  local is_judged = not problem and record.stream ~= 'hold' and record.state ~= 'held'
+  if is_judged and not newer_format(record) and not record.b and redis.call('EXISTS', P .. 'b:' .. id) == 0 then
     return 'its envelope is gone'
   end
   return problem
