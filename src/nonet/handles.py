@@ -42,7 +42,7 @@ class TaskStatus:
         reason: why it is dead, or dies (``retries``, ``crash``, ``capacity`` …), else empty.
         error: of the last failed attempt; how its process ended, if it died with it.
         group: id of the group whose child or callback it is, or empty.
-        crashes: how many child processes died with it.
+        crashes: how many processes died in which it was the only suspect.
         usage: what the attempt took that failed last, or that ended it; None: nobody knows.
         note: why no result is kept of one that is done, although it returned one; else empty.
 

@@ -11,7 +11,8 @@ this table.
     suspected:SIZE          STRING  there while suspects or burials may be unread
     accused:WORKER          SET     suspects that it runs
     tasks:delayed           ZSET    id → due (µs): delayed and dying tasks; waiting ones: when
-                                    to look at them; woken ones: end of their reservation
+                                    to look at them; woken ones: end of their reservation, or
+                                    when they age
     deadlines               ZSET    id → when it may be started at the latest (µs)
     expired                 ZSET    id → same, of those that are dying as nobody started them
     t:ID                    HASH    the record: small fields; a hold has one, too, and (as ID~FENCE)

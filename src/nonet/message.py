@@ -140,7 +140,7 @@ class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
         reason: why the task is dead, see `nonet.outcomes.Reason`.
         note: why there is no value although the task is done, or empty.
         usage: what the last attempt took, if it is known.
-        crashes: how often its child process died with it.
+        crashes: how many processes died in which it was the only suspect.
         deaths: how often its worker did.
     """
 

@@ -43,7 +43,7 @@ class Reason(StrEnum):
     STOPPED = "stopped"  # the author raised StopRetrying
     ARGUMENTS = "arguments"  # the constructor refuses the stored arguments
     QUARANTINED = "quarantined"  # the envelope cannot be decoded
-    WORKER_LOST = "worker-lost"  # its workers died, again and again
+    WORKER_LOST = "worker-lost"  # its worker died with it alone, and that was one crash too many
     CRASH = "crash"  # the processes died in which it ran alone, again and again
     LIMIT_IMPOSSIBLE = "limit-impossible"  # a limiter allows less than one execution counts
     CANCELLED = "cancelled"  # somebody asked for its end

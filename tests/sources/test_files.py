@@ -138,7 +138,7 @@ DEEP = f"{'[' * 280}{']' * 280}"
             "common: {periodic-tasks: {T: [{args: {a: 0x%s}}]}}" % ("f" * 6000),
             "cannot be published",
         ),
-        (f"common: {{periodic-tasks: {{T: [{{args: {{a: {DEEP}}}}}]}}}}", "cannot be published"),
+        (f"common: {{periodic-tasks: {{T: [{{args: {{a: {DEEP}}}}}]}}}}", "nested more than 100"),
         ("vos: [%s]" % ("[" * 5000), "c.yaml"),
         ("vos: [0x%s]" % ("f" * 6000), "c.yaml"),
         ("common: {periodic-tasks: {T: [{catch-up: 0x%s}]}}" % ("f" * 6000), "c.yaml"),

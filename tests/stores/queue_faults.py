@@ -36,8 +36,8 @@ FETCHING = (
     ),
     Fault(
         "woken tasks come last",
-        "read_stream('woken', priority)\n  read_stream('tasks', priority)",
-        "read_stream('tasks', priority)\n  read_stream('woken', priority)",
+        "read_with_handed('woken', priority)\n  read_stream('tasks', priority)",
+        "read_stream('tasks', priority)\n  read_with_handed('woken', priority)",
     ),
     Fault(
         "a worker gets more than it has slots",
@@ -110,7 +110,7 @@ SETTLING = (
     Fault("a repeated settle is refused", "if record.settled == fence or", "if"),
     Fault(
         "a repeated end is refused",
-        "or string.match(ended, '^%a+|(%d+)|') == fence then",
+        "or string.match(ended, '^%a+|(%d+)[ |]') == fence then",
         "then",
     ),
     Fault(
@@ -283,8 +283,8 @@ SWEEPING = (
     ),
     Fault(
         "a suspect goes before ordinary work",
-        "if free <= 0 and (is_unread('woken', priority) or is_unread('tasks', priority)) then",
-        "if false then",
+        "and is_unread('tasks', priority)) then",
+        "and false) then",
     ),
     Fault(
         "a death uses an attempt",
@@ -376,7 +376,7 @@ LEADING = (
     ),
     Fault(
         "two occurrences of an entry wait",
-        "elseif not runs and attempts == 0 and not previous.deaths then",
+        "elseif not runs and attempts == 0 and not (previous.deaths or previous.suspect) then",
         "elseif false then",
     ),
     Fault(
@@ -425,8 +425,8 @@ CANCELLING = (
     ),
     Fault(
         "a group does not hear of a cancelled child",
-        "'pointer', 'group',\n    'opens', 'waited', 'owner', 'v'})\n  if is_cancellable",
-        "'pointer',\n    'opens', 'waited', 'owner', 'v'})\n  if is_cancellable",
+        "'pointer', 'group',\n    'opens', 'waited', 'owner', 'v', 'name', 'unfit'",
+        "'pointer',\n    'opens', 'waited', 'owner', 'v', 'name', 'unfit'",
     ),
     Fault(
         "a worker is not told",

@@ -61,7 +61,8 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
         fields[i + 1] = fields[i] == 'b' and '' or fields[i + 1]
       end
     end
-  elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' or head == 'suspects' then
+  elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' or head == 'suspects'
+    or head == 'burials' then
     out.streams[name] = entries_of(key, name)
   elseif head == 'r' then
     out.results[rest] = text_of(redis.call('GET', key))

@@ -55,7 +55,21 @@ class Fleet:
         return ("submit", RESULT_TTL // 1000, 60_000, *args)
 
     def fetch_call(self) -> Call:
-        return ("fetch", WORKER, "small", 50, 200, LOCK_TTL // 1000, *WAITS, 0, 4096, *TTLS, "", 50)
+        return (
+            "fetch",
+            WORKER,
+            "small",
+            50,
+            200,
+            LOCK_TTL // 1000,
+            *WAITS,
+            0,
+            4096,
+            *TTLS,
+            "",
+            50,
+            50,
+        )
 
     def fetch(self) -> list[list[str]]:
         rows: list[list[str]] = self.run(*self.fetch_call())[4:]

@@ -40,7 +40,7 @@ async def record(broker: Broker, id: str) -> dict[str, str]:
 
 
 async def take(broker: Broker) -> list[str]:
-    deliveries, _ = await broker.fetch("small-a1", "small", 10)
+    deliveries, _ = await broker.fetch("small-a1", "small", 10, graves=10)
     return [each.id for each in deliveries]
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_BATCH = 500
+_BATCH, _LEAST = 500, 10
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS = 5.0
 _RETRY_SECONDS = 5.0
@@ -63,6 +63,7 @@ class ExpiredTasks:
         self._signer = signer
         self._close_row = close_row
         self._problem = ""
+        self._batch = _BATCH
 
     async def tick(self, term: str) -> float:
         """End some of them; the seconds until the next look. While SQL is away, all stay dying.
@@ -70,7 +71,7 @@ class ExpiredTasks:
         Raises:
             DeposedError: somebody else leads.
         """
-        found = await self._broker.expired(term, _BATCH)
+        found = await self._broker.expired(term, self._batch)
         if found is None:
             raise DeposedError
         if not found:
@@ -84,8 +85,10 @@ class ExpiredTasks:
             if reason != self._problem:
                 logger.error("%d dead letters of expired tasks wait: %s", len(found), reason)
             self._problem = reason
+            # A slow database writes fewer rows in time.
+            self._batch = max(_LEAST, self._batch // 4)
             return _RETRY_SECONDS * random.uniform(1, 2)
-        self._problem = ""
+        self._problem, self._batch = "", _BATCH
         ended = await self._broker.end_expired(
             [(item, _result(item, names[item.id]) if item.id in names else b"") for item in found]
         )

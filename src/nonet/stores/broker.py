@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 PRIORITIES = ("realtime", "normal", "background")
 SIZES = ("small", "medium", "large")
-_KINDS = ("woken", "tasks", "suspects", "burials")  # of streams, see lib/streams.lua
+KINDS = ("woken", "tasks", "suspects", "burials")  # of streams, see lib/streams.lua
 
 _LOOKS = 200
 _CANCELLED_AT_A_TIME = 100
@@ -748,7 +748,7 @@ def hold_of_code(delivery: Delivery) -> str:
 
 def new_cursors() -> list[bytes]:
     """Cursors for the first `Broker.reclaim`."""
-    return [b"0-0"] * (len(_KINDS) * len(PRIORITIES))
+    return [b"0-0"] * (len(KINDS) * len(PRIORITIES))
 
 
 def _microseconds(delta: timedelta) -> int:

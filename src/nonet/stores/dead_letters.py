@@ -456,6 +456,8 @@ class DeadLetters:
         )
         if whose is None:
             return _no_such_row(row_id)
+        if whose == self.namespace:
+            return NotFoundError(f"dead letter {row_id} is of namespace {whose} already")
         if whose:
             return NotFoundError(
                 f"dead letter {row_id} is of namespace {whose}, not of {self.namespace}: "

@@ -16,7 +16,7 @@ from nonet.diagnosis import Replication, Row, Server, refusals
 from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.keys import prefix, stream
 from nonet.loop import in_own_thread
-from nonet.stores.broker import PRIORITIES, SIZES, Broker
+from nonet.stores.broker import KINDS, PRIORITIES, SIZES, Broker
 from nonet.stores.redis import ping, server_errors
 from nonet.stores.topology import read_place
 
@@ -61,8 +61,8 @@ class Inspection:
     async def rows(self) -> AsyncIterator[Row]:
         """What the namespace contains, page by page: the rows of the script ``inspect``."""
         streams = [
-            stream(priority, size).replace("tasks:", kind)
-            for kind in ("woken:", "tasks:", "suspects:", "burials:")
+            stream(priority, size).replace("tasks", kind)
+            for kind in KINDS
             for priority in PRIORITIES
             for size in SIZES
         ]

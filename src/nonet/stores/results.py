@@ -16,7 +16,7 @@ from nonet.handles import TaskStatus
 from nonet.keys import prefix, stream
 from nonet.message import ErrorDocument, ResultDocument, decode_error, decode_result
 from nonet.repetition import Known
-from nonet.stores.broker import PRIORITIES, SIZES
+from nonet.stores.broker import KINDS, PRIORITIES, SIZES
 from nonet.stores.clock import correction
 from nonet.stores.redis import (
     AsyncRedis,
@@ -231,8 +231,8 @@ class Results:
         name = stream(priority, size)
         async with server_errors(self._client):
             seconds, _ = await self._client.time()
-            for kind in ("tasks:", "woken:", "suspects:", "burials:"):
-                key = self._prefix + name.replace("tasks:", kind)
+            for kind in KINDS:
+                key = self._prefix + name.replace("tasks", kind)
                 depth += await self._client.xlen(key)
                 if await self._client.exists(key):
                     groups = await self._client.xinfo_groups(key)

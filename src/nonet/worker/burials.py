@@ -78,7 +78,7 @@ class Burials:
     def room(self) -> int:
         """How many more it can take; while SQL fails: one now and then."""
         if not self.problem:
-            return _AT_ONCE - len(self.in_hand)
+            return max(0, _AT_ONCE - len(self.in_hand))  # more may have come with a fetch
         return int(not self.in_hand and time.monotonic() >= self._retry_at)
 
     def drop(self, attempt: Attempt) -> None:

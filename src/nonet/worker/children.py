@@ -28,14 +28,11 @@ class Children:
     Args:
         settings: of the worker.
         redis_url: where its broker is.
-
-    Attributes:
-        redis_url: the same.
     """
 
     def __init__(self, settings: Settings, redis_url: str) -> None:
         self._settings = settings
-        self.redis_url = redis_url
+        self._redis_url = redis_url
         self._server: ForkServer | None = None
         self._starting = asyncio.Lock()
         self._not_before = 0.0
@@ -206,7 +203,7 @@ class Children:
                 raise ForkServerError("the worker stops")
             self._not_before = time.monotonic() + _BACK_OFF_SECONDS
             # Kept before it has started: who closes the pool meanwhile ends it.
-            self._server = server = ForkServer(self._settings, self.redis_url)
+            self._server = server = ForkServer(self._settings, self._redis_url)
             await server.start()
             return server
 

@@ -281,7 +281,9 @@ class Isolated:
             message = None
         except ForkServerError as error:  # that is no fault of the task's
             back = HandedBack(f"no process to ask its policy in: {error}", _NO_CHILD)
-            return self.conclude(work, replace(back, started=True, is_suspect=True), usage)
+            return self.conclude(
+                work, replace(back, started=True, is_suspect=not is_counted), usage
+            )
         if isinstance(message, Ended):
             return replace(message.conclusion, usage=usage)
         logger.error("task %s: its retry policy did not answer: no retry", delivery.id)

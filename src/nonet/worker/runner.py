@@ -131,7 +131,7 @@ class Runner:
         self._suspects = Suspects(
             size,
             lambda: self._made_isolated(Children(parts.settings, parts.broker.url)),
-            lambda: len(self._running) - len(self._suspects.in_hand) + len(self._leftovers),
+            lambda: len(self._running) - len(self._suspects.in_hand) - len(self.burials.in_hand),
         )
         self._lock_ttl_ms = round(parts.settings.lock_ttl * 1000)
         self._keepers: set[asyncio.Task[None]] = set()

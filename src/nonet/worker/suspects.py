@@ -41,7 +41,7 @@ _SINGLES_AT_ONCE = {Size.SMALL: 16, Size.MEDIUM: len(os.sched_getaffinity(0)), S
 # How long a worker fetches nothing so that one can run alone; and when another one may try.
 _ALONE_SECONDS = 60.0
 _NOT_ALONE = HandedBack(
-    "it must run alone, and its worker had other tasks in hand", timedelta(seconds=60)
+    "it must run alone, and its worker was busy for 60 s", timedelta(seconds=60)
 )
 # A fork server of 60 MB is kept for so long after the last suspect.
 _KEEP_SECONDS = 60.0
@@ -132,8 +132,8 @@ class Suspects:
             self.in_hand.discard(attempt)
             self.freed.set()
             if not self.in_hand and self._shared is not None:
-                loop = asyncio.get_running_loop()
-                loop.call_later(_KEEP_SECONDS, self._start, self._close_if_idle(self._shared))
+                shared, loop = self._shared, asyncio.get_running_loop()
+                loop.call_later(_KEEP_SECONDS, lambda: self._start(self._close_if_idle(shared)))
 
     async def close(self) -> None:
         """End all processes."""

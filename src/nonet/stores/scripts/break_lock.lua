@@ -41,6 +41,7 @@ local function void(owner, id)
     fence = fence + 1
     redis.call('SET', P .. 'fence', digits(fence))
     redis.call('HSET', P .. 't:' .. id, 'fence', digits(fence))
+    redis.call('SREM', P .. 'accused:' .. (record.owner or ''), id)  -- its worker may die with others
     record.id = id
     voided[#voided + 1] = record
   end

@@ -6,7 +6,7 @@
 --       who and why of those that run, or '' to leave them alone; n × (id, document: its result)
 -- returns n × the state of the task now: cancelled, also if it was before; cancelling: its worker is
 --       told, or the next one that can read its newer format; '' if it is unknown
--- @include base wake record limits locks index group finish pauses queues refusal waiting cancel
+-- @include base wake record submitting limits locks index group finish pauses queues refusal waiting cancel
 local ttl, dedup, is_in_sql = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 
 local text, ONE_HOUR = ARGV[4], 3600000

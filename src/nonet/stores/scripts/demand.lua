@@ -91,10 +91,13 @@ local function count_running(key)
   end
 end
 
-local pauses, has_burials = read_pauses(), false
+local pauses, has_others = read_pauses(), false
 for _, stream in ipairs(streams_of(size)) do
   if redis.call('EXISTS', stream.key) == 1 then
-    count_running(stream.key)
+    local takes_slots = stream.kind == 'woken' or stream.kind == 'tasks'
+    if takes_slots then
+      count_running(stream.key)
+    end
     local count, start = unread(stream.key)
     if stream.kind ~= 'burials' and pauses.all
       or (stream.kind == 'tasks' or stream.kind == 'suspects') and pauses['stream:' .. stream.priority .. ':' .. size] then
@@ -102,16 +105,16 @@ for _, stream in ipairs(streams_of(size)) do
     end
     if stream.kind == 'woken' then
       runnable = runnable + count  -- they keep their places at their locks
-    elseif stream.kind == 'burials' then
-      has_burials = has_burials or count > 0
+    elseif not takes_slots then
+      has_others = has_others or count > 0
     elseif count > 0 then
       runnable = runnable + count_runnable(stream.key, count, start)
     end
   end
 end
 
--- However many there are, they take no slot: one worker is enough.
-if has_burials and runnable + running == 0 then
+-- However many suspects and burials there are, they take no slot: one worker is enough.
+if has_others and runnable + running == 0 then
   runnable = 1
 end
 

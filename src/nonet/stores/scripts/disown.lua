@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  worker, size, lock ttl ms, result ttl ms, dedup ttl ms, n × (key and entry, with a blank between) that the worker knows
 -- returns the number of tasks that were queued again, or have ended because they were cancelled
--- @include base wake streams record rescue limits locks pauses queues refusal waiting index group finish ending
+-- @include base wake streams record submitting rescue limits locks pauses queues refusal waiting index group finish ending
 -- @defer damage condemning end_if_damaged
 -- @include pending
 local worker, size, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  result ttl ms, dedup ttl ms, n × (id, gen, document, or '' to leave it to the workers)
 -- returns the ids of those that were ended
--- @include base wake record index group finish
+-- @include base wake record submitting index group finish
 local ttl, dedup, ended = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
 
 local function end_task(id, gen, document)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- expired: what the leader ends without any worker: tasks that nobody started in time, and that belong into
--- SQL. They are dying, and in no worker's hands. What the set has of others leaves it.
+-- SQL. They are dying, and in no worker's hands. Others leave the set.
 -- KEYS  prefix
 -- ARGV  leader's term, how many to look at; less if their envelopes are long
 -- returns {1 if the caller leads, else 0, n × (id, gen, generation in which it died, attempts used, envelope,

@@ -17,8 +17,8 @@
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
--- @defer index group finish cancel ending expiry end_early
--- @defer index group finish ending damage condemning end_if_damaged
+-- @defer submitting index group finish cancel ending expiry end_early
+-- @defer submitting index group finish ending damage condemning end_if_damaged
 -- @defer unread unread
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -53,8 +53,8 @@ local function saved_by(id)
   return #saved <= longest and saved or ''
 end
 
--- How many suspects the worker can take after this one. Two workers have died with it: it runs where
--- nothing else does but its own group, which gets smaller with each death.
+-- How many suspects the worker can take after this one. After two deaths a suspect runs only beside its own
+-- group, which halves with each death.
 local STRONG, GROUP = 2, 100
 local function room_after(record, before)
   if tonumber(record.deaths or '0') < STRONG then
@@ -335,8 +335,9 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   read_with_handed('woken', priority)
   read_stream('tasks', priority)
   if has_suspects or take_handed then
-    -- Without a free slot nobody has looked whether ordinary work waits, which goes first.
-    if free <= 0 and (is_unread('woken', priority) or is_unread('tasks', priority)) then
+    -- A fetch without free slots has not read the ordinary streams. Work that waits there goes first.
+    if free <= 0 and (is_unread('woken', priority)
+      or not is_skipped('tasks', priority) and is_unread('tasks', priority)) then
       room = 0
     end
     read_with_handed('suspects', priority)

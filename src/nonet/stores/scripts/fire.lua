@@ -7,7 +7,7 @@
 --       envelope, locks, terms
 -- returns FIRED | KNOWN (fired before) | PASSED | SKIPPED (the previous one runs) | PAUSED |
 --       WAITING (the previous one has not started, or not ended if it queues) | DEPOSED
--- @include base wake record
+-- @include base wake record submitting
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
 if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
   return 'DEPOSED'
@@ -25,7 +25,7 @@ local function answer_of(previous)
   local runs = previous.state == 'running' or previous.state == 'dying'
   if not previous.state then
     return nil
-  elseif not runs and attempts == 0 and not previous.deaths then
+  elseif not runs and attempts == 0 and not (previous.deaths or previous.suspect) then
     return 'WAITING'  -- one occurrence waits at a time
   elseif verb == 'queue' then
     return 'WAITING'
@@ -64,7 +64,7 @@ elseif verb == 'pass' then
   return 'PASSED'
 end
 local answer = id and id ~= '' and answer_of(read_fields(P .. 't:' .. id,
-  {'state', 'attempt', 'deaths', 'started'}))
+  {'state', 'attempt', 'deaths', 'suspect', 'started'}))
 if answer == 'SKIPPED' then
   remember(id)
   count('skipped', 1)

@@ -3,7 +3,7 @@
 -- KEYS  prefix
 -- ARGV  group, parent id or ''
 -- returns the state, or '' if there is no such group
--- @include base wake record index group
+-- @include base wake record submitting index group
 local key = P .. 'g:' .. ARGV[1]
 local state = redis.call('HGET', key, 'state')
 if state == 'building' then

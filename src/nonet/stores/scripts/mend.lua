@@ -6,7 +6,7 @@
 -- ARGV  keys to look at, crash limit, µs between the end of a walk and the next, lease µs,
 --       result ttl ms, dedup ttl ms, µs between two pages of a walk at the least
 -- returns {records that were put back, 1 if the walk is not at its end, and nobody else is at it, else 0}
--- @include base wake record rescue index group finish ending damage condemning lost remnants
+-- @include base wake record submitting rescue index group finish ending damage condemning lost remnants
 local function replace() end
 -- @include unique
 local limit, rest, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -8,7 +8,7 @@
 --       verb: new | same | turn  it is planned, and has not been, has, or has been in another way
 --             off | drop         it is disabled, or exists no more
 -- returns the entries of which an occurrence was withdrawn; 0 if another term leads
--- @include base wake record limits locks index group finish pauses queues refusal waiting cancel
+-- @include base wake record submitting limits locks index group finish pauses queues refusal waiting cancel
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
 if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
   return 0
@@ -23,8 +23,8 @@ local function unstarted(id)
     return nil
   end
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'attempt', 'deaths', 'v'})
-  local has_begun = (tonumber(record.attempt or '') or 0) > 0 or record.deaths
+    'opens', 'waited', 'attempt', 'deaths', 'suspect', 'name', 'unfit', 'v'})
+  local has_begun = (tonumber(record.attempt or '') or 0) > 0 or record.deaths or record.suspect
   return is_cancellable(record) and not has_begun and record or nil
 end
 

@@ -10,7 +10,7 @@
 --       looked at by itself; lock aging µs; µs that it cannot be later than or ''; result ttl ms,
 --       dedup ttl ms
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
--- @include base wake record handing
+-- @include base wake record submitting handing
 -- @defer limits locks pauses queues refusal waiting index group finish cancel ending expiry attending attend
 -- @defer rescue index group finish ending damage condemning end_if_damaged
 local term, batch = ARGV[1], tonumber(ARGV[2])
@@ -67,13 +67,14 @@ local function move(id, record)
   gone[#gone + 1] = id
 end
 
--- waiting and dying, and handed on. Whether it rests on, as no worker may come for it in a stream.
+-- A task that was handed on is due. Returns whether it stays where workers find it by its class.
 local function rests_on(id, record)
   if record.places or not stays_handed(record) then
     leave_handed(id, record)
     return false
   end
   keep_handed(id, record)
+  wake_other(size_of(record.stream), record.name or '', record.unfit)
   staying[#staying + 1], staying[#staying + 2] = digits(now + LONGEST), id
   return true
 end
@@ -85,7 +86,7 @@ local function act(id)
   local state, newer = record.state, record.v and newer_format(record)
   if newer and state == 'queued' then  -- woken by newer code, which sees to its places
     keep_away(due_key, id, newer)
-  elseif record.unfit and record.stream and (state == 'waiting' or state == 'dying')
+  elseif record.unfit and record.stream and (state == 'waiting' or state == 'dying' and newer)
     and rests_on(id, record) then
     return
   elseif (state == 'delayed' or state == 'dying' or newer and state == 'waiting') and record.ticket then

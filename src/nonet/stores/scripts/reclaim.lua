@@ -6,7 +6,7 @@
 -- ARGV  worker, size, lease ms, entries to look at per stream, crash limit, µs that it cannot be later than
 --       or '', result ttl ms, dedup ttl ms, a cursor for each stream of lib/streams
 -- returns {number reclaimed, now µs, the cursors}; carry the cursors on, one scan sees only a part
--- @include base wake streams record rescue index group finish ending damage condemning lost pending forget
+-- @include base wake streams record submitting rescue index group finish ending damage condemning lost pending forget
 local worker, size, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local count, limit = ARGV[4], tonumber(ARGV[5])
 local ttl, dedup, FIRST_CURSOR = tonumber(ARGV[7]), tonumber(ARGV[8]), 9

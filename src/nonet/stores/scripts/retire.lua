@@ -6,13 +6,13 @@
 -- returns 1, or 0 if it has to look at its streams once more
 -- @include base wake record handing streams unread pauses
 local worker, size = ARGV[1], ARGV[2]
-if redis.call('EXISTS', P .. 'wake:' .. worker) == 1 or handed_for(worker, size) then
+local pauses = read_pauses()
+if redis.call('EXISTS', P .. 'wake:' .. worker) == 1 or not pauses.all and handed_for(worker, size) then
   return 0
 end
-local pauses = read_pauses()
 for _, stream in ipairs(streams_of(size)) do
-  local is_paused = stream.kind ~= 'woken' and pauses['stream:' .. stream.priority .. ':' .. size]
-  if not (pauses.all or is_paused) and unread(stream.key) > 0 then
+  local is_paused = pauses.all or stream.kind ~= 'woken' and pauses['stream:' .. stream.priority .. ':' .. size]
+  if not (is_paused and stream.kind ~= 'burials') and unread(stream.key) > 0 then
     return 0
   end
 end

@@ -8,7 +8,7 @@
 --       before, and the entry stays if that task has failed; or {'OTHER', state}: another task has the
 --       id; or {'IMPOSSIBLE', id, why}: it counts for more than a limiter allows; or {'UNIQUE', id of
 --       the task that has its unique key}
--- @include base wake record rescue events letters
+-- @include base wake record submitting rescue events letters
 -- @defer limits locks impossible_lines
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
 local function replace(id, by)
@@ -22,7 +22,8 @@ local state, mark = known_as(id)
 if state and mark ~= string.match('\n' .. ARGV[10], '\nletter|(%x+)') then
   return {'OTHER', state}
 end
-local HAS_FAILED = {dying = true, dead = true, cancelled = true, expired = true}
+local HAS_FAILED = {dying = true, dead = true, cancelled = true, expired = true,
+  damaged = true}
 if not item or HAS_FAILED[state] then
   return state or -1
 end

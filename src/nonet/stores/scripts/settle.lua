@@ -18,7 +18,7 @@
 -- returns OK if all are, else n × (OK | STALE (not the owner) | LOST (a lock ran out: nothing was
 --       changed) | FAILED: call again with this one alone, which then says why); HASH counters counts
 --       STALE and LOST
--- @include base wake record limits locks index group finish
+-- @include base wake record submitting limits locks index group finish
 -- @defer pauses queues refusal waiting offer_all
 -- @defer ending end_cancelled
 -- @defer leaving leave_locks
@@ -157,8 +157,7 @@ local function submit_next(first, count)
   end
 end
 
--- It is delivered again, after the delay (µs). counted: processes that died with it, so that innocents
--- are spared, and culprits do not go on for ever.
+-- It is delivered again, after the delay (µs). counted: the field to raise (crashes, suspect, handed), or nil.
 local function put_back(i, record, stream, outcome, counted)
   local id, gen, fence, delay = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 8])
   local key, text, started = P .. 't:' .. id, string.sub(ARGV[i + 7], 1, 60), ARGV[i + 9] ~= '0'

@@ -8,7 +8,7 @@
 --       if none is made, {'IMPOSSIBLE', id, why}: it counts for more than a limiter
 --       allows; or {'FULL', scope, how many tasks it has, its ceiling, seconds until it is worth while to
 --       try again, places wanted}
--- @include base wake record
+-- @include base wake record submitting
 -- @defer limits locks impossible_lines
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
 local ttl, dedup, FIRST, LAST = tonumber(ARGV[1]), tonumber(ARGV[2]), 3, #ARGV

@@ -9,7 +9,7 @@ local left, cursor = {}, '0'
 repeat
   local page = redis.call('SCAN', cursor, 'MATCH', P .. 't:*', 'COUNT', 1000)
   for _, key in ipairs(page[2]) do
-    local record = read_fields(key, {'state', 'name', 'stream', 'attempt', 'deaths'})
+    local record = read_fields(key, {'state', 'name', 'stream', 'attempt', 'deaths', 'suspect'})
     if record.state and record.stream ~= 'hold' then
       left[string.sub(key, #P + 3)] = record  -- a scan may show one twice
     end
@@ -29,7 +29,7 @@ for id, record in pairs(left) do
   answer[#answer + 1] = id
   answer[#answer + 1] = record.name or ''
   answer[#answer + 1] = record.state
-  local has_run = (tonumber(record.attempt or '') or 0) > 0 or record.deaths
+  local has_run = (tonumber(record.attempt or '') or 0) > 0 or record.deaths or record.suspect
   answer[#answer + 1] = has_run and '1' or '0'
 end
 return answer

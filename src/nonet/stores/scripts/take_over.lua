@@ -1,11 +1,14 @@
 #!lua flags=allow-oom
 -- take_over: queue again what a worker held that is dead with all its child processes, and release its
--- locks: nobody has to wait for its leases.
+-- locks: nobody has to wait for its leases. (Locks of code that went on after its attempt end by their TTL.)
 -- KEYS  prefix
 -- ARGV  worker, size, entries to look at, crash limit, lock ttl ms, result ttl ms, dedup ttl ms, who says
 --       that it is dead
 -- returns {1 if there may be more, else 0 and it is forgotten, the ids of what was queued again or has ended}
--- @include base wake streams record limits locks pauses queues refusal waiting rescue index group finish ending damage condemning lost pending events forget
+-- @include base wake streams record limits locks pauses queues refusal waiting rescue
+-- @defer submitting index group finish ending damage condemning end_if_damaged
+-- @defer submitting index group finish ending lost take_back
+-- @include pending events forget
 local worker, size, most, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local lock_ttl, ttl, dedup = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local left, taken = most, {}
@@ -17,9 +20,9 @@ local function take(id, gen)
       record.held or '')
     give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, true))
   end
-  if take_back(id, gen, limit, ttl, dedup) then
-    taken[#taken + 1] = id
-  end
+  local is_taken = take_back(id, gen, limit, ttl, dedup)
+  taken[#taken + 1] = is_taken and id or nil
+  return is_taken
 end
 
 for _, stream in ipairs(streams_of(size)) do

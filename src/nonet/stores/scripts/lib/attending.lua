@@ -6,9 +6,8 @@ offers_left = 80
 local reserved = offers_left / 4
 math.randomseed(tonumber(clock[2]))
 
--- Whether a task comes of age at a look that was due then. Judge by that time, not by now: looks are
--- handled in the order of their times. If a late look aged a task before its time, that task would pass
--- an older one whose look is still to come.
+-- Whether a task comes of age at a look that was due then. Not now: a late look must not age a task early,
+-- or it would pass an older one whose look is still to come.
 local function is_of_age(me, due, waits)
   return not is_at_pause(me) and due >= aging_time(me, waits)
 end

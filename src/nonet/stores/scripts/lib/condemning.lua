@@ -46,7 +46,7 @@ local function condemn(id, problem, ttl, dedup, key, entry)
   local stream = is_stream(record.stream) and record.stream or nil
   -- Its record may have forgotten that it has opened groups, and that others wait for it.
   local told = {group = record.group, opens = true, waited = true, is_whole = true, stream = stream,
-    name = record.name, unique = record.unique}
+    name = record.name, unique = record.unique, letter = string.match(record.letter or '', '^%x+$')}
   local name = string.find(record.name or '', '[%c\128-\255]') and '' or record.name or ''
   finish(id, told, 'dead', '0', made_document(name, used, problem, 'quarantined'), ttl, dedup)
   for _, set in ipairs({'tasks:delayed', 'deadlines'}) do
@@ -54,8 +54,7 @@ local function condemn(id, problem, ttl, dedup, key, entry)
   end
 end
 
--- What becomes of a task whose pointer leads to nothing that can be read; returns whether it has ended by
--- this. If Redis does not know it, neither live nor ended, then somebody has deleted its record, or has
+-- Handle a pointer whose record is damaged or gone. Returns whether this has ended a task. If Redis does not know it, neither live nor ended, then somebody has deleted its record, or has
 -- written the pointer: count that, and let those who wait ask again. The relay submits a durable task again.
 local function end_if_damaged(id, ttl, dedup, key, entry)
   local problem = damage_of(id)

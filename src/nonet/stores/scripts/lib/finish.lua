@@ -1,4 +1,4 @@
--- lib/finish: needs base, wake, record, group. The one way to a terminal state.
+-- lib/finish: needs base, wake, record, submitting, group. The one way to a terminal state.
 
 local function tell_waiters(id)
   for _, client in ipairs(redis.call('ZRANGE', P .. 'waiters:' .. id, 0, -1)) do

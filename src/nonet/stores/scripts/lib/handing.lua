@@ -1,6 +1,6 @@
 -- lib/handing: needs base, wake, record. Tasks that a worker could not run, because it does not know their
 -- class or is too old, and has handed on. Each rests in the delayed set until a worker that may be able
--- to run it takes it with a fetch; nobody polls. What comes due is only looked at: see stays_handed.
+-- to run it finds it by its class with a fetch. The promotion only renews what they find it by.
 --
 -- The field unfit of a record says what those who could not run it knew of its class, with commas
 -- between; '-' if none of them knew it.

@@ -3,7 +3,8 @@
 -- What is known under an id: the state of the task and the mark of the letter that it repeats, or ''; nil
 -- if nothing is known.
 local function known_as(id)
-  local record = read_fields(P .. 't:' .. id, {'state', 'letter'})
+  local fine, record = pcall(read_fields, P .. 't:' .. id, {'state', 'letter'})
+  record = fine and record or {}  -- of another type
   if record.state or redis.call('EXISTS', P .. 't:' .. id) == 1 then
     return record.state or 'damaged', record.letter or ''
   end

@@ -1,8 +1,8 @@
 -- lib/lost: needs base, wake, record, index, group, finish, ending. A delivery that nobody has any
 -- more goes back into its queue, or ends, if somebody has cancelled it.
 
--- The worker of a task has died while it ran: the task is a suspect from now on. If it was one before, and
--- the only one that ran there, it has crashed: its policy is asked before it runs again (field judge).
+-- The worker of a task has died while it ran: the task is a suspect from now on. If it already was
+-- one, and no other suspect ran there, it has crashed: its policy is asked before it runs again (judge).
 -- Returns how many crashes it has; 0 if others may be to blame.
 local function blame(id, record)
   local key, accused = P .. 't:' .. id, P .. 'accused:' .. (record.owner or '')
