@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from preloaded import PLACES
 from servers import MariaServer, RedisServer
 from sharing import shared
@@ -17,6 +18,9 @@ from nonet.keys import STRUCTURE
 from nonet.stores.stage import leaked_keys
 
 _databases = itertools.count(1)
+# How long an example takes says how busy the machine is.
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_report_header() -> list[str]:

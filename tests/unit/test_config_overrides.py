@@ -204,10 +204,6 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
             RETRY % "class: EndingPolicy, args: {code: 7}",
             ".retry-policy.args: refused by EndingPolicy: 7",
         ),
-        (
-            RETRY % f"class: NoRetry, args: {{a: {'[' * 280}{']' * 280}}}",
-            ".retry-policy.args: refused by NoRetry: ",
-        ),
     ],
 )
 def test_a_mistake_in_an_override_is_reported(text: str, line: str) -> None:
