@@ -209,7 +209,6 @@ def test_a_mistake_is_reported_with_file_path_and_reason(text: str, line: str) -
             ":3: expected <block end>, but found '<block mapping start>': key",
         ),
         ("vos: [\x00]", ": is no usable YAML: "),
-        ("[" * 5_000, ": is no usable YAML: maximum recursion"),
     ],
 )
 def test_what_is_no_yaml_is_reported_with_its_line(text: str, line: str) -> None:

@@ -350,7 +350,9 @@ def settings_options(
 ) -> dict[str, Any]:
     """The common options as settings; what was not given is left to the environment."""
     return {
-        "tasks": ",".join(tasks) if tasks else None,
+        "tasks": tuple(name.strip() for each in tasks for name in each.split(","))
+        if tasks
+        else None,
         "namespace": namespace,
         "state_dir": state_dir,
     }

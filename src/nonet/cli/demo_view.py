@@ -24,7 +24,7 @@ from rich.progress import Progress as Bars
 
 from nonet.cli.output import print_table, printable
 from nonet.demo.files import as_text
-from nonet.demo.run import TASKS, Progress, Summary
+from nonet.demo.run import NAMESPACE, TASKS, Progress, Summary
 
 _LARGEST = 5
 _PLAIN_SECONDS = 5.0
@@ -113,7 +113,8 @@ def print_warnings(summary: Summary) -> None:
             err=True,
         )
     if summary.dead_letters:
-        command = f"  NONET_DB_URL={shlex.quote(summary.database)} {_task_run()} dlq"
+        where = f"NONET_DB_URL={shlex.quote(summary.database)} NONET_NAMESPACE={NAMESPACE}"
+        command = f"  {where} {_task_run()} dlq"
         typer.echo(
             f"files that could not be read: {summary.dead_letters}. Look at their dead letters:\n"
             f"{command} list\n{command} show ROW --show-args --tasks {TASKS}",

@@ -201,7 +201,7 @@ def _options_of_workers(fleet: Fleet, options: dict[str, Any]) -> list[str]:
     idle_exit = _IDLE_EXIT_SECONDS if fleet.idle_exit is None else fleet.idle_exit
     given = {
         "--concurrency": fleet.concurrency,
-        "--tasks": options["tasks"],
+        "--tasks": ",".join(options["tasks"] or ()) or None,
         "--namespace": options["namespace"],
         "--state-dir": options["state_dir"],
         "--grace": options["grace"],

@@ -22,6 +22,7 @@ from nonet.stores.groups import callback_id
 from nonet.task import Size
 
 TASKS = "nonet.demo.tasks"
+NAMESPACE = "demo"
 _POLL_SECONDS = 0.1
 _READY_SECONDS = 60.0
 # Together they have as many slots as the limiter of the disk allows: none waits for it.
@@ -106,7 +107,7 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
         values = {
             "redis_url": "embedded://",
             "db_url": f"sqlite+aiosqlite:///{letters}",
-            "namespace": "demo",
+            "namespace": NAMESPACE,
             "tasks": TASKS,
             "state_dir": str(directory),
             "grace": "1",
