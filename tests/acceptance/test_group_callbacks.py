@@ -32,8 +32,8 @@ async def test_callback_gets_the_results_in_order(site: Site, count: int) -> Non
     [
         ("all_success", True, ["failure"], "failed"),
         ("all_success", False, [], "failed"),
-        ("all_done", True, ["callback"], "done"),
-        ("all_done", False, ["callback"], "done"),
+        ("all_done", True, ["callback"], "partial"),
+        ("all_done", False, ["callback"], "partial"),
     ],
 )
 async def test_failing_child(
