@@ -369,7 +369,8 @@ class Runner:
             self._watchdog.drop(attempt.lease)
             if self._suspects.in_hand:
                 self._suspects.drop(attempt)
-            self.burials.drop(attempt)
+            if self.burials.in_hand:
+                self.burials.drop(attempt)
             self.busy_at = time.monotonic()
             self.freed.set()
 

@@ -362,7 +362,8 @@ class Worker:
             deliveries, more = await self._broker.fetch(self.id, self._size, wanted, room, graves)
         self._redis.heard()
         self._has_fetched = True
-        self._sleeps = sum(item.takes_slot for item in deliveries) < wanted and not more
+        ordinary = [item for item in deliveries if item.takes_slot]
+        self._sleeps = len(ordinary) < wanted and not more
         if deliveries and was_asleep and (self._is_stopping or self._reason_to_decline()):
             await self._broker.disown(self.id, self._size, self._runner.deliveries)
             return [], since
