@@ -31,7 +31,8 @@ async def scheduler(task_run: TaskRun) -> AsyncIterator[Nonet]:
     task_run.environment["NONET_CONFIG"] = str(file)
     async with task_run.app() as app, app.injector() as injector:
         stop = Stop()
-        running = asyncio.create_task(app.scheduler(injector).run(stop))
+        # Modules of other tests may have registered start-up hooks in this process.
+        running = asyncio.create_task(app.scheduler(injector, hooks={}).run(stop))
         key = f"{{{NAMESPACE}}}:periodic:entries"
         try:
             await until(lambda: task_run.redis.exists(key), "the entries are planned")
