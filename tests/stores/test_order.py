@@ -52,10 +52,10 @@ FAULTS = (
     Fault("a late look ages early", "due >= aging_time(me, waits)", "now >= aging_time(me, waits)"),
     Fault(
         "a woken task does not age",
-        "if is_of_age(me, due, waits) then\n    age(me)\n    move",
-        "if false then\n    age(me)\n    move",
+        "if was_woken and is_of_age(me, due, waits) then",
+        "if false then",
     ),
-    Fault("an aged task stays in its stream", "if name ~= 'woken:' .. first then", "if false then"),
+    Fault("an aged task stays in its stream", "if name ~= 'woken:' .. first and", "if false and"),
     Fault(
         "a lapsed task does not age",
         "local next_look = math.min(aging_time(me, waits),",

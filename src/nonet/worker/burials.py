@@ -71,8 +71,8 @@ class Burials:
         self._signer = signer
         self._retry_at = 0.0
         self.in_hand: set[Attempt] = set()
-        self.freed = asyncio.Event()
-        self.problem = ""
+        self.freed: asyncio.Event = asyncio.Event()
+        self.problem: str = ""
 
     @property
     def room(self) -> int:
@@ -133,7 +133,7 @@ class Burials:
         except Exception as problem:  # SQL is away or refuses; it is lost in neither case
             await self._put_off(attempt, problem)
             return
-        self.problem = ""
+        self.problem: str = ""
         logger.error("task %s is dead letter %s", attempt.delivery.id, row)
         result = result_of(attempt, settlement, document.usage)
         await self._settler.end(attempt, settlement, result)
