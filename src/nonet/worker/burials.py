@@ -133,7 +133,7 @@ class Burials:
         except Exception as problem:  # SQL is away or refuses; it is lost in neither case
             await self._put_off(attempt, problem)
             return
-        self.problem: str = ""
+        self.problem = ""
         logger.error("task %s is dead letter %s", attempt.delivery.id, row)
         result = result_of(attempt, settlement, document.usage)
         await self._settler.end(attempt, settlement, result)
