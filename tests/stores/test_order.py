@@ -37,6 +37,11 @@ WOKEN_LATE: list[Step] = [
     ("urgent", 3),
     *[("to an event", 0)] * 2,
 ]
+# The first rival's reservation lapses just before it comes of age, and one tick is late for both.
+LAPSED_LATE: list[Step] = [
+    *[("rivals", 1), ("rivals", 1), ("rivals", 4), ("urgent", 3), ("pause", 0), ("free", 1)],
+    *[("rivals", 2), ("fetch", 5), ("to an event", 2), ("end", 3), ("pause", 3)],
+]
 STEPS = st.one_of(
     st.tuples(st.just("rivals"), st.integers(1, 4)),
     st.tuples(st.sampled_from(["free", "urgent"]), st.integers(1, 4)),
@@ -47,6 +52,7 @@ STEPS = st.one_of(
     st.tuples(st.just("to an event"), st.integers(0, 3)),
 )
 HISTORIES = st.lists(STEPS, min_size=5, max_size=40)
+
 
 FAULTS = (
     Fault("a late look ages early", "due >= aging_time(me, waits)", "now >= aging_time(me, waits)"),
@@ -224,6 +230,7 @@ def play_many(server: RedisServer, examples: int, number: int, *faults: Fault) -
 
         @seed(number)
         @example(WOKEN_LATE, "normal:small", 0)
+        @example(LAPSED_LATE, "normal:small", 0)
         @settings(
             max_examples=examples,
             deadline=None,

@@ -44,6 +44,10 @@ local function move_forward(me)
   stand(me, me.rank - WOKEN)
 end
 
+-- When the next look is at a woken task at which this tick has looked. It may be due already: those that are
+-- due later wait for the next tick, as looks are made in the order of their times.
+local again = math.huge
+
 -- queued: it was woken, and no worker has read it yet. It ages as those do that wait, also when its
 -- reservation has lapsed. (One that was never woken is due because a script was cut.)
 local function look_at_woken(me, due, waits)
@@ -57,6 +61,7 @@ local function look_at_woken(me, due, waits)
   end
   local next_look = math.min(aging_time(me, waits), me.places ~= '' and ends or math.huge)
   if was_woken and next_look < math.huge then
+    again = math.min(again, next_look)
     redis.call('ZADD', P .. 'tasks:delayed', digits(next_look), me.id)
   else
     redis.call('ZREM', P .. 'tasks:delayed', me.id)
@@ -113,7 +118,8 @@ end
 local function attend(waiters, late, contended, waits, ttl, dedup, keep_away, forget)
   local seen = 0
   for _, id in ipairs(waiters) do
-    if offers_left <= reserved then
+    local is_overtaken = again <= now and again < tonumber(redis.call('ZSCORE', P .. 'tasks:delayed', id) or 0)
+    if offers_left <= reserved or is_overtaken then
       break
     end
     local fine, problem = pcall(act_on, id, waits, forget)
