@@ -50,14 +50,16 @@ async def test_a_fork_server_that_does_not_answer_is_replaced(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It guards nobody: it is killed, and another one is started when it is needed."""
-    monkeypatch.setattr(forking, "_PING_SECONDS", 0.3)
     server = server_of(children)
     server._patience = 0.3
     assert server._process is not None
     os.kill(server._process.pid, signal.SIGSTOP)
-    with pytest.raises(ForkServerError, match="does not answer"):
-        async with children.lent(fresh=True):
-            pass
+    with monkeypatch.context() as impatient:
+        impatient.setattr(forking, "_PING_SECONDS", 0.3)
+        with pytest.raises(ForkServerError, match="does not answer"):
+            async with children.lent(fresh=True):
+                pass
     await until(lambda: not server.is_alive, "it is known to be dead")
+    children._not_before = 0.0  # the first one was started a moment ago
     async with children.lent(fresh=True) as child:
         assert child.server is not server

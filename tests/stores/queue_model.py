@@ -54,8 +54,8 @@ class Task:
 
     @property
     def has_begun(self) -> bool:
-        """Whether an attempt of it was used, or a worker died with it."""
-        return bool(self.attempt or self.deaths)
+        """Whether an attempt of it was used, or its worker or the process that ran it died."""
+        return bool(self.attempt or self.deaths or self.suspect)
 
     @property
     def mutex(self) -> str:
