@@ -32,8 +32,7 @@ class Site:
     def __init__(self, broker: Broker, server: RedisServer) -> None:
         self.broker, self.server = broker, server
 
-    async def falls_asleep(self, worker: str, size: str = "small") -> asyncio.Task[Woken]:
-        asleep = self.number_asleep()
+    async def falls_asleep(self, worker: str) -> asyncio.Task[Woken]:
         beat = Leases(
             *(self.broker.url, "test", worker, "{}"),
             worker_ttl=30,
@@ -42,8 +41,12 @@ class Site:
         )
         beat.renew([])
         beat.close()
-        assert await self.broker.fetch(worker, size, 10) == ([], False)
-        waiting = asyncio.create_task(self.broker.fetch_when_woken(worker, size, 10))
+        assert await self.broker.fetch(worker, "small", 10) == ([], False)
+        return await self.waits(worker)
+
+    async def waits(self, worker: str) -> asyncio.Task[Woken]:
+        asleep = self.number_asleep()
+        waiting = asyncio.create_task(self.broker.fetch_when_woken(worker, "small", 10))
         await until(lambda: self.number_asleep() > asleep, "Redis lets it wait")
         return waiting
 
@@ -70,6 +73,21 @@ async def test_who_is_woken_has_the_task(site: Site, broker: Broker) -> None:
     assert (delivery.id, delivery.state, more) == ("a", "running", False)
     assert before - 1 < handed <= time.monotonic()
     assert await broker.settle(delivery, "done") == "OK"
+
+
+async def test_a_wait_in_vain_takes_nothing_of_the_next_lease(site: Site, broker: Broker) -> None:
+    """The lease begins with what ends the wait, however long the wait before it was."""
+    began = time.monotonic()
+    await site.falls_asleep("small-a")
+    unknown = time.monotonic() - began  # when within this time Redis looked at its clock
+    await asyncio.sleep(0.3)
+    await broker.rouse("small-a")
+    waiting = await site.waits("small-a")
+    await asyncio.sleep(0.3)
+    submitted = time.monotonic()
+    await broker.submit([task("a")])
+    handed = (await waiting)[2]
+    assert handed > submitted - unknown - 0.001
 
 
 async def test_the_last_to_fall_asleep_is_woken_alone(site: Site, broker: Broker) -> None:

@@ -113,7 +113,7 @@ class _Asking:
 
     Attributes:
         scripts: over a lane of its own, on which nothing is repeated.
-        last: when the last fetch was sent (monotonic), and what Redis said was its time (µs).
+        last: a time (monotonic) not after the last hand-over, and its time in Redis (µs).
     """
 
     scripts: Scripts
@@ -285,9 +285,9 @@ class Broker:
             lane.reset()  # so that it is not given anything more
             raise
         before, was = asking.last
-        # Redis tells how long it was after the last fetch, which was not before that was sent.
+        # Redis tells how long it was after the last hand-over.
         handed = min(max(sent, before + (now - was) / 1e6), time.monotonic())
-        asking.last = sent, now
+        asking.last = handed, now
         async with server_errors(self._blocking):
             woken.result()  # at once, if its list is none
         return deliveries, more, handed
