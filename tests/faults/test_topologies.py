@@ -157,7 +157,7 @@ async def test_failover(make_rig: MakeRig, how: str, confirmed: int, rounds: int
     async with rig.site.app(confirm_replicas=confirmed) as app:
         load = Load(rig, app, mixed, later=every_fifth)
         own = crew(rig, load)
-        recoveries, unsure = [], set[str]()
+        recoveries, spans = [], []
         async with load.running():
             for _ in range(rounds):
                 await asyncio.to_thread(sentinels.restore)
@@ -165,10 +165,11 @@ async def test_failover(make_rig: MakeRig, how: str, confirmed: int, rounds: int
                 began = time.time()
                 promoted = await asyncio.to_thread(replace_master, sentinels, how)
                 recoveries.append(await own.goes_on(promoted))
-                unsure |= ended_between(rig, began - LAST_MOMENT, promoted + LAST_MOMENT)
+                spans.append((began - LAST_MOMENT, promoted + LAST_MOMENT))
         if is_safe:
             await rig.settles(rig.owed)
             await families_reported(rig)
+        unsure = {id for span in spans for id in ended_between(rig, *span)}
         await rig.judge(
             f"{rounds} x master {how}, {confirmed} of 2 replicas confirm",
             recovery=max(recoveries),
