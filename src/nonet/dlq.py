@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from msgspec.structs import asdict
 
 from nonet.client import Client
 from nonet.errors import (
+    ConfigurationError,
     ConflictError,
     MalformedMessageError,
     NonetError,
@@ -38,6 +40,8 @@ from nonet.task import BaseTask
 
 if TYPE_CHECKING:
     from nonet.stores.dead_letters import DeadLetter, DeadLetters, NewDeadLetter
+
+logger = logging.getLogger(__name__)
 
 _LARGEST_INT = 2**31 - 1
 _LARGEST_ROW = 2**63 - 1
@@ -213,9 +217,28 @@ def dead_letter(
     )
 
 
-def reduced(letter: NewDeadLetter) -> NewDeadLetter:
-    """The letter without what an author made and a database may refuse."""
-    return dataclasses.replace(letter, labels={}, history=(), vo=None, max_retries=None)
+async def write(letter: NewDeadLetter, store: DeadLetters) -> int:
+    """Write a letter, and tell the one that was submitted again with it; safe to repeat.
+
+    Returns:
+        The number of its row.
+
+    Raises:
+        ServerUnreachableError: SQL does not answer.
+        ConfigurationError: SQL refuses all letters.
+    """
+    try:
+        row = await store.add(letter)
+    except (ServerUnreachableError, ConfigurationError):
+        raise
+    except Exception as error:  # it refuses what an author made; labels, for example, hold anything
+        logger.error("dead letter of task %s is cut: %s", letter.task_id, error)
+        cut = dataclasses.replace(letter, labels={}, history=(), vo=None, max_retries=None)
+        row = await store.add(cut)
+    if letter.resubmitted_from is not None:
+        # Not if the row is gone, or is another letter now: the new row tells the story.
+        await store.mark_failed(letter.resubmitted_from, letter.task_id)
+    return row
 
 
 def _attempt(document: ErrorDocument) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nonet.dlq import dead_letter, reduced
+from nonet.dlq import dead_letter, write
 from nonet.errors import (
     ConfigurationError,
     MalformedMessageError,
@@ -115,13 +115,8 @@ class ExpiredTasks:
             raise
         except NonetError:  # one has values that the database refuses
             for letter in letters:
-                try:
-                    await store.add(letter)
-                except (ServerUnreachableError, ConfigurationError):
-                    raise
-                except NonetError as error:
-                    logger.error("dead letter of task %s is cut: %s", letter.task_id, error)
-                    await store.add(reduced(letter))
+                await write(letter, store)
+            return
         for letter in letters:
             if letter.resubmitted_from is not None:
                 await store.mark_failed(letter.resubmitted_from, letter.task_id)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from nonet.dlq import dead_letter, reduced
+from nonet.dlq import dead_letter, write
 from nonet.errors import (
     NEXT_STEP_IMPOSSIBLE,
     ConfigurationError,
@@ -153,24 +153,14 @@ class Burials:
             raise ServerUnreachableError(f"the database is {brief}") from None
 
     async def _write(self, attempt: Attempt, document: ErrorDocument) -> int:
-        """The row of a dead letter; values that the database refuses are left out."""
+        """The row of a dead letter."""
         store, settler = await self._dead_letters(), self._settler
         history = await self._history(attempt.delivery.id)
         task_class, policy = settler.registry.find(attempt.context.name), None
         if task_class is not None:
             policy = effective_now(attempt, task_class, settler.live_config).retry_policy
         letter = dead_letter(attempt.delivery, document, history, settler.registry, policy)
-        try:
-            row = await store.add(letter)
-        except (ServerUnreachableError, ConfigurationError):
-            raise
-        except Exception as error:  # labels, for example, may hold anything
-            logger.error("dead letter of task %s is cut: %s", attempt.delivery.id, error)
-            row = await store.add(reduced(letter))
-        if letter.resubmitted_from is not None:
-            # Not if the row is gone, or is another letter now: the new row tells the story.
-            await store.mark_failed(letter.resubmitted_from, letter.task_id)
-        return row
+        return await write(letter, store)
 
     async def _history(self, id: str) -> list[bytes]:
         try:
