@@ -69,11 +69,6 @@ FAULTS = (
     ),
     Fault("a wake-up forgets when the task ages", "'LT', ends, me.id)", "ends, me.id)"),
     Fault(
-        "an aged task keeps its old rank",
-        "me.aged, me.rank = true, rank_of(me.ticket, me.stream, true)",
-        "me.aged = true",
-    ),
-    Fault(
         "waiters do not stand by age",
         "rank = rank_of(ticket, record.stream, aged)",
         "rank = 10^15 + math.random(10^9)",
