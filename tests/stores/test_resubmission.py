@@ -252,8 +252,9 @@ class World:
         await self.app.client.cancel_not_running(ids)
 
     def forget(self, *, everything: bool) -> None:
-        """Time passes, or Redis is emptied; not in the moment in which somebody insists."""
-        if any(each.again and each.is_in_flight for each in self.operators):
+        """Time passes, or Redis is emptied; not amid the commands of two of whom one insists."""
+        is_amid = any(each.is_in_flight for each in self.operators)
+        if is_amid and any(each.again for each in self.operators):
             return
         with self.server.client() as redis:
             found = [] if everything else list(redis.scan_iter(f"{{{NAMESPACE}}}:r:*"))
