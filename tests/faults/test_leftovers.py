@@ -53,19 +53,20 @@ async def rest(rig: Rig, wait: bool) -> tuple[set[str], int]:
     """Keys and memory in use once what ends by itself has ended; without waiting for that: the
     keys that last longer than the TTLs."""
     client, key = rig.site.redis, rig.site.key
+    walk = key("active:")  # what the walk over all records notes, which may be under way
     await until(lambda: client.exists(key("promoted")), "the leader has promoted")
     await until(lambda: not client.exists(key("watch")), "nobody watches a lock")
     if wait:
         passed = client.time()[0] + DEDUP_TTL + 1
         await until(lambda: client.time()[0] > passed, "the TTLs have passed", seconds=60)
         client.execute_command("MEMORY", "PURGE")
-        return set(client.scan_iter(count=1000)), int(client.info("memory")["used_memory"])
+        found = {key for key in client.scan_iter(count=1000) if not key.startswith(walk)}
+        return found, int(client.info("memory")["used_memory"])
     keys = list(client.scan_iter(count=1000))
     with client.pipeline(transaction=False) as pipe:
         for key in keys:
             pipe.pttl(key)
         left = dict(zip(keys, pipe.execute(), strict=True))
-    walk = rig.site.key("active:")  # what the walk over all records notes, which may be under way
     lasting = {key for key, ttl in left.items() if ttl == -1 or ttl > DEDUP_TTL * 1000}
     return {key for key in lasting if not key.startswith(walk)}, 0
 

@@ -223,6 +223,18 @@ async def test_a_limiter_taken_by_the_wrong_time_is_free_in_time(
     assert found[0].id == "second"
 
 
+async def test_the_end_of_a_lock_of_the_wrong_time_is_watched_in_time(site: Site) -> None:
+    """Who waits after the correction for a holder that died is looked at when its lock has ended."""
+    await site.step(HOUR)
+    await site.submit("first", MutexLock("job", 1, ttl_ms=500))
+    await site.fetch_one()
+    await site.correct(HOUR)
+    await site.submit("second", MutexLock("job", 1))
+    assert await site.fetch() == []
+    watched = await site.broker.client.zscore("{test}:watch", "lock:mutex:job:1")
+    assert watched <= microseconds(await site.broker.logical_now()) + 500_000
+
+
 async def test_a_beat_by_a_clock_that_was_set_back_takes_no_lock_away(
     site: Site, redis_url: str
 ) -> None:

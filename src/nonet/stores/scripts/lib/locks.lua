@@ -76,12 +76,31 @@ local function held_locks(lines, default_ttl, task, held)
   return taken
 end
 
+-- Since when (µs) ends were written by the clock of the server after a step forward, and by how many µs they
+-- are too late: nil when time has come there, as then ends may be meant so.
+local step
+local function wrong_since()
+  if not stepped then
+    return nil
+  end
+  step = step or redis.pcall('HMGET', P .. 'clock:stepped', 'wrong', 'by')
+  local wrong, by = tonumber(step[1]), tonumber(step[2])
+  return wrong and by and by > 0 and now < wrong and wrong or nil, by
+end
+
+-- How many ms the key of a lock is there after the lock has ended.
+local KEPT = 1000
+
 -- The owner of an unexpired mutex or writer lock and its expiry, or nil. Remembered: while a script
 -- runs nobody else writes, and it meets the same lock again and again.
 local holders = {}
 local function holder(key)
   if not holders[key] then
     local owner, expiry = string.match(redis.call('GET', key) or '', '^(.*)|(%d+)$')
+    local wrong = owner and wrong_since()
+    if wrong and tonumber(expiry) >= wrong then  -- the TTL of the key is by one clock
+      expiry = now + (redis.call('PTTL', key) - KEPT) * 1000
+    end
     holders[key] = owner and tonumber(expiry) > now and {owner, tonumber(expiry)} or {}
   end
   return holders[key][1], holders[key][2]
@@ -89,14 +108,9 @@ end
 
 -- Put right what was written between a step of the server's clock forward and its correction: an
 -- end or a grant that nobody can have written since. longest: ms from now to the latest one.
-local step
 local function set_right(key, longest)
-  if not stepped then
-    return
-  end
-  step = step or redis.pcall('HMGET', P .. 'clock:stepped', 'wrong', 'by')
-  local wrong, by = tonumber(step[1]), tonumber(step[2])
-  if not (wrong and by) or by <= 0 or now + longest * 1000 >= wrong then
+  local wrong, by = wrong_since()
+  if not wrong or now + longest * 1000 >= wrong then
     return
   end
   local late = redis.call('ZRANGEBYSCORE', key, digits(wrong), '+inf', 'WITHSCORES')
@@ -187,7 +201,7 @@ local function write_lock(lock, owner)
     -- Never shorter: the clock may have been set back, and nobody noticed yet.
     local same, until_then = holder(lock.key)
     expiry = same == owner and until_then > tonumber(expiry) and digits(until_then) or expiry
-    redis.call('SET', lock.key, owner .. '|' .. expiry, 'PX', lock.ttl + 1000)
+    redis.call('SET', lock.key, owner .. '|' .. expiry, 'PX', lock.ttl + KEPT)
     holders[lock.key] = {owner, tonumber(expiry)}
   elseif lock.kind == 'L' then
     redis.call('ZADD', lock.key, digits(now), owner .. '|' .. lock.items)
