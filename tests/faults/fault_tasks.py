@@ -15,11 +15,15 @@ from nonet import BaseTask, CallbackSpawner, MutexLock, Size, StopRetrying, cont
 
 @dataclass
 class Timed(BaseTask):
-    """Takes `seconds`, under the mutex `lock` if it has one."""
+    """Takes `seconds`, under the mutex `lock` if it has one.
+
+    If it is the only suspect in a worker that dies or stands still, an attempt of it has failed.
+    """
 
     seconds: float
     lock: str = ""
     size = Size.SMALL
+    retry_policy = SOON
 
     @property
     def execution_locks(self) -> list[Any]:
