@@ -218,11 +218,14 @@ async def test_a_waiter_that_a_cut_makes_impossible_ends(
 ) -> None:
     """More items than a lowered limit ever allows: the task does not wait for ever."""
     rate = LimitAddress("job", "7", "", "rate")
+    await broker.client.zadd("{test}:workers", {"small-a": 2**52})  # for whom places are kept
     await limits.publish(term, {rate: Limit(5, 600)}, WHO)
     await submit(broker, "a", "b", locks=(RateLimiter("job", 7, n_items=4),))
     assert await fetch_ids(broker) == ["a"]
     await limits.publish(term, {rate: Limit(3, 600)}, WHO)
     await broker.promote(term)
+    assert await broker.fetch("small-a", "small", 9) == ([], False)  # its burial has no room
+    assert not await broker.client.hget("{test}:t:b", "places"), "it stands in no queue"
     (delivery,) = await fetch(broker)
     assert (delivery.id, delivery.state, delivery.reason) == ("b", "dying", "limit-impossible")
 

@@ -61,6 +61,17 @@ async def test_a_first_death_blames_nobody(broker: Broker) -> None:
     assert (again.used, again.suspect, again.crashes, again.judge) == (0, 1, 0, False)
 
 
+async def test_pointers_of_suspects_whose_group_was_deleted_are_dropped(broker: Broker) -> None:
+    """Nobody looks at these streams unless there may be something unread: then there is."""
+    await suspected(broker, "a")
+    (a,) = await fetched(broker)
+    assert await fetch(broker) == ""
+    await broker.client.xgroup_destroy(P + a.stream_key, "workers")
+    await broker.reclaim("small-a", "small", new_cursors())
+    assert await fetch(broker) == ""
+    assert await broker.client.xlen(P + a.stream_key) == 0
+
+
 async def test_the_only_suspect_of_a_dead_worker_has_crashed(broker: Broker) -> None:
     """Its policy is asked next, whatever innocent tasks the worker ran beside it."""
     await suspected(broker, "a")

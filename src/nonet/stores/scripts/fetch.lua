@@ -135,7 +135,7 @@ local function refuse_for_ever(pointer, record, me, lock)
   leave_as_admitted(me)
   each_place(me, function(_, _, name) give_back({name}) end)
   redis.call('HSET', P .. 't:' .. pointer.id, 'reason', 'limit-impossible', 'died', pointer.gen,
-    'detail', why_impossible(lock))
+    'detail', why_impossible(lock), unpack(NOT_WAITING))
   bury(pointer, record)
 end
 

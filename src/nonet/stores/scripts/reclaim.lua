@@ -24,6 +24,9 @@ local function sweep(key, cursor)
   local reply = redis.pcall('XAUTOCLAIM', key, 'workers', worker, lease, cursor, 'COUNT', count,
     'JUSTID')
   if type(reply) ~= 'table' or reply.err then
+    if redis.call('EXISTS', key) == 1 then  -- without its group: what workers had is unread again
+      redis.call('SET', P .. 'suspected:' .. size, 1)
+    end
     return '0-0'
   end
   for _, entry in ipairs(reply[2]) do
