@@ -224,7 +224,7 @@ async def test_a_limiter_taken_by_the_wrong_time_is_free_in_time(
 
 
 async def test_the_end_of_a_lock_of_the_wrong_time_is_watched_in_time(site: Site) -> None:
-    """Who waits after the correction for a holder that died is looked at when its lock has ended."""
+    """Who waits after the correction for a dead holder is looked at when its lock has ended."""
     await site.step(HOUR)
     await site.submit("first", MutexLock("job", 1, ttl_ms=500))
     await site.fetch_one()
