@@ -174,3 +174,21 @@ async def test_a_damaged_group_fails(broker: Broker, what: str) -> None:
     assert sorted(ran) == ["a", "failure"]
     status = await groups.status("g")
     assert (status.state, status.outcome) == ("fired", "failed")
+
+
+async def test_a_group_that_cannot_tell_how_long_it_is_kept_fires_once(broker: Broker) -> None:
+    """It fires with its last child, before a walk has seen the damage, or it fails: not both."""
+    groups = Groups(broker.client, "test")
+    ends = {"callback": task("callback"), "on_failure": task("failure")}
+    await groups.open("g", "", policy="all_success", ttl_seconds=60, total=1, **ends)
+    await broker.submit([task("a", group="g")])
+    await groups.seal("g", "")
+    await broker.client.hdel("{test}:g:g", "ttl")
+    ran = []
+    for _ in range(3):
+        for delivery in (await broker.fetch("small-a", "small", 10))[0]:
+            ran.append(delivery.id)
+            await broker.settle(delivery, "done")
+        await broker.mend(NOW)
+    assert ran == ["a", "callback"]
+    assert await broker.client.pttl("{test}:g:g") > 0

@@ -8,12 +8,17 @@ local function read_spec(key)
   return is_whole and spec or nil
 end
 
+-- How many ms the keys of a group are kept after it has fired: a day, if somebody has damaged what it says.
+local function ttl_of_group(ttl)
+  return string.find(ttl or '', '^%d+$') and ttl or '86400000'
+end
+
 -- Submit callback or on_failure, and let the group's keys expire. It has fired when all that is done: a
 -- script that was cut before is repeated, and submits nothing twice.
 local function fire_group(gid)
   local key = P .. 'g:' .. gid
   local group = redis.call('HMGET', key, 'failed', 'policy', 'ttl')
-  local good = tonumber(group[1] or '0') == 0 or group[2] == 'all_done'
+  local ttl, good = ttl_of_group(group[3]), tonumber(group[1] or '0') == 0 or group[2] == 'all_done'
   local spec = read_spec(key .. (good and ':callback' or ':on_failure'))
   if good and not spec then
     good, spec = false, read_spec(key .. ':on_failure')
@@ -24,9 +29,9 @@ local function fire_group(gid)
     wake(size_of(spec[3]), 1)
   end
   for _, suffix in ipairs({'', ':results', ':callback', ':on_failure'}) do
-    redis.call('PEXPIRE', key .. suffix, group[3])
+    redis.call('PEXPIRE', key .. suffix, ttl)
   end
-  list_group(gid, tonumber(group[3]))
+  list_group(gid, tonumber(ttl))
   redis.call('HSET', key, 'state', 'fired', 'outcome', good and 'done' or 'failed',
     'fired', digits(now))
 end

@@ -4,7 +4,6 @@
 local KEYS_OF_GROUP = {{'', 'hash'}, {':pending', 'set'}, {':results', 'hash'}, {':callback', 'hash'},
   {':on_failure', 'hash'}}
 local STATES_OF_GROUP = {building = true, sealed = true, fired = true}
-local ONE_DAY_OF_GROUP = '86400000'
 
 -- What is wrong with the keys of a group, or nil; those of another type are deleted.
 local function damage_of_group(key)
@@ -30,9 +29,8 @@ end
 -- From now on it counts as one whose parent has ended without sealing it.
 local function fail_group(key, problem)
   local was = read_fields(key, {'fired', 'ttl'})
-  local ttl = string.find(was.ttl or '', '^%d+$') and was.ttl or ONE_DAY_OF_GROUP
   redis.call('HSET', key, 'state', was.fired and 'fired' or 'sealed', 'failed', 1, 'policy', 'all_success',
-    'ttl', ttl, 'error', problem)
+    'ttl', ttl_of_group(was.ttl), 'error', problem)
   redis.call('HSETNX', key, 'total', 0)
   redis.call('HSETNX', key, 'opened', digits(now))
   redis.call('HSETNX', key, 'parent', '')
