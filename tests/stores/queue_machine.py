@@ -468,6 +468,7 @@ class QueueMachine:
         must(len(answer[1]) >= len(holder), name, "was not taken from", [t.id for t in holder])
         for task in holder:
             if task.state == "running":
+                self.model.accused.get(task.worker, set()).discard(task.id)
                 task.free(0, self.now)
         self.beliefs.pop(name, None)
         self._judge()
