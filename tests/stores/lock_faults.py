@@ -135,7 +135,7 @@ FAULTS = (
         "fence = fence + 1\n  local held = take_locks",
         "local held = take_locks",
     ),
-    Fault("what the budget leaves of the queues is dropped", "watch(to_offer[offered], now)", ""),
+    Fault("what the budget leaves of the queues is dropped", "watch(name, now)", ""),
     Fault(
         "what the budget leaves of a queue is dropped",
         "watch(name, had_all and not is_useful and now + SLOW_LOOK or now)",

@@ -219,8 +219,8 @@ ENDING = (
 GROUPS = (
     Fault(
         "the callback comes although a child failed",
-        "local good = tonumber(group[1] or '0') == 0 or",
-        "local good = true or",
+        "ttl_of_group(group[3]), tonumber(group[1] or '0') == 0 or",
+        "ttl_of_group(group[3]), true or",
     ),
     Fault("all_done is all_success", " or group[2] == 'all_done'", ""),
     Fault("a group without children never fires", "fire_if_complete(ARGV[1])", ""),
@@ -257,7 +257,7 @@ GROUPS = (
     ),
     Fault(
         "a group that has fired stays",
-        "redis.call('PEXPIRE', key .. suffix, group[3])",
+        "redis.call('PEXPIRE', key .. suffix, ttl)",
         "",
     ),
     Fault(

@@ -270,7 +270,7 @@ async def test_jitter_is_by_the_moved_clock(server: str) -> None:
         async def execute(self) -> None: ...
 
     async with System([Late], redis_url=server, now=datetime(2040, 1, 1, tzinfo=UTC)) as system:
-        await system.advance(timedelta(days=7))
+        await system.advance(timedelta(days=1))
         await system.run_until_idle()
         await system.advance(3600)
         await system.run_until_idle()

@@ -11,7 +11,6 @@ import functools
 import importlib
 import sys
 import threading
-import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -1069,19 +1068,13 @@ def test_what_was_opened_is_closed_in_reverse_order(
 
 
 async def test_a_task_without_dependencies_pays_nothing(injector: Injector) -> None:
-    """Opening nothing takes under 2 µs (0.6 when measured), and compiles one recipe per class."""
+    """Nothing is opened for it, and one recipe is compiled for its class."""
 
     class Nothing:
         async def execute(self, size: int = 3, **kwargs: object) -> None: ...
 
-    def best(rounds: int = 2000) -> float:
-        started = time.perf_counter()
-        for _ in range(rounds):
-            injector.open(Nothing().execute)
-        return (time.perf_counter() - started) / rounds
-
-    assert min(best() for _ in range(10)) < 2e-6
-    assert await provided(injector, Nothing().execute) == {}
+    for _ in range(2):
+        assert await provided(injector, Nothing().execute) == {}
     assert len(injector._recipes) == 1
 
 

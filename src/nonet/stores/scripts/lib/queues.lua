@@ -113,12 +113,14 @@ local function watch(name, at)
   end
 end
 
-local to_offer = {}
+local to_offer = {{}, {}}
 
--- Offer the queues of these locks to those who stand in them, when the script ends.
+-- Offer the queues of these locks to those who stand in them, when the script ends; limiters last: whom a
+-- mutex refuses no more may wait for one of them, and must stand there before it is offered to others.
 local function give_back(names)
   for _, name in ipairs(names) do
-    to_offer[#to_offer + 1] = name
+    local list = to_offer[string.find(name, '^limiter:') and 2 or 1]
+    list[#list + 1] = name
   end
 end
 

@@ -252,19 +252,26 @@ local function forget_hold(me)
   redis.call('DEL', P .. 't:' .. me.id, P .. 'l:' .. me.id)
 end
 
-local offered = 0
+local offered = {0, 0}
+local function next_offer()
+  for i, names in ipairs(to_offer) do
+    if offered[i] < #names then
+      offered[i] = offered[i] + 1
+      return names[offered[i]]
+    end
+  end
+end
 
 -- Offer all that was given back in this script, and these. count: of deliveries that ended in it.
 local function offer_all(names, count)
   give_back(names or {})
   offers_left = math.max(offers_left, count or 0)
-  while offered < #to_offer do
-    offered = offered + 1
+  for name in next_offer do
     if offers_left <= 0 then
-      watch(to_offer[offered], now)
-    elseif not pcall(offer_queue, to_offer[offered]) then
+      watch(name, now)
+    elseif not pcall(offer_queue, name) then
       -- One broken queue must not undo the end of a task; those in it are looked at by themselves.
-      pcall(watch, to_offer[offered], now + SLOW_LOOK)
+      pcall(watch, name, now + SLOW_LOOK)
     end
   end
 end
