@@ -49,6 +49,8 @@ async def test_delayed_tasks_are_never_early_and_hardly_late(
 async def test_a_flood_of_due_tasks_lets_others_through(site: Site, scale: int) -> None:
     """Many tasks due in one second are promoted by bounded calls, and a realtime task starts."""
     site.worker("--concurrency", "10", **PRODUCTION)
+    scheduler = site.scheduler(**PRODUCTION)
+    await until(lambda: "leading in term" in scheduler.log, "the scheduler leads")
     due = datetime.now(UTC) + timedelta(seconds=3 + scale / 2500)
     print()
     async with site.app() as app:
@@ -60,8 +62,6 @@ async def test_a_flood_of_due_tasks_lets_others_through(site: Site, scale: int) 
             )
         left = due.timestamp() - time.time()
         assert left > 0, "the machine was too slow to submit in time"
-        scheduler = site.scheduler(**PRODUCTION)
-        await until(lambda: "leading in term" in scheduler.log, "the scheduler leads")
         assert site.redis.zcard(site.key("tasks:delayed")) == scale
         site.redis.config_set("slowlog-log-slower-than", SLOW_CALL_US)
         site.redis.slowlog_reset()

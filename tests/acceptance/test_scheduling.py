@@ -100,10 +100,9 @@ async def test_schedules_of_all_kinds_and_vos(site: Site) -> None:
 async def test_delays_need_no_scheduler(site: Site) -> None:
     """Without any scheduler the workers promote delayed tasks, none early."""
     site.worker()
-    at = datetime.now(UTC) + timedelta(seconds=0.5)
+    at = datetime.now(UTC) + timedelta(seconds=1)
     async with site.app() as app:
         handles = await app.submit_many([Quick(n) for n in range(20)], at_time=at)
-        assert (await handles[0].status()).state == "delayed"
         for handle in handles:
             await handle.result(timeout=10)
     assert min(event.at for event in site.journal("start")) >= at.timestamp()

@@ -80,10 +80,10 @@ async def test_a_wait_in_vain_takes_nothing_of_the_next_lease(site: Site, broker
     began = time.monotonic()
     await site.falls_asleep("small-a")
     unknown = time.monotonic() - began  # when within this time Redis looked at its clock
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # the wait in vain
     await broker.rouse("small-a")
     waiting = await site.waits("small-a")
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # the wait that a lease must not begin with
     submitted = time.monotonic()
     await broker.submit([task("a")])
     handed = (await waiting)[2]

@@ -20,11 +20,15 @@ local function take(id, gen)
   return take_back(id, gen, limit, ttl, dedup)
 end
 
-local function sweep(key, cursor)
+local RARELY_READ = {suspects = true, burials = true}
+
+local function sweep(stream, cursor)
+  local key = stream.key
   local reply = redis.pcall('XAUTOCLAIM', key, 'workers', worker, lease, cursor, 'COUNT', count,
     'JUSTID')
   if type(reply) ~= 'table' or reply.err then
-    if redis.call('EXISTS', key) == 1 then  -- without its group: what workers had is unread again
+    -- Somebody has deleted its group: what workers had is unread again.
+    if RARELY_READ[stream.kind] and redis.call('TYPE', key).ok == 'stream' then
       redis.call('SET', P .. 'suspected:' .. size, 1)
     end
     return '0-0'
@@ -96,7 +100,7 @@ for i, stream in ipairs(streams_of(size)) do
   if is_back then
     begin_leases(stream.key, step)
   end
-  answer[#answer + 1] = is_recent and '0-0' or sweep(stream.key, ARGV[FIRST_CURSOR + i - 1])
+  answer[#answer + 1] = is_recent and '0-0' or sweep(stream, ARGV[FIRST_CURSOR + i - 1])
   register(consumers_of(stream.key))
 end
 register(redis.call('ZRANGE', P .. 'idle:' .. size, 0, 999))

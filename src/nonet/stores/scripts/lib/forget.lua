@@ -12,7 +12,8 @@ local function forget(gone)
       redis.call('XGROUP', 'DELCONSUMER', stream.key, 'workers', gone)
     end
   end
-  -- Whom it has accused is kept for a day: somebody may have deleted the entries by which it had them.
+  -- Not accused:WORKER, which expires: if somebody deleted a consumer group, tasks of this worker are taken
+  -- back later, and blamed by that set.
   redis.call('DEL', P .. 'w:' .. gone, P .. 'wake:' .. gone, P .. 'orders:' .. gone)
   redis.call('ZREM', P .. 'idle:' .. its_size, gone)
   redis.call('ZREM', P .. 'workers', gone)

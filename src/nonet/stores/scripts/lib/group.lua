@@ -8,7 +8,7 @@ local function read_spec(key)
   return is_whole and spec or nil
 end
 
--- How many ms the keys of a group are kept after it has fired: a day, if somebody has damaged what it says.
+-- How many ms Redis keeps a group after it has fired. A group whose ttl is damaged is kept for a day.
 local function ttl_of_group(ttl)
   return string.find(ttl or '', '^%d+$') and ttl or '86400000'
 end

@@ -76,8 +76,9 @@ local function held_locks(lines, default_ttl, task, held)
   return taken
 end
 
--- Since when (µs) ends were written by the clock of the server after a step forward, and by how many µs they
--- are too late: nil when time has come there, as then ends may be meant so.
+-- After a step of the server's clock forward: the time (µs) of that step by the wrong clock, and the size of
+-- the step. An end after that time may be too late by the step. nil once logical time has come there, as ends
+-- are right then.
 local step
 local function wrong_since()
   if not stepped then
@@ -98,7 +99,7 @@ local function holder(key)
   if not holders[key] then
     local owner, expiry = string.match(redis.call('GET', key) or '', '^(.*)|(%d+)$')
     local wrong = owner and wrong_since()
-    if wrong and tonumber(expiry) >= wrong then  -- the TTL of the key is by one clock
+    if wrong and tonumber(expiry) >= wrong then  -- no step changes what is left of a TTL
       expiry = now + (redis.call('PTTL', key) - KEPT) * 1000
     end
     holders[key] = owner and tonumber(expiry) > now and {owner, tonumber(expiry)} or {}
