@@ -167,7 +167,7 @@ async def groups(broker: Broker) -> Groups:
 
 
 async def run_all(broker: Broker) -> list[str]:
-    """What a worker runs from now on, with a walk after each look, as if much time passed in between."""
+    """What a worker runs from now on: a walk follows each look, and much time each walk."""
     ran = []
     for _ in range(3):
         for delivery in (await broker.fetch("small-a", "small", 10))[0]:
