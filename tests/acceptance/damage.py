@@ -277,7 +277,7 @@ class Batch:
         gone = sum(item.is_deleted and item.kind not in _FOUND_AGAIN for item in self.victims)
         if self.counted() - self.unknown < strays + gone:
             raise Violation(f"{self.counted() - self.unknown} counted of {strays} + {gone}")
-        await self._see_nothing_left(self.within - (time.monotonic() - began))
+        await self._see_nothing_left()
         return ends
 
     def _judge_victim(self, victim: Victim, end: str) -> None:
@@ -326,14 +326,15 @@ class Batch:
                     found.append(f"{key!r} {entry!r} {whose}")
         return found
 
-    async def _see_nothing_left(self, seconds: float) -> None:
+    async def _see_nothing_left(self) -> None:
         """Soon there is no pointer, and nothing that the doctor would say."""
-        ends_at = time.monotonic() + max(15, seconds)
+        ends_at = time.monotonic() + WITHIN
         while left := self._entries():
             if time.monotonic() > ends_at:
                 raise Violation(f"entries are left: {left}")
             await asyncio.sleep(0.1)
-        # Counts of what was deleted come right with the second walk that misses it.
+        # Counts of what was deleted come right with the second walk that misses it. It goes through
+        # all keys, results of earlier batches too.
         while problems := (await self.app.doctor()).problems:
             if time.monotonic() > ends_at:
                 raise Violation(f"the doctor finds {problems[:5]}")

@@ -81,8 +81,8 @@ FETCHING = (
     ),
     Fault(
         "fences do not grow",
-        "local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now)",
-        "local fence = 0",
+        "local fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)",
+        "local fence, started = 0, digits(now)",
     ),
     Fault(
         "a lost fetch is not given back",

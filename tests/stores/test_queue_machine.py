@@ -539,10 +539,10 @@ def test_a_deliberate_fault_is_caught(redis_server: RedisServer, fault: Fault) -
 
 @pytest.mark.soak
 def test_every_deliberate_fault_is_caught(redis_server: RedisServer) -> None:
-    """Each of the listed errors in the scripts is noticed within some ten thousand steps."""
+    """Each is noticed within 300,000 steps; some need a rare history, most some thousand steps."""
     missed = []
     for fault in FAULTS:
-        steps = steps_to_catch(redis_server, fault, 60_000)
+        steps = steps_to_catch(redis_server, fault, 300_000)
         print(f"{steps or 'not'!s:>6}  {fault.name}", flush=True)
         missed += [] if steps else [fault.name]
     print(f"{len(FAULTS) - len(missed)} of {len(FAULTS)} faults caught; the number is of steps")
