@@ -53,7 +53,7 @@ def no_leaked_keys(redis_server: RedisServer, redis_url: str) -> Iterator[list[s
     """
     allowed = list(STRUCTURE)
     yield allowed
-    with redis_server.client() as client:
+    with redis_server.client(decode_responses=False) as client:  # a name may be any bytes
         leaked = leaked_keys(client, allowed=allowed)
     assert not leaked, f"keys without TTL or owner are left: {leaked}"
 
