@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import probe
 
 from nonet import BaseTask, LockedObjectType, MutexLock, Priority, Size
-from nonet.locks import BaseLock
+from nonet.tasks.locks import BaseLock
 
 _BURN_NS = 1_000_000
 

@@ -20,7 +20,7 @@ import redis
 from probe import FILE, WORKER, Probe
 
 from nonet import Nonet
-from nonet.stores.embedded import find_server
+from nonet.stores.connection.embedded import find_server
 
 _HERE = Path(__file__).resolve().parent
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -14,8 +14,8 @@ from preloaded import PLACES
 from servers import MariaServer, RedisServer
 from sharing import shared
 
-from nonet.keys import STRUCTURE
-from nonet.stores.stage import leaked_keys
+from nonet.base.keys import STRUCTURE
+from nonet.stores.namespace.stage import leaked_keys
 
 _databases = itertools.count(1)
 # How long an example takes says how busy the machine is.

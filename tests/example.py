@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nonet.locks import LockedObjectType
+from nonet.tasks.locks import LockedObjectType
 
 EXAMPLE = Path(__file__).parents[1] / "config.example.yaml"
 TASKS = "unit.example_tasks"

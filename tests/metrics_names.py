@@ -31,7 +31,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from servers import RedisServer
 
 from nonet import Nonet
-from nonet.errors import NonetError
+from nonet.base.errors import NonetError
 from nonet.telemetry.metrics import METRICS
 
 HOST = "127.0.0.1"

@@ -17,7 +17,7 @@ from nonet import (
     Size,
     context,
 )
-from nonet.errors import UnableToAcquireLockError
+from nonet.base.errors import UnableToAcquireLockError
 
 
 @dataclass

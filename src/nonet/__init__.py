@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.client import CallbackSpawner, Client, cancel_many, spawn_with_callback
-    from nonet.config import TaskConfig
-    from nonet.errors import (
+    from nonet.base.errors import (
         AdmissionRejected,
         BrokerFullError,
         ConfigurationError,
@@ -44,12 +42,16 @@ if TYPE_CHECKING:
         UnableToAcquireLockError,
         UnknownTaskError,
     )
-    from nonet.execution import TaskContext, context
-    from nonet.explanation import Explanation, LockHolder
-    from nonet.handles import ChildResult, Handle, TaskStatus
-    from nonet.hooks import Epoch, startup_hook
-    from nonet.injection import Depends, override_dependency, register_dependency
-    from nonet.locks import (
+    from nonet.client.client import CallbackSpawner, Client, cancel_many, spawn_with_callback
+    from nonet.config.models import TaskConfig
+    from nonet.config.settings import Settings, load_settings
+    from nonet.messages.message import Usage
+    from nonet.rules.explanation import Explanation, LockHolder
+    from nonet.tasks.execution import TaskContext, context
+    from nonet.tasks.handles import ChildResult, Handle, TaskStatus
+    from nonet.tasks.hooks import Epoch, startup_hook
+    from nonet.tasks.injection import Depends, override_dependency, register_dependency
+    from nonet.tasks.locks import (
         BaseLimiter,
         BaseLock,
         ConcurrencyLimiter,
@@ -60,10 +62,9 @@ if TYPE_CHECKING:
         SharedRWLock,
         register_locked_object_type,
     )
-    from nonet.message import Usage
-    from nonet.overflow import Overflow
-    from nonet.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
-    from nonet.schedules import (
+    from nonet.tasks.overflow import Overflow
+    from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
+    from nonet.tasks.schedules import (
         CatchUp,
         CronSchedule,
         IntervalSeconds,
@@ -72,8 +73,7 @@ if TYPE_CHECKING:
         RRuleSchedule,
         TaskScheduleBase,
     )
-    from nonet.settings import Settings, load_settings
-    from nonet.task import (
+    from nonet.tasks.task import (
         BaseTask,
         Isolation,
         PeriodicBaseTask,
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
         Priority,
         Size,
     )
-    from nonet.unique import Unique, UniqueMode
+    from nonet.tasks.unique import Unique, UniqueMode
 
     __version__: str
 
@@ -169,9 +169,9 @@ __all__ = [
 # Where each public name is defined.
 _HOMES = {
     "nonet.app": ("Nonet",),
-    "nonet.client": ("CallbackSpawner", "Client", "cancel_many", "spawn_with_callback"),
-    "nonet.config": ("TaskConfig",),
-    "nonet.errors": (
+    "nonet.client.client": ("CallbackSpawner", "Client", "cancel_many", "spawn_with_callback"),
+    "nonet.config.models": ("TaskConfig",),
+    "nonet.base.errors": (
         "AdmissionRejected",
         "BrokerFullError",
         "ConfigurationError",
@@ -202,12 +202,12 @@ _HOMES = {
         "UnableToAcquireLockError",
         "UnknownTaskError",
     ),
-    "nonet.execution": ("TaskContext", "context"),
-    "nonet.explanation": ("Explanation", "LockHolder"),
-    "nonet.handles": ("ChildResult", "Handle", "TaskStatus"),
-    "nonet.hooks": ("Epoch", "startup_hook"),
-    "nonet.injection": ("Depends", "override_dependency", "register_dependency"),
-    "nonet.locks": (
+    "nonet.tasks.execution": ("TaskContext", "context"),
+    "nonet.rules.explanation": ("Explanation", "LockHolder"),
+    "nonet.tasks.handles": ("ChildResult", "Handle", "TaskStatus"),
+    "nonet.tasks.hooks": ("Epoch", "startup_hook"),
+    "nonet.tasks.injection": ("Depends", "override_dependency", "register_dependency"),
+    "nonet.tasks.locks": (
         "BaseLimiter",
         "BaseLock",
         "ConcurrencyLimiter",
@@ -218,10 +218,10 @@ _HOMES = {
         "SharedRWLock",
         "register_locked_object_type",
     ),
-    "nonet.message": ("Usage",),
-    "nonet.overflow": ("Overflow",),
-    "nonet.retry": ("ExponentialBackoff", "NoRetry", "RetryPolicyBase"),
-    "nonet.schedules": (
+    "nonet.messages.message": ("Usage",),
+    "nonet.tasks.overflow": ("Overflow",),
+    "nonet.tasks.retry": ("ExponentialBackoff", "NoRetry", "RetryPolicyBase"),
+    "nonet.tasks.schedules": (
         "CatchUp",
         "CronSchedule",
         "IntervalSeconds",
@@ -230,8 +230,8 @@ _HOMES = {
         "RRuleSchedule",
         "TaskScheduleBase",
     ),
-    "nonet.settings": ("Settings", "load_settings"),
-    "nonet.task": (
+    "nonet.config.settings": ("Settings", "load_settings"),
+    "nonet.tasks.task": (
         "BaseTask",
         "Isolation",
         "PeriodicBaseTask",
@@ -239,7 +239,7 @@ _HOMES = {
         "Priority",
         "Size",
     ),
-    "nonet.unique": ("Unique", "UniqueMode"),
+    "nonet.tasks.unique": ("Unique", "UniqueMode"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -11,8 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from nonet.client import CallbackSpawner, Client
-from nonet.errors import (
+from nonet.base.errors import (
     ConfigurationError,
     ConflictError,
     NonetError,
@@ -20,17 +19,19 @@ from nonet.errors import (
     RegistrationError,
     masked,
 )
-from nonet.execution import TaskContext
-from nonet.explanation import HANDED_OVER_WITHIN, Explanation
-from nonet.handles import Handle, R, TaskStatus
-from nonet.injection import Injector, load_entry_points
-from nonet.locks import BaseLock, encode_locks
-from nonet.loop import in_own_thread
-from nonet.registry import Registry, TaskClass, vos_from_entry_points
-from nonet.service import who
-from nonet.settings import Settings, load_settings
-from nonet.stores.broker import Broker, Waits
-from nonet.task import (
+from nonet.base.loop import in_own_thread
+from nonet.client.client import CallbackSpawner, Client
+from nonet.config.settings import Settings, load_settings
+from nonet.daemon.service import who
+from nonet.messages.terms import StartBy
+from nonet.rules.explanation import HANDED_OVER_WITHIN, Explanation
+from nonet.stores.queue.broker import Broker, Waits
+from nonet.tasks.execution import TaskContext
+from nonet.tasks.handles import Handle, R, TaskStatus
+from nonet.tasks.injection import Injector, load_entry_points
+from nonet.tasks.locks import BaseLock, encode_locks
+from nonet.tasks.registry import Registry, TaskClass, vos_from_entry_points
+from nonet.tasks.task import (
     FROM_CLASS,
     FromClass,
     Isolation,
@@ -39,30 +40,29 @@ from nonet.task import (
     bind_submitter,
     unbind_submitter,
 )
+from nonet.tasks.unique import Unique
 from nonet.telemetry.masking import keep_secret
-from nonet.terms import StartBy
-from nonet.unique import Unique
-from nonet.worker.closing import RowCloser
+from nonet.worker.attempt.closing import RowCloser
 
 # Imported by whoever asks for them: a submitter needs neither a worker nor a scheduler nor SQL.
 if TYPE_CHECKING:
-    from nonet.doctor import Diagnosis
-    from nonet.health import Reached
-    from nonet.hooks import Hook
-    from nonet.interactive import Debugger
+    from nonet.daemon.health import Reached
+    from nonet.operate.doctor import Diagnosis
+    from nonet.operate.interactive import Debugger
     from nonet.scheduler.scheduler import Scheduler
-    from nonet.stores.admission import Admission
-    from nonet.stores.controls import Controls
-    from nonet.stores.dead_letters import DeadLetters
-    from nonet.stores.demand import Demands
-    from nonet.stores.events import Events
-    from nonet.stores.leadership import Leader
-    from nonet.stores.limits import Limits
-    from nonet.stores.mirror import Mirror
-    from nonet.stores.outbox import Outbox
-    from nonet.stores.periodic import EntryStatus, Periodic
-    from nonet.stores.quarantine import Quarantine
-    from nonet.stores.sql import Database
+    from nonet.stores.namespace.admission import Admission
+    from nonet.stores.namespace.controls import Controls
+    from nonet.stores.namespace.demand import Demands
+    from nonet.stores.namespace.events import Events
+    from nonet.stores.namespace.leadership import Leader
+    from nonet.stores.namespace.limits import Limits
+    from nonet.stores.namespace.periodic import EntryStatus, Periodic
+    from nonet.stores.namespace.quarantine import Quarantine
+    from nonet.stores.sql.database import Database
+    from nonet.stores.sql.dead_letters import DeadLetters
+    from nonet.stores.sql.mirror import Mirror
+    from nonet.stores.sql.outbox import Outbox
+    from nonet.tasks.hooks import Hook
     from nonet.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -471,7 +471,7 @@ class Nonet:
         Example:
             assert await app.call(Add(1, 2)) == 3
         """
-        from nonet.interactive import call, check_call
+        from nonet.operate.interactive import call, check_call
 
         check_call(task, wait_locks, debugger)
         async with self.injector() as injector:
@@ -504,7 +504,7 @@ class Nonet:
             async with app.hold(MutexLock(LockedObjectType.JOB, 7), wait=5):
                 ...
         """
-        from nonet.interactive import hold
+        from nonet.operate.interactive import hold
 
         for lock in locks:
             if not isinstance(lock, BaseLock):
@@ -538,8 +538,8 @@ class Nonet:
         """
         if wait is not None and not wait >= 0:  # nan, too
             raise ValueError(f"doctor: wait={wait!r} must be 0 seconds or more, or None")
-        from nonet.doctor import diagnose
-        from nonet.stores.inspection import Inspection
+        from nonet.operate.doctor import diagnose
+        from nonet.stores.namespace.inspection import Inspection
 
         lease, sql = self.settings.lease, await self._sql_state()
         return await diagnose(
@@ -556,7 +556,7 @@ class Nonet:
     async def _sql_state(self) -> str:
         if not self.settings.may_have_sql():
             return ""
-        from nonet.stores.sql import Schema, check
+        from nonet.stores.sql.database import Schema, check
 
         url = self.settings.sql_url()
         try:
@@ -573,13 +573,13 @@ class Nonet:
         if not self.settings.metrics_port or not self.settings.db_url.get_secret_value():
             return None
 
-        from nonet.health import Reached
+        from nonet.daemon.health import Reached
 
         async def look() -> None:
             database = await self._open_database()
-            from nonet.stores.dead_letters import dlq_tasks
-            from nonet.stores.mirror import mirror
-            from nonet.stores.outbox import outbox_tasks
+            from nonet.stores.sql.dead_letters import dlq_tasks
+            from nonet.stores.sql.mirror import mirror
+            from nonet.stores.sql.outbox import outbox_tasks
 
             await database.look_for(dlq_tasks, outbox_tasks, mirror)
 
@@ -625,9 +625,9 @@ class Nonet:
                 only this process knows. None: as they say. Child processes load the task modules
                 of the settings, and know nothing of `dependency_overrides`.
         """
-        from nonet.worker.burials import Burials
+        from nonet.worker.attempt.burials import Burials
+        from nonet.worker.attempt.settle import Settler
         from nonet.worker.runner import WorkerParts
-        from nonet.worker.settle import Settler
         from nonet.worker.worker import Worker
 
         settler = Settler(
@@ -659,23 +659,23 @@ class Nonet:
             injector: what `injector` gave; start-up hooks get their dependencies from it.
             hooks: the start-up hooks by name; None: those that are installed or were imported.
         """
-        from nonet.overflow import overflow_hooks
+        from nonet.config.sources import open_source
         from nonet.scheduler.census import Census
-        from nonet.scheduler.configuration import ConfigurationLoop, check
+        from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
         from nonet.scheduler.demand import DemandLoop
         from nonet.scheduler.expired import ExpiredTasks
         from nonet.scheduler.lost import LostWorkers
-        from nonet.scheduler.memory import Memory
         from nonet.scheduler.pauses import PauseMemory
-        from nonet.scheduler.periodic import PeriodicLoop
+        from nonet.scheduler.periodic.memory import Memory
+        from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
         from nonet.scheduler.relay import Relay
         from nonet.scheduler.retention import Retention
         from nonet.scheduler.scheduler import Scheduler, SchedulerParts
         from nonet.scheduler.startup import StartUp
-        from nonet.sources import open_source
-        from nonet.stores.figures import Measures
-        from nonet.stores.leadership import Leadership
-        from nonet.stores.publication import Publication
+        from nonet.stores.namespace.figures import Measures
+        from nonet.stores.namespace.leadership import Leadership
+        from nonet.stores.namespace.publication import Publication
+        from nonet.tasks.overflow import overflow_hooks
         from nonet.worker.worker import slots_of
 
         settings, namespace = self.settings, self.settings.namespace
@@ -734,13 +734,13 @@ class Nonet:
     @property
     def periodic(self) -> Periodic:
         """The periodic entries. Raises `NotBoundError` if not open."""
-        from nonet.stores.periodic import Periodic
+        from nonet.stores.namespace.periodic import Periodic
 
         return Periodic(self.broker, self.settings.namespace)
 
     async def leader(self) -> Leader | None:
         """Which scheduler leads now (``owner``, ``term``, ``expiry``); None if none does."""
-        from nonet.stores.leadership import Leadership
+        from nonet.stores.namespace.leadership import Leadership
 
         found = await Leadership(self.broker, self.settings.namespace).leader()
         is_over = found is None or found.expiry <= await self.broker.logical_now()
@@ -764,42 +764,42 @@ class Nonet:
     @property
     def limits(self) -> Limits:
         """The limits that hold, and how to override them. Raises `NotBoundError` if not open."""
-        from nonet.stores.limits import Limits
+        from nonet.stores.namespace.limits import Limits
 
         return Limits(self.broker.client, self.settings.namespace)
 
     @property
     def controls(self) -> Controls:
         """What is paused, and how to change it. Raises `NotBoundError` if not open."""
-        from nonet.stores.controls import Controls
+        from nonet.stores.namespace.controls import Controls
 
         return Controls(self.broker.client, self.settings.namespace)
 
     @property
     def admission(self) -> Admission:
         """How many tasks there are, and may be. Raises `NotBoundError` if not open."""
-        from nonet.stores.admission import Admission
+        from nonet.stores.namespace.admission import Admission
 
         return Admission(self.broker.client, self.settings.namespace)
 
     @property
     def demands(self) -> Demands:
         """How much work there is for how many workers. Raises `NotBoundError` if not open."""
-        from nonet.stores.demand import Demands
+        from nonet.stores.namespace.demand import Demands
 
         return Demands(self.broker.client, self.settings.namespace, self.broker.lock_ttl_ms)
 
     @property
     def events(self) -> Events:
         """Who changed what. Raises `NotBoundError` if not open."""
-        from nonet.stores.events import Events
+        from nonet.stores.namespace.events import Events
 
         return Events(self.broker.client, self.settings.namespace)
 
     @property
     def quarantine(self) -> Quarantine:
         """Bytes that are no task. Raises `NotBoundError` if not open."""
-        from nonet.stores.quarantine import Quarantine
+        from nonet.stores.namespace.quarantine import Quarantine
 
         return Quarantine(self.broker, self.settings.namespace)
 
@@ -807,7 +807,7 @@ class Nonet:
         """The SQL store of dead letters, opened on first use and closed with the application."""
         if self._dead_letters is None:
             database = await self._open_database()
-            from nonet.stores.dead_letters import DeadLetters
+            from nonet.stores.sql.dead_letters import DeadLetters
 
             self._dead_letters = DeadLetters(database, self.settings.namespace)
         return self._dead_letters
@@ -816,7 +816,7 @@ class Nonet:
         """The SQL store of durable tasks, opened on first use and closed with the application."""
         if self._outbox is None:
             database = await self._open_database()
-            from nonet.stores.outbox import Outbox
+            from nonet.stores.sql.outbox import Outbox
 
             self._outbox = Outbox(database, self.broker, self.settings.namespace)
         return self._outbox
@@ -825,7 +825,7 @@ class Nonet:
         """What SQL keeps for the day on which Redis forgets; opened and closed as `outbox`."""
         if self._mirror is None:
             database = await self._open_database()
-            from nonet.stores.mirror import Mirror
+            from nonet.stores.sql.mirror import Mirror
 
             self._mirror = Mirror(database, self.settings.namespace)
         return self._mirror
@@ -856,13 +856,13 @@ class Nonet:
             for letter in await (await app.dead_letters()).list(limit=10):
                 await app.resubmit(letter.id)
         """
-        from nonet.dlq import resubmit
+        from nonet.operate.dead_letters import resubmit
 
         letters = await self.dead_letters()
         return await resubmit(row_id, self.client, letters, again=again)
 
     def _start_embedded(self) -> str:
-        from nonet.stores.embedded import open_embedded
+        from nonet.stores.connection.embedded import open_embedded
 
         if self.settings.redis_url.get_secret_value() != EMBEDDED:
             raise ConfigurationError(
@@ -881,10 +881,10 @@ def _needs_sql(task_class: TaskClass) -> bool:
 
 def _make_database(url: str) -> Database:
     """Called in a thread: what it imports would block the event loop for 400 ms."""
-    import nonet.stores.dead_letters
-    import nonet.stores.mirror
-    import nonet.stores.outbox  # noqa: F401  # so that who needs them finds them imported
-    from nonet.stores.sql import Database
+    import nonet.stores.sql.dead_letters
+    import nonet.stores.sql.mirror
+    import nonet.stores.sql.outbox  # noqa: F401  # so that who needs them finds them imported
+    from nonet.stores.sql.database import Database
 
     return Database(url)
 
@@ -913,7 +913,7 @@ def checked_hooks(
         RegistrationError: one cannot be imported, or called: all others would wait for it, and the
             periodic tasks, too.
     """
-    from nonet.hooks import Epoch, startup_hooks
+    from nonet.tasks.hooks import Epoch, startup_hooks
 
     found = startup_hooks(("nonet", *settings.entry_points)) if hooks is None else dict(hooks)
     for name, hook in found.items():

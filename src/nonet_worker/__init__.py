@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nonet.init import end_on_sigterm, run_under_init
+from nonet.daemon.init import end_on_sigterm, run_under_init
 
 _OF_A_FLEET = ("--min", "--max")
 
@@ -24,6 +24,6 @@ def main() -> None:
         # All workers are started after the fleet has set its handler, and so are new.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     run_under_init()  # before there is anything that its parent would have, too
-    from nonet.cli.worker import main as work
+    from nonet.cli.daemons.worker import main as work
 
     work()

@@ -36,7 +36,7 @@ def nonet_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     Each `nonet_system` has a namespace of its own in it, which is deleted after the test.
     """
-    from nonet.stores.embedded import open_embedded
+    from nonet.stores.connection.embedded import open_embedded
 
     with open_embedded(tmp_path_factory.mktemp("nonet")) as server:
         yield server.url

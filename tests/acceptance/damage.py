@@ -22,7 +22,7 @@ from acceptance.site import LEASE, LOCK_TTL, Site
 from daemons import until
 
 from nonet import BaseTask, MutexLock, Nonet, ResultUnavailable, TaskFailed
-from nonet.errors import NotFoundError
+from nonet.base.errors import NotFoundError
 
 TASKS = ("acceptance.damage_tasks",)
 SLOTS = 40

@@ -11,7 +11,7 @@ from typing import Any
 
 from acceptance.probe_tasks import passed
 
-import nonet.stores.redis
+import nonet.stores.connection.redis
 from nonet import BaseTask, ExponentialBackoff, MutexLock, Size, context
 
 LATER = ExponentialBackoff(base_delay_seconds=3, max_retries=5)

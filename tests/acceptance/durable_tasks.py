@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from acceptance import probe_tasks
 
 from nonet import RateLimiter
-from nonet.locks import BaseLock
+from nonet.tasks.locks import BaseLock
 
 
 class Kept(probe_tasks.Quick):

@@ -30,7 +30,7 @@ from nonet import (
     TaskCrashed,
     context,
 )
-from nonet.locks import TASK
+from nonet.tasks.locks import TASK
 
 # More than the crash limit, and at once.
 OFTEN = ExponentialBackoff(base_delay_seconds=0, max_retries=20)

@@ -27,7 +27,7 @@ from nonet import (
     SharedRWLock,
     Size,
 )
-from nonet.locks import BaseLock
+from nonet.tasks.locks import BaseLock
 
 _STRUCTURAL = {"M": MutexLock, "W": ExclusiveRWLock, "R": SharedRWLock}
 

@@ -8,7 +8,7 @@ import json
 import os
 import time
 
-from nonet.overflow import Overflow
+from nonet.tasks.overflow import Overflow
 
 
 def note(overflow: Overflow) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 from acceptance.probe_tasks import Unprintable, note
 
 from nonet import BaseTask, Depends, RetryPolicyBase, Size, context
-from nonet.locks import BaseLock
+from nonet.tasks.locks import BaseLock
 
 MIB = 1024 * 1024
 

@@ -14,7 +14,7 @@ from acceptance.probe_tasks import note
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from nonet import BaseTask, Depends, MutexLock, Size, context
-from nonet.locks import BaseLock
+from nonet.tasks.locks import BaseLock
 
 
 @cache

@@ -10,7 +10,7 @@ from acceptance.lock_tasks import lock_of
 from acceptance.probe_tasks import is_open, note, passed_blocking
 
 from nonet import BaseTask, ExponentialBackoff, Size
-from nonet.locks import BaseLock
+from nonet.tasks.locks import BaseLock
 
 
 @dataclass

@@ -11,7 +11,7 @@ import sys
 from nonet import service
 service._BLOCKED_SECONDS = 0.5
 sys.argv = ["task-worker", "--size", "small", "--grace", "0.1"]
-from nonet.cli.worker import main
+from nonet.cli.daemons.worker import main
 main()
 """
 

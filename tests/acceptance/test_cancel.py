@@ -24,9 +24,9 @@ from acceptance.test_durable import transaction
 from daemons import frozen, until
 
 from nonet import BaseTask, InvalidArgumentsError, Nonet, TaskCancelled, TaskExpired
-from nonet.client import Handle
-from nonet.errors import ConflictError, NotFoundError
-from nonet.stores.groups import GroupStatus
+from nonet.base.errors import ConflictError, NotFoundError
+from nonet.client.client import Handle
+from nonet.stores.queue.groups import GroupStatus
 
 TASKS = ("acceptance.cancel_tasks", "acceptance.probe_tasks")
 

@@ -13,7 +13,7 @@ from acceptance.test_durable import opened, transaction
 from daemons import until
 
 from nonet import Nonet, TaskCancelled
-from nonet.stores.outbox import Outbox
+from nonet.stores.sql.outbox import Outbox
 
 WHO = "ann@host 7"
 

@@ -8,7 +8,7 @@ from acceptance.site import Site
 from daemons import until
 
 from nonet import TaskFailed
-from nonet.stores.sql import upgrade
+from nonet.stores.sql.database import upgrade
 
 
 @pytest.fixture

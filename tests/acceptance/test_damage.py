@@ -14,8 +14,8 @@ from acceptance.damage_faults import FAULTS, Fault
 from acceptance.damage_tasks import break_scripts
 from acceptance.site import Site
 
-import nonet.stores.redis
-from nonet.stores.redis import script
+import nonet.stores.connection.redis
+from nonet.stores.connection.redis import script
 
 _MANY = 10_000
 _SOON = 25.0

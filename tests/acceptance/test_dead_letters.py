@@ -15,8 +15,8 @@ from daemons import until
 from servers import MariaServer
 
 from nonet import TaskFailed
-from nonet.stores.dead_letters import DeadLetter, DeadLetters
-from nonet.stores.sql import upgrade
+from nonet.stores.sql.database import upgrade
+from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters
 
 
 @pytest.fixture

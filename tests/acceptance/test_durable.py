@@ -25,9 +25,9 @@ from servers import MariaServer, RedisServer
 from sqlalchemy.ext.asyncio import AsyncConnection, async_sessionmaker, create_async_engine
 
 from nonet import InvalidArgumentsError, LimitImpossible, Nonet, ResultUnavailable, TaskFailed
-from nonet.errors import NotFoundError, ServerUnreachableError
-from nonet.stores.outbox import Outbox
-from nonet.stores.sql import upgrade
+from nonet.base.errors import NotFoundError, ServerUnreachableError
+from nonet.stores.sql.database import upgrade
+from nonet.stores.sql.outbox import Outbox
 
 TASKS = "acceptance.durable_tasks,acceptance.probe_tasks"
 

@@ -13,7 +13,7 @@ from acceptance.site import Site, submit_all
 from daemons import until
 from example import EXAMPLE, example_tasks
 
-from nonet.limits import LimitAddress
+from nonet.rules.limits import LimitAddress
 
 MORE_THAN_ANY_LIMIT = 12
 

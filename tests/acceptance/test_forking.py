@@ -11,10 +11,9 @@ import pytest
 from acceptance.site import Site
 from daemons import until
 
-from nonet.settings import load_settings
-from nonet.worker import forking
-from nonet.worker.children import Children
-from nonet.worker.forking import ForkServerError
+from nonet.config.settings import load_settings
+from nonet.worker.children.children import Children, forking
+from nonet.worker.children.forking import ForkServerError
 
 
 @pytest.fixture

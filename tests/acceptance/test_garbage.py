@@ -13,7 +13,7 @@ from acceptance.site import PROBES, STREAM, Site
 from daemons import until
 
 from nonet import TaskFailed
-from nonet.message import VERSION, Envelope, encode
+from nonet.messages.message import VERSION, Envelope, encode
 
 BOTH = f"{PROBES},acceptance.extra_tasks"
 NESTED = b"\x91" * 100_000 + b"\xc0"

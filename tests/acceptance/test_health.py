@@ -19,8 +19,8 @@ from metrics_names import get
 from servers import RedisServer
 
 from nonet import Size
-from nonet.health import answering_probes
-from nonet.stores.sql import upgrade
+from nonet.daemon.health import answering_probes
+from nonet.stores.sql.database import upgrade
 
 HOST = "127.0.0.1"
 

@@ -25,8 +25,8 @@ from daemons import Daemon, until
 from servers import MariaServer, RedisServer, Server
 
 from nonet import ResultUnavailable, TaskFailed
-from nonet.stores.dead_letters import DeadLetter, DeadLetters
-from nonet.stores.sql import upgrade
+from nonet.stores.sql.database import upgrade
+from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters
 
 # Nothing runs out while a test lasts, and every time-out is as long as it gets.
 PRODUCTION = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "30"}

@@ -15,10 +15,10 @@ from acceptance.site import LOCK_TTL, Site, result_states, submit_all
 from daemons import Daemon, until
 
 from nonet import Nonet, ResultUnavailable, TaskFailed
-from nonet.stores.sql import upgrade
-from nonet.worker.forking import ForkServer
-from nonet.worker.memory import resident
-from nonet.worker.wire import Channel
+from nonet.stores.sql.database import upgrade
+from nonet.worker.children.forking import ForkServer
+from nonet.worker.children.memory import resident
+from nonet.worker.children.wire import Channel
 
 # What a culprit is told, by its class.
 REASONS = {

@@ -12,7 +12,7 @@ from acceptance.site import Site, submit_all
 from daemons import Daemon, until
 
 from nonet import TaskFailed
-from nonet.limits import Limit, LimitAddress
+from nonet.rules.limits import Limit, LimitAddress
 
 TASKS = "acceptance.limit_tasks"
 BUSY = "common: {limits: {Job: {busy: {Run: {ConcurrencyLimiter: {limit: %d}}}}}}"

@@ -16,8 +16,8 @@ from daemons import until
 from servers import MariaServer
 
 from nonet import BaseTask, TaskExpired
-from nonet.stores.dead_letters import Status
-from nonet.stores.sql import upgrade
+from nonet.stores.sql.database import upgrade
+from nonet.stores.sql.dead_letters import Status
 
 __all__ = ["own_maria"]  # a fixture
 UNKNOWING = "acceptance.extra_tasks"  # the scheduler knows none of these classes

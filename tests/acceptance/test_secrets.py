@@ -10,8 +10,8 @@ from acceptance.site import NAMESPACE, Site
 from pydantic import SecretStr
 
 from nonet import NonetError, TaskFailed
-from nonet.stores.dead_letters import DeadLetters
-from nonet.stores.sql import upgrade
+from nonet.stores.sql.database import upgrade
+from nonet.stores.sql.dead_letters import DeadLetters
 
 MODULE = "acceptance.secret_tasks"
 

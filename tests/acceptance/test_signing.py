@@ -11,7 +11,7 @@ from acceptance.site import Site
 from daemons import until
 
 from nonet import Nonet, TaskFailed
-from nonet.message import VERSION, Envelope, encode
+from nonet.messages.message import VERSION, Envelope, encode
 
 KEYS = {id: f"{id}:" + base64.b64encode(id.encode() * 16).decode() for id in ("new", "old", "evil")}
 

@@ -97,7 +97,7 @@ import sys
 from nonet import service
 service._BLOCKED_SECONDS = service._FORCED_BLOCKED_SECONDS = 0.5
 sys.argv = ["task-worker", "--size", "small", "--grace", "0.3"]
-from nonet.cli.worker import main
+from nonet.cli.daemons.worker import main
 main()
 """
 

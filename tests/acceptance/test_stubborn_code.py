@@ -9,7 +9,7 @@ from daemons import Daemon, until
 from metrics_names import free_ports, get
 
 from nonet import Nonet
-from nonet.handles import Handle
+from nonet.tasks.handles import Handle
 
 TASKS = "acceptance.stubborn_tasks"
 NAME = "lock:mutex:job:a"

@@ -31,10 +31,10 @@ from opentelemetry.trace import (
 from pydantic import SecretStr
 
 from nonet import InvalidArgumentsError, Nonet, Size, TaskFailed
-from nonet.errors import ServerUnreachableError
-from nonet.message import decode_envelope
-from nonet.service import Stop
-from nonet.stores.records import read_envelopes
+from nonet.base.errors import ServerUnreachableError
+from nonet.daemon.service import Stop
+from nonet.messages.message import decode_envelope
+from nonet.stores.queue.records import read_envelopes
 from nonet.telemetry import tracing
 
 MODULE = "acceptance.traced_tasks"

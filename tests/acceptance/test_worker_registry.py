@@ -19,7 +19,7 @@ from daemons import until
 from servers import RedisServer
 
 from nonet import Nonet, Size
-from nonet.service import Stop
+from nonet.daemon.service import Stop
 from nonet.worker.veto import Fitness, Veto
 from nonet.worker.worker import Worker
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nonet import BaseTask, LockedObjectType, MutexLock, Size
-from nonet.locks import BaseLock
+from nonet.tasks.locks import BaseLock
 
 
 @dataclass

@@ -28,7 +28,7 @@ from daemons import Daemon, until  # noqa: E402
 from servers import RedisServer  # noqa: E402
 
 from nonet import BaseTask, Nonet, Size  # noqa: E402
-from nonet.service import Stop  # noqa: E402
+from nonet.daemon.service import Stop  # noqa: E402
 
 BUDGETS = Path(__file__).with_name("budgets.json")
 MODULE = "budget.budget_tasks"

@@ -13,8 +13,9 @@ import pytest
 import typer.main
 from rendering import Charts, Object, Rendered, environment, values_of
 
-from nonet.cli import run, scheduler, worker
-from nonet.settings import load_settings
+from nonet.cli import run
+from nonet.cli.daemons import scheduler, worker
+from nonet.config.settings import load_settings
 
 # The oldest version that Chart.yaml accepts, and the newest that is known.
 _KUBERNETES = ("1.27", str(kubernetes_validate.latest_version()))

@@ -31,7 +31,7 @@ from nonet import (
     Size,
     context,
 )
-from nonet.schedules import CronSchedule
+from nonet.tasks.schedules import CronSchedule
 
 _POLL = 0.01
 _KEY = pydantic.SecretStr("s3cret-key")

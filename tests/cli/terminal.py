@@ -20,7 +20,7 @@ from preloaded import Preloaded, may_be_preloaded
 from servers import RedisServer
 
 from nonet import Nonet, Size
-from nonet.service import Stop
+from nonet.daemon.service import Stop
 
 NAMESPACE = "cli"
 _TESTS = Path(__file__).parent.parent

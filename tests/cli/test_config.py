@@ -12,10 +12,10 @@ from example import EXAMPLE, TASKS
 from unit.json_schema import Validator
 
 from nonet import Nonet
-from nonet.config import parse_config
-from nonet.limits import Limit, LimitAddress
-from nonet.stores.leadership import Leadership
-from nonet.stores.publication import Publication
+from nonet.config.reading import parse_config
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.publication import Publication
 
 NOWHERE = "redis://127.0.0.1:1/0"
 GOOD = "vos: [lhcb]\ncommon: {tasks: {Add: {priority: background}}}\n"

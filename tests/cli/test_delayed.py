@@ -9,7 +9,7 @@ from cli.errands import Add, Describe
 from cli.terminal import TaskRun
 
 from nonet import TaskCancelled
-from nonet.errors import NotFoundError
+from nonet.base.errors import NotFoundError
 
 
 def in_hours(hours: float) -> datetime:

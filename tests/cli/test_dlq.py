@@ -16,8 +16,8 @@ from cli.errands import Add, Fail
 from cli.terminal import NAMESPACE, Ended, TaskRun
 
 from nonet import ConflictError, Nonet, TaskFailed, UnknownTaskError
-from nonet.message import encode, pack
-from nonet.stores.dead_letters import DeadLetter, NewDeadLetter
+from nonet.messages.message import encode, pack
+from nonet.stores.sql.dead_letters import DeadLetter, NewDeadLetter
 
 SECRETS = ("s3cret-key", "s3cret-pw")
 

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from cli.terminal import NAMESPACE, TaskRun
 
 from nonet import Nonet
-from nonet.stores.leadership import Leadership
-from nonet.stores.outbox import outbox_tasks
-from nonet.stores.publication import Publication
-from nonet.stores.sql import VERSION_TABLE, upgrade
-from nonet.stores.submissions import Submission
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.publication import Publication
+from nonet.stores.queue.submissions import Submission
+from nonet.stores.sql.database import VERSION_TABLE, upgrade
+from nonet.stores.sql.outbox import outbox_tasks
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from cli.terminal import TaskRun
 from servers import RedisServer
 
 import nonet
-from nonet.keys import EVENT_KINDS
-from nonet.stores.broker import Broker
-from nonet.stores.events import Events
+from nonet.base.keys import EVENT_KINDS
+from nonet.stores.namespace.events import Events
+from nonet.stores.queue.broker import Broker
 
 SECONDS = 20
 
@@ -139,7 +139,7 @@ def test_every_kind_is_known() -> None:
         for first in re.findall(r"log_event\(([^,]*'[^,]*),", scripts)
         for kind in re.findall(r"'([a-z-]+)'", first)
     }
-    dlq = set(re.findall(r'"(dlq-\w+)"', (source / "cli/dlq.py").read_text()))
+    dlq = set(re.findall(r'"(dlq-\w+)"', (source / "cli/commands/dead_letters.py").read_text()))
     python = "".join(path.read_text() for path in source.rglob("*.py"))
     written |= set(re.findall(r'(?:events\.log\(|"log_event",)\s*"([a-z-]+)"', python))
     assert {"epoch", "limit-set", "limit-unset", "quarantine-retry"} <= written and dlq

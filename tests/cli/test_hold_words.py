@@ -12,7 +12,7 @@ from cli.errands import Guarded, Limiter
 from cli.terminal import TaskRun
 
 from nonet import BaseLock, LeaseLostError, MutexLock, SharedRWLock, UnableToAcquireLockError
-from nonet.interactive import call
+from nonet.operate.interactive import call
 
 JOB = MutexLock("job", 7)
 

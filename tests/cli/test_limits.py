@@ -7,8 +7,8 @@ import re
 import pytest
 from cli.terminal import TaskRun
 
-from nonet.limits import Limit, LimitAddress
-from nonet.stores.leadership import Leadership
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.stores.namespace.leadership import Leadership
 
 
 async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, SecretStr
 
 from nonet.cli.output import plain, printable
-from nonet.secrecy import MASK, masked_arguments
+from nonet.tasks.secrecy import MASK, masked_arguments
 
 
 class Colour(StrEnum):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nonet.cli.probing import probe
-from nonet.health import Health, Report
+from nonet.cli.daemons.probing import probe
+from nonet.daemon.health import Health, Report
 
 SCRIPT = str(Path(sys.executable).parent / "task-run")
 
@@ -80,7 +80,7 @@ def test_the_command_asks_too() -> None:
 def test_imports_next_to_nothing() -> None:
     """What is asked every few seconds loads neither typer nor asyncio."""
     code = (
-        "import sys, nonet.cli.entry, nonet.cli.probing;"
+        "import sys, nonet.cli.entry, nonet.cli.daemons.probing;"
         "print(*({'typer', 'asyncio', 'pydantic', 'http.client', 'redis'} & sys.modules.keys()))"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == []

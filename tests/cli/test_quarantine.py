@@ -11,9 +11,9 @@ from cli.terminal import NAMESPACE, TaskRun
 from daemons import until
 
 from nonet import Nonet
-from nonet.message import VERSION, Envelope, encode
-from nonet.repetition import repeat_of_entry
-from nonet.stores.quarantine import Quarantine
+from nonet.messages.message import VERSION, Envelope, encode
+from nonet.messages.repetition import repeat_of_entry
+from nonet.stores.namespace.quarantine import Quarantine
 
 STREAM = f"{{{NAMESPACE}}}:tasks:normal:small"
 NEW = "new:" + base64.b64encode(b"n" * 32).decode()

@@ -12,8 +12,8 @@ from cli.terminal import NAMESPACE, TaskRun
 from daemons import until
 
 from nonet import Nonet
-from nonet.service import Stop
-from nonet.stores.submissions import Submission
+from nonet.daemon.service import Stop
+from nonet.stores.queue.submissions import Submission
 
 CONFIG = """
 vos: [lhcb, gridpp]

@@ -21,18 +21,18 @@ from docs.pages import DOCS, ROOT, Page, all_pages, codes
 from metrics_names import series_names
 from sqlalchemy import Table
 
-from nonet import errors, keys
+from nonet.base import errors, keys
+from nonet.base.keys import EVENT_KINDS
+from nonet.cli.commands.tasks import LiveState
 from nonet.cli.common import exit_code
-from nonet.cli.tasks import LiveState
-from nonet.config import json_schema
-from nonet.keys import EVENT_KINDS
-from nonet.outcomes import Reason
-from nonet.service import ExitCode
-from nonet.settings import Settings
-from nonet.stores.dead_letters import dlq_tasks
-from nonet.stores.mirror import mirror
-from nonet.stores.outbox import outbox_tasks
-from nonet.stores.redis import script
+from nonet.config.schema import json_schema
+from nonet.config.settings import Settings
+from nonet.daemon.service import ExitCode
+from nonet.rules.outcomes import Reason
+from nonet.stores.connection.redis import script
+from nonet.stores.sql.dead_letters import dlq_tasks
+from nonet.stores.sql.mirror import mirror
+from nonet.stores.sql.outbox import outbox_tasks
 from nonet.telemetry.metrics import METRICS
 
 _SCRIPTS = ROOT / "src" / "nonet" / "stores" / "scripts"
@@ -165,7 +165,7 @@ def test_events_are_those_of_the_code() -> None:
 
 
 def test_keys_are_those_of_the_code() -> None:
-    """Each key of `nonet.keys`, with its type, and no other one."""
+    """Each key of `nonet.base.keys`, with its type, and no other one."""
     found = {name: row[1] for name, row in told("redis-keys").items()}
     assert found == dict(_KEY.findall(keys.__doc__ or ""))
 

@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 from docs.pages import ROOT, Page, codes
 
-from nonet.explanation import Cause, explain_kept
+from nonet.rules.explanation import Cause, explain_kept
 
 PAGE = Page.read("how-to/find-out-why-it-waits.md")
 # What differs from task to task: …, a word in capitals, a number.

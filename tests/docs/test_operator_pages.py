@@ -7,11 +7,12 @@ from pathlib import Path
 
 from docs.pages import Page, codes
 
-from nonet import diagnosis, doctor
-from nonet.outcomes import Reason
-from nonet.stores import workers
-from nonet.stores.dead_letters import Status
-from nonet.stores.workers import DRAINS
+from nonet.operate import doctor
+from nonet.rules import diagnosis
+from nonet.rules.outcomes import Reason
+from nonet.stores.queue import workers
+from nonet.stores.queue.workers import DRAINS
+from nonet.stores.sql.dead_letters import Status
 
 DEAD_LETTERS = Page.read("how-to/dead-letters.md")
 

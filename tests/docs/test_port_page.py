@@ -10,7 +10,7 @@ import pytest
 from docs.pages import Page, codes
 from docs.test_shown import refusal, words_of
 
-from nonet.settings import Settings
+from nonet.config.settings import Settings
 
 PAGE = Page.read("how-to/port-from-diracx.md")
 _GROUPS = ("tasks.CATEGORY", "lock_object_types", "startup", "dependencies", "vos", "overflow")

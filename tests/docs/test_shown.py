@@ -18,13 +18,13 @@ import yaml
 from docs.pages import ROOT, Block, Page, all_pages
 from example import example_tasks
 
+from nonet.base.errors import ConfigurationError
 from nonet.cli import run as task_run
-from nonet.cli import scheduler as task_scheduler
-from nonet.cli import worker as task_worker
-from nonet.config import parse_config
-from nonet.errors import ConfigurationError
-from nonet.registry import Registry
-from nonet.scheduler.configuration import check
+from nonet.cli.daemons import scheduler as task_scheduler
+from nonet.cli.daemons import worker as task_worker
+from nonet.config.reading import parse_config
+from nonet.scheduler.configuration.configuration_loop import check
+from nonet.tasks.registry import Registry
 
 # Not the changelog, which may tell of what is gone.
 _BESIDE = ("SECURITY.md", "examples/README.md", "charts/nonet/README.md")

@@ -29,7 +29,7 @@ from redis.retry import Retry
 from servers import RedisServer
 
 from nonet import BaseTask, Nonet, NonetError
-from nonet.stores.dead_letters import DeadLetters
+from nonet.stores.sql.dead_letters import DeadLetters
 
 TASKS = "acceptance.probe_tasks,faults.fault_tasks"
 # Leases of the scaled runs; the full ones that measure recovery use those of production.

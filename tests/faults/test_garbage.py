@@ -19,7 +19,7 @@ from daemons import Daemon, until
 from servers import RedisServer
 
 from nonet import Nonet, TaskFailed
-from nonet.message import VERSION, Envelope, encode
+from nonet.messages.message import VERSION, Envelope, encode
 
 MIB = 1024 * 1024
 BOMB = b"\x91" * (10 * MIB)

@@ -11,7 +11,7 @@ from faults.fault_tasks import FailsOnce, Family, Hopeless, Timed
 from faults.rig import Rig, rows_of
 
 from nonet import BaseTask, Nonet
-from nonet.stores.sql import upgrade
+from nonet.stores.sql.database import upgrade
 
 
 @scales(range(1, 201, 20), range(1, 201))

@@ -13,7 +13,7 @@ from faults.rig import Rig, rows_of
 from servers import MariaServer
 
 from nonet import ConflictError, Handle
-from nonet.stores.sql import upgrade
+from nonet.stores.sql.database import upgrade
 
 
 @scales(3, 60)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from nonet.config import Config
-from nonet.errors import ConfigurationError
-from nonet.settings import Settings
-from nonet.sources import Source, base, open_source
-from nonet.sources import files as module
-from nonet.sources.base import MAX_BYTES, MAX_FILES
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import Config
+from nonet.config.settings import Settings
+from nonet.config.sources import Source, base, open_source
+from nonet.config.sources import files as module
+from nonet.config.sources.base import MAX_BYTES, MAX_FILES
 
 
 def source_of(path: Path, check: Callable[[Config], object] | None = None) -> Source:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from nonet.config import Config
-from nonet.errors import ConfigurationError
-from nonet.settings import Settings
-from nonet.sources import Source, open_source
-from nonet.sources import repository as module
-from nonet.sources.base import MAX_BYTES, MAX_FILES
-from nonet.sources.git import parse_address
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import Config
+from nonet.config.settings import Settings
+from nonet.config.sources import Source, open_source
+from nonet.config.sources import repository as module
+from nonet.config.sources.base import MAX_BYTES, MAX_FILES
+from nonet.config.sources.git import parse_address
 
 
 class Remote:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sources.secure_server import SecureServer, serving
 
-from nonet.errors import ConfigurationError
-from nonet.settings import Settings
-from nonet.sources import Source, open_source
+from nonet.base.errors import ConfigurationError
+from nonet.config.settings import Settings
+from nonet.config.sources import Source, open_source
 
 USER, PASSWORD = "bo t", 's3cret/\\n%"$x'
 IN_URL = "bo%20t:s3cret%2F%5Cn%25%22$x"

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nonet.stores.broker import Broker
+from nonet.stores.queue.broker import Broker
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from typing import Any
 from stores.lock_model import CLASS_US, CLASSES, Lock, Model, Refusal, Waiter, parse
 from stores.lock_site import PREFIX, Site, State
 
-from nonet.locks import (
+from nonet.tasks.locks import (
     BaseLock,
     ConcurrencyLimiter,
     ExclusiveRWLock,

@@ -14,7 +14,7 @@ from typing import Any
 
 import redis
 
-from nonet.stores.redis import script
+from nonet.stores.connection.redis import script
 
 PREFIX = "{m}:"
 THRIFTY = ((32, 2), (80, 12))  # the budgets of a release and of a promotion, and what they become

@@ -31,8 +31,8 @@ from stores.lock_site import PREFIX
 from stores.queue_model import MOST_ERRORS, Group, Lease, Model, Task, occurrence
 from stores.queue_site import Facts, QueueSite
 
-from nonet.diagnosis import examine
-from nonet.locks import MutexLock, encode_locks
+from nonet.rules.diagnosis import examine
+from nonet.tasks.locks import MutexLock, encode_locks
 
 PRIORITIES = ("realtime", "normal", "background")
 SECOND = 1_000_000

@@ -13,20 +13,20 @@ from stores.test_broker import fetch, fetch_one, make_broker, task
 from stores.test_relay import relay_of
 from stores.test_unique import task as unique_task
 
-from nonet.errors import AdmissionRejected
+from nonet.base.errors import AdmissionRejected
+from nonet.config.settings import Settings
 from nonet.scheduler import relay as relay_module
-from nonet.settings import Settings
-from nonet.stores import broker as broker_module
-from nonet.stores import outbox as outbox_module
-from nonet.stores.admission import Admission, Load
-from nonet.stores.broker import Broker, Presence
-from nonet.stores.events import Events
-from nonet.stores.groups import Groups
-from nonet.stores.leadership import Leadership
-from nonet.stores.outbox import Outbox
-from nonet.stores.sql import Database
-from nonet.stores.submissions import Accepted, Submission
-from nonet.unique import Unique
+from nonet.stores.namespace.admission import Admission, Load
+from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.queue import broker as broker_module
+from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.stores.sql.database import Database
+from nonet.stores.sql.database import outbox as outbox_module
+from nonet.stores.sql.outbox import Outbox
+from nonet.tasks.unique import Unique
 
 WHO = "ann@host 7"
 CEILING = {"namespace": 3}

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from servers import RedisServer
 
-from nonet.errors import BrokerFullError
-from nonet.stores.broker import Broker, new_cursors
-from nonet.stores.deliveries import Delivery
-from nonet.stores.leadership import Leadership
-from nonet.stores.leases import Lease, Leases
-from nonet.stores.results import Results
-from nonet.stores.submissions import Submission
+from nonet.base.errors import BrokerFullError
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.queue.broker import Broker, new_cursors
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
 
 LEASE = 0.3
 LOCK_TTL = 0.2

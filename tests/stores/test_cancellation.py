@@ -12,16 +12,16 @@ from daemons import until
 from servers import RedisServer
 from stores.test_broker import fetch, fetch_one, make_broker, record, task, until_due
 
-from nonet.locks import ConcurrencyLimiter, MutexLock, encode_locks
-from nonet.message import VERSION, Envelope, ResultDocument, encode
-from nonet.stores.broker import Broker, Order, new_cursors
-from nonet.stores.cancellation import UNFINISHED, Cancellation, Selection, Tally
-from nonet.stores.deliveries import Delivery
-from nonet.stores.events import Events
-from nonet.stores.groups import Groups
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.results import Results
-from nonet.stores.submissions import Submission
+from nonet.messages.message import VERSION, Envelope, ResultDocument, encode
+from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, Selection, Tally
+from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.queue.broker import Broker, Order, new_cursors
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
 WHO = "ann@host 7"

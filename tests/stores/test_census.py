@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from nonet.scheduler.census import Census
-from nonet.stores.broker import Broker
-from nonet.stores.dead_letters import DeadLetters
-from nonet.stores.figures import Measures
-from nonet.stores.submissions import Submission
+from nonet.stores.namespace.figures import Measures
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
+from nonet.stores.sql.dead_letters import DeadLetters
 from nonet.telemetry.metrics import METRICS
 
 

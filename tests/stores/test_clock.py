@@ -12,17 +12,17 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from nonet.clock import Reading, steady
-from nonet.locks import BaseLock, ConcurrencyLimiter, MutexLock, RateLimiter, encode_locks
-from nonet.stores.broker import Broker, new_cursors
-from nonet.stores.clock import microseconds
-from nonet.stores.deliveries import Delivery
-from nonet.stores.events import Events
-from nonet.stores.leadership import Leadership
-from nonet.stores.leases import Lease, Leases
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.results import Results
-from nonet.stores.submissions import Submission
+from nonet.base.clock import Reading, steady
+from nonet.stores.connection.clock import microseconds
+from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.queue.broker import Broker, new_cursors
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import BaseLock, ConcurrencyLimiter, MutexLock, RateLimiter, encode_locks
 
 HOUR = timedelta(hours=1)
 LEASE = 0.5

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from nonet import Nonet, RetryPolicyBase
-from nonet.config import parse_config
-from nonet.errors import ConfigurationError
-from nonet.limits import Limit, LimitAddress
-from nonet.registry import Registry, TaskClass
-from nonet.scheduler.configuration import ConfigurationLoop, check
-from nonet.stores.leadership import DeposedError, Leadership
-from nonet.stores.publication import Publication
+from nonet.base.errors import ConfigurationError
+from nonet.config.reading import parse_config
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
+from nonet.stores.namespace.leadership import DeposedError, Leadership
+from nonet.stores.namespace.publication import Publication
+from nonet.tasks.registry import Registry, TaskClass
 
 ADDRESS = LimitAddress("job", "a")
 HEAD = "common: {limits: {Job: {a: {ConcurrencyLimiter: {limit: "

@@ -10,17 +10,17 @@ from itertools import pairwise
 import pytest
 from stores.test_broker import fetch, make_broker, record, task, until_due
 
-from nonet import pauses
-from nonet.diagnosis import examine
-from nonet.locks import ConcurrencyLimiter, MutexLock, encode_locks
-from nonet.stores.broker import Broker
-from nonet.stores.cancellation import Cancellation
-from nonet.stores.controls import Controls
-from nonet.stores.events import Event, Events
-from nonet.stores.inspection import Inspection
-from nonet.stores.leadership import Leadership
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.submissions import Submission
+from nonet.rules import pauses
+from nonet.rules.diagnosis import examine
+from nonet.stores.namespace.cancellation import Cancellation
+from nonet.stores.namespace.controls import Controls
+from nonet.stores.namespace.events import Event, Events
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
 WHO = "ann@host 7"

@@ -19,8 +19,8 @@ from stores.lock_site import PREFIX, Fault
 from stores.queue_machine import LEASE, LOCK_TTL, RESULT_TTL, STREAMS, TTLS, WAITS
 from stores.queue_site import QueueSite
 
-from nonet.diagnosis import examine
-from nonet.locks import MutexLock, encode_locks
+from nonet.rules.diagnosis import examine
+from nonet.tasks.locks import MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
 MOST_CALLS = 300

@@ -7,15 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from nonet.doctor import diagnose
-from nonet.explanation import explain
-from nonet.locks import MutexLock, encode_locks
-from nonet.stores.broker import Broker
-from nonet.stores.groups import Groups
-from nonet.stores.inspection import Inspection
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.results import Results
-from nonet.stores.submissions import Submission
+from nonet.operate.doctor import diagnose
+from nonet.rules.explanation import explain
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import MutexLock, encode_locks
 
 NOW = timedelta(0)
 MUTEX = encode_locks([MutexLock("job", 7)])

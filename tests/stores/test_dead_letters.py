@@ -23,9 +23,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from nonet.errors import ConfigurationError, ConflictError, NotFoundError, ServerUnreachableError
-from nonet.stores import sql
-from nonet.stores.dead_letters import (
+from nonet.base.errors import (
+    ConfigurationError,
+    ConflictError,
+    NotFoundError,
+    ServerUnreachableError,
+)
+from nonet.stores.sql import database as sql
+from nonet.stores.sql.dead_letters import (
     DeadLetter,
     DeadLetters,
     NewDeadLetter,
@@ -641,7 +646,7 @@ async def test_four_processes_upgrade_at_once(empty_url: str) -> None:
     """Processes that start together on an empty database all succeed."""
     code = """if True:
         import asyncio, sys
-        from nonet.stores.sql import upgrade
+        from nonet.stores.sql.database import upgrade
 
         print(asyncio.run(upgrade(sys.argv[1])))
     """
@@ -777,7 +782,7 @@ async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
     code = """if True:
         import asyncio, sys
         from datetime import UTC, datetime
-        from nonet.stores.dead_letters import DeadLetters, NewDeadLetter
+        from nonet.stores.sql.dead_letters import DeadLetters, NewDeadLetter
 
         async def main(url, name):
             letters = DeadLetters(url, "test")

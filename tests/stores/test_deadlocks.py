@@ -6,8 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nonet.errors import DeadlockError
-from nonet.locks import (
+from nonet.base.errors import DeadlockError
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import (
     BaseLock,
     ConcurrencyLimiter,
     ExclusiveRWLock,
@@ -15,10 +19,6 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.stores.results import Results
-from nonet.stores.submissions import Submission
 
 A, B = MutexLock("job", "a"), MutexLock("job", "b")
 READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)

@@ -8,12 +8,18 @@ import pytest
 from stores.test_broker import fetch, task
 from stores.test_controls import of
 
-from nonet.demand import Demand
-from nonet.locks import ConcurrencyLimiter, ExclusiveRWLock, MutexLock, SharedRWLock, encode_locks
-from nonet.stores.broker import Broker
-from nonet.stores.controls import Controls
-from nonet.stores.demand import Demands
-from nonet.stores.leadership import Leadership
+from nonet.rules.demand import Demand
+from nonet.stores.namespace.controls import Controls
+from nonet.stores.namespace.demand import Demands
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.queue.broker import Broker
+from nonet.tasks.locks import (
+    ConcurrencyLimiter,
+    ExclusiveRWLock,
+    MutexLock,
+    SharedRWLock,
+    encode_locks,
+)
 
 WORKER, OTHER = "small-a", "small-other"
 WHO = "ann@host 7"

@@ -17,14 +17,14 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from nonet.errors import ConfigurationError, ServerUnreachableError
-from nonet.stores.embedded import find_server, open_embedded
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.stores.connection.embedded import find_server, open_embedded
 
 # A user in a process of its own: opens the server, says which one it got, stays until told to go.
 _USER = """
 import os, subprocess, sys
 from pathlib import Path
-from nonet.stores.embedded import open_embedded
+from nonet.stores.connection.embedded import open_embedded
 from redis import Redis
 if "on-command" in sys.argv:
     print("loaded", flush=True)

@@ -7,14 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nonet.explanation import explain
-from nonet.locks import ConcurrencyLimiter, MutexLock, encode_locks
-from nonet.stores.broker import Broker, Presence
-from nonet.stores.events import Events
-from nonet.stores.leadership import Leadership
-from nonet.stores.leases import Leases
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.submissions import Submission
+from nonet.rules.explanation import explain
+from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, encode_locks
 
 LOCKED = Submission("locked", "p:T", "normal:small", b"e", encode_locks([MutexLock("job", 7)]))
 FREE = Submission("free", "p:T", "normal:small", b"e")

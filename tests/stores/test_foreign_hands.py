@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nonet.locks import MutexLock, encode_locks
-from nonet.stores.broker import Broker, new_cursors
-from nonet.stores.controls import Controls
-from nonet.stores.groups import Groups
-from nonet.stores.leadership import Leadership
-from nonet.stores.periodic import Periodic
-from nonet.stores.submissions import Submission
+from nonet.stores.namespace.controls import Controls
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.periodic import Periodic
+from nonet.stores.queue.broker import Broker, new_cursors
+from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import MutexLock, encode_locks
 
 
 def task(id: str, **fields: object) -> Submission:

@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from nonet.explanation import explain
-from nonet.formats import FORMAT, OLDEST_FORMAT, format_problem
-from nonet.keys import prefix
-from nonet.locks import LockedObjectType, MutexLock, encode_locks
-from nonet.message import VERSION, Envelope, encode
-from nonet.stores.broker import Broker, new_cursors
-from nonet.stores.leases import Leases, Said
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.redis import script
-from nonet.stores.results import Results
-from nonet.stores.submissions import Submission
+from nonet.base.keys import prefix
+from nonet.messages.formats import FORMAT, OLDEST_FORMAT, format_problem
+from nonet.messages.message import VERSION, Envelope, encode
+from nonet.rules.explanation import explain
+from nonet.stores.connection.redis import script
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.queue.broker import Broker, new_cursors
+from nonet.stores.queue.leases import Leases, Said
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import LockedObjectType, MutexLock, encode_locks
 from nonet.worker.about import knowledge
 
 P = prefix("test")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nonet.errors import NotFoundError
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.stores.groups import Groups, child_id
-from nonet.stores.submissions import Submission
+from nonet.base.errors import NotFoundError
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.groups import Groups, child_id
+from nonet.stores.queue.submissions import Submission
 
 
 def make_broker(url: str) -> Broker:

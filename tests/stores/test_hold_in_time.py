@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import pytest
 
 from nonet import BaseTask, Depends, MutexLock, Nonet
-from nonet.errors import LeaseLostError
-from nonet.locks import BaseLock
-from nonet.watchdog import Watchdog
+from nonet.base.errors import LeaseLostError
+from nonet.daemon.watchdog import Watchdog
+from nonet.tasks.locks import BaseLock
 
 TTL = 0.2
 MUTEX = MutexLock("job", "a")

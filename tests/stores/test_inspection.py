@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from nonet import keys
-from nonet.diagnosis import Finding, Row, examine
-from nonet.doctor import diagnose
-from nonet.errors import ConfigurationError
-from nonet.locks import ConcurrencyLimiter, MutexLock, RateLimiter, SharedRWLock, encode_locks
-from nonet.stores.broker import Broker
-from nonet.stores.groups import Groups
-from nonet.stores.inspection import Inspection
-from nonet.stores.leadership import Leadership
-from nonet.stores.leases import Leases
-from nonet.stores.publication import Publication
-from nonet.stores.redis import script
-from nonet.stores.submissions import Submission
+from nonet.base import keys
+from nonet.base.errors import ConfigurationError
+from nonet.operate.doctor import diagnose
+from nonet.rules.diagnosis import Finding, Row, examine
+from nonet.stores.connection.redis import script
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.publication import Publication
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, RateLimiter, SharedRWLock, encode_locks
 
 LOCKS = encode_locks(
     [

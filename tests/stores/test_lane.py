@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from redis import exceptions
 from servers import RedisServer
 
-from nonet.errors import NotBoundError
-from nonet.stores.lane import Lane
-from nonet.stores.redis import Client, blocking_pop, connect, connect_blocking
+from nonet.base.errors import NotBoundError
+from nonet.stores.connection.lane import Lane
+from nonet.stores.connection.redis import Client, blocking_pop, connect, connect_blocking
 
 PREFIX = "{test}:"
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nonet.stores.broker import Broker
-from nonet.stores.epoch import EpochSeen
-from nonet.stores.leadership import Leadership
-from nonet.stores.submissions import Submission
+from nonet.stores.connection.epoch import EpochSeen
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

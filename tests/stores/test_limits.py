@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from nonet.limits import Limit, LimitAddress
-from nonet.locks import BaseLock, ConcurrencyLimiter, RateLimiter, encode_locks
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.stores.events import Events
-from nonet.stores.leadership import Leadership
-from nonet.stores.leases import Lease, Leases
-from nonet.stores.limits import EffectiveLimit, Limits, limits_version
-from nonet.stores.submissions import Submission
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.limits import EffectiveLimit, Limits, limits_version
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import BaseLock, ConcurrencyLimiter, RateLimiter, encode_locks
 
 KEY = LimitAddress("job", "7")
 WHO = "alice@host 1"

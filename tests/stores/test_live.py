@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import pytest
 
 from nonet import BaseTask, Priority, RetryPolicyBase, Size
-from nonet.client import Client
-from nonet.config import parse_config
-from nonet.execution import TaskContext, current_subject, enter_subject
-from nonet.live import LiveConfig
-from nonet.overrides import Overrides
-from nonet.registry import Registry
-from nonet.stores.broker import Broker
-from nonet.stores.leadership import Leadership
-from nonet.stores.publication import Publication
+from nonet.client.client import Client
+from nonet.client.live import LiveConfig
+from nonet.config.overrides import Overrides
+from nonet.config.reading import parse_config
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.publication import Publication
+from nonet.stores.queue.broker import Broker
+from nonet.tasks.execution import TaskContext, current_subject, enter_subject
+from nonet.tasks.registry import Registry
 
 
 @dataclass
@@ -96,7 +96,7 @@ async def test_its_lines_are_about_no_task(
 
     caplog.handler.addFilter(see)
     enter_subject(TaskContext("a", "files:Remove", 1, 1, {}))
-    with caplog.at_level(logging.INFO, "nonet.live"):
+    with caplog.at_level(logging.INFO, "nonet.client.live"):
         await live.follow(version)
     caplog.handler.removeFilter(see)
     assert (live.version, seen) == (version, [None])
@@ -124,7 +124,7 @@ async def test_what_cannot_be_read_changes_nothing(
     first = await publish(publication, term, URGENT)
     await live.follow(first)
     newer = await publish(publication, term, "{}", raw='{"nuances": {}}')
-    with caplog.at_level(logging.ERROR, "nonet.live"):
+    with caplog.at_level(logging.ERROR, "nonet.client.live"):
         for _ in range(3):
             await live.follow(newer)
     assert (live.version, priority(live, registry)) == (first, Priority.REALTIME)

@@ -11,8 +11,13 @@ import pytest
 import redis.asyncio
 
 from nonet import InvalidArgumentsError, NotFoundError
-from nonet.explanation import Explanation, explain
-from nonet.locks import (
+from nonet.rules.explanation import Explanation, explain
+from nonet.stores.namespace.lock_board import LockBoard, LockStatus
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import (
     BaseLock,
     ConcurrencyLimiter,
     ExclusiveRWLock,
@@ -21,11 +26,6 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.stores.leases import Lease, Leases
-from nonet.stores.lock_board import LockBoard, LockStatus
-from nonet.stores.submissions import Submission
 
 MUTEX = MutexLock("job", 7)
 NAME = "lock:mutex:job:7"

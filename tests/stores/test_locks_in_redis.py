@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nonet.locks import (
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import (
     BaseLock,
     ConcurrencyLimiter,
     ExclusiveRWLock,
@@ -18,10 +22,6 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.stores.leases import Lease, Leases
-from nonet.stores.submissions import Submission
 
 MUTEX = MutexLock("job", 1)
 WRITER = ExclusiveRWLock("job", 1)

@@ -8,13 +8,13 @@ import logging
 import pytest
 import sqlalchemy as sa
 
-from nonet.errors import NonetError
-from nonet.injection import Injector
+from nonet.base.errors import NonetError
 from nonet.scheduler import startup
 from nonet.scheduler.startup import StartUp
-from nonet.stores.broker import Broker
-from nonet.stores.inspection import Inspection
-from nonet.stores.leadership import Leadership
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.queue.broker import Broker
+from nonet.tasks.injection import Injector
 
 
 @pytest.fixture(autouse=True)

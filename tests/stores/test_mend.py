@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from nonet.locks import MutexLock, encode_locks
-from nonet.stores.broker import Broker
-from nonet.stores.leases import Lease, Leases
-from nonet.stores.submissions import Submission
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import MutexLock, encode_locks
 
 NOW = timedelta(0)
 MUTEX = encode_locks([MutexLock("job", 7)])

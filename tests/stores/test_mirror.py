@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import mysql, postgresql
 
 from nonet import Nonet
-from nonet.errors import ConfigurationError, ServerUnreachableError
-from nonet.stores import sql
-from nonet.stores.mirror import _PAGE_ROWS, Mirror, _upsert, mirror
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.stores.sql import database as sql
+from nonet.stores.sql.mirror import _PAGE_ROWS, Mirror, _upsert, mirror
 
 KIND = "periodic"
 

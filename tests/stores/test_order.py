@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from servers import RedisServer
 from stores.lock_site import PREFIX, Clocked, Fault
 
-from nonet.locks import ConcurrencyLimiter, ExclusiveRWLock, MutexLock, encode_locks
+from nonet.tasks.locks import ConcurrencyLimiter, ExclusiveRWLock, MutexLock, encode_locks
 
 START = 1_760_000_000_000_000
 STEP = 2_000

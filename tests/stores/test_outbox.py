@@ -19,12 +19,12 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from nonet.errors import ConfigurationError, LimitImpossible, ServerUnreachableError
-from nonet.locks import RateLimiter, encode_locks
-from nonet.stores import sql
-from nonet.stores.broker import Broker, Presence
-from nonet.stores.outbox import PAGE_ROWS, Outbox, _insertion, outbox_tasks
-from nonet.stores.submissions import Submission
+from nonet.base.errors import ConfigurationError, LimitImpossible, ServerUnreachableError
+from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.submissions import Submission
+from nonet.stores.sql import database as sql
+from nonet.stores.sql.outbox import PAGE_ROWS, Outbox, _insertion, outbox_tasks
+from nonet.tasks.locks import RateLimiter, encode_locks
 
 STREAM = "normal:small"
 UNREACHABLE = "redis://127.0.0.1:1"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nonet import Nonet
-from nonet.errors import ConfigurationError, ServerUnreachableError
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.scheduler.pauses import PauseMemory
-from nonet.stores.leadership import DeposedError, Leadership
-from nonet.stores.mirror import Mirror
+from nonet.stores.namespace.leadership import DeposedError, Leadership
+from nonet.stores.sql.mirror import Mirror
 
 STREAM, TASK, ENTRY = "stream:normal:small", "task:Audit", "files:Sweep||a"
 

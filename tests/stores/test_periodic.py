@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nonet.formats import FORMAT
-from nonet.stores.broker import Broker
-from nonet.stores.controls import Controls
-from nonet.stores.events import Events
-from nonet.stores.leadership import Leadership
-from nonet.stores.periodic import Change, Periodic
-from nonet.stores.submissions import Submission
+from nonet.messages.formats import FORMAT
+from nonet.stores.namespace.controls import Controls
+from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.periodic import Change, Periodic
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)

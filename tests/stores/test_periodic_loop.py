@@ -23,13 +23,13 @@ from nonet import (
     PeriodicBaseTask,
     Size,
 )
-from nonet.scheduler import periodic
-from nonet.scheduler.memory import Memory
-from nonet.scheduler.periodic import PeriodicLoop, jitter, occurrence_id
-from nonet.scheduler.plan import Entry
-from nonet.schedules import CronSchedule, TaskScheduleBase
-from nonet.stores.leadership import DeposedError, Leadership
-from nonet.stores.periodic import Periodic
+from nonet.scheduler.periodic.memory import Memory
+from nonet.scheduler.periodic.periodic_loop import PeriodicLoop, jitter, occurrence_id
+from nonet.scheduler.periodic.periodic_loop import periodic_loop as periodic
+from nonet.scheduler.periodic.plan import Entry
+from nonet.stores.namespace.leadership import DeposedError, Leadership
+from nonet.stores.namespace.periodic import Periodic
+from nonet.tasks.schedules import CronSchedule, TaskScheduleBase
 
 TENS = IntervalSecondsSchedule(10)
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -125,7 +125,7 @@ class Rig:
         return [await self._second_of(delivery.envelope) for delivery in deliveries]
 
     async def _second_of(self, envelope: bytes) -> int:
-        from nonet.message import decode_envelope
+        from nonet.messages.message import decode_envelope
 
         said = decode_envelope(envelope).labels["occurrence"]
         return round((datetime.fromisoformat(said) - START).total_seconds())
@@ -569,7 +569,7 @@ def test_jitter_is_the_same_for_everybody_and_within_its_bound() -> None:
 
 def test_locks_that_exclude_are_known_by_their_lines() -> None:
     """What the loop looks for is how a mutex is encoded."""
-    from nonet.locks import encode_locks
-    from nonet.scheduler.periodic import EXCLUSIVE
+    from nonet.scheduler.periodic.periodic_loop import EXCLUSIVE
+    from nonet.tasks.locks import encode_locks
 
     assert encode_locks([MutexLock("task", "x")]).startswith(EXCLUSIVE)

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nonet.stores.broker import Broker
-from nonet.stores.leadership import Leadership
-from nonet.stores.submissions import Submission
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
 
 BATCH = 100
 STREAM = "{test}:tasks:normal:small"

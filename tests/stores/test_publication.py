@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nonet.stores.broker import Broker
-from nonet.stores.events import Events
-from nonet.stores.leadership import Leadership
-from nonet.stores.publication import Publication
+from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.publication import Publication
+from nonet.stores.queue.broker import Broker
 
 WHO = "nonet@host 1"
 SOURCE = "/etc/nonet/config.yaml"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from nonet.errors import BrokerFullError, NotFoundError
-from nonet.repetition import repeat_of_entry
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.stores.quarantine import Quarantine, Quarantined
-from nonet.stores.submissions import Submission
+from nonet.base.errors import BrokerFullError, NotFoundError
+from nonet.messages.repetition import repeat_of_entry
+from nonet.stores.namespace.quarantine import Quarantine, Quarantined
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.submissions import Submission
 
 NORMAL = "{test}:tasks:normal:small"
 KIB = 1024

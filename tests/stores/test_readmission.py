@@ -12,11 +12,11 @@ import pytest
 from msgspec import structs
 
 from nonet import BaseTask, MutexLock, Nonet
-from nonet.injection import Injector
-from nonet.locks import BaseLock, encode_locks
-from nonet.outcomes import HandedBack, Lost, Succeeded
-from nonet.worker.attempt import Attempt
-from nonet.worker.execute import Tools, execute, readmit
+from nonet.rules.outcomes import HandedBack, Lost, Succeeded
+from nonet.tasks.injection import Injector
+from nonet.tasks.locks import BaseLock, encode_locks
+from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.attempt.execute import Tools, execute, readmit
 
 OLD, NEW = MutexLock("job", "old"), MutexLock("job", "new")
 ran: list[str] = []

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nonet.diagnosis import examine
-from nonet.message import VERSION, Envelope, decode_envelope, encode
-from nonet.stores.broker import Broker
-from nonet.stores.inspection import Inspection
-from nonet.stores.records import read_envelopes
-from nonet.stores.submissions import Submission
+from nonet.messages.message import VERSION, Envelope, decode_envelope, encode
+from nonet.rules.diagnosis import examine
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.records import read_envelopes
+from nonet.stores.queue.submissions import Submission
 
 STREAM = "{test}:tasks:normal:small"
 NAME = "probe_tasks:Probe"

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nonet.errors import ConfigurationError, ServerUnreachableError
-from nonet.stores.redis import (
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.stores.connection.redis import (
     Scripts,
     connect,
     connect_blocking,

@@ -13,16 +13,16 @@ from redis import exceptions
 from redis._parsers import BaseParser
 from servers import RedisServer
 
-from nonet.errors import (
+from nonet.base.errors import (
     BrokerFullError,
     ConfigurationError,
     NonetError,
     ServerUnreachableError,
 )
-from nonet.stores.broker import Broker
-from nonet.stores.leases import Leases
-from nonet.stores.replies import translated
-from nonet.stores.submissions import Submission
+from nonet.stores.connection.replies import translated
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.submissions import Submission
 
 NAMESPACE = "refused"
 SECRET = "s3cret"

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from servers import RedisServer
 
-from nonet.errors import BrokerFullError, ServerUnreachableError
-from nonet.locks import RateLimiter, encode_locks
+from nonet.base.errors import BrokerFullError, ServerUnreachableError
+from nonet.config.settings import Settings
 from nonet.scheduler.relay import Relay
-from nonet.settings import Settings
-from nonet.stores import outbox as outbox_module
-from nonet.stores.broker import Broker, Presence
-from nonet.stores.outbox import Outbox
-from nonet.stores.sql import Database
-from nonet.stores.submissions import Submission
+from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.submissions import Submission
+from nonet.stores.sql.database import Database
+from nonet.stores.sql.database import outbox as outbox_module
+from nonet.stores.sql.outbox import Outbox
+from nonet.tasks.locks import RateLimiter, encode_locks
 
 IMPOSSIBLE = encode_locks([RateLimiter("job", "a", limit=1, window_seconds=60, n_items=2)])
 

@@ -17,11 +17,17 @@ from hypothesis import HealthCheck, Phase, example, given, seed, settings
 from hypothesis import strategies as st
 from servers import RedisServer
 
-from nonet import BaseTask, ConflictError, Nonet, Size, dlq
-from nonet.errors import NonetError, ServerUnreachableError
-from nonet.message import decode_envelope, encode, pack
-from nonet.repetition import Known, Progress, Repeat, Step, next_step
-from nonet.stores.dead_letters import DeadLetter, DeadLetters, NewDeadLetter, Status
+from nonet import (
+    BaseTask,
+    ConflictError,
+    Nonet,
+    Size,
+)
+from nonet.base.errors import NonetError, ServerUnreachableError
+from nonet.messages.message import decode_envelope, encode, pack
+from nonet.messages.repetition import Known, Progress, Repeat, Step, next_step
+from nonet.operate import dead_letters as dlq
+from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, NewDeadLetter, Status
 
 NAMESPACE = "test"
 WORKER = "small-a1"
@@ -150,7 +156,7 @@ class TheIdIsMadeOfTheRow(Fault):
         def repeat(_identity: Any, resubmissions: int, *, row: int = 0) -> Repeat:
             return Repeat(f"dlq-{row}.{resubmissions}", "0af3", row, resubmissions)
 
-        monkeypatch.setattr("nonet.repetition.Identity.repeat", repeat)
+        monkeypatch.setattr("nonet.messages.repetition.Identity.repeat", repeat)
 
 
 class NotKnownMeansNotSubmitted(Fault):

@@ -11,8 +11,8 @@ from servers import MariaServer
 from sqlalchemy import update
 
 from nonet.scheduler.retention import Retention
-from nonet.stores import sql
-from nonet.stores.dead_letters import DeadLetters, NewDeadLetter, dlq_tasks
+from nonet.stores.sql import database as sql
+from nonet.stores.sql.dead_letters import DeadLetters, NewDeadLetter, dlq_tasks
 
 DAY = 86_400.0
 

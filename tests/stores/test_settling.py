@@ -9,10 +9,10 @@ import pytest
 from stores.test_broker import make_broker
 from stores.test_submissions import calls, task
 
-from nonet.errors import NonetError, ServerUnreachableError
-from nonet.locks import MutexLock, encode_locks
-from nonet.stores.broker import Broker, Presence
-from nonet.stores.deliveries import Delivery
+from nonet.base.errors import NonetError, ServerUnreachableError
+from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.deliveries import Delivery
+from nonet.tasks.locks import MutexLock, encode_locks
 
 
 async def fetched(broker: Broker, count: int, *, locked: bool = False) -> list[Delivery]:

@@ -10,17 +10,17 @@ import pytest
 from stores.test_broker import fetch, fetch_one, make_broker, record, task
 from stores.test_cancellation import MUTEX, WHO, left_of
 
-from nonet.diagnosis import examine
-from nonet.message import ResultDocument, encode
-from nonet.stores.broker import Broker, new_cursors
-from nonet.stores.cancellation import Cancellation
-from nonet.stores.controls import Controls
-from nonet.stores.groups import Groups
-from nonet.stores.inspection import Inspection
-from nonet.stores.leadership import Leadership
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.results import Results
-from nonet.stores.submissions import Submission
+from nonet.messages.message import ResultDocument, encode
+from nonet.rules.diagnosis import examine
+from nonet.stores.namespace.cancellation import Cancellation
+from nonet.stores.namespace.controls import Controls
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.queue.broker import Broker, new_cursors
+from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
 
 HOUR_US = 3_600_000_000
 SOON = "start_by|+1|"

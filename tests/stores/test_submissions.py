@@ -12,10 +12,10 @@ from servers import RedisServer
 from stores.test_admission import publish
 from stores.test_broker import make_broker
 
-from nonet.errors import AdmissionRejected, LimitImpossible, NonetError, ServerUnreachableError
-from nonet.locks import RateLimiter, encode_locks
-from nonet.stores.broker import Broker, Presence
-from nonet.stores.submissions import Accepted, Submission
+from nonet.base.errors import AdmissionRejected, LimitImpossible, NonetError, ServerUnreachableError
+from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.tasks.locks import RateLimiter, encode_locks
 
 _IMPOSSIBLE = encode_locks([RateLimiter("job", 7, n_items=5, limit=2, window_seconds=60)])
 _examples = count()

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from nonet.stores.broker import Broker, new_cursors
-from nonet.stores.deliveries import Delivery
-from nonet.stores.submissions import Submission
+from nonet.stores.queue.broker import Broker, new_cursors
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.submissions import Submission
 
 P = "{test}:"
 

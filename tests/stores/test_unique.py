@@ -8,13 +8,13 @@ from datetime import timedelta
 import pytest
 from stores.test_broker import fetch, fetch_one, make_broker, record, until_due
 
-from nonet.errors import ConflictError
-from nonet.message import decode_result
-from nonet.stores.broker import Broker
-from nonet.stores.inspection import Inspection
-from nonet.stores.quarantine import Quarantine
-from nonet.stores.submissions import Accepted, Submission
-from nonet.unique import Unique, unique_lock, unique_term
+from nonet.base.errors import ConflictError
+from nonet.messages.message import decode_result
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.quarantine import Quarantine
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.tasks.unique import Unique, unique_lock, unique_term
 
 KEY = "0f" * 16
 UNTIL_START, UNTIL_DONE = Unique.until_start(), Unique.until_done()

@@ -7,15 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from nonet.errors import MemoryLimitExceeded, NonetError, TaskCrashed
-from nonet.explanation import explain
-from nonet.message import ErrorDocument, ResultDocument, Usage, encode
-from nonet.outcomes import CRASH_LIMIT
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.results import Results
-from nonet.stores.submissions import Submission
+from nonet.base.errors import MemoryLimitExceeded, NonetError, TaskCrashed
+from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
+from nonet.rules.explanation import explain
+from nonet.rules.outcomes import CRASH_LIMIT
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
 
 USAGE = Usage(1.5, 0.25, 200 * 2**20)
 SOON = timedelta(seconds=20)

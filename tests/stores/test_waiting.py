@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from nonet.errors import LimitImpossible
-from nonet.locks import (
+from nonet.base.errors import LimitImpossible
+from nonet.stores.queue.broker import Broker, Waits
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import (
     BaseLock,
     ConcurrencyLimiter,
     ExclusiveRWLock,
@@ -18,10 +22,6 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.stores.broker import Broker, Waits
-from nonet.stores.deliveries import Delivery
-from nonet.stores.leases import Lease, Leases
-from nonet.stores.submissions import Submission
 
 A, B, C = (MutexLock("job", name) for name in "abc")
 READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)

@@ -10,11 +10,11 @@ import pytest
 from daemons import until
 from servers import RedisServer
 
-from nonet.errors import NonetError
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.stores.leases import Leases
-from nonet.stores.submissions import Submission
+from nonet.base.errors import NonetError
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.submissions import Submission
 
 Woken = tuple[list[Delivery], bool, float]
 

@@ -11,10 +11,10 @@ import pytest
 from daemons import until, wait_until
 from servers import RedisServer
 
-from nonet.stores.broker import Broker
-from nonet.stores.leases import Lease, Leases
-from nonet.stores.submissions import Submission
-from nonet.watchdog import Watchdog
+from nonet.daemon.watchdog import Watchdog
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.submissions import Submission
 
 LONG = Lease("t", "1", "1", ttl=300.0)
 FAR = Lease("other", "1", "1", ttl=600.0)

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nonet.explanation import explain
-from nonet.message import VERSION, Envelope, encode
-from nonet.stores.broker import Broker, new_cursors
-from nonet.stores.deliveries import Delivery
-from nonet.stores.demand import Demands
-from nonet.stores.leadership import Leadership
-from nonet.stores.leases import Leases, Said
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.redis import Scripts
-from nonet.stores.results import Results
-from nonet.stores.submissions import Submission
-from nonet.stores.workers import registered as told
+from nonet.messages.message import VERSION, Envelope, encode
+from nonet.rules.explanation import explain
+from nonet.stores.connection.redis import Scripts
+from nonet.stores.namespace.demand import Demands
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.queue.broker import Broker, new_cursors
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Leases, Said
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
+from nonet.stores.queue.workers import registered as told
 from nonet.worker.about import knowledge
 
 LEASE = 5.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nonet import BaseTask, LockedObjectType, MutexLock
-from nonet.locks import BaseLock
+from nonet.tasks.locks import BaseLock
 from nonet.testing import System, inline, run_inline
 
 

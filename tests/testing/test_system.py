@@ -35,8 +35,8 @@ from nonet import (
     context,
     startup_hook,
 )
-from nonet.locks import BaseLock
-from nonet.stores.embedded import open_embedded
+from nonet.stores.connection.embedded import open_embedded
+from nonet.tasks.locks import BaseLock
 from nonet.testing import NotIdleError, System
 
 JOB = LockedObjectType.JOB
@@ -604,7 +604,7 @@ async def test_start_up_hooks_are_told_when_the_epoch_began(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the system was opened, so that they find what is older."""
-    monkeypatch.setattr("nonet.hooks._registered", {})
+    monkeypatch.setattr("nonet.tasks.hooks._registered", {})
     told: list[datetime] = []
 
     @startup_hook

@@ -18,7 +18,7 @@ from daemons import wait_until
 from redis.crc import key_slot
 from servers import FREE_PORT, RedisServer
 
-from nonet.keys import prefix
+from nonet.base.keys import prefix
 
 _SLOTS = 16384
 _TIMEOUT_MS = 30_000

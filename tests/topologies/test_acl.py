@@ -14,10 +14,10 @@ import redis
 from topologies.acl import AclServer, users
 
 import nonet.stores
-from nonet.errors import ConfigurationError
-from nonet.stores.broker import Broker
-from nonet.stores.inspection import Inspection
-from nonet.stores.redis import script
+from nonet.base.errors import ConfigurationError
+from nonet.stores.connection.redis import script
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.queue.broker import Broker
 
 NAMESPACE = "nonet"
 SCRIPTS = Path(nonet.stores.__path__[0]) / "scripts"

@@ -14,12 +14,12 @@ from servers import RedisServer
 from topologies.valkey import ValkeyServer
 
 from nonet import Nonet
+from nonet.base.errors import NotConfirmedError
 from nonet.contrib.canary import Canary
-from nonet.errors import NotConfirmedError
-from nonet.locks import MutexLock, encode_locks
-from nonet.stores import redis as redis_store
-from nonet.stores.broker import Broker
-from nonet.stores.submissions import Submission
+from nonet.stores.connection import redis as redis_store
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import MutexLock, encode_locks
 
 # A busy machine may take its time.
 _PATIENCE_MS = 20_000

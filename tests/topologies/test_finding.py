@@ -16,12 +16,12 @@ from topologies.cluster import Cluster
 from topologies.sentinel import SERVICE, Sentinels
 
 from nonet import Nonet
-from nonet.errors import ConfigurationError, ServerUnreachableError
-from nonet.stores import topology
-from nonet.stores.broker import Broker
-from nonet.stores.redis import connect, connect_blocking, connect_sync, run_sync
-from nonet.stores.submissions import Submission
-from nonet.stores.topology import Address, read_place
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.stores.connection import topology
+from nonet.stores.connection.redis import connect, connect_blocking, connect_sync, run_sync
+from nonet.stores.connection.topology import Address, read_place
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
 
 PREFIX = "{test}:"
 STREAM = f"{PREFIX}tasks:normal:small"

@@ -14,10 +14,10 @@ from topologies.cluster import Cluster
 from topologies.valkey import ValkeyServer
 
 import nonet.stores
-from nonet.keys import prefix
-from nonet.stores.broker import Broker
-from nonet.stores.redis import script
-from nonet.stores.submissions import Submission
+from nonet.base.keys import prefix
+from nonet.stores.connection.redis import script
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
 
 NAMESPACE = "test"
 PREFIX = prefix(NAMESPACE)

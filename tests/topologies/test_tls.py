@@ -9,8 +9,8 @@ import pytest
 from daemons import Daemon
 from topologies.tls import TlsServer
 
-from nonet.errors import NonetError
-from nonet.stores.broker import Broker
+from nonet.base.errors import NonetError
+from nonet.stores.queue.broker import Broker
 
 
 @pytest.fixture(scope="module")

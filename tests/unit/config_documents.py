@@ -6,11 +6,11 @@ from datetime import timedelta
 
 from hypothesis import strategies as st
 
-from nonet.amounts import parse_bytes
+from nonet.base.amounts import parse_bytes
 from nonet.config.models import STREAMS
-from nonet.retry import RetryPolicyBase
-from nonet.schedules import CatchUp, Overlap
-from nonet.task import Priority, Size
+from nonet.tasks.retry import RetryPolicyBase
+from nonet.tasks.schedules import CatchUp, Overlap
+from nonet.tasks.task import Priority, Size
 
 
 class PatientPolicy(RetryPolicyBase):

@@ -22,7 +22,7 @@ from nonet import (
     context,
     register_locked_object_type,
 )
-from nonet.schedules import CronSchedule
+from nonet.tasks.schedules import CronSchedule
 
 register_locked_object_type("storage_element")
 

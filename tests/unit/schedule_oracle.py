@@ -2,7 +2,7 @@
 
 Nothing here uses the libraries that the schedules are built on. `Clock` is what a clock on the
 wall of a zone shows; `CronRule` and `RecurrenceRule` say, field by field, which local times a
-rule names; `firings` puts the two together by the rules of `nonet.schedules` for clocks that
+rule names; `firings` puts the two together by the rules of `nonet.tasks.schedules` for clocks that
 change.
 """
 

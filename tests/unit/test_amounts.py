@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nonet.amounts import UNITS, format_bytes, parse_bytes
+from nonet.base.amounts import UNITS, format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(

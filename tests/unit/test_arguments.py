@@ -23,9 +23,9 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, RootModel, Secret
 from typing_extensions import TypedDict
 
 from nonet import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size
-from nonet.arguments import Arguments
-from nonet.errors import InvalidArgumentsError, RegistrationError
-from nonet.message import VERSION, Envelope, decode_envelope, encode, pack
+from nonet.base.errors import InvalidArgumentsError, RegistrationError
+from nonet.messages.message import VERSION, Envelope, decode_envelope, encode, pack
+from nonet.tasks.arguments import Arguments
 
 T = TypeVar("T")
 
@@ -274,10 +274,10 @@ import dataclasses
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nonet.locks import JOB, BaseLock, MutexLock
-from nonet.retry import ExponentialBackoff
-from nonet.schedules import CronSchedule, IntervalSeconds
-from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size
+from nonet.tasks.locks import JOB, BaseLock, MutexLock
+from nonet.tasks.retry import ExponentialBackoff
+from nonet.tasks.schedules import CronSchedule, IntervalSeconds
+from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size
 
 if TYPE_CHECKING:
     from somewhere import Database

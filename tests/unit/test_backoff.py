@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nonet.fleet.backoff import Backoff
+from nonet.daemon.fleet.backoff import Backoff
 
 
 def pauses(*crashes: tuple[float, float]) -> list[float]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from nonet import BaseTask
-from nonet.config import AdmissionConfig, parse_config, parse_sound
-from nonet.errors import ConfigurationError
-from nonet.registry import Registry
-from nonet.scheduler.configuration import check
-from nonet.scheduler.limits import configured_admission
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import AdmissionConfig
+from nonet.config.reading import parse_config, parse_sound
+from nonet.scheduler.configuration.configuration_loop import check
+from nonet.scheduler.configuration.limits import configured_admission
+from nonet.tasks.registry import Registry
 
 
 class Sweep(BaseTask):

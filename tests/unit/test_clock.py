@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nonet.clock import ClockWatch, Reading, clock_step
+from nonet.base.clock import ClockWatch, Reading, clock_step
 
 HOUR = timedelta(hours=1)
 START = 1_700_000_000.0

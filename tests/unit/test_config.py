@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from nonet.config import parse_config, parse_files, parse_sound, problems_error
-from nonet.errors import ConfigurationError
-from nonet.schedules import IntervalSeconds
+from nonet.base.errors import ConfigurationError
+from nonet.config.reading import parse_config, parse_files, parse_sound, problems_error
+from nonet.tasks.schedules import IntervalSeconds
 
 ENTRY = "common: {periodic-tasks: {Sweep: [%s]}}"
 SCHEDULE = ENTRY % "{schedule: {%s}}"

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from example import EXAMPLE, example_tasks
 
-from nonet.config import Config, parse_config
-from nonet.limits import Limit, LimitAddress
-from nonet.overrides import Overrides, override_problems
-from nonet.registry import Registry
-from nonet.retry import ExponentialBackoff
-from nonet.scheduler.limits import configured_admission, configured_limits
-from nonet.scheduler.plan import Entry, entries
-from nonet.schedules import CronSchedule, RRuleSchedule
-from nonet.task import Isolation, Priority, Size
+from nonet.config.models import Config
+from nonet.config.overrides import Overrides, override_problems
+from nonet.config.reading import parse_config
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.scheduler.configuration.limits import configured_admission, configured_limits
+from nonet.scheduler.periodic.plan import Entry, entries
+from nonet.tasks.registry import Registry
+from nonet.tasks.retry import ExponentialBackoff
+from nonet.tasks.schedules import CronSchedule, RRuleSchedule
+from nonet.tasks.task import Isolation, Priority, Size
 
 
 @pytest.fixture

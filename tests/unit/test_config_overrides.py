@@ -11,11 +11,12 @@ import yaml
 from hypothesis import given
 from unit.config_documents import DOCUMENTS, PatientPolicy
 
-from nonet.config import Config, TaskConfig, TaskOverride, parse_config
-from nonet.errors import ConfigurationError
-from nonet.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
-from nonet.schedules import CatchUp, Overlap
-from nonet.task import Priority, Size
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import Config, TaskConfig, TaskOverride
+from nonet.config.reading import parse_config
+from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
+from nonet.tasks.schedules import CatchUp, Overlap
+from nonet.tasks.task import Priority, Size
 
 OVERRIDE = "common: {tasks: {T: {%s}}}"
 ENTRY = "common: {periodic-tasks: {T: [{%s}]}}"

@@ -12,8 +12,9 @@ from hypothesis import given
 from unit.config_documents import DOCUMENTS
 from unit.json_schema import Validator
 
-from nonet.config import json_schema, parse_config
-from nonet.errors import ConfigurationError
+from nonet.base.errors import ConfigurationError
+from nonet.config.reading import parse_config
+from nonet.config.schema import json_schema
 
 ROOT = Path(__file__).parents[2]
 VALIDATOR = Validator(json_schema())

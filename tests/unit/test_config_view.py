@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nonet.cli.config_view import status
-from nonet.stores.leadership import Leader
-from nonet.stores.publication import Published
-from nonet.stores.results import WorkerStatus
+from nonet.cli.commands.config_view import status
+from nonet.stores.namespace.leadership import Leader
+from nonet.stores.namespace.publication import Published
+from nonet.stores.queue.results import WorkerStatus
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 LEADER = Leader("incarnation", "7", NOW, '{"name": "1@host"}')

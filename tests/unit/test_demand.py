@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nonet.demand import Demand, LiveWorker, Need, desired, live_worker, spawns
+from nonet.rules.demand import Demand, LiveWorker, Need, desired, live_worker, spawns
 
 
 def demand(runnable: int, *busy: int, slots: int = 4, running: int | None = None) -> Demand:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nonet.diagnosis import (
+from nonet.rules.diagnosis import (
     Replication,
     Server,
     examine,

@@ -24,8 +24,9 @@ from unit import docstring_scene as scene
 import nonet
 import nonet.contrib.fastapi
 import nonet.testing
-from nonet import BaseTask, ChildResult, LockedObjectType, hooks
-from nonet.injection import REGISTRY
+from nonet import BaseTask, ChildResult, LockedObjectType
+from nonet.tasks import hooks
+from nonet.tasks.injection import REGISTRY
 from nonet.testing import System, run_inline
 
 SECTIONS = ("Args", "Attributes", "Class attributes")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nonet.scheduler.due import BATCH, Due, Step, due
-from nonet.schedules import (
+from nonet.scheduler.periodic.due import BATCH, Due, Step, due
+from nonet.tasks.schedules import (
     CatchUp,
     CronSchedule,
     IntervalSeconds,

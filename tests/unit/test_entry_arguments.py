@@ -9,13 +9,13 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, field_validator
 
-from nonet.config import parse_config, parse_sound, problems_error
-from nonet.errors import ConfigurationError
-from nonet.registry import Registry
-from nonet.scheduler.configuration import Checked, check
-from nonet.scheduler.entry_arguments import argument_problems
-from nonet.schedules import IntervalSeconds
-from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
+from nonet.base.errors import ConfigurationError
+from nonet.config.reading import parse_config, parse_sound, problems_error
+from nonet.scheduler.configuration.configuration_loop import Checked, check
+from nonet.scheduler.periodic.entry_arguments import argument_problems
+from nonet.tasks.registry import Registry
+from nonet.tasks.schedules import IntervalSeconds
+from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 HOURLY = IntervalSeconds(3600)
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import nonet
-from nonet import BaseTask, errors
-from nonet.errors import (
+from nonet import BaseTask
+from nonet.base import errors
+from nonet.base.errors import (
     CpuLimitExceeded,
     InvalidArgumentsError,
     MemoryLimitExceeded,

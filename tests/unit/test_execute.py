@@ -12,14 +12,14 @@ from typing import Annotated
 import pytest
 
 from nonet import BaseTask, Depends
-from nonet.client import Client
-from nonet.injection import Injector
-from nonet.outcomes import Lost, Outcome, Succeeded
-from nonet.registry import Registry
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.worker.attempt import Attempt
-from nonet.worker.execute import Tools, execute
+from nonet.client.client import Client
+from nonet.rules.outcomes import Lost, Outcome, Succeeded
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.tasks.injection import Injector
+from nonet.tasks.registry import Registry
+from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.attempt.execute import Tools, execute
 
 story: list[str] = []
 

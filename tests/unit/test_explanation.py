@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nonet.explanation import Explanation, Facts, LockHolder, Needs, Peer, Refusal, explain
-from nonet.pauses import Pause
+from nonet.rules.explanation import Explanation, Facts, LockHolder, Needs, Peer, Refusal, explain
+from nonet.rules.pauses import Pause
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
 SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)

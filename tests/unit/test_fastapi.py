@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI
 
 from nonet import BaseTask, Nonet, Size, TaskExpired, TaskFailed, TaskStatus, Usage
+from nonet.config.settings import plain_settings
 from nonet.contrib.fastapi import NonetApp, install, lifespan
-from nonet.message import ResultDocument, encode
-from nonet.settings import plain_settings
+from nonet.messages.message import ResultDocument, encode
 
 
 @dataclass

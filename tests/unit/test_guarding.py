@@ -7,9 +7,9 @@ import math
 import pytest
 
 from nonet import CpuLimitExceeded, MemoryLimitExceeded, TaskCrashed, TaskTimeoutError
-from nonet.children.guarding import LOOK_SECONDS, Bounds
-from nonet.worker.board import Board
-from nonet.worker.crashes import Crash
+from nonet.child_process.guarding import LOOK_SECONDS, Bounds
+from nonet.worker.attempt.crashes import Crash
+from nonet.worker.children.board import Board
 
 
 @pytest.mark.parametrize(

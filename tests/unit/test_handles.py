@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nonet import BaseTask, Client, Handle, Nonet
-from nonet.task import SubmitOptions
+from nonet.tasks.task import SubmitOptions
 
 
 @pytest.fixture

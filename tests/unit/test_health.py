@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from daemons import until
 
-from nonet import health as module
-from nonet.errors import ConfigurationError, ServerUnreachableError
-from nonet.health import Answer, Health, Page, Reached, Report, answering_probes, free_port
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.daemon import health as module
+from nonet.daemon.health import Answer, Health, Page, Reached, Report, answering_probes, free_port
 from nonet.telemetry.metrics import Sample, Samples
 
 HOST = "127.0.0.1"

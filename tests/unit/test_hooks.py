@@ -10,9 +10,9 @@ import pytest
 
 from nonet import Epoch, RegistrationError, startup_hook
 from nonet.app import checked_hooks
-from nonet.hooks import startup_hooks
-from nonet.injection import Injector
-from nonet.settings import plain_settings
+from nonet.config.settings import plain_settings
+from nonet.tasks.hooks import startup_hooks
+from nonet.tasks.injection import Injector
 
 
 def made(number: int) -> Any:
@@ -24,7 +24,7 @@ def made(number: int) -> Any:
 
 @pytest.fixture(autouse=True)
 def _no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nonet.hooks._registered", {})
+    monkeypatch.setattr("nonet.tasks.hooks._registered", {})
 
 
 def test_hooks_keep_the_order_of_their_registration() -> None:

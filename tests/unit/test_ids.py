@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
-from nonet.ids import LENGTH, new_id
-from nonet.message import is_id
+from nonet.base.ids import LENGTH, new_id
+from nonet.messages.message import is_id
 
 
 def test_ids_are_short_and_different() -> None:

@@ -11,23 +11,23 @@ import pytest
 SQL = ("sqlalchemy", "alembic", "aiomysql", "aiosqlite")
 WEB = ("fastapi", "starlette", "http.server", "prometheus_client")
 RULES = ("croniter", "dateutil", "yaml")
-DAEMONS = ("nonet.worker.worker", "nonet.scheduler", "nonet.fleet", "nonet.demo", "pdb")
-CLIENT = ("redis", "nonet.app", "nonet.client")
+DAEMONS = ("nonet.worker.worker", "nonet.scheduler", "nonet.daemon.fleet", "nonet.demo", "pdb")
+CLIENT = ("redis", "nonet.app", "nonet.client.client")
 LOGS = ("structlog",)
 # Typer has pydantic check the options of a command, but not those of a list of commands.
-MODELS = ("msgspec", "nonet.message", "nonet.task")
+MODELS = ("msgspec", "nonet.messages.message", "nonet.tasks.task")
 # By what brings them, and how many modules there may be in all: a tenth more than there were.
 BUDGETS = [
     ("import nonet", 80, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS, "asyncio")),
     ("from nonet import BaseTask", 285, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, "asyncio")),
-    ("from nonet import Nonet", 485, (*SQL, *WEB, *RULES, *DAEMONS, *LOGS, "typer", "rich")),
+    ("from nonet import Nonet", 495, (*SQL, *WEB, *RULES, *DAEMONS, *LOGS, "typer", "rich")),
 ]
 COMMANDS = [
     ("run", ["--help"], 310, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
     ("run", ["submit", "--help"], 375, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
     ("run", ["call", "--help"], 375, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
-    ("worker", ["--help"], 265, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
-    ("scheduler", ["--help"], 265, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
+    ("daemons.worker", ["--help"], 265, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
+    ("daemons.scheduler", ["--help"], 265, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
 ]
 _TOLD = """
 import atexit, json, sys
@@ -50,10 +50,10 @@ def test_help_brings_next_to_nothing(
     check(code, most, unwanted)
 
 
-@pytest.mark.parametrize("name", ["keys", "errors", "locks", "message", "task", "client", "app"])
+@pytest.mark.parametrize("name", ["base.errors", "tasks.task", "client.client", "app"])
 def test_an_import_does_not_bring_sql(name: str) -> None:
     """SQL, the command line and web frameworks are imported by who needs them."""
-    check(f"import nonet.{name}", 485, (*SQL, "fastapi", "starlette", "typer", "rich"))
+    check(f"import nonet.{name}", 495, (*SQL, "fastapi", "starlette", "typer", "rich"))
 
 
 def check(code: str, most: int, unwanted: tuple[str, ...]) -> None:

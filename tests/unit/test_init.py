@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
     not namespaces.allowed(), reason="this machine lets us make no PID namespace"
 )
 
-_INIT = "from nonet.init import run_under_init; run_under_init()\n"
+_INIT = "from nonet.daemon.init import run_under_init; run_under_init()\n"
 _LEAVES_ORPHANS = """
 import subprocess, time
 from pathlib import Path

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nonet import BaseTask
-from nonet.errors import DependencyError
-from nonet.injection import DependencyRegistry, Depends, Injector
-from nonet.injection.recipes import accepted
+from nonet.base.errors import DependencyError
+from nonet.tasks.injection import DependencyRegistry, Depends, Injector
+from nonet.tasks.injection.recipes import accepted
 from nonet.testing import run_inline
 
 

@@ -24,8 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nonet import BaseTask, Nonet
-from nonet.errors import DependencyError, RegistrationError
-from nonet.injection import (
+from nonet.base.errors import DependencyError, RegistrationError
+from nonet.config.settings import plain_settings
+from nonet.tasks.injection import (
     REGISTRY,
     DependencyRegistry,
     Depends,
@@ -33,7 +34,6 @@ from nonet.injection import (
     load_entry_points,
     register_dependency,
 )
-from nonet.settings import plain_settings
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -479,7 +479,7 @@ async def test_entry_points_register_once(
     """``<prefix>.dependencies`` are called for each prefix, also if loaded again only once."""
     for prefix in ("nonet", "myext"):
         (tmp_path / f"{prefix}_deps.py").write_text(
-            "from nonet.injection import register_dependency\n"
+            "from nonet.tasks.injection import register_dependency\n"
             "class DB: ...\n"
             "def setup(): register_dependency(DB, lambda cls: cls)\n"
             "def broken(): raise KeyError('nope')\n"
@@ -650,7 +650,7 @@ async def test_strings_of_a_class_are_read_in_the_modules_of_its_bases(
         "from __future__ import annotations\n"
         "from dataclasses import dataclass\n"
         "from typing import Annotated\n"
-        "from nonet.injection import Depends\n"
+        "from nonet.tasks.injection import Depends\n"
         "@dataclass\n"
         "class Parent:\n"
         "    text: Annotated[str, Depends(lambda: 'text')]\n"

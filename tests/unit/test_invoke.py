@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nonet import BaseTask, Nonet, context
-from nonet.invoke import invoke
+from nonet.tasks.invoke import invoke
 
 variable: ContextVar[str] = ContextVar("variable")
 

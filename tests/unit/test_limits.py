@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nonet.config import parse_config
-from nonet.errors import ConfigurationError
-from nonet.limits import (
+from nonet.base.errors import ConfigurationError
+from nonet.config.reading import parse_config
+from nonet.rules.limits import (
     Limit,
     LimitAddress,
     find_object_type,
@@ -18,13 +18,13 @@ from nonet.limits import (
     snake_case,
     written_limits,
 )
-from nonet.locks import (
+from nonet.scheduler.configuration.limits import configured_limits
+from nonet.tasks.locks import (
     ConcurrencyLimiter,
     LockedObjectType,
     RateLimiter,
     register_locked_object_type,
 )
-from nonet.scheduler.limits import configured_limits
 
 CLASSES = ("RemoveFile", "SubmitPilots")
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nonet.errors import RegistrationError
-from nonet.locks import (
+from nonet.base.errors import RegistrationError
+from nonet.tasks.locks import (
     DEFAULT_TTL_MS,
     JOB,
     TASK,

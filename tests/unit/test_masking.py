@@ -13,8 +13,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import SecretBytes, SecretStr
 
-from nonet.secrecy import secret_texts
-from nonet.settings import plain_settings
+from nonet.config.settings import plain_settings
+from nonet.tasks.secrecy import secret_texts
 from nonet.telemetry.masking import fields_without_secrets, without_secrets
 
 AWKWARD = 'pa"ss\\wörd\n'

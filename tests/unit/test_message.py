@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
-from nonet.errors import MalformedMessageError
-from nonet.message import (
+from nonet.base.errors import MalformedMessageError
+from nonet.messages.message import (
     HARD_LIMIT_BYTES,
     MAX_DEPTH,
     MAX_ELEMENTS,
@@ -26,7 +26,7 @@ from nonet.message import (
     open_envelope,
     pack,
 )
-from nonet.signing import Signer
+from nonet.messages.signing import Signer
 
 DECODERS = [decode, decode_envelope, decode_result, decode_error]
 ENVELOPE = Envelope(VERSION, "id", "files:Audit", {"n": 1}, {"vo": "lhcb"}, 1.5, "p", "g", "1.4")

@@ -27,7 +27,7 @@ from nonet import (
     register_dependency,
     register_locked_object_type,
 )
-from nonet.settings import plain_settings
+from nonet.config.settings import plain_settings
 from nonet.testing import System, run_inline
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from nonet.errors import (
+from nonet.base.errors import (
     AdmissionRejected,
     BrokerFullError,
     LeaseLostError,
@@ -15,7 +15,7 @@ from nonet.errors import (
     TaskRetryRequested,
     UnableToAcquireLockError,
 )
-from nonet.outcomes import (
+from nonet.rules.outcomes import (
     Cancelled,
     ErrorSummary,
     Failed,
@@ -27,7 +27,7 @@ from nonet.outcomes import (
     shortened,
     summarize,
 )
-from nonet.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
+from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

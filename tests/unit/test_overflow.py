@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nonet.errors import ConfigurationError
-from nonet.overflow import Overflow, overflow_hooks
+from nonet.base.errors import ConfigurationError
+from nonet.tasks.overflow import Overflow, overflow_hooks
 
 called: list[Overflow] = []
 number = 7

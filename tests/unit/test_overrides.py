@@ -11,10 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nonet import BaseTask, ExponentialBackoff, Isolation, NoRetry, Priority, RetryPolicyBase, Size
-from nonet.config import Config, parse_config
-from nonet.errors import ConfigurationError
-from nonet.overrides import CLASS, NONE, SIZE, Overrides, override_problems
-from nonet.registry import Registry, TaskClass
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import Config
+from nonet.config.overrides import CLASS, NONE, SIZE, Overrides, override_problems
+from nonet.config.reading import parse_config
+from nonet.tasks.registry import Registry, TaskClass
 
 FIELDS = (
     *("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible"),

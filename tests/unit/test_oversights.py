@@ -11,11 +11,11 @@ import pytest
 from pydantic import BaseModel
 
 from nonet import BaseTask, PeriodicBaseTask, Size
-from nonet.config import parse_config
-from nonet.errors import RegistrationError
-from nonet.registry import Registry
-from nonet.scheduler.configuration import check
-from nonet.schedules import CronSchedule
+from nonet.base.errors import RegistrationError
+from nonet.config.reading import parse_config
+from nonet.scheduler.configuration.configuration_loop import check
+from nonet.tasks.registry import Registry
+from nonet.tasks.schedules import CronSchedule
 
 NIGHTLY = CronSchedule("0 2 * * *")
 

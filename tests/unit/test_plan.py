@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from nonet.config import TaskConfig, dotted, parse_config
-from nonet.errors import ConfigurationError
-from nonet.scheduler.plan import Entry, describe, dropped, entries
-from nonet.schedules import (
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import TaskConfig, dotted
+from nonet.config.reading import parse_config
+from nonet.scheduler.periodic.plan import Entry, describe, dropped, entries
+from nonet.tasks.schedules import (
     CatchUp,
     CronSchedule,
     IntervalSeconds,
@@ -20,7 +21,7 @@ from nonet.schedules import (
     RRuleSchedule,
     TaskScheduleBase,
 )
-from nonet.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
+from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 ROOT = Path(__file__).parents[2]
 HOURLY = IntervalSeconds(3600)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nonet import BaseTask, Nonet
-from nonet.errors import DependencyError, RegistrationError
-from nonet.injection import (
+from nonet.base.errors import DependencyError, RegistrationError
+from nonet.config.settings import plain_settings
+from nonet.tasks.injection import (
     REGISTRY,
     DependencyRegistry,
     Depends,
@@ -20,7 +21,6 @@ from nonet.injection import (
     override_dependency,
     register_dependency,
 )
-from nonet.settings import plain_settings
 
 
 class BaseDB:

@@ -19,14 +19,14 @@ from nonet import (
     PeriodicBaseTask,
     PeriodicVoAwareBaseTask,
     Unique,
-    locks,
-    versions,
 )
-from nonet.errors import RegistrationError, UnknownTaskError
-from nonet.locks import BaseLock, LockedObjectType, MutexLock
-from nonet.registry import Registry, vos_from_entry_points
-from nonet.retry import ExponentialBackoff
-from nonet.schedules import CronSchedule
+from nonet.base import versions
+from nonet.base.errors import RegistrationError, UnknownTaskError
+from nonet.tasks import locks
+from nonet.tasks.locks import BaseLock, LockedObjectType, MutexLock
+from nonet.tasks.registry import Registry, vos_from_entry_points
+from nonet.tasks.retry import ExponentialBackoff
+from nonet.tasks.schedules import CronSchedule
 
 HEADER = """
 from dataclasses import dataclass
@@ -175,7 +175,7 @@ def test_a_module_gives_its_last_part_as_category(
     ("module", "reason"),
     [
         ("nowhere.tasks", "No module named 'nowhere'"),
-        ("nonet.keys", "defines no task"),
+        ("nonet.base.keys", "defines no task"),
         ("", "no full name"),
         (".x", "no full name"),
         ("x..y", "no full name"),
@@ -248,7 +248,7 @@ BROKEN = [
     ("import pydantic\nclass M(pydantic.BaseModel):\n    a: open", "PydanticSchemaGeneration"),
     ("class M(BaseTask):\n    a: int\nM(1, 2)", "TypeError: "),
     ("raise SystemExit('bye')", "SystemExit: bye"),
-    ("LockedObjectType = __import__('nonet').locks.register_locked_object_type('a b')", "'a b'"),
+    ("LockedObjectType = __import__('nonet').register_locked_object_type('a b')", "'a b'"),
 ]
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nonet.message import is_id
-from nonet.repetition import Identity, Known, Progress, Step, next_step, repeat_of_entry
+from nonet.messages.message import is_id
+from nonet.messages.repetition import Identity, Known, Progress, Step, next_step, repeat_of_entry
 
 LETTER = Identity("nonet", "first", 7)
 REPEAT = LETTER.repeat(0)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nonet.errors import RegistrationError
-from nonet.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
+from nonet.base.errors import RegistrationError
+from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 
 ERROR = ValueError("no")
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from nonet.errors import ConfigurationError
-from nonet.runfiles import RunningWorker, Watched, announced, place, running
+from nonet.base.errors import ConfigurationError
+from nonet.daemon.runfiles import RunningWorker, Watched, announced, place, running
 
 # Arguments: directory, exit code to note or nothing, fields of RunningWorker (pid 0: its own).
 _HOLDER = """
 import os, sys
 from pathlib import Path
-from nonet.runfiles import RunningWorker, announced
+from nonet.daemon.runfiles import RunningWorker, announced
 
 directory, code, namespace, size, pid, incarnation, place = sys.argv[1:]
 about = RunningWorker(namespace, size, int(pid) or os.getpid(), incarnation, place)

@@ -27,8 +27,8 @@ from unit.schedule_oracle import (
     firings,
 )
 
-from nonet.errors import ConfigurationError
-from nonet.schedules import (
+from nonet.base.errors import ConfigurationError
+from nonet.tasks.schedules import (
     CronSchedule,
     IntervalSeconds,
     IntervalSecondsSchedule,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from nonet.cli.schedules_view import document, in_words, why
-from nonet.pauses import Pause
-from nonet.stores.leadership import Leader
-from nonet.stores.periodic import EntryStatus
+from nonet.cli.commands.schedules_view import document, in_words, why
+from nonet.rules.pauses import Pause
+from nonet.stores.namespace.leadership import Leader
+from nonet.stores.namespace.periodic import EntryStatus
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 PAUSE = Pause("task:Sweep", NOON, "ann@host 7", "tape is down")

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import nonet
-from nonet import keys
-from nonet.stores.redis import script
+from nonet.base import keys
+from nonet.stores.connection.redis import script
 
 FOLDER = Path(str(files("nonet.stores") / "scripts"))
 NAMES = sorted(path.stem for path in FOLDER.glob("*.lua"))
 LUA = {path.relative_to(FOLDER).as_posix(): path.read_text() for path in FOLDER.rglob("*.lua")}
-STORES = {path.name: path.read_text() for path in Path(str(files("nonet.stores"))).glob("*.py")}
+_STORES = Path(str(files("nonet.stores")))
+STORES = {str(path.relative_to(_STORES)): path.read_text() for path in _STORES.rglob("*.py")}
 
 # The table of keys.py; an upper-case word, or what stands for escaped parts, is a variable.
 TABLE = re.findall(
@@ -98,7 +99,11 @@ def test_the_stores_touch_only_keys_of_the_table(name: str) -> None:
 def test_every_key_of_the_table_is_used() -> None:
     """The table lists nothing that no longer exists."""
     text = "\n".join(
-        [*LUA.values(), *STORES.values(), (Path(nonet.__file__).parent / "locks.py").read_text()]
+        [
+            *LUA.values(),
+            *STORES.values(),
+            (Path(nonet.__file__).parent / "tasks" / "locks.py").read_text(),
+        ]
     )
     for row in TABLE:
         head = re.split("[A-Z…]", row)[0]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from nonet.errors import ServerUnreachableError
-from nonet.service import Stop, every, retrieve
+from nonet.base.errors import ServerUnreachableError
+from nonet.daemon.service import Stop, every, retrieve
 
 
 class Hasty(Stop):
@@ -117,7 +117,7 @@ async def test_a_cancelled_loop_ends() -> None:
 # The main thread is blocked; what is heard means: later, now with a code of its own, later.
 BLOCKED = """
 import os, time
-from nonet.service import ExitCode, _Ears, told_of_end
+from nonet.daemon.service import ExitCode, _Ears, told_of_end
 meant = {1: (600, ExitCode.FAILED), 2: (0.1, ExitCode.SECOND_SIGNAL)}
 with told_of_end(lambda code: print("ended with", int(code), flush=True)):
     os.write(_Ears(meant.get)._end, bytes([1, 2, 1]))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nonet.app import Nonet
-from nonet.errors import ConfigurationError
-from nonet.settings import Settings, load_settings
+from nonet.base.errors import ConfigurationError
+from nonet.config.settings import Settings, load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nonet.errors import MalformedMessageError
-from nonet.message import VERSION, Envelope, decode_envelope, encode, open_envelope
-from nonet.signing import Signer, parse_keys, unsigned
+from nonet.base.errors import MalformedMessageError
+from nonet.messages.message import VERSION, Envelope, decode_envelope, encode, open_envelope
+from nonet.messages.signing import Signer, parse_keys, unsigned
 
 NEW, OLD = b"n" * 32, b"o" * 32
 SIGNER = Signer({"new": NEW, "old": OLD}, "test")
@@ -89,7 +89,7 @@ def test_a_signature_is_looked_at_before_anything_is_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bytes of a stranger never reach the decoder."""
-    monkeypatch.setattr("nonet.message._decode", None)
+    monkeypatch.setattr("nonet.messages.message._decode", None)
     for data in (ENVELOPE, Signer({"new": OLD}, "test").signed(ENVELOPE)):
         with pytest.raises(MalformedMessageError, match="sign"):
             open_envelope(data, "id", SIGNER, limit_bytes=1000)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from nonet.message import Usage
-from nonet.stores.deliveries import Delivery
+from nonet.messages.message import Usage
+from nonet.stores.queue.deliveries import Delivery
 from nonet.telemetry.metrics import DURATIONS, Histogram, Peak
-from nonet.worker.attempt import Attempt
+from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.tally import OUTCOMES, Tally
 
 MINUTE = 60_000_000

@@ -23,13 +23,13 @@ from nonet import (
     TaskContext,
     context,
 )
-from nonet.client import Client
-from nonet.errors import InvalidArgumentsError, LeaseLostError
-from nonet.execution import enter_context, running_context
-from nonet.locks import BaseLock, encode_locks
-from nonet.registry import Registry
-from nonet.stores.broker import Broker
-from nonet.task import (
+from nonet.base.errors import InvalidArgumentsError, LeaseLostError
+from nonet.client.client import Client
+from nonet.stores.queue.broker import Broker
+from nonet.tasks.execution import enter_context, running_context
+from nonet.tasks.locks import BaseLock, encode_locks
+from nonet.tasks.registry import Registry
+from nonet.tasks.task import (
     FROM_CLASS,
     bind_submitter,
     current_submitter,

@@ -15,16 +15,16 @@ import pytest
 from daemons import until
 
 from nonet import BaseTask, Depends, StopRetrying, TaskTimeoutError, context
-from nonet.client import Client
-from nonet.errors import LeaseLostError
-from nonet.execution import enter_context
-from nonet.injection import Injector
-from nonet.outcomes import Failed, HandedBack, Lost, Succeeded
-from nonet.registry import Registry
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.worker.attempt import Attempt
-from nonet.worker.execute import Tools, execute
+from nonet.base.errors import LeaseLostError
+from nonet.client.client import Client
+from nonet.rules.outcomes import Failed, HandedBack, Lost, Succeeded
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.tasks.execution import enter_context
+from nonet.tasks.injection import Injector
+from nonet.tasks.registry import Registry
+from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.attempt.execute import Tools, execute
 
 NEVER = 60.0
 story: list[str] = []

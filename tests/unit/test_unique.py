@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nonet import BaseTask, Unique
-from nonet.arguments import Arguments
-from nonet.errors import AdmissionRejected
-from nonet.unique import UniqueMode, unique_lock, unique_term, with_unique_lock
+from nonet.base.errors import AdmissionRejected
+from nonet.tasks.arguments import Arguments
+from nonet.tasks.unique import UniqueMode, unique_lock, unique_term, with_unique_lock
 
 
 @dataclass

@@ -15,8 +15,17 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from nonet.formats import FORMAT
-from nonet.locks import (
+from nonet.messages.formats import FORMAT
+from nonet.messages.message import Envelope, ErrorDocument, ResultDocument, Usage, encode, pack
+from nonet.messages.signing import Signer
+from nonet.stores.namespace.controls import Controls
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.periodic import Change, Periodic
+from nonet.stores.queue.broker import Broker, new_cursors
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import (
     ConcurrencyLimiter,
     ExclusiveRWLock,
     LockedObjectType,
@@ -25,15 +34,6 @@ from nonet.locks import (
     SharedRWLock,
     encode_locks,
 )
-from nonet.message import Envelope, ErrorDocument, ResultDocument, Usage, encode, pack
-from nonet.signing import Signer
-from nonet.stores.broker import Broker, new_cursors
-from nonet.stores.controls import Controls
-from nonet.stores.deliveries import Delivery
-from nonet.stores.groups import Groups
-from nonet.stores.leadership import Leadership
-from nonet.stores.periodic import Change, Periodic
-from nonet.stores.submissions import Submission
 
 GOLDEN = Path(__file__).with_name("golden.json")
 JOB = LockedObjectType.JOB

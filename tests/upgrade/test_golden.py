@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from upgrade.golden import DOCUMENTS, GOLDEN, written
 
-from nonet.stores.broker import Broker
+from nonet.stores.queue.broker import Broker
 
 
 async def test_tasks_are_written_as_before(broker: Broker) -> None:

@@ -12,12 +12,12 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
-from nonet.stores import sql
-from nonet.stores.broker import Broker
-from nonet.stores.dead_letters import DeadLetters
-from nonet.stores.outbox import Outbox
-from nonet.stores.sql import VERSION_TABLE, Database, Schema
-from nonet.stores.submissions import Submission
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
+from nonet.stores.sql import database as sql
+from nonet.stores.sql.database import VERSION_TABLE, Database, Schema
+from nonet.stores.sql.dead_letters import DeadLetters
+from nonet.stores.sql.outbox import Outbox
 
 Rows = dict[str, dict[str, Any]]
 VALUES = {
@@ -32,7 +32,7 @@ VALUES = {
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", "nonet.stores:migrations")
+    config.set_main_option("script_location", "nonet.stores.sql:migrations")
     config.attributes["version_table"] = VERSION_TABLE
     return config
 

@@ -18,7 +18,7 @@ from daemons import WAIT_SECONDS, Daemon
 from servers import RedisServer
 
 from nonet import Nonet
-from nonet.errors import NotFoundError
+from nonet.base.errors import NotFoundError
 
 HERE = Path(__file__).parent
 FIXTURES = sorted((HERE / "fixtures").glob("*.json"))

@@ -42,7 +42,7 @@ from functools import partial
 from signal import Signals
 from typing import Any
 
-from nonet.amounts import format_bytes
+from nonet.base.amounts import format_bytes
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

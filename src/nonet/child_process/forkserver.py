@@ -29,15 +29,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from nonet.app import Nonet
-from nonet.children.guarding import Bounds
-from nonet.children.serving import serve
-from nonet.errors import NonetError
-from nonet.settings import plain_settings
+from nonet.base.errors import NonetError
+from nonet.child_process.guarding import Bounds
+from nonet.child_process.serving import serve
+from nonet.config.settings import plain_settings
 from nonet.telemetry.logs import describe_process, set_up_logs
 from nonet.telemetry.tracing import are_traces_wanted, load_exporters
-from nonet.worker.board import Board
-from nonet.worker.memory import all_resident, children_of, cpu_seconds, descendants
-from nonet.worker.wire import (
+from nonet.worker.children.board import Board
+from nonet.worker.children.memory import all_resident, children_of, cpu_seconds, descendants
+from nonet.worker.children.wire import (
     Exited,
     Forked,
     Guard,
@@ -347,7 +347,7 @@ def _import_for_children(application: Nonet) -> None:
     """Import here, once, what each child would import for itself before its first task."""
     modules = ["email.parser", "uvloop.loop"]  # redis-py needs the first one when it connects
     if any(item.cls.durable for item in application.registry):
-        modules.append("nonet.stores.outbox")
+        modules.append("nonet.stores.sql.outbox")
     for module in modules:
         with suppress(ImportError):  # uvloop is optional
             import_module(module)

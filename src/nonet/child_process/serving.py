@@ -20,20 +20,30 @@ from functools import partial
 from typing import Any
 
 from nonet.app import Nonet
-from nonet.errors import NonetError
-from nonet.injection import Injector
-from nonet.loop import run
-from nonet.message import Usage
-from nonet.outcomes import Failed, HandedBack, Outcome
-from nonet.registry import TaskClass
+from nonet.base.errors import NonetError
+from nonet.base.loop import run
+from nonet.messages.message import Usage
+from nonet.rules.outcomes import Failed, HandedBack, Outcome
+from nonet.tasks.injection import Injector
+from nonet.tasks.registry import TaskClass
 from nonet.telemetry.logs import process_description
 from nonet.telemetry.tracing import CHILD_FLUSH_SECONDS, continue_trace, exporting_traces
-from nonet.worker.attempt import Attempt
-from nonet.worker.board import Board
-from nonet.worker.conclusion import Conclusion, conclude
-from nonet.worker.execute import Known, Tools, execute, identify
-from nonet.worker.memory import begin_peak, peak
-from nonet.worker.wire import Admit, Admitted, Begun, Channel, Cut, Ended, Hello, Judge, Run
+from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.attempt.conclusion import Conclusion, conclude
+from nonet.worker.attempt.execute import Known, Tools, execute, identify
+from nonet.worker.children.board import Board
+from nonet.worker.children.memory import begin_peak, peak
+from nonet.worker.children.wire import (
+    Admit,
+    Admitted,
+    Begun,
+    Channel,
+    Cut,
+    Ended,
+    Hello,
+    Judge,
+    Run,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from nonet.cli.output import printable
-from nonet.errors import (
+from nonet.base.errors import (
     ConfigurationError,
     InvalidArgumentsError,
     LimitImpossible,
@@ -31,15 +30,16 @@ from nonet.errors import (
     UnknownTaskError,
     suggestion,
 )
-from nonet.loop import loop_factory
-from nonet.loop import run as run_in_loop
-from nonet.service import ExitCode
+from nonet.base.loop import loop_factory
+from nonet.base.loop import run as run_in_loop
+from nonet.cli.output import printable
+from nonet.daemon.service import ExitCode
 from nonet.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.registry import Registry
-    from nonet.settings import Settings
+    from nonet.config.settings import Settings
+    from nonet.tasks.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -303,7 +303,7 @@ def application(
 def observer(namespace: str | None = None, state_dir: Path | None = None) -> Nonet:
     """`application` without task classes, for commands that only look at Redis."""
     from nonet.app import Nonet
-    from nonet.settings import load_settings
+    from nonet.config.settings import load_settings
 
     settings = load_settings(**settings_options(None, namespace, state_dir))
     return Nonet(settings, load_tasks=False)
@@ -312,7 +312,7 @@ def observer(namespace: str | None = None, state_dir: Path | None = None) -> Non
 def registry_here(nonet: Nonet) -> Registry:
     """The task classes that are known here, for hints: none if they cannot be loaded."""
     from nonet.app import load_registry
-    from nonet.registry import Registry
+    from nonet.tasks.registry import Registry
 
     if any(nonet.registry):
         return nonet.registry

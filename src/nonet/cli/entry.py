@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sys
 
-from nonet.init import end_on_sigterm, run_under_init
+from nonet.daemon.init import end_on_sigterm, run_under_init
 
 
 def schedule() -> None:
     """Entry point of ``task-scheduler``."""
     end_on_sigterm()
     run_under_init()
-    from nonet.cli.scheduler import main as run
+    from nonet.cli.daemons.scheduler import main as run
 
     run()
 
@@ -34,6 +34,6 @@ def main() -> None:
 
 
 def _answer(path: str, port: int | None) -> None:
-    from nonet.cli.probing import probe
+    from nonet.cli.daemons.probing import probe
 
     sys.exit(probe(path, port))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nonet.amounts import format_bytes
+from nonet.base.amounts import format_bytes
 
 if TYPE_CHECKING:
-    from nonet.message import Usage
+    from nonet.messages.message import Usage
 
 # Wider than any row: a terminal wraps a long line more legibly than a table folds its cells, and
 # ids stay whole for copying.
@@ -67,7 +67,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def usage_in_words(usage: Usage) -> str:
     """What an attempt took, as far as it is known.
 
-    >>> from nonet.message import Usage
+    >>> from nonet.messages.message import Usage
     >>> usage_in_words(Usage(61.25, 12.5, 200 * 2**20)), usage_in_words(Usage(0.5))
     ('61.250 s, CPU 12.500 s, memory 200 MiB', '0.500 s')
     """

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import typer
 
-from nonet.cli import (
+from nonet.cli.commands import (
     config,
     control,
     database,
     delayed,
-    dlq,
     limits,
     locks,
     quarantine,
@@ -21,13 +20,16 @@ from nonet.cli import (
     tasks,
     views,
 )
-from nonet.cli.cancel import cancel
+from nonet.cli.commands import (
+    dead_letters as dlq,
+)
+from nonet.cli.commands.cancel import cancel
+from nonet.cli.commands.demo import demo
+from nonet.cli.commands.doctor import doctor
+from nonet.cli.commands.events import events
+from nonet.cli.commands.probe import probe
+from nonet.cli.commands.workers import workers
 from nonet.cli.common import PlainGroup, Version
-from nonet.cli.demo import demo
-from nonet.cli.doctor import doctor
-from nonet.cli.events import events
-from nonet.cli.probe import probe
-from nonet.cli.workers import workers
 
 app = typer.Typer(
     cls=PlainGroup,

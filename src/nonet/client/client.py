@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
-from nonet.envelopes import Envelopes
-from nonet.errors import (
+from nonet.base.errors import (
     AdmissionRejected,
     ConfigurationError,
     InvalidArgumentsError,
@@ -26,23 +25,25 @@ from nonet.errors import (
     TaskFailed,
     UnknownTaskError,
 )
-from nonet.execution import current_holders, running_context
-from nonet.explanation import Explanation, explain, explain_kept
-from nonet.handles import ChildResult, Handle, R, TaskStatus, unknown_task
-from nonet.live import LiveConfig
-from nonet.message import is_id
-from nonet.registry import Registry
-from nonet.repetition import Known
-from nonet.signing import Signer
-from nonet.stores.broker import Broker
-from nonet.stores.cancellation import UNFINISHED, Cancellation, Selection
-from nonet.stores.groups import Groups, callback_id, child_id, failure_id
-from nonet.stores.leadership import Leadership
-from nonet.stores.lock_board import LockBoard
-from nonet.stores.publication import Publication
-from nonet.stores.results import Ended, Results
-from nonet.stores.submissions import Accepted, Submission
-from nonet.task import (
+from nonet.client.envelopes import Envelopes
+from nonet.client.live import LiveConfig
+from nonet.messages.message import is_id
+from nonet.messages.repetition import Known
+from nonet.messages.signing import Signer
+from nonet.messages.terms import StartBy
+from nonet.rules.explanation import Explanation, explain, explain_kept
+from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, Selection
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.namespace.publication import Publication
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.groups import Groups, callback_id, child_id, failure_id
+from nonet.stores.queue.results import Ended, Results
+from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.tasks.execution import current_holders, running_context
+from nonet.tasks.handles import ChildResult, Handle, R, TaskStatus, unknown_task
+from nonet.tasks.registry import Registry
+from nonet.tasks.task import (
     FROM_CLASS,
     BaseTask,
     FromClass,
@@ -50,12 +51,11 @@ from nonet.task import (
     current_submitter,
     ensure_task,
 )
+from nonet.tasks.unique import Unique
 from nonet.telemetry.tracing import describe_sent, sending
-from nonet.terms import StartBy
-from nonet.unique import Unique
 
 if TYPE_CHECKING:
-    from nonet.stores.outbox import Kept, Outbox
+    from nonet.stores.sql.outbox import Kept, Outbox
 
 Policy = Literal["all_success", "all_done"]
 # Those of tasks that have not ended.

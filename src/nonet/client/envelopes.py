@@ -8,18 +8,18 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from nonet.errors import InvalidArgumentsError, NonetError, UnknownTaskError
-from nonet.execution import running_context
-from nonet.ids import new_id
-from nonet.live import LiveConfig
-from nonet.message import VERSION, Envelope, encode, is_id, open_envelope, pack
-from nonet.registry import Registry, TaskClass
-from nonet.repetition import Repeat
-from nonet.signing import Signer
-from nonet.stores.submissions import Submission
-from nonet.task import FROM_CLASS, BaseTask, FromClass, Priority, Size, task_locks, vo_of
-from nonet.terms import StartBy, start_by_problem, start_by_term
-from nonet.unique import Unique, unique_lock, unique_term
+from nonet.base.errors import InvalidArgumentsError, NonetError, UnknownTaskError
+from nonet.base.ids import new_id
+from nonet.client.live import LiveConfig
+from nonet.messages.message import VERSION, Envelope, encode, is_id, open_envelope, pack
+from nonet.messages.repetition import Repeat
+from nonet.messages.signing import Signer
+from nonet.messages.terms import StartBy, start_by_problem, start_by_term
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.execution import running_context
+from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.task import FROM_CLASS, BaseTask, FromClass, Priority, Size, task_locks, vo_of
+from nonet.tasks.unique import Unique, unique_lock, unique_term
 
 _Named = TypeVar("_Named", bound=StrEnum)
 

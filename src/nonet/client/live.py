@@ -8,15 +8,15 @@ import time
 from contextvars import Context
 from typing import TYPE_CHECKING
 
-from nonet.errors import ConfigurationError, NonetError
-from nonet.loop import in_own_thread
-from nonet.outcomes import summarize
-from nonet.overrides import NONE, Overrides
-from nonet.registry import Registry
-from nonet.stores.publication import Publication
+from nonet.base.errors import ConfigurationError, NonetError
+from nonet.base.loop import in_own_thread
+from nonet.config.overrides import NONE, Overrides
+from nonet.rules.outcomes import summarize
+from nonet.stores.namespace.publication import Publication
+from nonet.tasks.registry import Registry
 
 if TYPE_CHECKING:
-    from nonet.config import Config
+    from nonet.config.models import Config
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +116,6 @@ class LiveConfig:
 
 def _config_class() -> type[Config]:
     """Called in a thread: its first import would block the event loop for up to half a second."""
-    from nonet.config import Config
+    from nonet.config.models import Config
 
     return Config

@@ -11,7 +11,7 @@ import yaml
 Path: TypeAlias = tuple[Any, ...]
 
 MOST_VALUES = 200_000
-# Of the file; arguments of tasks may have 64 of their own, see `nonet.message.MAX_DEPTH`.
+# Of the file; arguments of tasks may have 64 of their own, see `nonet.messages.message.MAX_DEPTH`.
 MOST_LEVELS = 100
 
 _INTEGER = "tag:yaml.org,2002:int"

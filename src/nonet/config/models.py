@@ -27,14 +27,14 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 
-from nonet.amounts import UNITS, format_bytes, parse_bytes
+from nonet.base.amounts import UNITS, format_bytes, parse_bytes
+from nonet.base.errors import ConfigurationError, suggestion, unknown_argument
 from nonet.config.wording import value_reason
-from nonet.errors import ConfigurationError, suggestion, unknown_argument
-from nonet.limits import LimitRule, read_limits, written_limits
-from nonet.locks import MOST_ITEMS
-from nonet.outcomes import summarize
-from nonet.retry import RetryPolicyBase
-from nonet.schedules import (
+from nonet.rules.limits import LimitRule, read_limits, written_limits
+from nonet.rules.outcomes import summarize
+from nonet.tasks.locks import MOST_ITEMS
+from nonet.tasks.retry import RetryPolicyBase
+from nonet.tasks.schedules import (
     CatchUp,
     Overlap,
     TaskScheduleBase,
@@ -42,7 +42,7 @@ from nonet.schedules import (
     schedule_class,
     zone,
 )
-from nonet.task import LEAST_MEMORY_LIMIT, Isolation, Priority, Size
+from nonet.tasks.task import LEAST_MEMORY_LIMIT, Isolation, Priority, Size
 
 Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
 Location: TypeAlias = tuple[str | int, ...]

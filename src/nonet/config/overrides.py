@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nonet.amounts import parse_bytes
-from nonet.errors import ConfigurationError, UnknownTaskError
-from nonet.registry import Registry, TaskClass
-from nonet.retry import RetryPolicyBase
-from nonet.task import BaseTask, Isolation, Priority, Size
+from nonet.base.amounts import parse_bytes
+from nonet.base.errors import ConfigurationError, UnknownTaskError
+from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.retry import RetryPolicyBase
+from nonet.tasks.task import BaseTask, Isolation, Priority, Size
 
 if TYPE_CHECKING:  # without a published configuration nobody needs its models, which cost 30 ms
-    from nonet.config import (
+    from nonet.config.models import (
         Config,
         Location,
         RetryPolicyConfig,
@@ -135,7 +135,7 @@ class Overrides:
         """What holds for the tasks of a class.
 
         Args:
-            vo: theirs (`nonet.task.vo_of`); empty: none.
+            vo: theirs (`nonet.tasks.task.vo_of`); empty: none.
             size: theirs, if a label of the submission says another one.
 
         Raises:
@@ -177,7 +177,7 @@ class Overrides:
             try:
                 found = self._policies[override.at] = written.build()
             except ConfigurationError as error:
-                from nonet.config import dotted
+                from nonet.config.models import dotted
 
                 at = dotted((*override.at, "retry-policy"))
                 raise ConfigurationError(f"{at}: {error}") from None
@@ -237,7 +237,7 @@ def _section_problems(
 
 def _clashes(override: TaskOverride, cls: type[BaseTask]) -> Iterator[tuple[str, str]]:
     """What an override says that does not go with what the class says: key, reason."""
-    from nonet.config import SHARED
+    from nonet.config.models import SHARED
 
     soft, hard = override.soft_timeout, cls.hard_timeout
     if soft is not None and override.hard_timeout is None and hard is not None and soft > hard:
@@ -270,7 +270,7 @@ def _sizes(section_at: Location, sizes: SizesConfig) -> Iterator[tuple[Size, Map
 
 def _said(at: Location, values: Section, names: Iterable[str]) -> dict[str, _Said]:
     """What a mapping of the configuration says, of these."""
-    from nonet.config import dotted
+    from nonet.config.models import dotted
 
     fields = type(values).model_fields
     return {

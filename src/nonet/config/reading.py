@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from nonet.base.errors import ConfigurationError, suggestion
 from nonet.config.document import Document
 from nonet.config.models import (
     SHARED,
@@ -28,7 +29,6 @@ from nonet.config.models import (
     dotted,
 )
 from nonet.config.wording import place_reason, value_reason
-from nonet.errors import ConfigurationError, suggestion
 
 Problem = tuple[str, Location, str]
 

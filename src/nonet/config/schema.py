@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from nonet.config.models import Config
-from nonet.locks import (
+from nonet.tasks.locks import (
     LEAST_WINDOW_SECONDS,
     MOST_ITEMS,
     MOST_WINDOW_SECONDS,
     ConcurrencyLimiter,
     RateLimiter,
 )
-from nonet.retry import ExponentialBackoff, NoRetry
-from nonet.schedules import SCHEDULES, IntervalSecondsSchedule
+from nonet.tasks.retry import ExponentialBackoff, NoRetry
+from nonet.tasks.schedules import SCHEDULES, IntervalSecondsSchedule
 
 Schema = dict[str, Any]
 

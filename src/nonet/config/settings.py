@@ -24,10 +24,10 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
-from nonet.amounts import parse_bytes
-from nonet.errors import ConfigurationError, suggestion, url_problem
-from nonet.outcomes import CRASH_LIMIT
-from nonet.signing import Signer, parse_keys
+from nonet.base.amounts import parse_bytes
+from nonet.base.errors import ConfigurationError, suggestion, url_problem
+from nonet.messages.signing import Signer, parse_keys
+from nonet.rules.outcomes import CRASH_LIMIT
 
 _PREFIX = "NONET_"
 # What a text must be, where its pattern says it badly.

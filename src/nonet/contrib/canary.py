@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import socket
 
-from nonet.task import BaseTask, Priority, Size
+from nonet.tasks.task import BaseTask, Priority, Size
 
 __all__ = ["Canary"]
 

@@ -21,7 +21,7 @@ from fastapi.requests import HTTPConnection
 from fastapi.responses import JSONResponse, Response
 
 from nonet.app import Nonet
-from nonet.errors import (
+from nonet.base.errors import (
     AdmissionRejected,
     BrokerFullError,
     ConflictError,

@@ -29,7 +29,7 @@ from importlib.metadata import version
 from socketserver import TCPServer
 from typing import Any, Protocol
 
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.telemetry.metrics import Sample, Samples
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nonet.errors import ConfigurationError
+from nonet.base.errors import ConfigurationError
 
 _PATTERN = "worker-*.run"
 _MOST_BYTES = 65_536

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager, contextmanager
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from nonet.errors import NonetError, ServerUnreachableError
+from nonet.base.errors import NonetError, ServerUnreachableError
 
 logger = logging.getLogger(__name__)
 
@@ -323,7 +323,9 @@ async def wind_up(stop: Stop, loops: Set[asyncio.Task[None]]) -> None:
 
 def log_tick_failure(name: str, error: BaseException, pause: float) -> None:
     """One line for what is expected to happen (a server is away), a traceback for the rest."""
-    from nonet.outcomes import summarize  # brings pydantic, which no command needs for its help
+    from nonet.rules.outcomes import (
+        summarize,  # brings pydantic, which no command needs for its help
+    )
 
     expected = issubclass(type(error), NonetError)
     why = summarize(error)

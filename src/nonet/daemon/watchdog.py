@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nonet.stores.leases import Lease, Leases
+from nonet.stores.queue.leases import Lease, Leases
 
 logger = logging.getLogger(__name__)
 

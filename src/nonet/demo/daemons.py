@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nonet.errors import ConfigurationError, NonetError
-from nonet.stores.guardian import die_with_me
+from nonet.base.errors import ConfigurationError, NonetError
+from nonet.stores.connection.guardian import die_with_me
 
 _STOP_SECONDS = 4.0
 _LOG_LINES = 5

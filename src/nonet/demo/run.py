@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from nonet.app import Nonet
+from nonet.base.errors import ConfigurationError, NonetError
+from nonet.config.settings import plain_settings
+from nonet.daemon.service import Stop, stop_on_signals
 from nonet.demo.daemons import Daemon, running
 from nonet.demo.files import Duplicates, as_text
 from nonet.demo.tasks import Audited, AuditTree, DiskSlots, HashFile, read_report
 from nonet.demo.workspace import workspace
-from nonet.errors import ConfigurationError, NonetError
-from nonet.service import Stop, stop_on_signals
-from nonet.settings import plain_settings
-from nonet.stores.groups import callback_id
-from nonet.task import Size
+from nonet.stores.queue.groups import callback_id
+from nonet.tasks.task import Size
 
 TASKS = "nonet.demo.tasks"
 NAMESPACE = "demo"

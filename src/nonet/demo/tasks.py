@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from nonet.client import CallbackSpawner
+from nonet.client.client import CallbackSpawner
 from nonet.demo.files import (
     Duplicates,
     Hashed,
@@ -28,16 +28,16 @@ from nonet.demo.files import (
     hash_file,
     walk,
 )
-from nonet.execution import context
-from nonet.locks import (
+from nonet.tasks.execution import context
+from nonet.tasks.locks import (
     BaseLock,
     ConcurrencyLimiter,
     ExclusiveRWLock,
     SharedRWLock,
     register_locked_object_type,
 )
-from nonet.retry import ExponentialBackoff
-from nonet.task import BaseTask, Priority, Size
+from nonet.tasks.retry import ExponentialBackoff
+from nonet.tasks.task import BaseTask, Priority, Size
 
 DEMO_TREE = register_locked_object_type("demo_tree")
 DEMO_DISK = register_locked_object_type("demo_disk")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nonet.errors import ConfigurationError
+from nonet.base.errors import ConfigurationError
 
 _PREFIX = "run-"
 

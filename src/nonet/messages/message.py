@@ -24,10 +24,10 @@ from pydantic import BaseModel, GetCoreSchemaHandler, RootModel, SecretBytes, Se
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypedDict
 
-from nonet.errors import MalformedMessageError
-from nonet.formats import FORMAT
-from nonet.signing import Signer, unsigned
-from nonet.versions import is_version
+from nonet.base.errors import MalformedMessageError
+from nonet.base.versions import is_version
+from nonet.messages.formats import FORMAT
+from nonet.messages.signing import Signer, unsigned
 
 VERSION = FORMAT  # what an envelope begins with
 HARD_LIMIT_BYTES = 4 * 1024 * 1024
@@ -54,7 +54,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     read.
 
     Attributes:
-        version: the format of the task, see `nonet.formats`; a worker hands on what it cannot read.
+        version: the format of the task, see `nonet.messages.formats`; a worker hands on what
+            it cannot read.
         id: the task's id, for life.
         name: full task name, ``category:Class``.
         args: keyword arguments of the constructor, packed by `pack`.
@@ -137,7 +138,7 @@ class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
         finished: end by the worker's clock, Unix seconds (for people only).
         value: the packed result of a task that is done.
         error_type, error: exception class and text of the last failure.
-        reason: why the task is dead, see `nonet.outcomes.Reason`.
+        reason: why the task is dead, see `nonet.rules.outcomes.Reason`.
         note: why there is no value although the task is done, or empty.
         usage: what the last attempt took, if it is known.
         crashes: how many processes died in which it was the only suspect.
@@ -161,7 +162,7 @@ class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
     """What a dying task takes to SQL; append only.
 
     Attributes:
-        reason: see `nonet.outcomes.Reason`.
+        reason: see `nonet.rules.outcomes.Reason`.
         error_type, error, traceback: of the last failure; the traceback holds no values.
         attempt: number of attempts that were used.
         at: when it failed, Unix seconds by the worker's clock.

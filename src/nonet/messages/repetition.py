@@ -11,7 +11,7 @@ import hashlib
 from enum import StrEnum, auto
 from typing import NamedTuple
 
-from nonet.ids import id_of
+from nonet.base.ids import id_of
 
 _MARK_DIGITS = 32
 _FINISHED = frozenset({"dead", "cancelled", "expired"})
@@ -46,7 +46,7 @@ class Repeat(NamedTuple):
 
     @property
     def term(self) -> str:
-        """The line that takes the mark into the record, see `nonet.terms`."""
+        """The line that takes the mark into the record, see `nonet.messages.terms`."""
         return f"letter|{self.mark}"
 
 

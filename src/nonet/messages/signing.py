@@ -13,7 +13,7 @@ import hmac
 import re
 from collections.abc import Mapping
 
-from nonet.errors import MalformedMessageError
+from nonet.base.errors import MalformedMessageError
 
 SHORTEST_KEY_BYTES = 32
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from nonet.client import Client
-from nonet.errors import (
+from nonet.base.errors import (
     ConfigurationError,
     ConflictError,
     MalformedMessageError,
@@ -20,8 +19,8 @@ from nonet.errors import (
     NotFoundError,
     ServerUnreachableError,
 )
-from nonet.handles import Handle
-from nonet.message import (
+from nonet.client.client import Client
+from nonet.messages.message import (
     VERSION,
     Envelope,
     ErrorDocument,
@@ -31,15 +30,16 @@ from nonet.message import (
     encode,
     pack,
 )
-from nonet.registry import Registry, TaskClass
-from nonet.repetition import Known, Progress, Repeat, Step, next_step
-from nonet.retry import NoRetry, RetryPolicyBase
-from nonet.stores.deliveries import Delivery
-from nonet.stores.submissions import Submission
-from nonet.task import BaseTask
+from nonet.messages.repetition import Known, Progress, Repeat, Step, next_step
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.handles import Handle
+from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.retry import NoRetry, RetryPolicyBase
+from nonet.tasks.task import BaseTask
 
 if TYPE_CHECKING:
-    from nonet.stores.dead_letters import DeadLetter, DeadLetters, NewDeadLetter
+    from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, NewDeadLetter
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ def dead_letter(
         document: its last error.
         history: encoded error documents of the attempts before, oldest first.
     """
-    from nonet.stores.dead_letters import NewDeadLetter  # SQL costs 170 ms to import
+    from nonet.stores.sql.dead_letters import NewDeadLetter  # SQL costs 170 ms to import
 
     try:
         envelope = decode_envelope(delivery.envelope)

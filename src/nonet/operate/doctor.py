@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-from nonet.diagnosis import (
+from nonet.base.errors import NonetError
+from nonet.rules.diagnosis import (
     REPAIR_SQL,
     Finding,
     examine,
@@ -16,8 +17,7 @@ from nonet.diagnosis import (
     examine_server,
     refusals,
 )
-from nonet.errors import NonetError
-from nonet.stores.inspection import Inspection
+from nonet.stores.namespace.inspection import Inspection
 
 _LOOK_AGAIN_SECONDS = 1.0
 # What the rows of the script ``inspect`` are called outside; the other kinds are findings.
@@ -76,7 +76,7 @@ async def diagnose(
     Args:
         lease: seconds, of this namespace.
         wait_seconds: how long a problem must last.
-        sql: what is known of the tables, see `nonet.diagnosis.Server`.
+        sql: what is known of the tables, see `nonet.rules.diagnosis.Server`.
         overdue: asks for durable tasks that are not handed over; None: there are none.
     """
     began = time.monotonic()

@@ -17,8 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar, get_args
 
-from nonet.client import CallbackSpawner, Client
-from nonet.errors import (
+from nonet.base.errors import (
     NEXT_STEP_IMPOSSIBLE,
     DeadlockError,
     DependencyError,
@@ -30,19 +29,26 @@ from nonet.errors import (
     TaskFailed,
     UnableToAcquireLockError,
 )
-from nonet.execution import TaskContext, current_holders, enter_context, holding, leave_context
-from nonet.injection import Injector
-from nonet.invoke import invoke
-from nonet.locks import encode_locks, leased_ttl_ms
-from nonet.loop import in_own_thread
-from nonet.registry import TaskClass
-from nonet.settings import Settings
-from nonet.stores.broker import Broker
-from nonet.stores.leases import Lease, Leases
-from nonet.stores.wakes import Wake
-from nonet.task import BaseTask, declared_locks, ensure_task
+from nonet.base.loop import in_own_thread
+from nonet.client.client import CallbackSpawner, Client
+from nonet.config.settings import Settings
+from nonet.daemon.watchdog import Watchdog
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.wakes import Wake
+from nonet.tasks.execution import (
+    TaskContext,
+    current_holders,
+    enter_context,
+    holding,
+    leave_context,
+)
+from nonet.tasks.injection import Injector
+from nonet.tasks.invoke import invoke
+from nonet.tasks.locks import encode_locks, leased_ttl_ms
+from nonet.tasks.registry import TaskClass
+from nonet.tasks.task import BaseTask, declared_locks, ensure_task
 from nonet.telemetry.masking import without_secrets
-from nonet.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +148,7 @@ async def hold(
     """Own locks while the block runs; gives their fence. A thread renews them.
 
     Args:
-        lines: of `nonet.locks.encode_locks`; none takes nothing and asks nobody.
+        lines: of `nonet.tasks.locks.encode_locks`; none takes nothing and asks nobody.
         wait_seconds: how long to try.
         rest_seconds: a rest of all locks, on a new Redis, is waited for if it is no longer.
         context: its `ensure_lease` tells of a loss, before the block is cancelled.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from nonet.client import Client
-from nonet.errors import ConflictError, MalformedMessageError, NotFoundError
-from nonet.formats import format_problem
-from nonet.handles import Handle
-from nonet.message import Envelope
-from nonet.repetition import repeat_of_entry
-from nonet.stores.quarantine import FAILED_STATES, Quarantine, Quarantined, other_task
+from nonet.base.errors import ConflictError, MalformedMessageError, NotFoundError
+from nonet.client.client import Client
+from nonet.messages.formats import format_problem
+from nonet.messages.message import Envelope
+from nonet.messages.repetition import repeat_of_entry
+from nonet.stores.namespace.quarantine import FAILED_STATES, Quarantine, Quarantined, other_task
+from nonet.tasks.handles import Handle
 
 
 async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) -> Handle[Any]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from nonet.pauses import Pause, in_full
-from nonet.versions import is_older
+from nonet.base.versions import is_older
+from nonet.rules.pauses import Pause, in_full
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Whoever promotes looks once a second; what is due for longer is not looked at.
@@ -107,7 +107,7 @@ class Needs:
     """What a task asks of its worker.
 
     Attributes:
-        layout: the format of the task, see `nonet.formats`.
+        layout: the format of the task, see `nonet.messages.formats`.
         min_version: of the distribution that provides its class, at least; empty: any.
     """
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from nonet.errors import hint_of_task, suggestion
-from nonet.keys import escape, unescape
-from nonet.locks import (
+from nonet.base.errors import hint_of_task, suggestion
+from nonet.base.keys import escape, unescape
+from nonet.tasks.locks import (
     LEAST_WINDOW_SECONDS,
     MOST_ITEMS,
     MOST_WINDOW_SECONDS,

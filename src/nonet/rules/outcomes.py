@@ -11,14 +11,14 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
-from nonet.errors import (
+from nonet.base.errors import (
     AdmissionRejected,
     BrokerFullError,
     NotConfirmedError,
     StopRetrying,
     UnableToAcquireLockError,
 )
-from nonet.retry import RetryPolicyBase
+from nonet.tasks.retry import RetryPolicyBase
 
 # settle.lua keeps no more of a text in the record, which is then still a packed hash.
 _RECORD_BYTES = 60
@@ -181,7 +181,7 @@ def decide(
         crash_limit: so many crashes end it, whatever its policy says.
 
     Example:
-        >>> from nonet.retry import NoRetry
+        >>> from nonet.tasks.retry import NoRetry
         >>> now = datetime(2026, 1, 1, tzinfo=UTC)
         >>> decide(Failed(ValueError("no")), NoRetry(), 1, now, dlq_eligible=False).outcome
         'dead'

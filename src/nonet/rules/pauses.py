@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from nonet.errors import ConfigurationError, suggestion
+from nonet.base.errors import ConfigurationError, suggestion
 
 PRIORITIES = ("realtime", "normal", "background")
 SIZES = ("small", "medium", "large")

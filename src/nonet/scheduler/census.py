@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
-from nonet.stores.dead_letters import DeadLetters
-from nonet.stores.figures import Figures, Measures, complete
+from nonet.stores.namespace.figures import Figures, Measures, complete
+from nonet.stores.sql.dead_letters import DeadLetters
 from nonet.telemetry.metrics import UNKNOWN, Sample
 
 _LOOK_SECONDS = 5.0

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
 
-from nonet.demand import Demand, Need, desired
-from nonet.errors import NonetError
-from nonet.outcomes import summarize
-from nonet.overflow import Hook, Overflow
-from nonet.service import who
-from nonet.stores.demand import Demands
-from nonet.stores.events import Events
-from nonet.stores.leadership import DeposedError
+from nonet.base.errors import NonetError
+from nonet.daemon.service import who
+from nonet.rules.demand import Demand, Need, desired
+from nonet.rules.outcomes import summarize
+from nonet.stores.namespace.demand import Demands
+from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.leadership import DeposedError
+from nonet.tasks.overflow import Hook, Overflow
 
 logger = logging.getLogger(__name__)
 

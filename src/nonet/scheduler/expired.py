@@ -15,24 +15,30 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from nonet.dlq import dead_letter, write
-from nonet.errors import (
+from nonet.base.errors import (
     ConfigurationError,
     MalformedMessageError,
     NonetError,
     ServerUnreachableError,
     TaskExpired,
 )
-from nonet.message import HARD_LIMIT_BYTES, ErrorDocument, ResultDocument, encode, open_envelope
-from nonet.outcomes import Reason
-from nonet.registry import Registry
-from nonet.signing import Signer
-from nonet.stores.broker import Broker
-from nonet.stores.deliveries import Delivery
-from nonet.stores.leadership import DeposedError
+from nonet.messages.message import (
+    HARD_LIMIT_BYTES,
+    ErrorDocument,
+    ResultDocument,
+    encode,
+    open_envelope,
+)
+from nonet.messages.signing import Signer
+from nonet.operate.dead_letters import dead_letter, write
+from nonet.rules.outcomes import Reason
+from nonet.stores.namespace.leadership import DeposedError
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.tasks.registry import Registry
 
 if TYPE_CHECKING:
-    from nonet.stores.dead_letters import DeadLetters, NewDeadLetter
+    from nonet.stores.sql.dead_letters import DeadLetters, NewDeadLetter
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from nonet.stores.broker import Broker
-from nonet.stores.leadership import DeposedError
+from nonet.stores.namespace.leadership import DeposedError
+from nonet.stores.queue.broker import Broker
 
 logger = logging.getLogger(__name__)
 

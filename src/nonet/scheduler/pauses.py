@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nonet.errors import ConfigurationError, NonetError
-from nonet.stores.controls import Controls, Sight
-from nonet.stores.epoch import EpochSeen
-from nonet.stores.leadership import DeposedError
+from nonet.base.errors import ConfigurationError, NonetError
+from nonet.stores.connection.epoch import EpochSeen
+from nonet.stores.namespace.controls import Controls, Sight
+from nonet.stores.namespace.leadership import DeposedError
 
 if TYPE_CHECKING:
-    from nonet.stores.mirror import Mirror
+    from nonet.stores.sql.mirror import Mirror
 
 logger = logging.getLogger(__name__)
 

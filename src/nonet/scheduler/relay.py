@@ -12,17 +12,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nonet.errors import (
+from nonet.base.errors import (
     BrokerFullError,
     ConfigurationError,
     NonetError,
     ServerUnreachableError,
 )
-from nonet.settings import Settings
-from nonet.stores.submissions import Submission
+from nonet.config.settings import Settings
+from nonet.stores.queue.submissions import Submission
 
 if TYPE_CHECKING:
-    from nonet.stores.outbox import Outbox
+    from nonet.stores.sql.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from nonet.errors import NonetError
+from nonet.base.errors import NonetError
 
 if TYPE_CHECKING:
-    from nonet.stores.dead_letters import DeadLetters
+    from nonet.stores.sql.dead_letters import DeadLetters
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Retention:
         return min(_LOOK_SECONDS, pause)
 
     async def _purge(self) -> None:
-        from nonet.stores.dead_letters import Selection  # SQL costs 170 ms to import
+        from nonet.stores.sql.dead_letters import Selection  # SQL costs 170 ms to import
 
         letters = await self._letters()
         old = Selection(died_before=datetime.now(UTC) - timedelta(seconds=self._keep_seconds))

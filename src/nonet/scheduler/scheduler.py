@@ -20,22 +20,22 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from nonet.client import Client
-from nonet.clock import Reading, steady
-from nonet.errors import NonetError
-from nonet.health import Answer, Contact, Page, Reached, Report, never_stuck
-from nonet.loop import name_of
-from nonet.outcomes import summarize
+from nonet.base.clock import Reading, steady
+from nonet.base.errors import NonetError
+from nonet.base.loop import name_of
+from nonet.client.client import Client
+from nonet.config.settings import Settings
+from nonet.daemon.health import Answer, Contact, Page, Reached, Report, never_stuck
+from nonet.daemon.service import ExitCode, Stop, every, reached, retrieve, who, wind_up
+from nonet.rules.outcomes import summarize
 from nonet.scheduler.census import Census
-from nonet.scheduler.configuration import ConfigurationLoop
-from nonet.scheduler.memory import Memory
+from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop
 from nonet.scheduler.pauses import PauseMemory
-from nonet.scheduler.periodic import PeriodicLoop
+from nonet.scheduler.periodic.memory import Memory
+from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
 from nonet.scheduler.startup import StartUp
-from nonet.service import ExitCode, Stop, every, reached, retrieve, who, wind_up
-from nonet.settings import Settings
-from nonet.stores.inspection import Inspection
-from nonet.stores.leadership import DeposedError, Leadership
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.leadership import DeposedError, Leadership
 from nonet.telemetry.metrics import ROUND_TRIPS, Histogram, Peak, Sample
 
 logger = logging.getLogger(__name__)

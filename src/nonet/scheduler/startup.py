@@ -10,13 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from nonet.errors import NonetError
-from nonet.hooks import Epoch, Hook
-from nonet.injection import Injector
-from nonet.invoke import invoke
-from nonet.outcomes import summarize
-from nonet.service import who
-from nonet.stores.leadership import Leadership
+from nonet.base.errors import NonetError
+from nonet.daemon.service import who
+from nonet.rules.outcomes import summarize
+from nonet.stores.namespace.leadership import Leadership
+from nonet.tasks.hooks import Epoch, Hook
+from nonet.tasks.injection import Injector
+from nonet.tasks.invoke import invoke
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, Vali
 from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
-from nonet.errors import InvalidArgumentsError, RegistrationError
-from nonet.message import decode, encode, pack, travels
+from nonet.base.errors import InvalidArgumentsError, RegistrationError
+from nonet.messages.message import decode, encode, pack, travels
 
 
 class Constructible:

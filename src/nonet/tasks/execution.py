@@ -12,11 +12,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from nonet.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
-from nonet.handles import ChildResult
-from nonet.message import encode, pack
-from nonet.secrecy import secret_texts
-from nonet.task import BaseTask
+from nonet.base.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
+from nonet.messages.message import encode, pack
+from nonet.tasks.handles import ChildResult
+from nonet.tasks.secrecy import secret_texts
+from nonet.tasks.task import BaseTask
 
 GroupReader = Callable[[str], Awaitable[Sequence[ChildResult]]]
 """Reads the children's outcomes of a group, in the order in which they were spawned."""

@@ -11,8 +11,8 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypeVar
 
-from nonet.errors import ConflictError, NotBoundError, NotFoundError
-from nonet.message import Usage
+from nonet.base.errors import ConflictError, NotBoundError, NotFoundError
+from nonet.messages.message import Usage
 
 # What `execute` returns. Any, where nobody says: `Handle` alone is `Handle[Any]`.
 R = TypeVar("R", default=Any)

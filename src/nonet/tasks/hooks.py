@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from nonet.errors import RegistrationError
+from nonet.base.errors import RegistrationError
 
 Hook = Callable[..., Any]
 _AnyHook = TypeVar("_AnyHook", bound=Hook)

@@ -19,8 +19,8 @@ from uuid import UUID
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from nonet.errors import RegistrationError, suggestion
-from nonet.keys import escape
+from nonet.base.errors import RegistrationError, suggestion
+from nonet.base.keys import escape
 
 DEFAULT_TTL_MS = 30_000
 # Beyond any sensible lease or window, and far below what Redis refuses as an expiry.

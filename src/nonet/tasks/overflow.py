@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
-from nonet.errors import ConfigurationError
+from nonet.base.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)

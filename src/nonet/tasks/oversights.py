@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
+from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 _OURS = PeriodicVoAwareBaseTask.__mro__
 _OF_TASKS = tuple(inspect.get_annotations(BaseTask))

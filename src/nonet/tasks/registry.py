@@ -22,12 +22,20 @@ from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from nonet.amounts import format_bytes, parse_bytes
-from nonet.arguments import Arguments
-from nonet.errors import NonetError, RegistrationError, UnknownTaskError
-from nonet.locks import LockedObjectType
-from nonet.oversights import attribute_oversights, attributes_of, lacks_execute
-from nonet.task import (
+from nonet.base.amounts import format_bytes, parse_bytes
+from nonet.base.errors import NonetError, RegistrationError, UnknownTaskError
+from nonet.base.versions import (
+    Distribution,
+    distribution_named,
+    distribution_of,
+    is_older,
+    is_version,
+)
+from nonet.messages.terms import start_by_problem
+from nonet.tasks.arguments import Arguments
+from nonet.tasks.locks import LockedObjectType
+from nonet.tasks.oversights import attribute_oversights, attributes_of, lacks_execute
+from nonet.tasks.task import (
     LEAST_MEMORY_LIMIT,
     BaseTask,
     Isolation,
@@ -36,9 +44,7 @@ from nonet.task import (
     Priority,
     Size,
 )
-from nonet.terms import start_by_problem
-from nonet.unique import Unique
-from nonet.versions import Distribution, distribution_named, distribution_of, is_older, is_version
+from nonet.tasks.unique import Unique
 
 logger = logging.getLogger(__name__)
 

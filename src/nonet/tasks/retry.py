@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from nonet.errors import RegistrationError, unknown_argument
+from nonet.base.errors import RegistrationError, unknown_argument
 
 _YEAR = timedelta(days=365).total_seconds()
 

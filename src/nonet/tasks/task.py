@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, Unpack, ov
 
 from pydantic import BaseModel
 
-from nonet.arguments import Constructible
-from nonet.errors import NotBoundError
-from nonet.handles import Handle, R, R_co
-from nonet.locks import (
+from nonet.base.errors import NotBoundError
+from nonet.messages.terms import StartBy
+from nonet.tasks.arguments import Constructible
+from nonet.tasks.handles import Handle, R, R_co
+from nonet.tasks.locks import (
     TASK,
     BaseLock,
     ConcurrencyLimiter,
@@ -22,10 +23,9 @@ from nonet.locks import (
     RateLimiter,
     encode_locks,
 )
-from nonet.retry import NoRetry, RetryPolicyBase
-from nonet.schedules import CatchUp, Overlap, TaskScheduleBase
-from nonet.terms import StartBy
-from nonet.unique import Unique
+from nonet.tasks.retry import NoRetry, RetryPolicyBase
+from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
+from nonet.tasks.unique import Unique
 
 
 class Priority(StrEnum):

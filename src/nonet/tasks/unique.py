@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from nonet.message import encode, pack
+from nonet.messages.message import encode, pack
 
 # Ten years, as of other spans.
 _LONGEST_SECONDS = 3653 * 86400

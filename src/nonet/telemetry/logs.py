@@ -25,7 +25,7 @@ import structlog
 from structlog.processors import StackInfoRenderer, format_exc_info
 from structlog.stdlib import ExtraAdder, PositionalArgumentsFormatter, ProcessorFormatter
 
-from nonet.execution import current_secrets, current_subject
+from nonet.tasks.execution import current_secrets, current_subject
 from nonet.telemetry.masking import fields_without_secrets, text_of
 from nonet.telemetry.tracing import current_ids
 

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from importlib.metadata import entry_points, version
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nonet.errors import AdmissionRejected, BrokerFullError, ServerUnreachableError
+from nonet.base.errors import AdmissionRejected, BrokerFullError, ServerUnreachableError
 from nonet.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:

@@ -12,23 +12,23 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Generic, NoReturn, Unpack
 
-from nonet.client import CallbackSpawner, Policy, check_group, is_durable
-from nonet.envelopes import Envelopes
-from nonet.errors import NotBoundError, ResultUnavailable
-from nonet.execution import TaskContext, enter_context
-from nonet.handles import ChildResult, Handle, R
-from nonet.injection import Injector, load_entry_points
-from nonet.invoke import invoke
-from nonet.live import LiveConfig
-from nonet.message import Envelope, ResultDocument, decode, encode, pack
-from nonet.outcomes import Failed, decide
-from nonet.overrides import NONE
-from nonet.registry import Registry, TaskClass, load_lock_types
-from nonet.secrecy import secret_texts
-from nonet.settings import plain_settings
-from nonet.signing import Signer
-from nonet.stores.groups import callback_id, child_id, failure_id
-from nonet.task import (
+from nonet.base.errors import NotBoundError, ResultUnavailable
+from nonet.client.client import CallbackSpawner, Policy, check_group, is_durable
+from nonet.client.envelopes import Envelopes
+from nonet.client.live import LiveConfig
+from nonet.config.overrides import NONE
+from nonet.config.settings import plain_settings
+from nonet.messages.message import Envelope, ResultDocument, decode, encode, pack
+from nonet.messages.signing import Signer
+from nonet.rules.outcomes import Failed, decide
+from nonet.stores.queue.groups import callback_id, child_id, failure_id
+from nonet.tasks.execution import TaskContext, enter_context
+from nonet.tasks.handles import ChildResult, Handle, R
+from nonet.tasks.injection import Injector, load_entry_points
+from nonet.tasks.invoke import invoke
+from nonet.tasks.registry import Registry, TaskClass, load_lock_types
+from nonet.tasks.secrecy import secret_texts
+from nonet.tasks.task import (
     BaseTask,
     SubmitOptions,
     TaskOf,
@@ -37,7 +37,7 @@ from nonet.task import (
     unbind_submitter,
 )
 from nonet.testing.submissions import Submitted
-from nonet.worker.conclusion import encoded_result
+from nonet.worker.attempt.conclusion import encoded_result
 
 _GROUP = "inline-group"
 # A policy that never gives up is stopped.

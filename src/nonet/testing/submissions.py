@@ -10,12 +10,12 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from nonet.arguments import Arguments
-from nonet.envelopes import Envelopes
-from nonet.errors import suggestion
-from nonet.registry import TaskClass
-from nonet.stores.submissions import Submission
-from nonet.task import BaseTask
+from nonet.base.errors import suggestion
+from nonet.client.envelopes import Envelopes
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.arguments import Arguments
+from nonet.tasks.registry import TaskClass
+from nonet.tasks.task import BaseTask
 
 T = TypeVar("T", bound=BaseTask)
 T_co = TypeVar("T_co", bound=BaseTask, covariant=True, default=BaseTask)

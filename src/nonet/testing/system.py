@@ -18,28 +18,28 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
 from nonet.app import EMBEDDED, Nonet
-from nonet.clock import ClockWatch, Reading
-from nonet.errors import (
+from nonet.base.clock import ClockWatch, Reading
+from nonet.base.errors import (
     ConfigurationError,
     DependencyError,
     NotBoundError,
     NotFoundError,
     suggestion,
 )
-from nonet.handles import Handle, R
-from nonet.injection import Injector, load_entry_points
-from nonet.registry import load_lock_types
+from nonet.config.settings import Settings, plain_settings
+from nonet.daemon.service import Stop
 from nonet.scheduler.scheduler import Scheduler
-from nonet.schedules import Overlap
-from nonet.service import Stop
-from nonet.settings import Settings, plain_settings
-from nonet.stores.stage import Stage, Survey, Unfinished
-from nonet.task import BaseTask, Isolation, Size, SubmitOptions, TaskOf
+from nonet.stores.namespace.stage import Stage, Survey, Unfinished
+from nonet.tasks.handles import Handle, R
+from nonet.tasks.injection import Injector, load_entry_points
+from nonet.tasks.registry import load_lock_types
+from nonet.tasks.schedules import Overlap
+from nonet.tasks.task import BaseTask, Isolation, Size, SubmitOptions, TaskOf
 from nonet.testing.submissions import RecordingEnvelopes, Submitted, T, check_submitted
 
 if TYPE_CHECKING:
-    from nonet.stores.dead_letters import DeadLetter
-    from nonet.stores.periodic import EntryStatus
+    from nonet.stores.namespace.periodic import EntryStatus
+    from nonet.stores.sql.dead_letters import DeadLetter
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nonet.message import VERSION
-from nonet.registry import Registry
-from nonet.stores.leases import Said
+from nonet.messages.message import VERSION
+from nonet.stores.queue.leases import Said
+from nonet.tasks.registry import Registry
+from nonet.worker.children.memory import all_resident
 from nonet.worker.lag import Culprit
-from nonet.worker.memory import all_resident
 
 
 class About:

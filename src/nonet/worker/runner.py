@@ -13,34 +13,34 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from nonet.client import Client
-from nonet.errors import NonetError
-from nonet.health import Reached
-from nonet.injection import Injector
-from nonet.locks import has_structural, leased_ttl_ms
-from nonet.loop import in_own_thread
-from nonet.message import Usage
-from nonet.outcomes import Cancelled, Failed, Lost, Outcome
-from nonet.overrides import Effective
-from nonet.registry import Registry, TaskClass
-from nonet.service import ExitCode, end_without_loop
-from nonet.settings import Settings
-from nonet.stores.broker import Broker, Order, hold_of_code
-from nonet.stores.deliveries import Delivery
-from nonet.stores.leases import Lease
-from nonet.task import Isolation, Size
+from nonet.base.errors import NonetError
+from nonet.base.loop import in_own_thread
+from nonet.client.client import Client
+from nonet.config.overrides import Effective
+from nonet.config.settings import Settings
+from nonet.daemon.health import Reached
+from nonet.daemon.service import ExitCode, end_without_loop
+from nonet.daemon.watchdog import Watchdog
+from nonet.messages.message import Usage
+from nonet.rules.outcomes import Cancelled, Failed, Lost, Outcome
+from nonet.stores.queue.broker import Broker, Order, hold_of_code
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Lease
+from nonet.tasks.injection import Injector
+from nonet.tasks.locks import has_structural, leased_ttl_ms
+from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.task import Isolation, Size
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
-from nonet.watchdog import Watchdog
-from nonet.worker.attempt import Attempt
-from nonet.worker.burials import Burials
-from nonet.worker.children import Children
-from nonet.worker.conclusion import Conclusion
-from nonet.worker.crashes import WITH_WORKER
-from nonet.worker.execute import Known, Tools, execute_known, identify, readmit
-from nonet.worker.isolated import Isolated, Work
+from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.attempt.burials import Burials
+from nonet.worker.attempt.conclusion import Conclusion
+from nonet.worker.attempt.crashes import WITH_WORKER
+from nonet.worker.attempt.execute import Known, Tools, execute_known, identify, readmit
+from nonet.worker.attempt.settle import Settler
+from nonet.worker.children.children import Children
+from nonet.worker.children.isolated import Isolated, Work
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
-from nonet.worker.settle import Settler
 from nonet.worker.suspects import Suspects
 from nonet.worker.tally import Tally
 

@@ -19,19 +19,19 @@ from datetime import timedelta
 from functools import partial
 from itertools import groupby
 
-from nonet.errors import NonetError
-from nonet.invoke import is_coroutine_function
-from nonet.message import Usage
-from nonet.outcomes import HandedBack, Lost, Outcome
-from nonet.stores.deliveries import Delivery
-from nonet.task import Isolation, Size
+from nonet.base.errors import NonetError
+from nonet.messages.message import Usage
+from nonet.rules.outcomes import HandedBack, Lost, Outcome
+from nonet.stores.queue.deliveries import Delivery
+from nonet.tasks.invoke import is_coroutine_function
+from nonet.tasks.task import Isolation, Size
 from nonet.telemetry.tracing import current_trace
-from nonet.worker.attempt import Attempt, uncancel
-from nonet.worker.children import Children
-from nonet.worker.conclusion import Conclusion
-from nonet.worker.forking import Child, ForkServerError
-from nonet.worker.isolated import Isolated, Work, stopped
-from nonet.worker.wire import Admit, Ended, Exited
+from nonet.worker.attempt.attempt import Attempt, uncancel
+from nonet.worker.attempt.conclusion import Conclusion
+from nonet.worker.children.children import Children
+from nonet.worker.children.forking import Child, ForkServerError
+from nonet.worker.children.isolated import Isolated, Work, stopped
+from nonet.worker.children.wire import Admit, Ended, Exited
 
 # fetch.lua has these two numbers, too.
 _STRONG = 2

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from nonet.message import Usage
-from nonet.stores.deliveries import Delivery
+from nonet.messages.message import Usage
+from nonet.stores.queue.deliveries import Delivery
 from nonet.telemetry.metrics import ROUND_TRIPS, UNKNOWN, Histogram, Sample
-from nonet.worker.attempt import Attempt
+from nonet.worker.attempt.attempt import Attempt
 
 # What `Settler.settle` returns, as the label of that name.
 OUTCOMES = ("done", "retry", "crash", "dead", "cancelled", "expired", "back", "lost")
@@ -81,7 +81,7 @@ class Tally:
         """It has ended; only the first end of one that was started counts.
 
         Args:
-            outcome: see `nonet.worker.settle.Settler.settle`.
+            outcome: see `nonet.worker.attempt.settle.Settler.settle`.
             crashed: its process died with it.
         """
         of_class = attempt.tallied

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nonet.amounts import format_bytes
+from nonet.base.amounts import format_bytes
 from nonet.worker.machine import free_memory, load_per_core
 
 logger = logging.getLogger(__name__)

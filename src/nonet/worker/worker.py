@@ -15,10 +15,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from nonet.errors import ConfigurationError, NonetError
-from nonet.health import Contact, Page, Report
-from nonet.loop import in_own_thread, name_of
-from nonet.service import (
+from nonet.base.errors import ConfigurationError, NonetError
+from nonet.base.loop import in_own_thread, name_of
+from nonet.config.settings import Settings
+from nonet.daemon.health import Contact, Page, Report
+from nonet.daemon.service import (
     ExitCode,
     Stop,
     every,
@@ -26,21 +27,20 @@ from nonet.service import (
     reached,
     wind_up,
 )
-from nonet.settings import Settings
-from nonet.stores.clock import correction
-from nonet.stores.deliveries import Delivery
-from nonet.stores.inspection import Inspection
-from nonet.stores.leases import Leases
-from nonet.stores.workers import DRAINS
-from nonet.task import Isolation, Size
+from nonet.daemon.watchdog import Watchdog
+from nonet.stores.connection.clock import correction
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.workers import DRAINS
+from nonet.tasks.task import Isolation, Size
 from nonet.telemetry.metrics import Sample
-from nonet.watchdog import Watchdog
 from nonet.worker.about import About
-from nonet.worker.attempt import uncancel
-from nonet.worker.children import Children
+from nonet.worker.attempt.attempt import uncancel
+from nonet.worker.children.children import Children
+from nonet.worker.children.descriptors import Descriptors
+from nonet.worker.children.forking import ForkServerError
 from nonet.worker.chores import Chores, pause_beside
-from nonet.worker.descriptors import Descriptors
-from nonet.worker.forking import ForkServerError
 from nonet.worker.lag import Culprit, LoopLag
 from nonet.worker.runner import Runner, WorkerParts
 from nonet.worker.tally import Tally

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.errors import ConfigurationError, NotFoundError
+from nonet.cli.commands.delayed import labels_of
 from nonet.cli.common import (
     Debug,
     Json,
@@ -20,10 +22,8 @@ from nonet.cli.common import (
     say,
     unknown_here,
 )
-from nonet.cli.delayed import labels_of
 from nonet.cli.output import print_json
-from nonet.errors import ConfigurationError, NotFoundError
-from nonet.service import ExitCode, who
+from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -152,7 +152,7 @@ async def _cancel_all(
     as_json: bool,
 ) -> ExitCode:
     """Cancel what a filter means, once somebody at a terminal has agreed."""
-    from nonet.stores.cancellation import UNFINISHED, Selection
+    from nonet.stores.namespace.cancellation import UNFINISHED, Selection
 
     selection = Selection(task, labels, UNFINISHED)
     cancellation = nonet.client.cancellation

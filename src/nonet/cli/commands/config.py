@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.amounts import format_bytes
+from nonet.base.amounts import format_bytes
+from nonet.base.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
 from nonet.cli.common import (
     Debug,
     Json,
@@ -21,17 +22,16 @@ from nonet.cli.common import (
     settings_options,
 )
 from nonet.cli.output import print_fields, print_json, print_table, print_text, printable
-from nonet.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
-from nonet.service import ExitCode
+from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.cli.config_view import LimitInForce
-    from nonet.config import Config
-    from nonet.registry import Registry
-    from nonet.scheduler.configuration import Checked
-    from nonet.settings import Settings
-    from nonet.stores.publication import Publication
+    from nonet.cli.commands.config_view import LimitInForce
+    from nonet.config.models import Config
+    from nonet.config.settings import Settings
+    from nonet.scheduler.configuration.configuration_loop import Checked
+    from nonet.stores.namespace.publication import Publication
+    from nonet.tasks.registry import Registry
 
 app = typer.Typer(
     help="The central configuration: check it, and see what holds.", rich_markup_mode=None
@@ -111,7 +111,7 @@ def show(
     """
 
     async def command() -> int:
-        from nonet.cli import config_view
+        from nonet.cli.commands import config_view
 
         installation = _Installation(settings_options(tasks, namespace, state_dir))
         try:
@@ -146,7 +146,7 @@ def show(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the file, by which editors check and complete while one writes."""
-    from nonet.config import json_schema
+    from nonet.config.schema import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))
 
@@ -165,7 +165,7 @@ def status(
     """
 
     async def command() -> int:
-        from nonet.cli import config_view
+        from nonet.cli.commands import config_view
 
         async with observer(namespace, state_dir) as nonet:
             published = await _publication(nonet).read()
@@ -187,9 +187,9 @@ class _Installation:
 
     def __init__(self, options: dict[str, Any]) -> None:
         from nonet.app import checked_hooks, load_registry
-        from nonet.injection import Injector
-        from nonet.registry import vos_from_entry_points
-        from nonet.settings import load_settings
+        from nonet.config.settings import load_settings
+        from nonet.tasks.injection import Injector
+        from nonet.tasks.registry import vos_from_entry_points
 
         self.settings: Settings = load_settings(**options)
         self.registry: Registry = load_registry(self.settings)
@@ -202,7 +202,7 @@ class _Installation:
         Raises:
             ConfigurationError: it is bad, all problems line by line; or it cannot be had.
         """
-        from nonet.sources import open_source
+        from nonet.config.sources import open_source
 
         text = text or self.settings.config
         if not text:
@@ -217,20 +217,20 @@ class _Installation:
         return self._fits(config), source.revision
 
     def _fits(self, config: Config) -> Checked:
-        from nonet.scheduler.configuration import check
+        from nonet.scheduler.configuration.configuration_loop import check
 
         return check(config, self.registry, self._vos)
 
     async def read_with_limits(self, text: str) -> tuple[Config, list[LimitInForce]]:
         """What a source says now, and the limits that it sets."""
-        from nonet.cli.config_view import LimitInForce
+        from nonet.cli.commands.config_view import LimitInForce
 
         checked, _ = await self.read(text)
         return checked.config, [LimitInForce(*item) for item in checked.limits.items()]
 
     def vos(self, config: Config) -> list[str]:
         """All virtual organisations, of the configuration and of entry points."""
-        from nonet.scheduler.plan import all_vos
+        from nonet.scheduler.periodic.plan import all_vos
 
         return all_vos(config, self._vos)
 
@@ -277,8 +277,8 @@ async def _published(
     namespace: str | None, state_dir: Path | None
 ) -> tuple[Config, list[LimitInForce]]:
     """What is published, and the limits that are in force now."""
-    from nonet.cli.config_view import LimitInForce
-    from nonet.config import Config
+    from nonet.cli.commands.config_view import LimitInForce
+    from nonet.config.models import Config
 
     async with observer(namespace, state_dir) as nonet:
         published = await _publication(nonet).read()
@@ -293,7 +293,7 @@ async def _published(
 
 
 def _publication(nonet: Nonet) -> Publication:
-    from nonet.stores.publication import Publication
+    from nonet.stores.namespace.publication import Publication
 
     return Publication(nonet.broker.client, nonet.settings.namespace)
 

@@ -10,21 +10,21 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nonet.config import Config, SectionConfig, dotted
-from nonet.errors import ConfigurationError
-from nonet.limits import DEFAULT, Limit, LimitAddress, find_object_type, snake_case
-from nonet.locks import TASK, LockedObjectType
-from nonet.overrides import Effective, Overrides
-from nonet.registry import Registry, TaskClass, locked_types
-from nonet.scheduler import plan
-from nonet.scheduler.periodic import overlap_of
-from nonet.scheduler.plan import Entry, describe, entries
-from nonet.schedules import CatchUp, Overlap
-from nonet.secrecy import masked_arguments
-from nonet.stores.leadership import Leader
-from nonet.stores.publication import Published
-from nonet.stores.workers import WorkerStatus
-from nonet.task import PeriodicBaseTask, task_locks
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import Config, SectionConfig, dotted
+from nonet.config.overrides import Effective, Overrides
+from nonet.rules.limits import DEFAULT, Limit, LimitAddress, find_object_type, snake_case
+from nonet.scheduler.periodic import plan
+from nonet.scheduler.periodic.periodic_loop import overlap_of
+from nonet.scheduler.periodic.plan import Entry, describe, entries
+from nonet.stores.namespace.leadership import Leader
+from nonet.stores.namespace.publication import Published
+from nonet.stores.queue.workers import WorkerStatus
+from nonet.tasks.locks import TASK, LockedObjectType
+from nonet.tasks.registry import Registry, TaskClass, locked_types
+from nonet.tasks.schedules import CatchUp, Overlap
+from nonet.tasks.secrecy import masked_arguments
+from nonet.tasks.task import PeriodicBaseTask, task_locks
 
 # Workers apply what is published within 2 s.
 _LAG = timedelta(seconds=10)

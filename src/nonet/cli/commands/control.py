@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run, warn_of_unknown
 from nonet.cli.output import print_json, print_rows
-from nonet.errors import ConfigurationError, NotFoundError
-from nonet.pauses import EVERYTHING, Pause, as_option, in_words, streams
-from nonet.pauses import task as task_pause
-from nonet.service import ExitCode, who
+from nonet.daemon.service import ExitCode, who
+from nonet.rules.pauses import EVERYTHING, Pause, as_option, in_words, streams
+from nonet.rules.pauses import task as task_pause
 
 Everything = Annotated[bool, typer.Option("--all", help="Everything.")]
 Streams = Annotated[

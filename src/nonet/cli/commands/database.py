@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from nonet.base.errors import masked
 from nonet.cli.common import Debug, Json, Namespace, StateDir, run, settings_options
 from nonet.cli.output import print_json
-from nonet.errors import masked
-from nonet.service import ExitCode
+from nonet.daemon.service import ExitCode
 
 app = typer.Typer(help="Create, migrate and check the tables of the SQL database.")
 
@@ -33,7 +33,7 @@ def upgrade(
     """
 
     async def command() -> int:
-        from nonet.stores import sql  # SQL costs 170 ms to import
+        from nonet.stores.sql import database as sql  # SQL costs 170 ms to import
 
         url = _url(namespace, state_dir)
         revision = await sql.upgrade(url)
@@ -53,7 +53,7 @@ def check(
     """Say whether the tables fit this version. Exit codes: 0 they do, 1 they do not."""
 
     async def command() -> int:
-        from nonet.stores import sql
+        from nonet.stores.sql import database as sql
 
         url = _url(namespace, state_dir)
         state = str(await sql.check(url))
@@ -67,7 +67,7 @@ def check(
 
 
 def _url(namespace: Namespace, state_dir: StateDir) -> str:
-    from nonet.settings import load_settings
+    from nonet.config.settings import load_settings
 
     return load_settings(**settings_options(None, namespace, state_dir)).sql_url()
 

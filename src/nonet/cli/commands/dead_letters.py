@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.cli.common import (
     Debug,
     Json,
@@ -36,12 +37,11 @@ from nonet.cli.output import (
     printable,
     usage_in_words,
 )
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
-from nonet.service import ExitCode, who
+from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.stores.dead_letters import DeadLetter, DeadLetters, Selection
+    from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, Selection
 
 app = typer.Typer(help="Dead letters: what failed for good, kept in SQL.")
 
@@ -318,7 +318,7 @@ def purge(
     """
 
     async def command() -> int:
-        from nonet.stores.dead_letters import Selection
+        from nonet.stores.sql.dead_letters import Selection
 
         name = _full_name(task, tasks, namespace, state_dir)
         old = Selection(**_filters(status, name, reason, older_than, None))
@@ -376,8 +376,8 @@ async def _dead_letters(
     namespace: str | None, state_dir: Path | None
 ) -> AsyncIterator[DeadLetters]:
     """The store alone: to look at letters neither Redis nor any task class is needed."""
-    from nonet.settings import load_settings
-    from nonet.stores.dead_letters import DeadLetters
+    from nonet.config.settings import load_settings
+    from nonet.stores.sql.dead_letters import DeadLetters
 
     settings = load_settings(**settings_options(None, namespace, state_dir))
     letters = DeadLetters(settings.sql_url(), settings.namespace)
@@ -467,7 +467,7 @@ def _targets(
     Raises:
         ConfigurationError: both, or neither: a slip must not act on everything.
     """
-    from nonet.stores.dead_letters import Selection
+    from nonet.stores.sql.dead_letters import Selection
 
     if rows and (every or filters or limit is not None or dry_run):
         raise ConfigurationError(
@@ -579,7 +579,7 @@ def _document(letter: DeadLetter) -> dict[str, Any]:
 
 
 def _details(letter: DeadLetter) -> dict[str, Any]:
-    from nonet.secrecy import mask_names
+    from nonet.tasks.secrecy import mask_names
 
     return {
         "labels": mask_names(letter.labels),
@@ -618,8 +618,8 @@ def _row(letter: DeadLetter, *, with_namespace: bool) -> dict[str, Any]:
 def _arguments(
     letter: DeadLetter, tasks: list[str] | None, namespace: str | None, state_dir: Path | None
 ) -> dict[str, Any]:
-    from nonet.message import decode
-    from nonet.secrecy import masked_arguments
+    from nonet.messages.message import decode
+    from nonet.tasks.secrecy import masked_arguments
 
     if not letter.task_class:
         typer.echo("its arguments cannot be decoded", err=True)
@@ -647,7 +647,7 @@ def _print_letter(document: dict[str, Any]) -> None:
 
 def _attempt_cells(attempt: dict[str, Any]) -> list[Any]:
     """One attempt for people; what it took stands last."""
-    from nonet.message import Usage
+    from nonet.messages.message import Usage
 
     taken = Usage(*(attempt.get(name) for name in ("wall", "cpu", "rss")))
     return [attempt.get(name) for name in ("attempt", "at", "error")] + [usage_in_words(taken)]

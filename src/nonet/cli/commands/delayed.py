@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run, say, warn_of_unknown
 from nonet.cli.output import print_json, print_rows
-from nonet.errors import ConfigurationError, NotFoundError
-from nonet.service import ExitCode, who
+from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.handles import TaskStatus
-    from nonet.stores.cancellation import Selection
+    from nonet.stores.namespace.cancellation import Selection
+    from nonet.tasks.handles import TaskStatus
 
 app = typer.Typer(help="Delayed tasks: those that wait for their time, or for a retry.")
 
@@ -186,7 +186,7 @@ def _selection(
     Raises:
         ConfigurationError: both, or neither: a slip must not act on everything.
     """
-    from nonet.stores.cancellation import Selection
+    from nonet.stores.namespace.cancellation import Selection
 
     labels = labels_of(label)
     if ids and (task or labels or every or dry_run):

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from nonet.base.errors import NonetError
 from nonet.cli.common import Debug, Json, StateDir, run
 from nonet.cli.output import print_json, printable
-from nonet.errors import NonetError
-from nonet.service import ExitCode
+from nonet.daemon.service import ExitCode
 
 
 def demo(
@@ -32,9 +32,9 @@ def demo(
     failed or was stopped, 2 there is no such directory.
     """
     # What these bring takes longer than `--help` needs.
-    from nonet.cli import demo_view
+    from nonet.cli.commands import demo_view
+    from nonet.config.settings import load_settings
     from nonet.demo.run import run_demo
-    from nonet.settings import load_settings
 
     async def command() -> int:
         state = load_settings(state_dir=state_dir).state_dir

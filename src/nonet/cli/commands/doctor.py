@@ -10,10 +10,10 @@ import typer
 
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
 from nonet.cli.output import print_json, print_rows
-from nonet.service import ExitCode
+from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
-    from nonet.diagnosis import Finding
+    from nonet.rules.diagnosis import Finding
 
 
 def doctor(

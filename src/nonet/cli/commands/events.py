@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nonet.base.errors import ConfigurationError, ServerUnreachableError, suggestion
+from nonet.base.keys import EVENT_KINDS
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
 from nonet.cli.output import cell, print_json, print_rows
-from nonet.errors import ConfigurationError, ServerUnreachableError, suggestion
-from nonet.keys import EVENT_KINDS
-from nonet.service import ExitCode, stop_on_signals
+from nonet.daemon.service import ExitCode, stop_on_signals
 
 if TYPE_CHECKING:
-    from nonet.stores.events import Event, Following
+    from nonet.stores.namespace.events import Event, Following
 
 _LOOK_SECONDS = 0.3
 

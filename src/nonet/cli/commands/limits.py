@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nonet.base.errors import ConfigurationError, NonetError, NotFoundError, suggestion
 from nonet.cli.common import (
     Debug,
     Json,
@@ -17,8 +18,8 @@ from nonet.cli.common import (
     settings_options,
 )
 from nonet.cli.output import print_rows, printable
-from nonet.errors import ConfigurationError, NonetError, NotFoundError, suggestion
-from nonet.limits import (
+from nonet.daemon.service import ExitCode, who
+from nonet.rules.limits import (
     CONCURRENCY,
     DEFAULT,
     RATE,
@@ -30,8 +31,7 @@ from nonet.limits import (
     snake_case,
     window_problem,
 )
-from nonet.locks import TASK, LockedObjectType
-from nonet.service import ExitCode, who
+from nonet.tasks.locks import TASK, LockedObjectType
 
 app = typer.Typer(
     help="Limits: how many executions at a time, or in a window of time.",
@@ -242,7 +242,7 @@ def _object_type(written: str, key: str, options: dict[str, Any]) -> str:
 def _task_classes(options: dict[str, Any]) -> set[str]:
     """Bare names of the task classes, as far as they can be loaded: limits need none of them."""
     from nonet.app import load_registry
-    from nonet.settings import load_settings
+    from nonet.config.settings import load_settings
 
     try:
         registry = load_registry(load_settings(**options))

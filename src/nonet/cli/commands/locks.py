@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.errors import NotFoundError
 from nonet.cli.common import (
     Debug,
     Json,
@@ -19,13 +20,12 @@ from nonet.cli.common import (
     say,
 )
 from nonet.cli.output import print_json, print_rows, printable
-from nonet.errors import NotFoundError
-from nonet.explanation import named, span
-from nonet.service import ExitCode, who
+from nonet.daemon.service import ExitCode, who
+from nonet.rules.explanation import named, span
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.stores.lock_board import LockStatus, Released
+    from nonet.stores.namespace.lock_board import LockStatus, Released
 
 app = typer.Typer()
 
@@ -135,7 +135,7 @@ def explain(
 
 async def _class_of(nonet: Nonet, id: str) -> str:
     """What to ask instead if somebody took a class for a task; empty: it is none."""
-    from nonet.task import PeriodicBaseTask
+    from nonet.tasks.task import PeriodicBaseTask
 
     periodic = {item.task for item in await nonet.periodic.statuses()}
     registered = registry_here(nonet)
@@ -151,7 +151,9 @@ async def _class_of(nonet: Nonet, id: str) -> str:
 
 
 async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
-    from nonet.stores.lock_board import nobody_holds  # redis is imported when it is needed
+    from nonet.stores.namespace.lock_board import (
+        nobody_holds,  # redis is imported when it is needed
+    )
 
     found = await nonet.client.locks.get(name)
     if not found.is_held:

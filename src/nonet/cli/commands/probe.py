@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nonet.cli.probing import probe as ask
+from nonet.cli.daemons.probing import probe as ask
 
 
 def probe(

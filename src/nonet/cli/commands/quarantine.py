@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.cli.common import (
     Debug,
     Json,
@@ -22,14 +23,13 @@ from nonet.cli.common import (
     say,
 )
 from nonet.cli.output import print_fields, print_json, print_rows, print_text
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
-from nonet.service import ExitCode, who
+from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nonet.message import Envelope
-    from nonet.stores.quarantine import Quarantine, Quarantined
+    from nonet.messages.message import Envelope
+    from nonet.stores.namespace.quarantine import Quarantine, Quarantined
 
 app = typer.Typer(help="Quarantine: bytes in the streams or in records that are no task.")
 
@@ -157,7 +157,7 @@ def retry(
     """
 
     async def command() -> int:
-        from nonet.quarantine import retry as retry_entry
+        from nonet.operate.quarantine import retry as retry_entry
 
         async with application(tasks, namespace, state_dir) as nonet:
 
@@ -251,8 +251,8 @@ def _row(item: Quarantined) -> dict[str, Any]:
 
 
 def _envelope(item: Quarantined) -> Envelope | None:
-    from nonet.errors import MalformedMessageError
-    from nonet.message import decode_envelope
+    from nonet.base.errors import MalformedMessageError
+    from nonet.messages.message import decode_envelope
 
     try:
         return decode_envelope(item.data)
@@ -270,7 +270,7 @@ def _claims(envelope: Envelope) -> dict[str, Any]:
 def _arguments(
     envelope: Envelope, tasks: list[str] | None, namespace: str | None, state_dir: Path | None
 ) -> dict[str, Any]:
-    from nonet.secrecy import mask_names, masked_arguments
+    from nonet.tasks.secrecy import mask_names, masked_arguments
 
     found = application(tasks, namespace, state_dir).registry.find(envelope.name)
     return {

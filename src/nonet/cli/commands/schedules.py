@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nonet.cli import schedules_view as view
+from nonet.base.errors import NotFoundError, suggestion
+from nonet.cli.commands import schedules_view as view
 from nonet.cli.common import (
     Debug,
     Json,
@@ -23,14 +24,13 @@ from nonet.cli.common import (
     say,
 )
 from nonet.cli.output import print_fields, print_json, print_rows, printable
-from nonet.errors import NotFoundError, suggestion
-from nonet.service import ExitCode, who
+from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.registry import Registry
-    from nonet.stores.leadership import Leader
-    from nonet.stores.periodic import EntryStatus
+    from nonet.stores.namespace.leadership import Leader
+    from nonet.stores.namespace.periodic import EntryStatus
+    from nonet.tasks.registry import Registry
 
 app = typer.Typer()
 
@@ -239,8 +239,8 @@ def _none_of(
     task: str, known: Sequence[EntryStatus], registry: Registry, leader: Leader | None
 ) -> str:
     """Why there is no entry of a class, as far as it can be said from here."""
-    from nonet.scheduler.plan import NO_SCHEDULE, default_schedule
-    from nonet.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
+    from nonet.scheduler.periodic.plan import NO_SCHEDULE, default_schedule
+    from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
     registered = {name: item.cls for item in registry for name in names_of(item.name)}
     cls = registered.get(task)

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from nonet.pauses import in_full
+from nonet.rules.pauses import in_full
 
 if TYPE_CHECKING:
-    from nonet.stores.leadership import Leader
-    from nonet.stores.periodic import EntryStatus
+    from nonet.stores.namespace.leadership import Leader
+    from nonet.stores.namespace.periodic import EntryStatus
 
 NOBODY = "no scheduler leads, start a task-scheduler"
 

@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from nonet.base.errors import (
+    AdmissionRejected,
+    InvalidArgumentsError,
+    NonetError,
+    NotFoundError,
+    ResultError,
+)
 from nonet.cli.common import (
     Debug,
     Json,
@@ -32,21 +39,14 @@ from nonet.cli.output import (
     printable,
     usage_in_words,
 )
-from nonet.errors import (
-    AdmissionRejected,
-    InvalidArgumentsError,
-    NonetError,
-    NotFoundError,
-    ResultError,
-)
-from nonet.service import ExitCode
+from nonet.daemon.service import ExitCode
 from nonet.telemetry.masking import keep_secret
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.handles import Handle, TaskStatus
-    from nonet.registry import TaskClass
-    from nonet.task import BaseTask
+    from nonet.tasks.handles import Handle, TaskStatus
+    from nonet.tasks.registry import TaskClass
+    from nonet.tasks.task import BaseTask
 
 Task = Annotated[
     str, typer.Argument(metavar="CATEGORY:CLASS", help="Full name, or a class name if unique.")
@@ -107,9 +107,9 @@ async def _called(
     debugger: Literal["none", "before", "exception"],
 ) -> Any:
     """What `Nonet.call` gives; on a new Redis it waits for the end of a short rest of locks."""
-    from nonet.interactive import arguments_of, check_call
-    from nonet.interactive import call as run_here
-    from nonet.secrecy import secret_texts
+    from nonet.operate.interactive import arguments_of, check_call
+    from nonet.operate.interactive import call as run_here
+    from nonet.tasks.secrecy import secret_texts
 
     check_call(task, wait_locks, debugger)
     task_class = nonet.registry.of(task)
@@ -172,7 +172,7 @@ def submit(
     """
 
     async def command() -> int:
-        from nonet.task import FROM_CLASS
+        from nonet.tasks.task import FROM_CLASS
 
         nonet = application(tasks, namespace, state_dir)
         name, built = _build(nonet, task, args, kwargs)
@@ -300,7 +300,7 @@ def _no_live_task(state: str | None, task: str | None) -> str:
 
 def _build(nonet: Nonet, name: str, args: str, kwargs: str) -> tuple[str, BaseTask]:
     """The full name and the task; nothing has been asked of a server yet."""
-    from nonet.secrecy import secret_texts  # it brings pydantic
+    from nonet.tasks.secrecy import secret_texts  # it brings pydantic
 
     task_class = nonet.registry.get(name)
     positional = _json(task_class.name, "--args", args, list)
@@ -410,7 +410,7 @@ async def _await(handle: Handle[Any], wait: float, report: dict[str, Any]) -> Ex
 
 
 def _class_row(item: TaskClass) -> dict[str, Any]:
-    from nonet.task import PeriodicBaseTask
+    from nonet.tasks.task import PeriodicBaseTask
 
     cls = item.cls
     return {

@@ -9,12 +9,12 @@ import typer
 
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
 from nonet.cli.output import print_fields, print_json, print_rows
-from nonet.pauses import in_words, of_task
-from nonet.service import ExitCode
+from nonet.daemon.service import ExitCode
+from nonet.rules.pauses import in_words, of_task
 
 if TYPE_CHECKING:
-    from nonet.stores.admission import Load
-    from nonet.stores.groups import GroupStatus
+    from nonet.stores.namespace.admission import Load
+    from nonet.stores.queue.groups import GroupStatus
 
 
 def queues(

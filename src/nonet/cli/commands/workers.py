@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.amounts import format_bytes
+from nonet.base.amounts import format_bytes
+from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
 from nonet.cli.output import print_fields, print_json, print_rows
-from nonet.errors import ConfigurationError, NotFoundError
-from nonet.explanation import span
-from nonet.service import ExitCode
+from nonet.daemon.service import ExitCode
+from nonet.rules.explanation import span
 
 if TYPE_CHECKING:
-    from nonet.stores.workers import WorkerStatus
+    from nonet.stores.queue.workers import WorkerStatus
 
 
 def workers(

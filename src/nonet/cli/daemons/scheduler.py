@@ -44,9 +44,9 @@ def schedule(
     2 configuration, 143 second signal; Redis is waited for.
     """
     from nonet.app import Nonet  # what these bring takes longer than the help needs
-    from nonet.health import answering_probes
-    from nonet.service import stop_on_signals
-    from nonet.settings import load_settings
+    from nonet.config.settings import load_settings
+    from nonet.daemon.health import answering_probes
+    from nonet.daemon.service import stop_on_signals
     from nonet.telemetry.logs import process_description
     from nonet.telemetry.tracing import exporting_traces
 

@@ -19,7 +19,7 @@ from nonet.cli.common import (
     settings_options,
 )
 
-# As in `nonet.task.Size`, which brings more than the help needs.
+# As in `nonet.tasks.task.Size`, which brings more than the help needs.
 SizeName = Literal["small", "medium", "large"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -99,8 +99,8 @@ def work(
     With --max it is a fleet: it starts and ends workers of its own, as there is work for them.
     SIGHUP replaces them one by one; its exit code is their largest.
     """
-    from nonet.cli import working  # what it brings takes longer than the help needs
-    from nonet.task import Size
+    from nonet.cli.daemons import working  # what it brings takes longer than the help needs
+    from nonet.tasks.task import Size
 
     chosen = None if size is None else Size(size)
     if drain:

@@ -18,15 +18,16 @@ from typing import Any
 
 import typer
 
-from nonet import runfiles
 from nonet.app import Nonet
+from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.common import say, set_up_logging, settings_options
-from nonet.errors import ConfigurationError, NotFoundError
-from nonet.fleet.child import Line
-from nonet.fleet.retirement import Retirement
-from nonet.fleet.supervisor import END_SECONDS, Plan, Supervisor
-from nonet.health import answering_probes
-from nonet.service import (
+from nonet.config.settings import Settings, load_settings
+from nonet.daemon import runfiles
+from nonet.daemon.fleet.child import Line
+from nonet.daemon.fleet.retirement import Retirement
+from nonet.daemon.fleet.supervisor import END_SECONDS, Plan, Supervisor
+from nonet.daemon.health import answering_probes
+from nonet.daemon.service import (
     DRAIN_SIGNAL,
     ExitCode,
     Stop,
@@ -36,12 +37,11 @@ from nonet.service import (
     stop_on_signals,
     told_of_end,
 )
-from nonet.settings import Settings, load_settings
-from nonet.stores.inspection import Inspection
-from nonet.task import Size
+from nonet.stores.namespace.inspection import Inspection
+from nonet.tasks.task import Size
 from nonet.telemetry.logs import describe_process, process_description
 from nonet.telemetry.tracing import exporting_traces
-from nonet.worker.forking import HELD_OPEN
+from nonet.worker.children.forking import HELD_OPEN
 from nonet.worker.worker import Worker, slots_of
 
 logger = logging.getLogger(__name__)

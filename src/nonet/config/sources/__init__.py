@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nonet.config import Config
-from nonet.errors import ConfigurationError
-from nonet.settings import Settings
-from nonet.sources.base import Check, Source
-from nonet.sources.files import FileSource
-from nonet.sources.git import GitSource, parse_address
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import Config
+from nonet.config.settings import Settings
+from nonet.config.sources.base import Check, Source
+from nonet.config.sources.files import FileSource
+from nonet.config.sources.git import GitSource, parse_address
 
 __all__ = ["Check", "Source", "open_source"]
 

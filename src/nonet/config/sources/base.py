@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
-from nonet.config import Config, parse_sound, problems_error
-from nonet.errors import ConfigurationError
-from nonet.outcomes import summarize
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import Config
+from nonet.config.reading import parse_sound, problems_error
+from nonet.rules.outcomes import summarize
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_FILES = 1_000

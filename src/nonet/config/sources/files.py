@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nonet.config import Config
-from nonet.errors import ConfigurationError
-from nonet.sources.base import (
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import Config
+from nonet.config.sources.base import (
     MAX_BYTES,
     MAX_FILES,
     Check,

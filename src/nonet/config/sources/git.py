@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from nonet.config import Config
-from nonet.errors import ConfigurationError, url_problem
-from nonet.sources.base import Check, Judged, judge, told
-from nonet.sources.repository import Credentials, GitError, Repository
+from nonet.base.errors import ConfigurationError, url_problem
+from nonet.config.models import Config
+from nonet.config.sources.base import Check, Judged, judge, told
+from nonet.config.sources.repository import Credentials, GitError, Repository
 
 _SCHEMES = ("https", "ssh", "file")
 _BRANCH = re.compile(r"[^\W_][\w./+@=-]{0,250}")

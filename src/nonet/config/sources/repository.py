@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nonet.errors import ConfigurationError
-from nonet.sources.base import (
+from nonet.base.errors import ConfigurationError
+from nonet.config.sources.base import (
     MAX_BYTES,
     MAX_FILES,
     Documents,

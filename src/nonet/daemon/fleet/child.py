@@ -19,9 +19,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from nonet.service import DRAIN_SIGNAL
+from nonet.daemon.service import DRAIN_SIGNAL
 
-_START = "from nonet.cli.worker import main; main()"
+_START = "from nonet.cli.daemons.worker import main; main()"
 _MOST_BYTES = 65_536
 
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from nonet.fleet.child import Line
-from nonet.service import Stop
+from nonet.daemon.fleet.child import Line
+from nonet.daemon.service import Stop
 
 logger = logging.getLogger(__name__)
 

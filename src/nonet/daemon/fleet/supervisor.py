@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from nonet.demand import Demand, spawns
-from nonet.errors import NonetError
-from nonet.fleet.backoff import Backoff
-from nonet.fleet.child import Child
-from nonet.fleet.retirement import spread
-from nonet.health import Contact, Page, Report, free_port, never_stuck
-from nonet.service import ExitCode, Stop, every, who, wind_up
-from nonet.stores.broker import Broker
-from nonet.stores.demand import Demands
-from nonet.task import Size
+from nonet.base.errors import NonetError
+from nonet.daemon.fleet.backoff import Backoff
+from nonet.daemon.fleet.child import Child
+from nonet.daemon.fleet.retirement import spread
+from nonet.daemon.health import Contact, Page, Report, free_port, never_stuck
+from nonet.daemon.service import ExitCode, Stop, every, who, wind_up
+from nonet.rules.demand import Demand, spawns
+from nonet.stores.namespace.demand import Demands
+from nonet.stores.queue.broker import Broker
+from nonet.tasks.task import Size
 from nonet.telemetry.metrics import Sample
 
 logger = logging.getLogger(__name__)

@@ -13,15 +13,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from nonet.config import AdmissionConfig, Config, problems_error
-from nonet.errors import ConfigurationError
-from nonet.limits import Limit, LimitAddress
-from nonet.outcomes import summarize
-from nonet.overrides import override_problems
-from nonet.registry import Registry
-from nonet.scheduler.entry_arguments import argument_problems, refusal
-from nonet.scheduler.limits import ceilings_by_scope, configured_admission, configured_limits
-from nonet.scheduler.plan import (
+from nonet.base.errors import ConfigurationError
+from nonet.config.models import AdmissionConfig, Config
+from nonet.config.overrides import override_problems
+from nonet.config.reading import problems_error
+from nonet.config.sources import Source
+from nonet.daemon.service import who
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.rules.outcomes import summarize
+from nonet.scheduler.configuration.limits import (
+    ceilings_by_scope,
+    configured_admission,
+    configured_limits,
+)
+from nonet.scheduler.periodic.entry_arguments import argument_problems, refusal
+from nonet.scheduler.periodic.plan import (
     NO_SCHEDULE,
     Entry,
     PeriodicClass,
@@ -33,13 +39,12 @@ from nonet.scheduler.plan import (
     is_enabled,
     periodic_classes,
 )
-from nonet.schedules import TaskScheduleBase, next_after, takes_after
-from nonet.service import who
-from nonet.sources import Source
-from nonet.stores.admission import Admission, ceilings_version
-from nonet.stores.leadership import DeposedError
-from nonet.stores.limits import Limits, limits_version
-from nonet.stores.publication import Publication
+from nonet.stores.namespace.admission import Admission, ceilings_version
+from nonet.stores.namespace.leadership import DeposedError
+from nonet.stores.namespace.limits import Limits, limits_version
+from nonet.stores.namespace.publication import Publication
+from nonet.tasks.registry import Registry
+from nonet.tasks.schedules import TaskScheduleBase, next_after, takes_after
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from nonet.config import AdmissionConfig, Config, Location, problems_error
-from nonet.errors import UnknownTaskError
-from nonet.limits import Limit, LimitAddress, find_problem, resolve_limits
-from nonet.registry import Registry
+from nonet.base.errors import UnknownTaskError
+from nonet.config.models import AdmissionConfig, Config, Location
+from nonet.config.reading import problems_error
+from nonet.rules.limits import Limit, LimitAddress, find_problem, resolve_limits
+from nonet.tasks.registry import Registry
 
 
 def configured_limits(config: Config, task_classes: Collection[str]) -> dict[LimitAddress, Limit]:

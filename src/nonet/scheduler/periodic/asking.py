@@ -7,8 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from nonet.errors import ConfigurationError
-from nonet.schedules import SCHEDULES, IntervalSecondsSchedule, TaskScheduleBase
+from nonet.base.errors import ConfigurationError
+from nonet.tasks.schedules import SCHEDULES, IntervalSecondsSchedule, TaskScheduleBase
 
 Answer = TypeVar("Answer")
 

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from nonet.errors import ConfigurationError
-from nonet.schedules import (
+from nonet.base.errors import ConfigurationError
+from nonet.tasks.schedules import (
     MICROSECOND,
     CatchUp,
     IntervalSecondsSchedule,

@@ -8,12 +8,14 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from nonet.config import Config, Location, Problem, dotted, value_reason
-from nonet.errors import InvalidArgumentsError, unknown_argument
-from nonet.outcomes import summarize
-from nonet.registry import Registry, TaskClass
-from nonet.scheduler.plan import all_vos, find_class, is_vo_aware, periodic_classes
-from nonet.task import declared_locks
+from nonet.base.errors import InvalidArgumentsError, unknown_argument
+from nonet.config.models import Config, Location, dotted
+from nonet.config.reading import Problem
+from nonet.config.wording import value_reason
+from nonet.rules.outcomes import summarize
+from nonet.scheduler.periodic.plan import all_vos, find_class, is_vo_aware, periodic_classes
+from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.task import declared_locks
 
 _VO = "vo"
 _SOME_VO = "vo"  # for what does not depend on it

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from nonet.errors import ConfigurationError, NonetError
+from nonet.base.errors import ConfigurationError, NonetError
 
 if TYPE_CHECKING:
-    from nonet.stores.mirror import Mirror
+    from nonet.stores.sql.mirror import Mirror
 
 logger = logging.getLogger(__name__)
 

@@ -15,19 +15,19 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from nonet.client import Client
-from nonet.errors import ServerUnreachableError
-from nonet.outcomes import ErrorSummary, summarize
-from nonet.scheduler.asking import Asker
-from nonet.scheduler.due import Due, Step, due
-from nonet.scheduler.memory import Memory
-from nonet.scheduler.plan import Entry
-from nonet.scheduler.planning import Planned, Planner, Situation
-from nonet.schedules import MICROSECOND, Overlap, misfire_grace_of
-from nonet.service import is_end
-from nonet.stores.leadership import DeposedError
-from nonet.stores.periodic import Periodic
-from nonet.stores.submissions import Submission
+from nonet.base.errors import ServerUnreachableError
+from nonet.client.client import Client
+from nonet.daemon.service import is_end
+from nonet.rules.outcomes import ErrorSummary, summarize
+from nonet.scheduler.periodic.asking import Asker
+from nonet.scheduler.periodic.due import Due, Step, due
+from nonet.scheduler.periodic.memory import Memory
+from nonet.scheduler.periodic.plan import Entry
+from nonet.scheduler.periodic.planning import Planned, Planner, Situation
+from nonet.stores.namespace.leadership import DeposedError
+from nonet.stores.namespace.periodic import Periodic
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.schedules import MICROSECOND, Overlap, misfire_grace_of
 from nonet.telemetry.tracing import describe_sent, sending
 
 logger = logging.getLogger(__name__)
@@ -337,7 +337,7 @@ def overlap_of(locks: str) -> Overlap:
     """What occurrences do whose class and configuration do not say it.
 
     Args:
-        locks: lines of `nonet.locks.encode_locks`.
+        locks: lines of `nonet.tasks.locks.encode_locks`.
     """
     is_exclusive = any(line.startswith(EXCLUSIVE) for line in locks.splitlines())
     return Overlap.SKIP if is_exclusive else Overlap.ALLOW

@@ -8,13 +8,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from nonet import keys
-from nonet.config import Config, Location, SectionConfig, TaskConfig, problems_error
-from nonet.errors import hint_of_task
-from nonet.outcomes import summarize
-from nonet.registry import Registry
-from nonet.schedules import CatchUp, Overlap, TaskScheduleBase
-from nonet.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
+from nonet.base import keys
+from nonet.base.errors import hint_of_task
+from nonet.config.models import Config, Location, SectionConfig, TaskConfig
+from nonet.config.reading import problems_error
+from nonet.rules.outcomes import summarize
+from nonet.tasks.registry import Registry
+from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
+from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 PeriodicClass = type[PeriodicBaseTask]
 
@@ -67,7 +68,7 @@ def describe(schedule: TaskScheduleBase) -> str:
     """A schedule in words that stay the same over restarts.
 
     Example:
-        >>> from nonet.schedules import CronSchedule, IntervalSecondsSchedule
+        >>> from nonet.tasks.schedules import CronSchedule, IntervalSecondsSchedule
         >>> describe(IntervalSecondsSchedule(60)), describe(CronSchedule("@daily"))
         ('IntervalSecondsSchedule(60)', "CronSchedule('@daily', 'UTC')")
     """

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from nonet.errors import ServerUnreachableError
-from nonet.outcomes import ErrorSummary, summarize
-from nonet.scheduler.asking import Asker
-from nonet.scheduler.memory import Memory
-from nonet.scheduler.plan import Entry, describe
-from nonet.schedules import MICROSECOND, next_after, takes_after
-from nonet.service import is_end
-from nonet.stores.leadership import DeposedError
-from nonet.stores.periodic import Change, Fired, Periodic
+from nonet.base.errors import ServerUnreachableError
+from nonet.daemon.service import is_end
+from nonet.rules.outcomes import ErrorSummary, summarize
+from nonet.scheduler.periodic.asking import Asker
+from nonet.scheduler.periodic.memory import Memory
+from nonet.scheduler.periodic.plan import Entry, describe
+from nonet.stores.namespace.leadership import DeposedError
+from nonet.stores.namespace.periodic import Change, Fired, Periodic
+from nonet.tasks.schedules import MICROSECOND, next_after, takes_after
 
 logger = logging.getLogger(__name__)
 

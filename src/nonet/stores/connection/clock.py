@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from nonet.stores.redis import AsyncRedis, server_errors
+from nonet.stores.connection.redis import AsyncRedis, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

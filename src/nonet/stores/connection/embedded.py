@@ -2,7 +2,7 @@
 
 The server keeps its data in ``STATE_DIR/redis`` and is shared by all processes that open the same
 directory. It is started by the first of them and stopped after the last, by a guardian process
-(`nonet.stores.guardian`, which also explains the locks).
+(`nonet.stores.connection.guardian`, which also explains the locks).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from urllib.parse import quote
 
 from redis import Redis
 
-from nonet.errors import ConfigurationError, ServerUnreachableError
-from nonet.stores import guardian
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.stores.connection import guardian
 
 _LOG = "server.log"
 _POLL_INTERVAL = 0.05

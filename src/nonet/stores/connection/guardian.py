@@ -1,7 +1,8 @@
 """The process between an embedded server and its users: it stops the server after the last one.
 
-`nonet.stores.embedded` starts this file as a script, in isolated mode and without site packages,
-so only the standard library is imported. Its working directory is the server's data directory.
+`nonet.stores.connection.embedded` starts this file as a script, in isolated mode and without site
+packages, so only the standard library is imported. Its working directory is the server's data
+directory.
 
 Two file locks carry the whole protocol, because the kernel releases them however a process ends:
 

@@ -19,8 +19,8 @@ from redis._parsers.base import BaseParser
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from nonet.errors import NotBoundError
-from nonet.stores.topology import TURNED_DOWN
+from nonet.base.errors import NotBoundError
+from nonet.stores.connection.topology import TURNED_DOWN
 
 # So much is under way at a time: Redis serves others in between, and what comes after waits here.
 _MOST_CALLS = 200

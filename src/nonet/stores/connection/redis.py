@@ -19,10 +19,10 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
-from nonet.errors import ConfigurationError, NonetError, masked, url_problem
-from nonet.stores.lane import Lane
-from nonet.stores.replies import REFUSALS, translated
-from nonet.stores.topology import (
+from nonet.base.errors import ConfigurationError, NonetError, masked, url_problem
+from nonet.stores.connection.lane import Lane
+from nonet.stores.connection.replies import REFUSALS, translated
+from nonet.stores.connection.topology import (
     FindingConnection,
     FindingSyncConnection,
     Place,
@@ -56,7 +56,7 @@ def connect(url: str, prefix: str) -> AsyncRedis:
     """A client for commands and scripts; connects when first used.
 
     Args:
-        url: see `nonet.stores.topology.read_place`.
+        url: see `nonet.stores.connection.topology.read_place`.
         prefix: of the keys of the namespace.
 
     Raises:
@@ -252,7 +252,7 @@ def script(name: str) -> tuple[str, str]:
     which sets the parts up when it is called: each call of a script makes all its functions anew,
     and most ends of a task wake nobody.
     """
-    folder = files(__package__) / "scripts"
+    folder = files("nonet.stores") / "scripts"
 
     def read(file: str) -> str:
         return (folder / f"{file}.lua").read_text(encoding="utf-8")

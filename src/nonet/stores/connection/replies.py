@@ -6,7 +6,7 @@ import re
 
 from redis import exceptions
 
-from nonet.errors import (
+from nonet.base.errors import (
     BrokerFullError,
     ConfigurationError,
     NonetError,
@@ -97,7 +97,7 @@ def translated(
 
 def _unset(address: str) -> str:
     """That nobody has named this server, if nobody has."""
-    from nonet.settings import is_default_redis  # here, as it reads files
+    from nonet.config.settings import is_default_redis  # here, as it reads files
 
     if not is_default_redis(address):
         return ""

@@ -28,8 +28,8 @@ from redis.connection import parse_url
 from redis.crc import key_slot
 from redis.retry import Retry
 
-from nonet.errors import ConfigurationError, masked
-from nonet.loop import in_own_thread
+from nonet.base.errors import ConfigurationError, masked
+from nonet.base.loop import in_own_thread
 
 # Sentinels and nodes that do not answer in time are passed over.
 _ASK_SECONDS = 1.0

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from nonet.keys import prefix
-from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+from nonet.base.keys import prefix
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 NAMESPACE = "namespace"
 

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nonet.errors import ConfigurationError, MalformedMessageError, NonetError
-from nonet.message import decode_envelope, is_id, pack
-from nonet.outcomes import shortened
-from nonet.stores.broker import Broker
-from nonet.stores.records import read_envelopes
-from nonet.stores.redis import literal, server_errors
+from nonet.base.errors import ConfigurationError, MalformedMessageError, NonetError
+from nonet.messages.message import decode_envelope, is_id, pack
+from nonet.rules.outcomes import shortened
+from nonet.stores.connection.redis import literal, server_errors
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.records import read_envelopes
 
 if TYPE_CHECKING:
-    from nonet.stores.outbox import Outbox
+    from nonet.stores.sql.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 

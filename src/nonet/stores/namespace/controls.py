@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nonet.keys import prefix
-from nonet.pauses import Pause, one_line
-from nonet.stores.redis import AsyncRedis, Scripts
+from nonet.base.keys import prefix
+from nonet.rules.pauses import Pause, one_line
+from nonet.stores.connection.redis import AsyncRedis, Scripts
 
 _AT_A_TIME = 500
 _ENTRY = "entry:"  # of names in `Sight.pauses`, as restore_pauses.lua knows them
@@ -41,7 +41,7 @@ class Controls:
         """Start nothing of some work any more; what runs goes on, submissions are accepted.
 
         Args:
-            what: as `nonet.pauses` writes it.
+            what: as `nonet.rules.pauses` writes it.
             who: ``user@host pid``, for the event stream.
             reason: why, for people.
         """

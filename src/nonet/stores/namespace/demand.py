@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from nonet.demand import Demand, LiveWorker, live_worker
-from nonet.keys import prefix
-from nonet.stores.broker import SIZES
-from nonet.stores.redis import AsyncRedis, Scripts, server_errors
-from nonet.stores.workers import DRAINS
+from nonet.base.keys import prefix
+from nonet.rules.demand import Demand, LiveWorker, live_worker
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.queue.broker import SIZES
+from nonet.stores.queue.workers import DRAINS
 
 # Queued tasks that a look examines, locks and all; 64 with two locks each take below 1 ms.
 _LOOKS = 64

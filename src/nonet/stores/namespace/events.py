@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from nonet.keys import prefix
-from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+from nonet.base.keys import prefix
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE = 500
@@ -19,7 +19,7 @@ class Event:
 
     Attributes:
         at: by the clock of Redis.
-        kind: a word for programs, one of `nonet.keys.EVENT_KINDS`.
+        kind: a word for programs, one of `nonet.base.keys.EVENT_KINDS`.
         who: ``user@host pid``.
         text: what changed, for people.
     """
@@ -42,7 +42,7 @@ class Events:
         """Keep what somebody did outside of Redis.
 
         Args:
-            kind: one of `nonet.keys.EVENT_KINDS`.
+            kind: one of `nonet.base.keys.EVENT_KINDS`.
             who: ``user@host pid``.
             text: what was done, for people.
         """

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
-from nonet.keys import prefix
-from nonet.stores.broker import SIZES
-from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.base.keys import prefix
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.queue.broker import SIZES
 
 # Of the delayed set, tasks that are looked at by themselves; 1000 take about 1 ms.
 _LOOKS = 1000

@@ -1,4 +1,4 @@
-"""Looks at a namespace and its server: facts for `nonet.diagnosis`; whether daemons may start."""
+"""Looks at a namespace and its server: for `nonet.rules.diagnosis`, and before a daemon starts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from nonet.diagnosis import Replication, Row, Server, refusals
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError
-from nonet.keys import prefix, stream
-from nonet.loop import in_own_thread
-from nonet.stores.broker import KINDS, PRIORITIES, SIZES, Broker
-from nonet.stores.redis import ping, server_errors
-from nonet.stores.topology import read_place
+from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.base.keys import prefix, stream
+from nonet.base.loop import in_own_thread
+from nonet.rules.diagnosis import Replication, Row, Server, refusals
+from nonet.stores.connection.redis import ping, server_errors
+from nonet.stores.connection.topology import read_place
+from nonet.stores.queue.broker import KINDS, PRIORITIES, SIZES, Broker
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from nonet.errors import NonetError
-from nonet.keys import prefix
-from nonet.stores.broker import Broker
-from nonet.stores.epoch import EpochSeen
-from nonet.stores.redis import Scripts, server_errors
+from nonet.base.errors import NonetError
+from nonet.base.keys import prefix
+from nonet.stores.connection.epoch import EpochSeen
+from nonet.stores.connection.redis import Scripts, server_errors
+from nonet.stores.queue.broker import Broker
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

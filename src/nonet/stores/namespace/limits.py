@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from nonet.keys import prefix
-from nonet.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress
-from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+from nonet.base.keys import prefix
+from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

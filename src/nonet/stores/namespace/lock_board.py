@@ -9,16 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nonet.errors import InvalidArgumentsError, MalformedMessageError, NotFoundError
-from nonet.explanation import Facts, LockHolder, Needs, Peer, Refusal
-from nonet.keys import prefix
-from nonet.message import HARD_LIMIT_BYTES, decode_envelope
-from nonet.outcomes import CRASH_LIMIT
-from nonet.pauses import Pause
-from nonet.stores.clock import logical_now, microseconds
-from nonet.stores.records import whole_envelope
-from nonet.stores.redis import AsyncRedis, Scripts, literal, server_errors
-from nonet.stores.results import error_line, parse_ended, read_error
+from nonet.base.errors import InvalidArgumentsError, MalformedMessageError, NotFoundError
+from nonet.base.keys import prefix
+from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
+from nonet.rules.explanation import Facts, LockHolder, Needs, Peer, Refusal
+from nonet.rules.outcomes import CRASH_LIMIT
+from nonet.rules.pauses import Pause
+from nonet.stores.connection.clock import logical_now, microseconds
+from nonet.stores.connection.redis import AsyncRedis, Scripts, literal, server_errors
+from nonet.stores.queue.records import whole_envelope
+from nonet.stores.queue.results import error_line, parse_ended, read_error
 
 # Locks that one script looks at, so that it never holds up Redis.
 _BATCH = 50
@@ -178,7 +178,7 @@ class LockBoard:
         )
 
     async def facts(self, id: str, *, show: int = 5) -> Facts:
-        """What keeps a task from running, for `nonet.explanation.explain`.
+        """What keeps a task from running, for `nonet.rules.explanation.explain`.
 
         Raises:
             NotFoundError: there is no such task.

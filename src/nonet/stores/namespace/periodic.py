@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.keys import prefix
-from nonet.message import ResultDocument, encode
-from nonet.pauses import Pause, of_task, one_line
-from nonet.stores.broker import Broker
-from nonet.stores.redis import Scripts, server_errors
-from nonet.stores.submissions import Submission
+from nonet.base.keys import prefix
+from nonet.messages.message import ResultDocument, encode
+from nonet.rules.pauses import Pause, of_task, one_line
+from nonet.stores.connection.redis import Scripts, server_errors
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # One plan script handles at most so many entries, so that Redis is never held up for long.

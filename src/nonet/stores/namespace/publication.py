@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from nonet.keys import prefix
-from nonet.stores.redis import AsyncRedis, Scripts, server_errors
+from nonet.base.keys import prefix
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_PROBLEM = 4000

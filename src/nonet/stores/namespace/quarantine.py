@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from nonet.errors import (
+from nonet.base.errors import (
     NEXT_STEP_IMPOSSIBLE,
     ConflictError,
     LimitImpossible,
     NotFoundError,
 )
-from nonet.keys import prefix
-from nonet.stores.broker import Broker
-from nonet.stores.redis import Scripts, server_errors
-from nonet.stores.submissions import Submission
+from nonet.base.keys import prefix
+from nonet.stores.connection.redis import Scripts, server_errors
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A task in one of these was not what its entry in the quarantine was kept for.

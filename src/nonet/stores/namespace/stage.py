@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.keys import STRUCTURE, prefix
-from nonet.stores.redis import connect_sync, literal, run_sync
+from nonet.base.keys import STRUCTURE, prefix
+from nonet.stores.connection.redis import connect_sync, literal, run_sync
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of a task that has not ended, and so owned by it: a key of its own, ``t:ID``.

@@ -14,16 +14,14 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any
 
-from nonet.clock import ClockWatch, Reading, steady
-from nonet.errors import NotConfirmedError
-from nonet.keys import prefix
-from nonet.locks import has_structural
-from nonet.message import HARD_LIMIT_BYTES, ResultDocument, encode
-from nonet.outcomes import CRASH_LIMIT
-from nonet.stores.clock import logical_now, wall_now
-from nonet.stores.deliveries import Delivery, read_delivery
-from nonet.stores.epoch import EpochSeen
-from nonet.stores.redis import (
+from nonet.base.clock import ClockWatch, Reading, steady
+from nonet.base.errors import NotConfirmedError
+from nonet.base.keys import prefix
+from nonet.messages.message import HARD_LIMIT_BYTES, ResultDocument, encode
+from nonet.rules.outcomes import CRASH_LIMIT
+from nonet.stores.connection.clock import logical_now, wall_now
+from nonet.stores.connection.epoch import EpochSeen
+from nonet.stores.connection.redis import (
     BLOCK_SECONDS,
     AsyncRedis,
     Scripts,
@@ -35,10 +33,12 @@ from nonet.stores.redis import (
     run_sync,
     server_errors,
 )
-from nonet.stores.settling import Settlements
-from nonet.stores.submissions import Accepted, Submission, Submissions
-from nonet.stores.topology import follow, read_place
-from nonet.stores.wakes import Wakes
+from nonet.stores.connection.topology import follow, read_place
+from nonet.stores.queue.deliveries import Delivery, read_delivery
+from nonet.stores.queue.settling import Settlements
+from nonet.stores.queue.submissions import Accepted, Submission, Submissions
+from nonet.stores.queue.wakes import Wakes
+from nonet.tasks.locks import has_structural
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ KINDS = ("woken", "tasks", "suspects", "burials")  # of streams, see lib/streams
 
 _LOOKS = 200
 _CANCELLED_AT_A_TIME = 100
-# What `nonet.signing` adds to an envelope, at most.
+# What `nonet.messages.signing` adds to an envelope, at most.
 _SIGNATURE_BYTES = 256
 _KEYS_PER_PAGE = 150  # of the walk over all records; beside millions of them they take 2 ms
 _TAKEN_OVER_AT_ONCE = 100  # with two locks each they take 5 ms
@@ -126,7 +126,7 @@ class Broker:
     Args:
         url: Redis URL.
         namespace: all keys start with ``{namespace}:``.
-        lock_ttl, lease, result_ttl, dedup_ttl: seconds, see `nonet.settings.Settings`.
+        lock_ttl, lease, result_ttl, dedup_ttl: seconds, see `nonet.config.settings.Settings`.
         waits: when parked tasks are looked at without a wake-up.
         message_limit: longest envelope that is handed to a worker, in bytes.
         crash_limit: so many crashes end a task.
@@ -249,7 +249,7 @@ class Broker:
         """At most `free` tasks, in strict priority, with all their locks taken.
 
         Besides, at most `room` suspects (see `nonet.worker.suspects`) and `graves` dying tasks
-        (see `nonet.worker.burials`).
+        (see `nonet.worker.attempt.burials`).
 
         The flag says that there may be more: many entries had to wait for their locks, or were
         no tasks. With fewer than `free` and no flag the worker now stands on the stack of idle

@@ -18,7 +18,7 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
         suspect: how often a process died with it among others, since an attempt of it ended by
             itself; 0: it is no suspect.
         judge: its worker died with it alone: its policy is asked before it runs again.
-        locks: the lines that were read, see `nonet.locks.encode_locks`.
+        locks: the lines that were read, see `nonet.tasks.locks.encode_locks`.
         held: a mark for each of its locks and limiters that says which limiters hold; or empty.
         saved: what an earlier attempt saved, encoded; empty if nothing.
         waited: for how long it was parked before this delivery, in microseconds.

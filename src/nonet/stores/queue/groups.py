@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from nonet.errors import NotFoundError
-from nonet.keys import prefix
-from nonet.stores.redis import AsyncRedis, Scripts, server_errors
-from nonet.stores.results import Ended, parse_ended
-from nonet.stores.submissions import Submission
+from nonet.base.errors import NotFoundError
+from nonet.base.keys import prefix
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.queue.results import Ended, parse_ended
+from nonet.stores.queue.submissions import Submission
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nonet.keys import prefix
-from nonet.stores.epoch import EpochSeen
-from nonet.stores.redis import connect_sync, run_sync
+from nonet.base.keys import prefix
+from nonet.stores.connection.epoch import EpochSeen
+from nonet.stores.connection.redis import connect_sync, run_sync
 
 
 @dataclass(slots=True)

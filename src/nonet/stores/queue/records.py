@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nonet.stores.redis import AsyncRedis
+from nonet.stores.connection.redis import AsyncRedis
 
 
 async def read_envelopes(client: AsyncRedis, prefix: str, ids: Sequence[str]) -> list[bytes | None]:

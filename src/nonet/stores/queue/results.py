@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.errors import DeadlockError, MalformedMessageError, NonetError
-from nonet.handles import TaskStatus
-from nonet.keys import prefix, stream
-from nonet.message import ErrorDocument, ResultDocument, decode_error, decode_result
-from nonet.repetition import Known
-from nonet.stores.broker import KINDS, PRIORITIES, SIZES
-from nonet.stores.clock import correction
-from nonet.stores.redis import (
+from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
+from nonet.base.keys import prefix, stream
+from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
+from nonet.messages.repetition import Known
+from nonet.stores.connection.clock import correction
+from nonet.stores.connection.redis import (
     AsyncRedis,
     Scripts,
     literal,
     server_errors,
 )
-from nonet.stores.wakes import Wakes
-from nonet.stores.workers import WorkerStatus, registered
+from nonet.stores.queue.broker import KINDS, PRIORITIES, SIZES
+from nonet.stores.queue.wakes import Wakes
+from nonet.stores.queue.workers import WorkerStatus, registered
+from nonet.tasks.handles import TaskStatus
 
 # A waiting client asks again after so long: its registration may have gone with Redis' data.
 _RECHECK_SECONDS = 5.0

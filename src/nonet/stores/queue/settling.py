@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from nonet.errors import BrokerFullError, ConfigurationError, ServerUnreachableError
-from nonet.stores.redis import Scripts
+from nonet.base.errors import BrokerFullError, ConfigurationError, ServerUnreachableError
+from nonet.stores.connection.redis import Scripts
 
 logger = logging.getLogger(__name__)
 

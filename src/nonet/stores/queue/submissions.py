@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from nonet.errors import (
+from nonet.base.errors import (
     NEXT_STEP_IMPOSSIBLE,
     AdmissionRejected,
     BrokerFullError,
@@ -18,7 +18,7 @@ from nonet.errors import (
     NotConfirmedError,
     ServerUnreachableError,
 )
-from nonet.stores.redis import Scripts
+from nonet.stores.connection.redis import Scripts
 
 # One submit script handles at most so much, so that Redis is never held up for long.
 _CHUNK_TASKS = 500
@@ -38,7 +38,7 @@ class Submission(msgspec.Struct, frozen=True):
         due_us: Unix microseconds, 0 for now.
         group: id of the group whose child this is, or empty.
         envelope: opaque bytes.
-        locks: lines of `nonet.locks.encode_locks`.
+        locks: lines of `nonet.tasks.locks.encode_locks`.
         terms: what else was agreed on, lines ``name|value|…``.
     """
 
@@ -101,7 +101,7 @@ class Submissions:
         self._sender: asyncio.Task[None] | None = None
 
     async def accept(self, submissions: Sequence[Submission]) -> list[Accepted]:
-        """See `nonet.stores.broker.Broker.accept`."""
+        """See `nonet.stores.queue.broker.Broker.accept`."""
         if len(submissions) == 1:
             return list(await self._accept(submissions))
         accepted: list[Accepted] = []
@@ -113,7 +113,7 @@ class Submissions:
         return accepted
 
     async def check_room(self, submissions: Sequence[Submission]) -> None:
-        """See `nonet.stores.broker.Broker.check_room`."""
+        """See `nonet.stores.queue.broker.Broker.check_room`."""
         checked = 0
         for chunk in chunks(submissions):
             args = [part for item in chunk for part in item.arguments()]

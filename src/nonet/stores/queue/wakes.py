@@ -7,8 +7,8 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from nonet.errors import NonetError
-from nonet.stores.redis import AsyncRedis, blocking_pop, connect_blocking
+from nonet.base.errors import NonetError
+from nonet.stores.connection.redis import AsyncRedis, blocking_pop, connect_blocking
 
 _LISTEN_PAUSE = 0.5
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.stores.redis import Scripts, server_errors
+from nonet.stores.connection.redis import Scripts, server_errors
 
 # What a worker says that takes nothing because it is about to end.
 DRAINS = "it drains"

@@ -22,7 +22,13 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from nonet.errors import ConfigurationError, NonetError, ServerUnreachableError, masked, url_problem
+from nonet.base.errors import (
+    ConfigurationError,
+    NonetError,
+    ServerUnreachableError,
+    masked,
+    url_problem,
+)
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -238,7 +244,7 @@ def _with_alembic(
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", "nonet.stores:migrations")
+    config.set_main_option("script_location", "nonet.stores.sql:migrations")
     config.attributes["version_table"] = VERSION_TABLE
     config.attributes["url"] = masked(url)
 

@@ -17,9 +17,9 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from nonet.errors import ConflictError, NotFoundError
-from nonet.repetition import Identity
-from nonet.stores.sql import ANSWER_SECONDS, Database, UtcDateTime
+from nonet.base.errors import ConflictError, NotFoundError
+from nonet.messages.repetition import Identity
+from nonet.stores.sql.database import ANSWER_SECONDS, Database, UtcDateTime
 
 TEXT_BYTES = 65_535  # what a TEXT of MySQL holds
 TRACEBACK_BYTES = 256 * 1024

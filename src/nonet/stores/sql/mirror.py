@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from nonet.stores.sql import Database, UtcDateTime, again_after_deadlock
+from nonet.stores.sql.database import Database, UtcDateTime, again_after_deadlock
 
 _PAGE_ROWS = 200
 

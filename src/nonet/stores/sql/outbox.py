@@ -45,7 +45,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-from nonet.errors import (
+from nonet.base.errors import (
     AdmissionRejected,
     ConfigurationError,
     LimitImpossible,
@@ -53,11 +53,11 @@ from nonet.errors import (
     ServerUnreachableError,
     masked,
 )
-from nonet.repetition import mark_in
-from nonet.stores.broker import Broker, Presence
-from nonet.stores.sql import Database, UtcDateTime, again_after_deadlock
-from nonet.stores.submissions import Submission
-from nonet.terms import counted_from
+from nonet.messages.repetition import mark_in
+from nonet.messages.terms import counted_from
+from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.submissions import Submission
+from nonet.stores.sql.database import Database, UtcDateTime, again_after_deadlock
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Kept:
         stream: ``priority:size``.
         created: when it was submitted, by the clock of the submitter.
         due: not before; None: at once.
-        mark: of the letter that it repeats, see `nonet.repetition`; or empty.
+        mark: of the letter that it repeats, see `nonet.messages.repetition`; or empty.
     """
 
     id: str

@@ -27,9 +27,9 @@ from contextlib import (
     nullcontext,
 )
 
-from nonet.errors import DependencyError
-from nonet.injection.lifetimes import ProcessScope, make
-from nonet.injection.providers import (
+from nonet.base.errors import DependencyError
+from nonet.tasks.injection.lifetimes import ProcessScope, make
+from nonet.tasks.injection.providers import (
     REGISTRY,
     Dependency,
     DependencyRegistry,
@@ -40,7 +40,7 @@ from nonet.injection.providers import (
     override_dependency,
     register_dependency,
 )
-from nonet.injection.recipes import Kind, Recipe, compile_recipe
+from nonet.tasks.injection.recipes import Kind, Recipe, compile_recipe
 
 __all__ = [
     "REGISTRY",

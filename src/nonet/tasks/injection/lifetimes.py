@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
-from nonet.errors import DependencyError
-from nonet.injection.providers import Provider, name_of
-from nonet.injection.recipes import Kind, Step
+from nonet.base.errors import DependencyError
+from nonet.tasks.injection.providers import Provider, name_of
+from nonet.tasks.injection.recipes import Kind, Step
 
 # One thread for each call that is under way: a teardown that gives something back must never
 # queue behind set-ups that wait for it.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Literal, Protocol, TypeAlias
 
-from nonet.errors import DependencyError, RegistrationError
+from nonet.base.errors import DependencyError, RegistrationError
 
 # Any: what a dependency takes and returns is known to its author alone.
 Provider: TypeAlias = Callable[..., Any]

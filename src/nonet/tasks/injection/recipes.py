@@ -13,8 +13,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from nonet.errors import DependencyError
-from nonet.injection.providers import Dependency, DependencyRegistry, Provider, Scope, name_of
+from nonet.base.errors import DependencyError
+from nonet.tasks.injection.providers import Dependency, DependencyRegistry, Provider, Scope, name_of
 
 _UNIONS = (typing.Union, types.UnionType)
 # Where a float is wanted, an int will do: https://peps.python.org/pep-0484/#the-numeric-tower
@@ -101,7 +101,7 @@ def compile_recipe(
 ) -> Recipe:
     """The steps that provide the parameters of ``function``; executes nothing.
 
-    Parameters: see `nonet.injection.Injector`; ``values`` are the types that have a value.
+    Parameters: see `nonet.tasks.injection.Injector`; ``values`` are the types that have a value.
     """
     return _Compiler(overrides, registry, values).compile(function)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from nonet.errors import ConfigurationError, suggestion
-from nonet.schedules.base import (
+from nonet.base.errors import ConfigurationError, suggestion
+from nonet.tasks.schedules.base import (
     MICROSECOND,
     IntervalSeconds,
     IntervalSecondsSchedule,
@@ -19,11 +19,11 @@ from nonet.schedules.base import (
     next_after,
     takes_after,
 )
-from nonet.schedules.cron import CronSchedule
-from nonet.schedules.lateness import latest_until, misfire_grace_of
-from nonet.schedules.policies import CatchUp, Overlap
-from nonet.schedules.recurrence import RRuleSchedule
-from nonet.schedules.wallclock import zone
+from nonet.tasks.schedules.cron import CronSchedule
+from nonet.tasks.schedules.lateness import latest_until, misfire_grace_of
+from nonet.tasks.schedules.policies import CatchUp, Overlap
+from nonet.tasks.schedules.recurrence import RRuleSchedule
+from nonet.tasks.schedules.wallclock import zone
 
 __all__ = [
     "MICROSECOND",

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from nonet.errors import ConfigurationError
-from nonet.schedules.wallclock import WallClockSchedule, zone
+from nonet.base.errors import ConfigurationError
+from nonet.tasks.schedules.wallclock import WallClockSchedule, zone
 
 _SOME_DAY = datetime(1970, 1, 5)
 

@@ -10,10 +10,10 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, cast
 from zoneinfo import ZoneInfo
 
-from nonet.errors import ConfigurationError, suggestion
-from nonet.schedules.base import MICROSECOND
-from nonet.schedules.feasible import DAYS, UNITS, check_feasible
-from nonet.schedules.wallclock import WallClockSchedule, zone
+from nonet.base.errors import ConfigurationError, suggestion
+from nonet.tasks.schedules.base import MICROSECOND
+from nonet.tasks.schedules.feasible import DAYS, UNITS, check_feasible
+from nonet.tasks.schedules.wallclock import WallClockSchedule, zone
 
 if TYPE_CHECKING:
     from dateutil.rrule import rrule

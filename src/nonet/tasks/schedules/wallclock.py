@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, available_timezones
 
-from nonet.errors import ConfigurationError, suggestion
-from nonet.schedules.base import TaskScheduleBase, present_or
+from nonet.base.errors import ConfigurationError, suggestion
+from nonet.tasks.schedules.base import TaskScheduleBase, present_or
 
 # CEST, UTC+2, +02:00: what people write instead of a zone.
 _SHORT = re.compile(r"[A-Z]{2,5}|[A-Z]{0,5} ?[+-][0-9:.]+")

@@ -9,14 +9,14 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
-from nonet.client import Client
-from nonet.errors import TaskTimeoutError
-from nonet.execution import Prepared, TaskContext, enter_subject
-from nonet.locks import rate_limited
-from nonet.message import Envelope
-from nonet.stores.deliveries import Delivery
-from nonet.stores.leases import Lease
-from nonet.task import Size
+from nonet.base.errors import TaskTimeoutError
+from nonet.client.client import Client
+from nonet.messages.message import Envelope
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Lease
+from nonet.tasks.execution import Prepared, TaskContext, enter_subject
+from nonet.tasks.locks import rate_limited
+from nonet.tasks.task import Size
 from nonet.telemetry.tracing import AttemptSpan, current_trace
 
 _TOKEN_SECONDS = 0.5
@@ -60,7 +60,7 @@ class Attempt:
     Attributes:
         delivery: what the broker handed over.
         lease: what the watchdog renews.
-        locks, held: what it was admitted with, see `nonet.locks.encode_locks`.
+        locks, held: what it was admitted with, see `nonet.tasks.locks.encode_locks`.
         since: monotonic time before the locks were asked for.
         context: what `context()` returns inside the task.
         cut_off: why the framework cancelled it, or None.
@@ -73,7 +73,7 @@ class Attempt:
         hard_at: when it has used up its hard timeout (monotonic), or None.
         runs_code: whether the author's code may run for it in this event loop: its constructor,
             ``execute``, its retry policy.
-        vo: of its task, see `nonet.task.vo_of`; empty for none.
+        vo: of its task, see `nonet.tasks.task.vo_of`; empty for none.
         size: of the stream from which it came.
         is_settling: what it was is over: only its settlement is left.
         trace: what its envelope says of who submitted it.

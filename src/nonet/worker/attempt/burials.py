@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from nonet.dlq import dead_letter, write
-from nonet.errors import (
+from nonet.base.errors import (
     NEXT_STEP_IMPOSSIBLE,
     ConfigurationError,
     LimitImpossible,
@@ -25,17 +24,24 @@ from nonet.errors import (
     ServerUnreachableError,
     TaskExpired,
 )
-from nonet.message import HARD_LIMIT_BYTES, Envelope, ErrorDocument, decode_error, open_envelope
-from nonet.outcomes import ErrorSummary, Failed, HandedBack, Reason, Settlement
-from nonet.registry import TaskClass
-from nonet.signing import Signer
-from nonet.stores.deliveries import Delivery
-from nonet.worker.attempt import Attempt
-from nonet.worker.conclusion import Conclusion, effective_now, result_of
-from nonet.worker.settle import Settler, error_document
+from nonet.messages.message import (
+    HARD_LIMIT_BYTES,
+    Envelope,
+    ErrorDocument,
+    decode_error,
+    open_envelope,
+)
+from nonet.messages.signing import Signer
+from nonet.operate.dead_letters import dead_letter, write
+from nonet.rules.outcomes import ErrorSummary, Failed, HandedBack, Reason, Settlement
+from nonet.stores.queue.deliveries import Delivery
+from nonet.tasks.registry import TaskClass
+from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.attempt.conclusion import Conclusion, effective_now, result_of
+from nonet.worker.attempt.settle import Settler, error_document
 
 if TYPE_CHECKING:
-    from nonet.stores.dead_letters import DeadLetters
+    from nonet.stores.sql.dead_letters import DeadLetters
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nonet.stores.outbox import Outbox
+    from nonet.stores.sql.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 

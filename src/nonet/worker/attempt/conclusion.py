@@ -15,9 +15,10 @@ from functools import partial
 
 from msgspec.structs import replace as replaced
 
-from nonet.live import LiveConfig
-from nonet.message import ResultDocument, Usage, encode, pack
-from nonet.outcomes import (
+from nonet.client.live import LiveConfig
+from nonet.config.overrides import Effective
+from nonet.messages.message import ResultDocument, Usage, encode, pack
+from nonet.rules.outcomes import (
     DONE,
     ERROR_CHARACTERS,
     Cancelled,
@@ -32,12 +33,11 @@ from nonet.outcomes import (
     decide,
     summarize,
 )
-from nonet.overrides import Effective
-from nonet.registry import TaskClass
-from nonet.retry import NoRetry
-from nonet.stores.submissions import Submission
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.registry import TaskClass
+from nonet.tasks.retry import NoRetry
 from nonet.telemetry.masking import without_secrets
-from nonet.worker.attempt import Attempt
+from nonet.worker.attempt.attempt import Attempt
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nonet.errors import CpuLimitExceeded, MemoryLimitExceeded, TaskCrashed, TaskTimeoutError
+from nonet.base.errors import CpuLimitExceeded, MemoryLimitExceeded, TaskCrashed, TaskTimeoutError
 
 _CLASSES = {"memory": MemoryLimitExceeded, "cpu": CpuLimitExceeded, "": TaskCrashed}
 

@@ -16,28 +16,28 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from nonet.client import CallbackSpawner, Client
-from nonet.errors import (
+from nonet.base.errors import (
     InvalidArgumentsError,
     MalformedMessageError,
     ServerUnreachableError,
     StopRetrying,
     TaskTimeoutError,
 )
-from nonet.execution import TaskContext, enter_context
-from nonet.formats import format_problem
-from nonet.injection import Injector
-from nonet.invoke import invoke, is_coroutine_function
-from nonet.message import Envelope, decode
-from nonet.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
-from nonet.overrides import Effective, TimeLimits
-from nonet.registry import Registry, TaskClass
-from nonet.stores.broker import Broker
-from nonet.task import BaseTask, task_locks, vo_of
-from nonet.unique import with_unique_lock
-from nonet.worker.attempt import Attempt, uncancel
-from nonet.worker.conclusion import effective_now
-from nonet.worker.timeouts import OBEY_SECONDS, SoftLimit, hardly_limited
+from nonet.client.client import CallbackSpawner, Client
+from nonet.config.overrides import Effective, TimeLimits
+from nonet.messages.formats import format_problem
+from nonet.messages.message import Envelope, decode
+from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
+from nonet.stores.queue.broker import Broker
+from nonet.tasks.execution import TaskContext, enter_context
+from nonet.tasks.injection import Injector
+from nonet.tasks.invoke import invoke, is_coroutine_function
+from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.task import BaseTask, task_locks, vo_of
+from nonet.tasks.unique import with_unique_lock
+from nonet.worker.attempt.attempt import Attempt, uncancel
+from nonet.worker.attempt.conclusion import effective_now
+from nonet.worker.attempt.timeouts import OBEY_SECONDS, SoftLimit, hardly_limited
 
 # How long a task that this worker does not know waits before the next worker may look at it.
 _HAND_ON_DELAY = timedelta(seconds=5)

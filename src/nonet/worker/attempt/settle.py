@@ -1,4 +1,4 @@
-"""From an outcome to a settled delivery; SQL comes after it, see `nonet.worker.burials`."""
+"""From an outcome to a settled delivery; SQL comes after it, see `nonet.worker.attempt.burials`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from nonet.errors import ConfigurationError, ServerUnreachableError
-from nonet.live import LiveConfig
-from nonet.message import ErrorDocument, ResultDocument, Usage, encode
-from nonet.outcomes import Outcome, Reason, Settlement, shortened
-from nonet.registry import Registry, TaskClass
-from nonet.stores.broker import Broker
-from nonet.stores.submissions import Submission
-from nonet.worker.attempt import Attempt
-from nonet.worker.closing import RowCloser
-from nonet.worker.conclusion import Conclusion, conclude, result_of
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.client.live import LiveConfig
+from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
+from nonet.rules.outcomes import Outcome, Reason, Settlement, shortened
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.registry import Registry, TaskClass
+from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.attempt.closing import RowCloser
+from nonet.worker.attempt.conclusion import Conclusion, conclude, result_of
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Settler:
         outcome: Outcome,
         usage: Usage | None = None,
     ) -> Conclusion:
-        """What follows from an outcome in this process; see `nonet.worker.conclusion.conclude`."""
+        """What follows from an outcome in this process; see `conclusion.conclude`."""
         return conclude(
             *(attempt, task_class, outcome, self.live_config),
             message_limit=self.message_limit,

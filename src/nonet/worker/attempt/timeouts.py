@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from nonet.errors import TaskTimeoutError
-from nonet.overrides import TimeLimits
-from nonet.worker.attempt import Attempt
+from nonet.base.errors import TaskTimeoutError
+from nonet.config.overrides import TimeLimits
+from nonet.worker.attempt.attempt import Attempt
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from nonet.settings import Settings
-from nonet.worker.forking import Child, ForkServer, ForkServerError
-from nonet.worker.memory import children_of, resident
-from nonet.worker.wire import Exited, Kill, Run
+from nonet.config.settings import Settings
+from nonet.worker.children.forking import Child, ForkServer, ForkServerError
+from nonet.worker.children.memory import children_of, resident
+from nonet.worker.children.wire import Exited, Kill, Run
 
 logger = logging.getLogger(__name__)
 

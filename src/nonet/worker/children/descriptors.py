@@ -8,7 +8,7 @@ import os
 import resource
 import time
 
-from nonet.service import ExitCode, end_without_loop
+from nonet.daemon.service import ExitCode, end_without_loop
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The worker's side of its fork server: starting it, asking it, hearing of the end of children.
 
-The fork server (`nonet.children`) has the task modules loaded and no threads, so that forking it is
-fast and safe. It guards what it forks, and is a process of its own so that it can do that whatever
-becomes of the worker.
+The fork server (`nonet.child_process`) has the task modules loaded and no threads, so that forking
+it is fast and safe. It guards what it forks, and is a process of its own so that it can do that
+whatever becomes of the worker.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from nonet.settings import Settings
+from nonet.config.settings import Settings
 from nonet.telemetry.logs import process_description
-from nonet.worker.board import CELLS, Board
-from nonet.worker.wire import (
+from nonet.worker.children.board import CELLS, Board
+from nonet.worker.children.wire import (
     Channel,
     Exited,
     Forked,
@@ -133,7 +133,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             # -P: nothing is imported from the directory in which the worker happens to be.
-            command = [sys.executable, "-P", "-m", "nonet.children", str(theirs.fileno())]
+            command = [sys.executable, "-P", "-m", "nonet.child_process", str(theirs.fileno())]
             self._process = await asyncio.to_thread(
                 subprocess.Popen,
                 command,

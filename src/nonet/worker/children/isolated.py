@@ -16,22 +16,22 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from nonet.errors import NonetError
-from nonet.live import LiveConfig
-from nonet.message import Usage
-from nonet.outcomes import Cancelled, Failed, HandedBack, Lost, Outcome, Reason
-from nonet.overrides import Effective
-from nonet.registry import TaskClass
-from nonet.retry import ExponentialBackoff, NoRetry
-from nonet.settings import Settings
+from nonet.base.errors import NonetError
+from nonet.client.live import LiveConfig
+from nonet.config.overrides import Effective
+from nonet.config.settings import Settings
+from nonet.messages.message import Usage
+from nonet.rules.outcomes import Cancelled, Failed, HandedBack, Lost, Outcome, Reason
+from nonet.tasks.registry import TaskClass
+from nonet.tasks.retry import ExponentialBackoff, NoRetry
 from nonet.telemetry.tracing import current_trace
-from nonet.worker.attempt import Attempt, uncancel
-from nonet.worker.children import Children
-from nonet.worker.conclusion import Conclusion, conclude
-from nonet.worker.crashes import Crash
-from nonet.worker.forking import Child, ForkServer, ForkServerError
-from nonet.worker.timeouts import OBEY_SECONDS
-from nonet.worker.wire import (
+from nonet.worker.attempt.attempt import Attempt, uncancel
+from nonet.worker.attempt.conclusion import Conclusion, conclude
+from nonet.worker.attempt.crashes import Crash
+from nonet.worker.attempt.timeouts import OBEY_SECONDS
+from nonet.worker.children.children import Children
+from nonet.worker.children.forking import Child, ForkServer, ForkServerError
+from nonet.worker.children.wire import (
     Admit,
     Admitted,
     Begun,
@@ -290,7 +290,7 @@ class Isolated:
         return self.conclude(work, replace(failed, reason=Reason.CRASH), usage)
 
     def conclude(self, work: Work, outcome: Outcome, usage: Usage | None = None) -> Conclusion:
-        """See `nonet.worker.conclusion.conclude`."""
+        """See `nonet.worker.attempt.conclusion.conclude`."""
         return conclude(
             *(work.attempt, work.task_class, outcome, self._live_config),
             message_limit=self._settings.message_limit,

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from nonet.stores.deliveries import Delivery
-from nonet.worker.conclusion import Conclusion
-from nonet.worker.crashes import Crash
+from nonet.stores.queue.deliveries import Delivery
+from nonet.worker.attempt.conclusion import Conclusion
+from nonet.worker.attempt.crashes import Crash
 
 _LENGTH = struct.Struct("<I")
 # Longer frames are none of ours: an envelope has 4 MiB at most, a result too.
@@ -43,7 +43,7 @@ class SetUp(Message, frozen=True):
         path: where modules are looked for.
         log_level: of the root logger.
         about: what each of its JSON log lines says of the worker.
-        board: file descriptor of the `nonet.worker.board.Board`.
+        board: file descriptor of the `nonet.worker.children.board.Board`.
     """
 
     settings: dict[str, Any]
@@ -153,7 +153,7 @@ class Run(Message, frozen=True):
 
     Attributes:
         since: monotonic time before its locks were asked for.
-        config_version: of the configuration that holds, see `nonet.live`.
+        config_version: of the configuration that holds, see `nonet.client.live`.
         workdir: where the directory of this attempt may be made.
         trace: the span of the attempt, for those that its code makes; empty: there is none.
         is_shared: other attempts run beside it in the same child.

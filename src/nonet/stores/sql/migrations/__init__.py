@@ -1,1 +1,1 @@
-"""The history of the SQL tables, run by `nonet.stores.sql.upgrade`."""
+"""The history of the SQL tables, run by `nonet.stores.sql.database.upgrade`."""
