@@ -82,7 +82,7 @@ def _show_example_as_code(
 
 def _forget_overloads(app: Any) -> None:
     """Show of a function that has overloads for type checkers the one that lists its options."""
-    analyzer = ModuleAnalyzer.for_module("nonet.task")
+    analyzer = ModuleAnalyzer.for_module("nonet.tasks.task")
     analyzer.analyze()
     analyzer.overloads.clear()
 

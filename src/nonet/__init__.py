@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         UnableToAcquireLockError,
         UnknownTaskError,
     )
+    from nonet.base.streams import Priority, Size
     from nonet.client.client import CallbackSpawner, Client, cancel_many, spawn_with_callback
     from nonet.config.models import TaskConfig
     from nonet.config.settings import Settings, load_settings
@@ -73,14 +74,7 @@ if TYPE_CHECKING:
         RRuleSchedule,
         TaskScheduleBase,
     )
-    from nonet.tasks.task import (
-        BaseTask,
-        Isolation,
-        PeriodicBaseTask,
-        PeriodicVoAwareBaseTask,
-        Priority,
-        Size,
-    )
+    from nonet.tasks.task import BaseTask, Isolation, PeriodicBaseTask, PeriodicVoAwareBaseTask
     from nonet.tasks.unique import Unique, UniqueMode
 
     __version__: str
@@ -202,6 +196,7 @@ _HOMES = {
         "UnableToAcquireLockError",
         "UnknownTaskError",
     ),
+    "nonet.base.streams": ("Priority", "Size"),
     "nonet.tasks.execution": ("TaskContext", "context"),
     "nonet.rules.explanation": ("Explanation", "LockHolder"),
     "nonet.tasks.handles": ("ChildResult", "Handle", "TaskStatus"),
@@ -236,8 +231,6 @@ _HOMES = {
         "Isolation",
         "PeriodicBaseTask",
         "PeriodicVoAwareBaseTask",
-        "Priority",
-        "Size",
     ),
     "nonet.tasks.unique": ("Unique", "UniqueMode"),
 }

@@ -6,9 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from datetime import datetime, timedelta
-from functools import partial
-from importlib.metadata import version
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from nonet.base.errors import (
@@ -16,60 +14,48 @@ from nonet.base.errors import (
     ConflictError,
     NonetError,
     NotBoundError,
-    RegistrationError,
     masked,
 )
-from nonet.base.loop import in_own_thread
+from nonet.base.streams import Size
 from nonet.client.client import CallbackSpawner, Client
+from nonet.client.parts import Parts
+from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon.service import who
 from nonet.messages.terms import StartBy
-from nonet.rules.explanation import HANDED_OVER_WITHIN, Explanation
+from nonet.rules.explanation import Explanation
 from nonet.stores.queue.broker import Broker, Waits
+from nonet.stores.stores import Stores
 from nonet.tasks.execution import TaskContext
 from nonet.tasks.handles import Handle, R, TaskStatus
-from nonet.tasks.injection import Injector, load_entry_points
+from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
-from nonet.tasks.registry import Registry, TaskClass, vos_from_entry_points
+from nonet.tasks.registry import Registry
 from nonet.tasks.task import (
     FROM_CLASS,
     FromClass,
     Isolation,
-    Size,
     TaskOf,
     bind_submitter,
     unbind_submitter,
 )
 from nonet.tasks.unique import Unique
 from nonet.telemetry.masking import keep_secret
-from nonet.worker.attempt.closing import RowCloser
 
-# Imported by whoever asks for them: a submitter needs neither a worker nor a scheduler nor SQL.
+# A submitter needs neither a worker nor a scheduler, and their imports take longer than its own.
 if TYPE_CHECKING:
-    from nonet.daemon.health import Reached
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
     from nonet.scheduler.scheduler import Scheduler
-    from nonet.stores.namespace.admission import Admission
-    from nonet.stores.namespace.controls import Controls
-    from nonet.stores.namespace.demand import Demands
-    from nonet.stores.namespace.events import Events
     from nonet.stores.namespace.leadership import Leader
-    from nonet.stores.namespace.limits import Limits
-    from nonet.stores.namespace.periodic import EntryStatus, Periodic
-    from nonet.stores.namespace.quarantine import Quarantine
-    from nonet.stores.sql.database import Database
+    from nonet.stores.namespace.periodic import EntryStatus
     from nonet.stores.sql.dead_letters import DeadLetters
-    from nonet.stores.sql.mirror import Mirror
-    from nonet.stores.sql.outbox import Outbox
     from nonet.tasks.hooks import Hook
     from nonet.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 EMBEDDED = "embedded://"
-# In leases: a sweep comes after a quarter of one, with jitter.
-_SWEPT_WITHIN = 1.3125
 
 
 class Nonet:
@@ -105,13 +91,7 @@ class Nonet:
         keep_secret(settings.secrets())
         self.registry: Registry = load_registry(settings) if load_tasks else Registry()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self._broker: Broker | None = None
-        self._client: Client | None = None
-        self._database: Database | None = None
-        self._dead_letters: DeadLetters | None = None
-        self._outbox: Outbox | None = None
-        self._mirror: Mirror | None = None
-        self._row_closer = RowCloser(self.outbox)
+        self._parts: Parts | None = None
         self._closing = AsyncExitStack()
         self._is_open = False
         # False in a child process: its worker has done so.
@@ -135,7 +115,7 @@ class Nonet:
         return cls(load_settings(**options))
 
     def __repr__(self) -> str:
-        state = "closed" if self._client is None else "open"
+        state = "closed" if self._parts is None else "open"
         url = masked(self.settings.redis_url.get_secret_value())
         return f"Nonet({self.settings.namespace!r} on {url}, {state})"
 
@@ -158,7 +138,7 @@ class Nonet:
         url = settings.redis_url.get_secret_value()
         if url.startswith(EMBEDDED):
             url = await asyncio.to_thread(self._start_embedded)
-        self._broker = Broker(
+        broker = Broker(
             url,
             settings.namespace,
             lock_ttl=settings.lock_ttl,
@@ -170,21 +150,24 @@ class Nonet:
             confirm_replicas=settings.confirm_replicas,
             waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
         )
-        self._closing.push_async_callback(self._broker.aclose)
-        self._broker.follow()
-        self._client = Client(
-            self._broker,
+        self._closing.push_async_callback(broker.aclose)
+        broker.follow()
+        stores = Stores(broker, settings)
+        client = Client(
+            broker,
             self.registry,
             settings.namespace,
             message_limit=settings.message_limit,
             signer=settings.signer(),
-            outbox=self.outbox,
-            may_have_sql=self.settings.may_have_sql,
+            outbox=stores.outbox,
+            may_have_sql=settings.may_have_sql,
             who=who,
         )
-        self._closing.push_async_callback(self._client.aclose)
-        bind_submitter(self._client)
-        self._closing.callback(unbind_submitter, self._client)
+        self._closing.push_async_callback(client.aclose)
+        bind_submitter(client)
+        self._closing.callback(unbind_submitter, client)
+        self._closing.push_async_callback(stores.close)
+        self._parts = Parts(settings, self.registry, stores, client)
         if self.prepares_sqlite:
             await self._prepare_sqlite()
 
@@ -193,7 +176,7 @@ class Nonet:
         sql_url = self.settings.sql_url()
         if sql_url.startswith("sqlite") and any(item.cls.durable for item in self.registry):
             try:
-                await (await self.outbox()).prepare()
+                await (await self.stores.outbox()).prepare()
             except NonetError as error:  # who only looks at tasks needs no table
                 logger.warning("durable tasks cannot be submitted: %s", error)
 
@@ -201,11 +184,7 @@ class Nonet:
         await self._close()
 
     async def _close(self) -> None:
-        await self._row_closer.aclose()
-        if self._database is not None:
-            await self._database.close()
-        self._database = self._dead_letters = self._outbox = self._mirror = None
-        self._broker = self._client = None
+        self._parts = None
         try:
             await self._closing.aclose()
         finally:
@@ -218,14 +197,22 @@ class Nonet:
         Raises:
             NotBoundError: outside ``async with``.
         """
-        if self._client is None:
-            raise NotBoundError("the application is not open: use `async with Nonet…`")
-        return self._client
+        return self._opened().client
+
+    @property
+    def stores(self) -> Stores:
+        """What the namespace keeps, for commands. Raises `NotBoundError` outside ``async with``."""
+        return self._opened().stores
 
     @property
     def broker(self) -> Broker:
         """The open broker. Raises `NotBoundError` outside ``async with``."""
-        return self.client.broker
+        return self._opened().stores.broker
+
+    def _opened(self) -> Parts:
+        if self._parts is None:
+            raise NotBoundError("the application is not open: use `async with Nonet…`")
+        return self._parts
 
     async def submit(
         self,
@@ -538,52 +525,9 @@ class Nonet:
         """
         if wait is not None and not wait >= 0:  # nan, too
             raise ValueError(f"doctor: wait={wait!r} must be 0 seconds or more, or None")
-        from nonet.operate.doctor import diagnose
-        from nonet.stores.namespace.inspection import Inspection
+        from nonet.operate.doctor import look_over
 
-        lease, sql = self.settings.lease, await self._sql_state()
-        return await diagnose(
-            Inspection(self.broker, self.settings.namespace),
-            lease=lease,
-            wait_seconds=_SWEPT_WITHIN * lease if wait is None else wait,
-            sql=sql,
-            overdue=self._overdue if sql in ("current", "ahead") else None,
-        )
-
-    async def _overdue(self) -> tuple[int, float]:
-        return await (await self.outbox()).overdue(HANDED_OVER_WITHIN)
-
-    async def _sql_state(self) -> str:
-        if not self.settings.may_have_sql():
-            return ""
-        from nonet.stores.sql.database import Schema, check
-
-        url = self.settings.sql_url()
-        try:
-            state = await check(url)
-            if state in (Schema.CURRENT, Schema.AHEAD):  # so says one table; is another one there?
-                await (await self.dead_letters()).list(limit=1)
-        except NonetError as error:
-            return str(error)
-        is_made_on_demand = url.startswith("sqlite")
-        return "" if state is Schema.ABSENT and is_made_on_demand else str(state)
-
-    def _sql_for_probes(self) -> Reached | None:
-        """Whether SQL is of use, if somebody may ask; a file of this machine needs no probe."""
-        if not self.settings.metrics_port or not self.settings.db_url.get_secret_value():
-            return None
-
-        from nonet.daemon.health import Reached
-
-        async def look() -> None:
-            database = await self._open_database()
-            from nonet.stores.sql.dead_letters import dlq_tasks
-            from nonet.stores.sql.mirror import mirror
-            from nonet.stores.sql.outbox import outbox_tasks
-
-            await database.look_for(dlq_tasks, outbox_tasks, mirror)
-
-        return Reached("SQL", look)
+        return await look_over(self.stores, self.settings, wait)
 
     def injector(self) -> Injector:
         """A new injector over `dependency_overrides`; close it when the process ends.
@@ -625,30 +569,9 @@ class Nonet:
                 only this process knows. None: as they say. Child processes load the task modules
                 of the settings, and know nothing of `dependency_overrides`.
         """
-        from nonet.worker.attempt.burials import Burials
-        from nonet.worker.attempt.settle import Settler
-        from nonet.worker.runner import WorkerParts
-        from nonet.worker.worker import Worker
+        from nonet.worker.assembly import assemble
 
-        settler = Settler(
-            self.broker,
-            self.registry,
-            self.settings.message_limit,
-            self.client.live_config,
-            self._row_closer,
-        )
-        parts = WorkerParts(
-            self.settings,
-            self.broker,
-            self.client,
-            self.registry,
-            injector,
-            settler,
-            Burials(settler, self.dead_letters, self.settings.signer()),
-            version("nonet"),
-            self._sql_for_probes() if any(map(_needs_sql, self.registry)) else None,
-        )
-        return Worker(parts, size, concurrency, isolation)
+        return assemble(self._opened(), injector, size, concurrency, isolation)
 
     def scheduler(
         self, injector: Injector, *, hooks: Mapping[str, Hook] | None = None
@@ -659,98 +582,19 @@ class Nonet:
             injector: what `injector` gave; start-up hooks get their dependencies from it.
             hooks: the start-up hooks by name; None: those that are installed or were imported.
         """
-        from nonet.config.sources import open_source
-        from nonet.scheduler.census import Census
-        from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
-        from nonet.scheduler.demand import DemandLoop
-        from nonet.scheduler.expired import ExpiredTasks
-        from nonet.scheduler.lost import LostWorkers
-        from nonet.scheduler.pauses import PauseMemory
-        from nonet.scheduler.periodic.memory import Memory
-        from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
-        from nonet.scheduler.relay import Relay
-        from nonet.scheduler.retention import Retention
-        from nonet.scheduler.scheduler import Scheduler, SchedulerParts
-        from nonet.scheduler.startup import StartUp
-        from nonet.stores.namespace.figures import Measures
-        from nonet.stores.namespace.leadership import Leadership
-        from nonet.stores.namespace.publication import Publication
-        from nonet.tasks.overflow import overflow_hooks
-        from nonet.worker.worker import slots_of
+        from nonet.scheduler.assembly import assemble
 
-        settings, namespace = self.settings, self.settings.namespace
-        leadership = Leadership(self.broker, namespace)
-        prefixes = ("nonet", *settings.entry_points)
-        memory = Memory(self.mirror, settings.may_have_sql)
-        grace = timedelta(seconds=settings.misfire_grace)
-        periodic = PeriodicLoop(self.client, self.periodic, memory, grace)
-        fits = partial(check, registry=self.registry, vos=vos_from_entry_points(prefixes))
-        configuration = ConfigurationLoop(
-            open_source(settings.config, settings, fits),
-            fits,
-            self.limits,
-            self.admission,
-            Publication(self.broker.client, namespace),
-            periodic.adopt,
-        )
-        # A waiting task is looked at after so long at the latest: its pause is half as long again.
-        ahead = 1.5 * settings.lock_recheck_max
-        census = Census(
-            lambda: Measures(self.broker.client, namespace, ahead),
-            self.dead_letters,
-            settings.may_have_sql,
-            self.registry.versions(),
-        )
-        parts = SchedulerParts(
-            settings,
-            self.client,
-            leadership,
-            configuration,
-            StartUp(checked_hooks(settings, injector, hooks), leadership, injector),
-            periodic,
-            memory,
-            PauseMemory(self.controls, self.broker.epoch, self.mirror, settings.may_have_sql),
-            chores={
-                "durable tasks": Relay(self.outbox, settings).tick,
-                "expired tasks": ExpiredTasks(
-                    self.broker, self.dead_letters, settings.signer(), self._row_closer.close
-                ).tick,
-                "lost workers": LostWorkers(self.broker, settings.lease).tick,
-                "demand": DemandLoop(
-                    lambda: self.demands,
-                    lambda: self.events,
-                    overflow_hooks(settings.on_overflow, prefixes),
-                    {size: slots_of(size, settings) for size in Size},
-                    settings.overflow_cooldown,
-                    told_slots=settings.slots,
-                ).tick,
-                "old dead letters": Retention(self.dead_letters, settings.dlq_retention).tick,
-            },
-            census=census if settings.metrics_port else None,
-            sql=self._sql_for_probes(),
-        )
-        return Scheduler(parts)
-
-    @property
-    def periodic(self) -> Periodic:
-        """The periodic entries. Raises `NotBoundError` if not open."""
-        from nonet.stores.namespace.periodic import Periodic
-
-        return Periodic(self.broker, self.settings.namespace)
+        return assemble(self._opened(), injector, hooks)
 
     async def leader(self) -> Leader | None:
         """Which scheduler leads now (``owner``, ``term``, ``expiry``); None if none does."""
-        from nonet.stores.namespace.leadership import Leadership
-
-        found = await Leadership(self.broker, self.settings.namespace).leader()
-        is_over = found is None or found.expiry <= await self.broker.logical_now()
-        return None if is_over else found
+        return await self.stores.leader()
 
     async def run_entry(self, entry: EntryStatus) -> Handle[Any]:
         """Submit the task of a periodic entry now, beside its schedule.
 
         Args:
-            entry: one of those that ``await app.periodic.statuses()`` gives.
+            entry: one of those that ``await app.stores.periodic.statuses()`` gives.
 
         Raises:
             UnknownTaskError: its class is not registered here.
@@ -758,83 +602,12 @@ class Nonet:
         """
         task = self.registry.get(entry.task).arguments.build(entry.args)
         handle = await self.client.submit(task, labels={"entry": entry.entry})
-        await self.events.log("schedule-run", who(), f"{entry.entry}: {handle}")
+        await self.stores.events.log("schedule-run", who(), f"{entry.entry}: {handle}")
         return handle
-
-    @property
-    def limits(self) -> Limits:
-        """The limits that hold, and how to override them. Raises `NotBoundError` if not open."""
-        from nonet.stores.namespace.limits import Limits
-
-        return Limits(self.broker.client, self.settings.namespace)
-
-    @property
-    def controls(self) -> Controls:
-        """What is paused, and how to change it. Raises `NotBoundError` if not open."""
-        from nonet.stores.namespace.controls import Controls
-
-        return Controls(self.broker.client, self.settings.namespace)
-
-    @property
-    def admission(self) -> Admission:
-        """How many tasks there are, and may be. Raises `NotBoundError` if not open."""
-        from nonet.stores.namespace.admission import Admission
-
-        return Admission(self.broker.client, self.settings.namespace)
-
-    @property
-    def demands(self) -> Demands:
-        """How much work there is for how many workers. Raises `NotBoundError` if not open."""
-        from nonet.stores.namespace.demand import Demands
-
-        return Demands(self.broker.client, self.settings.namespace, self.broker.lock_ttl_ms)
-
-    @property
-    def events(self) -> Events:
-        """Who changed what. Raises `NotBoundError` if not open."""
-        from nonet.stores.namespace.events import Events
-
-        return Events(self.broker.client, self.settings.namespace)
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """Bytes that are no task. Raises `NotBoundError` if not open."""
-        from nonet.stores.namespace.quarantine import Quarantine
-
-        return Quarantine(self.broker, self.settings.namespace)
 
     async def dead_letters(self) -> DeadLetters:
         """The SQL store of dead letters, opened on first use and closed with the application."""
-        if self._dead_letters is None:
-            database = await self._open_database()
-            from nonet.stores.sql.dead_letters import DeadLetters
-
-            self._dead_letters = DeadLetters(database, self.settings.namespace)
-        return self._dead_letters
-
-    async def outbox(self) -> Outbox:
-        """The SQL store of durable tasks, opened on first use and closed with the application."""
-        if self._outbox is None:
-            database = await self._open_database()
-            from nonet.stores.sql.outbox import Outbox
-
-            self._outbox = Outbox(database, self.broker, self.settings.namespace)
-        return self._outbox
-
-    async def mirror(self) -> Mirror:
-        """What SQL keeps for the day on which Redis forgets; opened and closed as `outbox`."""
-        if self._mirror is None:
-            database = await self._open_database()
-            from nonet.stores.sql.mirror import Mirror
-
-            self._mirror = Mirror(database, self.settings.namespace)
-        return self._mirror
-
-    async def _open_database(self) -> Database:
-        if self._database is None:
-            made = await in_own_thread(partial(_make_database, self.settings.sql_url()))
-            self._database = self._database or made  # somebody else may have been faster
-        return self._database
+        return await self.stores.dead_letters()
 
     async def resubmit(self, row_id: int, *, again: bool = False) -> Handle[Any]:
         """Submit a dead letter again, once, whoever else tries to.
@@ -872,53 +645,3 @@ class Nonet:
         server = open_embedded(self.settings.state_dir)
         self._closing.push_async_callback(asyncio.to_thread, server.close)
         return server.url
-
-
-def _needs_sql(task_class: TaskClass) -> bool:
-    """Whether tasks of a class may have rows, as far as the class says."""
-    return task_class.cls.dlq_eligible or task_class.cls.durable
-
-
-def _make_database(url: str) -> Database:
-    """Called in a thread: what it imports would block the event loop for 400 ms."""
-    import nonet.stores.sql.dead_letters
-    import nonet.stores.sql.mirror
-    import nonet.stores.sql.outbox  # noqa: F401  # so that who needs them finds them imported
-    from nonet.stores.sql.database import Database
-
-    return Database(url)
-
-
-def load_registry(settings: Settings) -> Registry:
-    """All task classes of the entry points and of ``NONET_TASKS``, and what they depend on."""
-    prefixes = ("nonet", *settings.entry_points)
-    registry = Registry(settings.extensions)
-    registry.add_entry_points(prefixes)
-    for module in settings.tasks:
-        registry.add_module(module)
-    load_entry_points(prefixes)
-    return registry
-
-
-def checked_hooks(
-    settings: Settings, injector: Injector, hooks: Mapping[str, Hook] | None = None
-) -> dict[str, Hook]:
-    """The start-up hooks by name; the task modules have been imported.
-
-    Args:
-        injector: will provide their parameters.
-        hooks: None: those that are installed or were imported.
-
-    Raises:
-        RegistrationError: one cannot be imported, or called: all others would wait for it, and the
-            periodic tasks, too.
-    """
-    from nonet.tasks.hooks import Epoch, startup_hooks
-
-    found = startup_hooks(("nonet", *settings.entry_points)) if hooks is None else dict(hooks)
-    for name, hook in found.items():
-        if problems := injector.check(hook, (Epoch,)):
-            raise RegistrationError(
-                f"start-up hook {name!r} cannot be called: {'; '.join(problems)}"
-            )
-    return found

@@ -53,7 +53,7 @@ async def is_cancelled(site: Site, app: Nonet, handle: Handle) -> None:
     status = await handle.status()
     assert (status.state, status.attempt, status.reason) == ("cancelled", 1, "cancelled")
     assert len(site.journal("start", id=str(handle))) == 1
-    (event,) = await app.events.last(10, kind="tasks-cancelled")
+    (event,) = await app.stores.events.last(10, kind="tasks-cancelled")
     assert event.text == f"1 task ({handle}): enough"
     await site.all_ended()
 
@@ -149,7 +149,7 @@ class TestRunning:
             ended = await app.client.group_results(group)
             assert [child.state for child in ended] == ["cancelled"] * 5
             assert len(site.journal("told")) == 5
-            (event,) = await app.events.last(10, kind="tasks-cancelled")
+            (event,) = await app.stores.events.last(10, kind="tasks-cancelled")
             assert event.text.startswith("5 tasks (")
             assert len(site.journal("start")) == 6
             await site.all_ended()
@@ -244,7 +244,7 @@ class TestStartBy:
         """A class that is eligible gets a row with the reason, and ends expired."""
         async with opened(site) as app:
             site.worker()
-            await app.controls.pause(["task:UrgentKept"], "ann@host 7")
+            await app.stores.controls.pause(["task:UrgentKept"], "ann@host 7")
             handle = await UrgentKept().schedule()
             with pytest.raises(TaskExpired, match="not started within"):
                 await handle.result(timeout=30)
@@ -253,7 +253,7 @@ class TestStartBy:
             assert letter.error_type == "TaskExpired"
             assert (await handle.status()).attempt == 0
             assert site.journal() == []
-            await app.controls.resume(["task:UrgentKept"], "ann@host 7")
+            await app.stores.controls.resume(["task:UrgentKept"], "ann@host 7")
             again = await app.resubmit(letter.id)
             assert await again.result(timeout=30) == "in time"
             await site.all_ended()
@@ -261,7 +261,7 @@ class TestStartBy:
     async def test_a_durable_one_that_is_handed_over_too_late(self, site: Site) -> None:
         """It counts from the submission, not from the hand-over; its row goes."""
         async with opened(site) as app:
-            await (await app.outbox()).prepare()
+            await (await app.stores.outbox()).prepare()
             async with transaction(app.settings.sql_url()) as connection:
                 late = await UrgentDurable().schedule(transaction=connection)
                 fine = await UrgentDurable().schedule(transaction=connection, start_by=3600)

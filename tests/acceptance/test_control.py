@@ -36,7 +36,7 @@ async def test_a_pause_survives_restarts(site: Site, what: str) -> None:
         worker, scheduler = site.worker(), site.scheduler()
         running = await Gated(gate).schedule()
         await until(lambda: site.journal("start", task="Gated"), "it runs")
-        await app.controls.pause([what], WHO)
+        await app.stores.controls.pause([what], WHO)
         handles = await app.submit_many(Quick(n) for n in range(150))
         due = datetime.now(UTC) + timedelta(seconds=0.5)
         delayed, due_us = site.key("tasks:delayed"), due.timestamp() * 1e6
@@ -51,7 +51,7 @@ async def test_a_pause_survives_restarts(site: Site, what: str) -> None:
         await idle(site)
         assert ended(site) == 0
         assert (await handles[0].status()).state in ("queued", "waiting")
-        await app.controls.resume([what], WHO)
+        await app.stores.controls.resume([what], WHO)
         assert [await handle.result(timeout=30) for handle in handles] == [*range(150), *range(50)]
         runs = Counter(event.id for event in site.journal("start", task="Quick"))
         assert set(runs.values()) == {1}
@@ -63,8 +63,8 @@ async def test_a_pause_survives_a_loss_of_all_data(site: Site) -> None:
     async with site.app() as app:
         site.worker(), site.scheduler()
         await until(lambda: site.redis.hget(site.key("leader"), "owner"), "somebody leads")
-        await app.controls.pause(["task:Quick", "stream:background:large"], WHO, "why")
-        before = await app.controls.load()
+        await app.stores.controls.pause(["task:Quick", "stream:background:large"], WHO, "why")
+        before = await app.stores.controls.load()
         sequence = int(site.redis.hget(site.key("epoch"), "seq"))
         # It looks once a second, and raises the sequence as often.
         key = site.key("epoch")
@@ -72,11 +72,11 @@ async def test_a_pause_survives_a_loss_of_all_data(site: Site) -> None:
         site.redis.flushall()
         paused = site.key("paused")
         await until(lambda: site.redis.hlen(paused) == 2, "both are paused again")
-        assert await app.controls.load() == before
+        assert await app.stores.controls.load() == before
         handle = await Quick(1).schedule()
         await idle(site)
         assert ended(site) == 0
-        await app.controls.resume([item.what for item in before], WHO)
+        await app.stores.controls.resume([item.what for item in before], WHO)
         assert await handle.result(timeout=20) == 1
         await site.all_ended()
 
@@ -84,9 +84,9 @@ async def test_a_pause_survives_a_loss_of_all_data(site: Site) -> None:
 async def test_paused_work_keeps_no_worker_busy(site: Site) -> None:
     """A thousand paused tasks: the worker sleeps, and makes no more calls than an idle one."""
     async with site.app() as app:
-        await app.controls.pause(["task:Quick", "stream:normal:small"], WHO)
+        await app.stores.controls.pause(["task:Quick", "stream:normal:small"], WHO)
         await app.submit_many(Quick(n) for n in range(1000))
-        await app.controls.resume(["stream:normal:small"], WHO)
+        await app.stores.controls.resume(["stream:normal:small"], WHO)
         site.worker()
         parked = site.key("tasks:delayed")
         await until(lambda: site.redis.zcard(parked) == 1000, "each was looked at, and is parked")
@@ -97,7 +97,7 @@ async def test_paused_work_keeps_no_worker_busy(site: Site) -> None:
             assert await (await Gated(_opened(site)).schedule()).result(timeout=20)
         await idle(site)
         assert fetches(site) - before < 100
-        await app.controls.resume(["task:Quick"], WHO)
+        await app.stores.controls.resume(["task:Quick"], WHO)
         await until(lambda: ended(site) == 1000, "all have run")
         await site.all_ended()
 
@@ -182,7 +182,7 @@ async def test_many_by_class_and_labels(site: Site) -> None:
         for handle in (waiting, kept):
             with pytest.raises(TaskCancelled):
                 await handle.result(timeout=5)
-        for event in await app.events.last(10, kind="tasks-cancelled"):
+        for event in await app.stores.events.last(10, kind="tasks-cancelled"):
             assert event.text.endswith("of class KeptMutex, labelled campaign=one")
         await site.all_ended()
 

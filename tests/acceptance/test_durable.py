@@ -46,7 +46,7 @@ async def opened(site: Site, url: str = "") -> AsyncIterator[tuple[Nonet, Outbox
     if url:
         await upgrade(url)
     async with site.app(tasks=TASKS.split(","), db_url=url) as app:
-        yield app, await app.outbox()
+        yield app, await app.stores.outbox()
 
 
 @asynccontextmanager

@@ -84,7 +84,7 @@ async def test_its_entries_are_planned_and_run(site: Site, tasks: Any) -> None:
     async with site.app() as app:
         key = site.key("periodic:next")
         await until(lambda: site.redis.hlen(key) == 4, "four entries are planned")
-        found = await app.periodic.statuses()
+        found = await app.stores.periodic.statuses()
         times = [item.next for item in found if item.next is not None]
         hours = {
             (item.vo, item.name): {(time.hour, time.minute)}

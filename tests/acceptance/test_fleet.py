@@ -259,7 +259,7 @@ async def test_what_a_dead_worker_held_is_handed_on_at_once(
         await site.started(id)
         os.kill(started(daemon)[0], signal.SIGKILL)
         await site.started(id, 2)
-        (event,) = await app.events.last(1, kind="worker-lost")
+        (event,) = await app.stores.events.last(1, kind="worker-lost")
         assert event.text == f"{worker} died: handed on 1 of its tasks: {id}"
         await until(lambda: worker not in registered(site), "the dead worker is forgotten")
         site.open(gate)
@@ -279,7 +279,7 @@ async def test_nothing_is_handed_on_while_a_child_process_lives(site: Site) -> N
         os.kill(started(daemon)[0], signal.SIGKILL)
         await until(lambda: len(started(daemon)) == 2, "there is another worker")
         assert lives(first.pid)
-        assert await app.events.last(1, kind="worker-lost") == []
+        assert await app.stores.events.last(1, kind="worker-lost") == []
         os.kill(fork_server, signal.SIGCONT)
         await site.started(id, 2)
         assert not lives(first.pid)
@@ -622,7 +622,7 @@ async def test_a_failing_hook_costs_no_task(site: Site) -> None:
         await until(lambda: site.redis.hget(counter, "overflow:failed") == "1", "it is counted")
         assert (await handle.status()).state == "queued"
         assert "the tasks stay queued: SystemExit: the platform is away" in scheduler.log
-        texts = [event.text for event in await app.events.last(9, kind="overflow-hook")]
+        texts = [event.text for event in await app.stores.events.last(9, kind="overflow-hook")]
         assert len(texts) == 2 and texts[0].endswith("fails: 1 more small workers, 1 in all")
         site.worker()
         assert await handle.result(timeout=10) == 1

@@ -64,7 +64,9 @@ async def test_a_change_in_the_file_applies_within_two_seconds(site: Site) -> No
             assert sum(map(site.parked, ids)) == waiting
         site.open(gate)
         await site.all_ended()
-        published = [item for item in await app.events.last(10) if item.kind == "limits-published"]
+        published = [
+            item for item in await app.stores.events.last(10) if item.kind == "limits-published"
+        ]
     assert place.scheduler.alive and "ERROR" not in place.scheduler.log
     assert [item.text.rpartition(": ")[2] for item in published] == [
         "not set -> 1",
@@ -83,10 +85,10 @@ async def test_an_override_wakes_at_once_and_lowering_drains(site: Site) -> None
         await submit_all(app, [Limited(first) for _ in range(4)])
         await site.until_event("start", 2)
         raised = time.time()
-        await app.limits.override(address, Limit(4), "test@host 1")
+        await app.stores.limits.override(address, Limit(4), "test@host 1")
         started = await site.until_event("start", 4)
         print(f"started {started[-1].at - raised:.3f} s after the raise by hand")
-        await app.limits.override(address, Limit(1), "test@host 1")
+        await app.stores.limits.override(address, Limit(1), "test@host 1")
         ids = await submit_all(app, [Limited(second) for _ in range(3)])
         await until(lambda: all(map(site.parked, ids)), "the new tasks wait")
         assert place.in_use() == 4
@@ -94,7 +96,7 @@ async def test_an_override_wakes_at_once_and_lowering_drains(site: Site) -> None
         await site.until_event("end", 4)
         await site.until_event("start", 5)
         assert place.in_use() == 1 and len(site.journal("start")) == 5
-        assert await app.limits.go_back(address, "test@host 1")
+        assert await app.stores.limits.go_back(address, "test@host 1")
         await site.until_event("start", 6)
         assert place.in_use() == 2
         site.open(second)
@@ -140,7 +142,9 @@ async def test_limits_return_after_a_loss_of_all_data(site: Site) -> None:
     place = Installation(site, BUSY % 2)
     await place.limit("2")
     async with site.app(tasks=(TASKS,)) as app:
-        await app.limits.override(LimitAddress("job", "busy", "Run"), Limit(7), "test@host 1")
+        await app.stores.limits.override(
+            LimitAddress("job", "busy", "Run"), Limit(7), "test@host 1"
+        )
         await place.limit("7")
         site.redis.flushall()
         await place.limit("2")

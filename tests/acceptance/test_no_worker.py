@@ -83,7 +83,7 @@ async def test_the_row_of_a_durable_one_is_closed(site: Site) -> None:
         site.scheduler(NONET_TASKS=UNKNOWING)
         with pytest.raises(TaskExpired):
             await handle.result(timeout=40)
-        outbox, letters = await app.outbox(), await app.dead_letters()
+        outbox, letters = await app.stores.outbox(), await app.dead_letters()
         async with asyncio.timeout(20):
             while await outbox.count():  # noqa: ASYNC110  # other processes delete them
                 await asyncio.sleep(0.05)

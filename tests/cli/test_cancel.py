@@ -97,7 +97,7 @@ async def test_a_group(task_run: TaskRun) -> None:
     """All its children that have not ended; what it submits then is no child of it."""
     async with task_run.worker() as app:
         children = [Add(1), *[Describe()] * 2]
-        await app.controls.pause(["task:Describe"], "ann@host 7")
+        await app.stores.controls.pause(["task:Describe"], "ann@host 7")
         group = await app.client.spawn_with_callback(children, Add(2), on_failure=Add(3))
         await app.result(f"{group}.0", timeout=20)
         ended = await task_run("cancel", "--group", group, "--json")

@@ -328,7 +328,7 @@ async def test_show_without_a_file_tells_what_is_published(task_run: TaskRun) ->
     assert ended.err == "no configuration is published: the values of the classes hold\n"
     async with task_run.app() as app:
         version = await publish(app, GOOD)
-        await app.limits.override(LimitAddress("task", "Add"), Limit(3), "me@host 2")
+        await app.stores.limits.override(LimitAddress("task", "Add"), Limit(3), "me@host 2")
     found = (await task_run("config", "show", "--task", "Add", "--json")).json
     assert found["source"] == f"version {version} from /etc/nonet/c.yaml"
     assert (found["values"][0]["value"], found["values"][0]["from"]) == (

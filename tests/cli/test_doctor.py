@@ -30,7 +30,7 @@ async def commit(task_run: TaskRun, url: str, age_seconds: float) -> None:
     options = {key.removeprefix("NONET_").lower(): v for key, v in task_run.environment.items()}
     chosen = {key: options[key] for key in ("redis_url", "namespace", "db_url")}
     async with Nonet.from_settings(**chosen) as app:
-        outbox = await app.outbox()
+        outbox = await app.stores.outbox()
         async with outbox._database.transaction() as connection:
             await outbox.submit_within(connection, [kept])
             created = datetime.now(UTC) - timedelta(seconds=age_seconds)

@@ -19,7 +19,7 @@ async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:
             LimitAddress("job", "7", "Remove"): Limit(5),
             LimitAddress("job", "default", limiter="rate"): Limit(10, 60),
         }
-        await app.limits.publish(term, configured, "scheduler@host 1")
+        await app.stores.limits.publish(term, configured, "scheduler@host 1")
     ended = await task_run("limits", "set", "Job", 7, "Remove", "--concurrency", 8)
     assert (ended.code, ended.out) == (0, "")
     assert ended.err == "concurrency job 7 Remove: 8\n"

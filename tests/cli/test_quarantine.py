@@ -42,7 +42,7 @@ async def put_aside(task_run: TaskRun, *others: tuple[str, bytes], pointers: int
         task_run.redis.xadd(STREAM, {"no": f"pointer {number}"})
     async with task_run.worker() as app:
         await until(lambda: task_run.redis.xlen(STREAM) == 0, "all of it is gone")
-        return await entries(app.quarantine)
+        return await entries(app.stores.quarantine)
 
 
 async def entries(quarantine: Quarantine) -> list[str]:
@@ -50,7 +50,7 @@ async def entries(quarantine: Quarantine) -> list[str]:
 
 
 async def left(app: Nonet) -> list[str]:
-    return await entries(app.quarantine)
+    return await entries(app.stores.quarantine)
 
 
 async def test_list_shows_no_bytes(task_run: TaskRun) -> None:

@@ -49,7 +49,7 @@ async def fire(task_run: TaskRun, app: Nonet) -> None:
     task = Submission("p-1", "errands:Nightly", "normal:medium", b"e")
     early = "errands:Nightly||early"
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    answer = await app.periodic.fire(
+    answer = await app.stores.periodic.fire(
         leader.term, early, datetime.now(UTC), task, following=tomorrow
     )
     assert answer == "FIRED"

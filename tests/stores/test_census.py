@@ -18,7 +18,7 @@ async def no_letters() -> DeadLetters:
 
 @pytest.fixture
 def census(broker: Broker) -> Census:
-    return Census(lambda: Measures(broker.client, "test", 900), no_letters, lambda: False, ["p:T"])
+    return Census(Measures(broker.client, "test", 900), no_letters, lambda: False, ["p:T"])
 
 
 def values(census: Census) -> dict[tuple[str, ...], float]:

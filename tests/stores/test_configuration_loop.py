@@ -66,7 +66,7 @@ class Rig:
 
     async def limit(self) -> Limit | None:
         """The one that holds in Redis."""
-        found = {item.address: item.limit for item in await self.app.limits.all()}
+        found = {item.address: item.limit for item in await self.app.stores.limits.all()}
         return found.get(ADDRESS)
 
     async def events(self) -> list[str]:

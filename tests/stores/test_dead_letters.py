@@ -865,7 +865,7 @@ class Notes(importlib.abc.MetaPathFinder):
 
 async def main():
     async with Nonet.from_settings(state_dir=sys.argv[1]) as app:
-        for opened in (app.dead_letters, app.outbox, app.mirror):
+        for opened in (app.dead_letters, app.stores.outbox, app.stores.mirror):
             await opened()
 
 sys.meta_path.insert(0, Notes())

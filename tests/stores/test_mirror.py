@@ -231,13 +231,11 @@ def test_other_databases_get_a_statement_of_theirs(dialect: sa.Dialect, words: s
     assert words in str(statement)
 
 
-async def test_the_application_opens_it_once(redis_url: str, tmp_path: Path) -> None:
+async def test_an_application_has_it(redis_url: str, tmp_path: Path) -> None:
     """It is in the same database as durable tasks, and closed with the application."""
     options = {"redis_url": redis_url, "namespace": "test", "state_dir": tmp_path}
     async with Nonet.from_settings(**options) as app:
-        store = await app.mirror()
-        assert store is await app.mirror()
-        await store.save(KIND, {"a": "1"})
+        await (await app.stores.mirror()).save(KIND, {"a": "1"})
     async with Nonet.from_settings(**options) as app:
-        assert await (await app.mirror()).load(KIND) == {"a": "1"}
-        assert await (await app.outbox()).count() == 0
+        assert await (await app.stores.mirror()).load(KIND) == {"a": "1"}
+        assert await (await app.stores.outbox()).count() == 0

@@ -34,13 +34,15 @@ class Rig:
     def memory(self, mirror: Callable[[], Awaitable[Mirror]] | None = None) -> PauseMemory:
         """That of a process that has just started."""
         epoch, may_have_sql = self.app.broker.epoch, self.app.settings.may_have_sql
-        return PauseMemory(self.app.controls, epoch, mirror or self.app.mirror, may_have_sql)
+        return PauseMemory(
+            self.app.stores.controls, epoch, mirror or self.app.stores.mirror, may_have_sql
+        )
 
     async def paused(self) -> set[str]:
-        return set((await self.app.controls.look()).pauses)
+        return set((await self.app.stores.controls.look()).pauses)
 
     async def in_sql(self) -> set[str]:
-        return set(await (await self.app.mirror()).load("pauses")) - {"looked"}
+        return set(await (await self.app.stores.mirror()).load("pauses")) - {"looked"}
 
     async def save(self) -> Copy:
         """The data of Redis, for `come_back_with`."""
@@ -68,13 +70,13 @@ async def rig(redis_url: str, tmp_path: Path) -> AsyncIterator[Rig]:
     ) as app:
         made = Rig(app)
         await made.lead()
-        await app.controls.pause([STREAM, TASK], "me", "why")
-        await app.periodic.pause([ENTRY], "me", "why")
+        await app.stores.controls.pause([STREAM, TASK], "me", "why")
+        await app.stores.periodic.pause([ENTRY], "me", "why")
         yield made
 
 
 async def use_sql(rig: Rig) -> None:
-    await (await rig.app.mirror()).save("other", {"x": "1"})  # makes the SQLite file
+    await (await rig.app.stores.mirror()).save("other", {"x": "1"})  # makes the SQLite file
 
 
 async def test_a_scheduler_that_lives_on_puts_pauses_back(rig: Rig) -> None:
@@ -82,11 +84,11 @@ async def test_a_scheduler_that_lives_on_puts_pauses_back(rig: Rig) -> None:
     memory = rig.memory()
     await memory.tick(rig.term)
     assert memory.is_current
-    before = (await rig.app.controls.look()).pauses
+    before = (await rig.app.stores.controls.look()).pauses
     await rig.lose_everything()
     assert not memory.is_current and await rig.paused() == set()
     await memory.tick(rig.term)
-    assert memory.is_current and (await rig.app.controls.look()).pauses == before != {}
+    assert memory.is_current and (await rig.app.stores.controls.look()).pauses == before != {}
 
 
 @pytest.mark.parametrize("has_sql", [True, False])
@@ -104,7 +106,7 @@ async def test_what_was_resumed_stays_resumed(rig: Rig) -> None:
     """Also if nobody led when it was, and SQL does not know of it: Redis has not lost anything."""
     await use_sql(rig)
     await rig.memory().tick(rig.term)
-    await rig.app.controls.resume([STREAM], "me")
+    await rig.app.stores.controls.resume([STREAM], "me")
     await rig.memory().tick(rig.term)
     assert await rig.paused() == {TASK, f"entry:{ENTRY}"}
     await rig.lose_everything()
@@ -117,7 +119,7 @@ async def test_who_stood_by_has_forgotten(rig: Rig) -> None:
     memory = rig.memory()
     await memory.tick(rig.term)
     memory.stand_by()
-    await rig.app.controls.resume([STREAM, TASK], "me")
+    await rig.app.stores.controls.resume([STREAM, TASK], "me")
     await rig.lose_everything()
     await memory.tick(rig.term)
     assert await rig.paused() == set()
@@ -143,15 +145,15 @@ async def test_older_data_revive_no_pause(rig: Rig, lives_on: bool) -> None:
     await memory.tick(rig.term)
     copy = await rig.save()
     await rig.lead()
-    await rig.app.controls.resume([STREAM], "me")
-    await rig.app.periodic.resume([ENTRY], "me")
-    await rig.app.controls.pause(["all"], "me")
+    await rig.app.stores.controls.resume([STREAM], "me")
+    await rig.app.stores.periodic.resume([ENTRY], "me")
+    await rig.app.stores.controls.pause(["all"], "me")
     await memory.tick(rig.term)
     await rig.come_back_with(copy)
     assert await rig.paused() == {STREAM, TASK, f"entry:{ENTRY}"}
     # And what is paused before the leader looks is lost no more than anything else.
-    await rig.app.controls.pause(["task:Early"], "me")
-    await rig.app.periodic.pause(["files:Early||a"], "me", "")
+    await rig.app.stores.controls.pause(["task:Early"], "me")
+    await rig.app.stores.periodic.pause(["files:Early||a"], "me", "")
     await (memory if lives_on else rig.memory()).tick(rig.term)
     expected = {TASK, "all", "task:Early", "entry:files:Early||a"}
     assert await rig.paused() == await rig.in_sql() == expected
@@ -165,7 +167,7 @@ async def test_a_loss_that_nobody_has_noticed_is_not_believed(rig: Rig, is_older
     await memory.tick(rig.term)
     copy = await rig.save()
     await rig.lead()
-    await rig.app.controls.pause(["all"], "me")
+    await rig.app.stores.controls.pause(["all"], "me")
     await memory.tick(rig.term)
     everything = await rig.paused()
     client = rig.app.broker.client
@@ -189,7 +191,7 @@ async def test_without_sql_one_waits_for_it(rig: Rig, caplog: pytest.LogCaptureF
     async def away() -> Mirror:
         if is_away:
             raise ServerUnreachableError("database is away")
-        return await rig.app.mirror()
+        return await rig.app.stores.mirror()
 
     is_away, memory = True, rig.memory(away)
     caplog.set_level(logging.WARNING)

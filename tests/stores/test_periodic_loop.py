@@ -92,7 +92,7 @@ class Rig:
 
     def loop(self, *entries: Entry) -> PeriodicLoop:
         """That of a process that has just started."""
-        memory = Memory(self.app.mirror, self.app.settings.may_have_sql)
+        memory = Memory(self.app.stores.mirror, self.app.settings.may_have_sql)
         loop = PeriodicLoop(self.app.client, Periodic(self.app.broker, "test"), memory, GRACE)
         self.app.broker.now = self._now  # type: ignore[method-assign]
         loop.adopt(entries)
@@ -230,7 +230,7 @@ async def test_who_stood_by_does_not_trust_its_memory(rig: Rig) -> None:
 async def test_a_scheduler_that_starts_after_a_wipe_asks_sql(rig: Rig, has_sql: bool) -> None:
     """With a database nothing is lost; without one it goes on from now, and repeats nothing."""
     if has_sql:
-        await (await rig.app.mirror()).save("other", {"x": "1"})  # makes the SQLite file
+        await (await rig.app.stores.mirror()).save("other", {"x": "1"})  # makes the SQLite file
     loop = rig.loop(entry("Shared"))
     await rig.at(loop, 10)
     assert await rig.at(loop, 20) == [20]
@@ -244,7 +244,7 @@ async def test_a_scheduler_that_starts_after_a_wipe_asks_sql(rig: Rig, has_sql: 
 
 async def test_what_is_planned_no_more_is_forgotten_in_sql(rig: Rig) -> None:
     """An entry that comes back later does not make up for the time in which there was none."""
-    mirror = await rig.app.mirror()
+    mirror = await rig.app.stores.mirror()
     await mirror.save("periodic", {"x": "1"})
     loop = rig.loop(entry())
     await rig.at(loop, 10)
@@ -519,7 +519,7 @@ async def test_what_may_not_fire_yet_is_planned_and_late(rig: Rig) -> None:
 
 async def test_what_was_forgotten_is_not_recalled(rig: Rig) -> None:
     """Also if SQL has not heard of it yet."""
-    mirror = await rig.app.mirror()
+    mirror = await rig.app.stores.mirror()
     await mirror.save("periodic", {"x": "1", "y": "1"})
     memory = rig.loop().memory
     memory.forget("x")
@@ -543,7 +543,7 @@ async def test_who_is_disabled_amid_a_tick_is_not_fired_in_it(rig: Rig) -> None:
 
 async def test_what_was_disabled_while_sql_did_not_hear_of_it_is_forgotten(rig: Rig) -> None:
     """The time in which an entry was disabled is not made up for, whoever led then."""
-    await (await rig.app.mirror()).save("other", {"x": "1"})  # makes the SQLite file
+    await (await rig.app.stores.mirror()).save("other", {"x": "1"})  # makes the SQLite file
     loop = rig.loop(entry("Shared"))
     await rig.at(loop, 10)
     await loop.memory.save(rig.term)

@@ -198,9 +198,10 @@ def test_failures_are_readable(project: Project) -> None:
         r"E +AssertionError: keys are left that neither expire nor belong to an unfinished task:",
         r"E +\{test-3-[0-9a-f]{8}\}:stray",
         r"E +pytest.UsageError: pytest.mark.nonet takes keywords only",
-        r"E +nonet.errors.ConfigurationError: System has no argument 'slotz', and no setting is "
-        r"called so. Did you mean slots\? Its arguments are tasks, overrides, .*, namespace; its "
-        r"settings are those of NONET_… in lower case",
+        r"E +nonet.base.errors.ConfigurationError: System has no argument 'slotz', and no "
+        r"setting is called so. Did you mean slots\? Its "
+        r"arguments are tasks, overrides, .*, namespace; "
+        r"its settings are those of NONET_… in lower case",
     ):
         assert re.search(f"^{line}", ran.stdout, re.M), f"{line}\n{ran.stdout}"
 

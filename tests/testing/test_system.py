@@ -419,7 +419,7 @@ async def test_the_leader_leads_on(system: System) -> None:
     after = await system.app.leader()
     assert before and after and before.term == after.term
     assert await system.now() - datetime.now(UTC) > timedelta(hours=4.9)
-    assert await system.app.events.last(5, kind="clock") == []
+    assert await system.app.stores.events.last(5, kind="clock") == []
 
 
 async def test_not_idle_says_what_runs(system: System) -> None:
@@ -446,11 +446,11 @@ async def test_what_can_never_run_is_explained(server: str) -> None:
 
 async def test_a_pause_is_no_work(system: System) -> None:
     """What the test has paused stays queued until it is resumed."""
-    await system.app.controls.pause(["all"], "the test", "to see")
+    await system.app.stores.controls.pause(["all"], "the test", "to see")
     handle = await Add(1, 2).schedule()
     await system.run_until_idle()
     assert (await handle.status()).state == "queued"
-    await system.app.controls.resume(["all"], "the test")
+    await system.app.stores.controls.resume(["all"], "the test")
     await system.run_until_idle()
     assert await system.result(handle) == 3
 

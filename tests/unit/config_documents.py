@@ -7,10 +7,10 @@ from datetime import timedelta
 from hypothesis import strategies as st
 
 from nonet.base.amounts import parse_bytes
+from nonet.base.streams import Priority, Size
 from nonet.config.models import STREAMS
 from nonet.tasks.retry import RetryPolicyBase
 from nonet.tasks.schedules import CatchUp, Overlap
-from nonet.tasks.task import Priority, Size
 
 
 class PatientPolicy(RetryPolicyBase):

@@ -277,7 +277,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from nonet.tasks.locks import JOB, BaseLock, MutexLock
 from nonet.tasks.retry import ExponentialBackoff
 from nonet.tasks.schedules import CronSchedule, IntervalSeconds
-from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size
+from nonet.base.streams import Priority, Size
+from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 if TYPE_CHECKING:
     from somewhere import Database

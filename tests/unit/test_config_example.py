@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from example import EXAMPLE, example_tasks
 
+from nonet.base.streams import Priority, Size
 from nonet.config.models import Config
 from nonet.config.overrides import Overrides, override_problems
 from nonet.config.reading import parse_config
@@ -19,7 +20,7 @@ from nonet.scheduler.periodic.plan import Entry, entries
 from nonet.tasks.registry import Registry
 from nonet.tasks.retry import ExponentialBackoff
 from nonet.tasks.schedules import CronSchedule, RRuleSchedule
-from nonet.tasks.task import Isolation, Priority, Size
+from nonet.tasks.task import Isolation
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from hypothesis import given
 from unit.config_documents import DOCUMENTS, PatientPolicy
 
 from nonet.base.errors import ConfigurationError
+from nonet.base.streams import Priority, Size
 from nonet.config.models import Config, TaskConfig, TaskOverride
 from nonet.config.reading import parse_config
 from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 from nonet.tasks.schedules import CatchUp, Overlap
-from nonet.tasks.task import Priority, Size
 
 OVERRIDE = "common: {tasks: {T: {%s}}}"
 ENTRY = "common: {periodic-tasks: {T: [{%s}]}}"

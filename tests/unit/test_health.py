@@ -17,7 +17,8 @@ from daemons import until
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.daemon import health as module
-from nonet.daemon.health import Answer, Health, Page, Reached, Report, answering_probes, free_port
+from nonet.daemon.contact import Reached
+from nonet.daemon.health import Answer, Health, Page, Report, answering_probes, free_port
 from nonet.telemetry.metrics import Sample, Samples
 
 HOST = "127.0.0.1"

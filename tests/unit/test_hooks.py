@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nonet import Epoch, RegistrationError, startup_hook
-from nonet.app import checked_hooks
 from nonet.config.settings import plain_settings
+from nonet.scheduler.startup import checked_hooks
 from nonet.tasks.hooks import startup_hooks
 from nonet.tasks.injection import Injector
 

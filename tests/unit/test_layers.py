@@ -16,7 +16,9 @@ def layers() -> list[set[str]]:
     """Those of pyproject.toml, from top to bottom."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = [
-        item for item in settings["tool"]["importlinter"]["contracts"] if item["type"] == "layers"
+        item
+        for item in settings["tool"]["importlinter"]["contracts"]
+        if item.get("containers") == ["nonet"]
     ]
     return [names(layer) for layer in contract["layers"]]
 

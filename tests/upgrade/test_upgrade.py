@@ -180,6 +180,6 @@ async def test_all_that_was_left_comes_to_its_end(upgraded: Upgraded) -> None:
         # A worker that gets no processor for a lease is taken for dead: more may be counted.
         fewer = [id for id, left in upgraded.left.items() if counted[id].deaths < left.deaths]
         assert fewer == []
-        assert [item async for item in app.quarantine.newest(10)] == []
+        assert [item async for item in app.stores.quarantine.newest(10)] == []
         diagnosis = await app.doctor()
     assert diagnosis.is_healthy, diagnosis

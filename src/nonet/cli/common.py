@@ -311,7 +311,7 @@ def observer(namespace: str | None = None, state_dir: Path | None = None) -> Non
 
 def registry_here(nonet: Nonet) -> Registry:
     """The task classes that are known here, for hints: none if they cannot be loaded."""
-    from nonet.app import load_registry
+    from nonet.config.loading import load_registry
     from nonet.tasks.registry import Registry
 
     if any(nonet.registry):

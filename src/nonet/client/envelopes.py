@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from nonet.base.errors import InvalidArgumentsError, NonetError, UnknownTaskError
 from nonet.base.ids import new_id
+from nonet.base.streams import Priority, Size
 from nonet.client.live import LiveConfig
 from nonet.messages.message import VERSION, Envelope, encode, is_id, open_envelope, pack
 from nonet.messages.repetition import Repeat
@@ -18,7 +19,7 @@ from nonet.messages.terms import StartBy, start_by_problem, start_by_term
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.execution import running_context
 from nonet.tasks.registry import Registry, TaskClass
-from nonet.tasks.task import FROM_CLASS, BaseTask, FromClass, Priority, Size, task_locks, vo_of
+from nonet.tasks.task import FROM_CLASS, BaseTask, FromClass, task_locks, vo_of
 from nonet.tasks.unique import Unique, unique_lock, unique_term
 
 _Named = TypeVar("_Named", bound=StrEnum)

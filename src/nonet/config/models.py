@@ -29,6 +29,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 
 from nonet.base.amounts import UNITS, format_bytes, parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, unknown_argument
+from nonet.base.streams import Priority, Size
 from nonet.config.wording import value_reason
 from nonet.rules.limits import LimitRule, read_limits, written_limits
 from nonet.rules.outcomes import summarize
@@ -42,7 +43,7 @@ from nonet.tasks.schedules import (
     schedule_class,
     zone,
 )
-from nonet.tasks.task import LEAST_MEMORY_LIMIT, Isolation, Priority, Size
+from nonet.tasks.task import LEAST_MEMORY_LIMIT, Isolation
 
 Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
 Location: TypeAlias = tuple[str | int, ...]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, UnknownTaskError
+from nonet.base.streams import Priority, Size
 from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.retry import RetryPolicyBase
-from nonet.tasks.task import BaseTask, Isolation, Priority, Size
+from nonet.tasks.task import BaseTask, Isolation
 
 if TYPE_CHECKING:  # without a published configuration nobody needs its models, which cost 30 ms
     from nonet.config.models import (

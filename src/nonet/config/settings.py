@@ -26,10 +26,18 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, Sett
 
 from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, url_problem
+from nonet.base.streams import Size
 from nonet.messages.signing import Signer, parse_keys
 from nonet.rules.outcomes import CRASH_LIMIT
 
 _PREFIX = "NONET_"
+
+# Small tasks share the loop; those of medium size have a core each, a large one has the machine.
+_DEFAULT_CONCURRENCY = {
+    Size.SMALL: 100,
+    Size.MEDIUM: len(os.sched_getaffinity(0)),
+    Size.LARGE: 1,
+}
 # What a text must be, where its pattern says it badly.
 _TEXTS = {
     "namespace": "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'",
@@ -279,6 +287,15 @@ class Settings(BaseSettings):
     def may_have_sql(self) -> bool:
         """Whether there is a database to look into; False: nobody has written one here."""
         return bool(self.db_url.get_secret_value()) or self._sqlite_file.exists()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Prefixes of the entry point groups that are read."""
+        return ("nonet", *self.entry_points)
+
+    def slots_of(self, size: Size) -> int:
+        """How many tasks a worker of a size runs at a time, if it is not told."""
+        return self.concurrency or _DEFAULT_CONCURRENCY[size]
 
     @property
     def _sqlite_file(self) -> Path:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import socket
 
-from nonet.tasks.task import BaseTask, Priority, Size
+from nonet.base.streams import Priority, Size
+from nonet.tasks.task import BaseTask
 
 __all__ = ["Canary"]
 

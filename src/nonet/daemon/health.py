@@ -14,14 +14,13 @@ import threading
 import time
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,7 +28,7 @@ from importlib.metadata import version
 from socketserver import TCPServer
 from typing import Any, Protocol
 
-from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.base.errors import ConfigurationError
 from nonet.telemetry.metrics import Sample, Samples
 
 logger = logging.getLogger(__name__)
@@ -49,12 +48,7 @@ _GIVE_WAY_SECONDS = 1.0
 _POLL_SECONDS = 0.1
 # How often the same failure is told: whoever asks does so again and again.
 _TELL_SECONDS = 60.0
-# Of something else that a daemon uses: how long it may take to answer, and how often it is asked.
-_ASK_SECONDS = 5.0
-_ASK_EVERY_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 2.0
 _LAST_PORT = 65_535
-# Who has not heard of Redis for so long is not ready.
-_SILENT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,78 +103,6 @@ class Observed(Protocol):
 def never_stuck() -> Sequence[str]:
     """Of a daemon that has nothing but its event loop."""
     return ()
-
-
-class Reached:
-    """Whether something that a daemon uses answers, as it did when it was asked last.
-
-    Args:
-        name: for people.
-        ask: raises if it does not answer.
-        seconds: how long it may take to.
-    """
-
-    def __init__(
-        self, name: str, ask: Callable[[], Awaitable[None]], seconds: float = _ASK_SECONDS
-    ) -> None:
-        self._name = name
-        self._ask = ask
-        self._seconds = seconds
-        self.problem: str = f"{name} has not been asked yet"
-
-    async def look(self) -> float:
-        """Ask once; returns the seconds until the next time."""
-        try:
-            async with asyncio.timeout(self._seconds):
-                await self._ask()
-        except (NonetError, TimeoutError) as error:
-            reason = str(error) or f"no answer within {self._seconds:g} s"
-            self.problem = f"{self._name}: {reason}"
-            return _ASK_AGAIN_SECONDS
-        self.problem = ""
-        return _ASK_EVERY_SECONDS
-
-
-class Contact:
-    """When something was heard of Redis last, and what has gone wrong since.
-
-    Attributes:
-        heard_at: by the monotonic clock; None: not yet.
-    """
-
-    def __init__(self, heard_at: float | None = None) -> None:
-        self.heard_at = heard_at
-        self._problem: NonetError | None = None
-
-    def heard(self) -> float:
-        """Note an answer; returns the time, monotonic."""
-        self.heard_at, self._problem = time.monotonic(), None
-        return self.heard_at
-
-    @contextmanager
-    def asked(self) -> Iterator[None]:
-        """Note what a question inside the block raises."""
-        try:
-            yield
-        except NonetError as error:
-            self._problem = error
-            raise
-
-    def is_silent(self, now: float) -> bool:
-        """Whether nothing was heard for some seconds before `now`, monotonic."""
-        return self.heard_at is None or now - self.heard_at > _SILENT_SECONDS
-
-    def silence(self, now: float) -> str:
-        """For how long nothing was heard, and the last error; empty: Redis answers."""
-        if self.heard_at is None:
-            return "Redis has not answered yet"
-        if not self.is_silent(now):
-            return ""
-        # A login that it refuses is an answer, too.
-        is_away = self._problem is None or isinstance(self._problem, ServerUnreachableError)
-        said = f"Redis has not {'answered' if is_away else 'served us'} for"
-        why = f": {self._problem}" if self._problem is not None else ""
-        return f"{said} {now - self.heard_at:.0f} s{why}"
 
 
 class Health:

@@ -12,6 +12,7 @@ from typing import Any
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError, NonetError
+from nonet.base.streams import Size
 from nonet.config.settings import plain_settings
 from nonet.daemon.service import Stop, stop_on_signals
 from nonet.demo.daemons import Daemon, running
@@ -19,7 +20,6 @@ from nonet.demo.files import Duplicates, as_text
 from nonet.demo.tasks import Audited, AuditTree, DiskSlots, HashFile, read_report
 from nonet.demo.workspace import workspace
 from nonet.stores.queue.groups import callback_id
-from nonet.tasks.task import Size
 
 TASKS = "nonet.demo.tasks"
 NAMESPACE = "demo"

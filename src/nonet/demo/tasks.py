@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from nonet.base.streams import Priority, Size
 from nonet.client.client import CallbackSpawner
 from nonet.demo.files import (
     Duplicates,
@@ -37,7 +38,7 @@ from nonet.tasks.locks import (
     register_locked_object_type,
 )
 from nonet.tasks.retry import ExponentialBackoff
-from nonet.tasks.task import BaseTask, Priority, Size
+from nonet.tasks.task import BaseTask
 
 DEMO_TREE = register_locked_object_type("demo_tree")
 DEMO_DISK = register_locked_object_type("demo_disk")

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from nonet.base.errors import NonetError
+from nonet.config.settings import Settings
 from nonet.rules.diagnosis import (
     REPAIR_SQL,
     Finding,
@@ -17,9 +18,13 @@ from nonet.rules.diagnosis import (
     examine_server,
     refusals,
 )
+from nonet.rules.explanation import HANDED_OVER_WITHIN
 from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.stores import Stores
 
 _LOOK_AGAIN_SECONDS = 1.0
+# In leases: a sweep comes after a quarter of one, with jitter.
+_SWEPT_WITHIN = 1.3125
 # What the rows of the script ``inspect`` are called outside; the other kinds are findings.
 _WORDS = {
     "record": "tasks",
@@ -57,6 +62,22 @@ class Diagnosis:
     def is_healthy(self) -> bool:
         """Whether there are no problems."""
         return not self.problems
+
+
+async def look_over(stores: Stores, settings: Settings, wait: float | None = None) -> Diagnosis:
+    """Examine a namespace and its servers; see `nonet.Nonet.doctor`."""
+    lease, sql = settings.lease, await stores.sql_state()
+
+    async def overdue() -> tuple[int, float]:
+        return await (await stores.outbox()).overdue(HANDED_OVER_WITHIN)
+
+    return await diagnose(
+        Inspection(stores.broker, settings.namespace),
+        lease=lease,
+        wait_seconds=_SWEPT_WITHIN * lease if wait is None else wait,
+        sql=sql,
+        overdue=overdue if sql in ("current", "ahead") else None,
+    )
 
 
 async def diagnose(

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from nonet.base.errors import ConfigurationError, suggestion
+from nonet.base.streams import Priority, Size
 
-PRIORITIES = ("realtime", "normal", "background")
-SIZES = ("small", "medium", "large")
 EVERYTHING = "all"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME = re.compile(r"([^\W\d]\w*:)?[^\W\d]\w*")
@@ -99,7 +98,7 @@ def streams(pattern: str) -> list[str]:
     ['stream:background:small', 'stream:background:medium', 'stream:background:large']
     """
     priority, _, size = pattern.partition(":")
-    for written, known in ((priority, PRIORITIES), (size, SIZES)):
+    for written, known in ((priority, list(Priority)), (size, list(Size))):
         if written not in ("*", *known):
             raise ConfigurationError(
                 f"--stream {pattern}: expected PRIORITY:SIZE, for example background:small or "
@@ -108,8 +107,8 @@ def streams(pattern: str) -> list[str]:
             )
     return [
         f"stream:{one}:{other}"
-        for one in (PRIORITIES if priority == "*" else [priority])
-        for other in (SIZES if size == "*" else [size])
+        for one in (Priority if priority == "*" else [priority])
+        for other in (Size if size == "*" else [size])
     ]
 
 

@@ -37,7 +37,7 @@ class Census:
 
     def __init__(
         self,
-        measures: Callable[[], Measures],
+        measures: Measures,
         dead_letters: Callable[[], Awaitable[DeadLetters]],
         has_sql: Callable[[], bool],
         names: Collection[str],
@@ -55,7 +55,7 @@ class Census:
 
     async def look(self) -> float:
         """One look at Redis; returns the seconds until the next."""
-        measures = self._measures()
+        measures = self._measures
         figures, memory = await measures.figures(), await measures.memory()
         self._memory, self._figures = memory, figures
         self._seen_at, self._refreshed = time.monotonic(), time.time()

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
@@ -42,8 +42,8 @@ class DemandLoop:
 
     def __init__(
         self,
-        demands: Callable[[], Demands],
-        events: Callable[[], Events],
+        demands: Demands,
+        events: Events,
         hooks: Mapping[str, Hook],
         default_slots: Mapping[str, int],
         cooldown: float,
@@ -67,13 +67,13 @@ class DemandLoop:
         Raises:
             DeposedError: somebody else leads.
         """
-        found = await self._demands().look_at_all()
+        found = await self._demands.look_at_all()
         wanted = {item.size: desired(item, self._slots(item)) for item in found}
         slots = {item.size: round(item.slots(0)) for item in found}  # 0: nobody says so
         known = {item.size: item.known_slots for item in found}
         news = {size: number for size, number in slots.items() if number not in (0, known[size])}
         failed = self._failed
-        if not await self._demands().publish(term, wanted, news, failed):
+        if not await self._demands.publish(term, wanted, news, failed):
             raise DeposedError
         self._failed -= failed
         for item in found:
@@ -122,7 +122,7 @@ class DemandLoop:
         await self._log(f"{name} failed: {problem}")
 
     async def _log(self, text: str) -> None:
-        events = self._events()
+        events = self._events
         try:
             await events.log("overflow-hook", who(), text)
         except NonetError as error:

@@ -25,7 +25,8 @@ from nonet.base.errors import NonetError
 from nonet.base.loop import name_of
 from nonet.client.client import Client
 from nonet.config.settings import Settings
-from nonet.daemon.health import Answer, Contact, Page, Reached, Report, never_stuck
+from nonet.daemon.contact import Contact, Reached
+from nonet.daemon.health import Answer, Page, Report, never_stuck
 from nonet.daemon.service import ExitCode, Stop, every, reached, retrieve, who, wind_up
 from nonet.rules.outcomes import summarize
 from nonet.scheduler.census import Census

@@ -10,11 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from nonet.base.errors import NonetError
+from nonet.base.errors import NonetError, RegistrationError
+from nonet.config.settings import Settings
 from nonet.daemon.service import who
 from nonet.rules.outcomes import summarize
 from nonet.stores.namespace.leadership import Leadership
-from nonet.tasks.hooks import Epoch, Hook
+from nonet.tasks.hooks import Epoch, Hook, startup_hooks
 from nonet.tasks.injection import Injector
 from nonet.tasks.invoke import invoke
 
@@ -154,3 +155,25 @@ async def _end(name: str, hook: asyncio.Task[BaseException | None]) -> None:
     hook.cancel()
     if not (await asyncio.wait({hook}, timeout=_CANCEL_SECONDS))[0]:
         logger.warning("start-up hook %s does not end although it was cancelled", name)
+
+
+def checked_hooks(
+    settings: Settings, injector: Injector, hooks: Mapping[str, Hook] | None = None
+) -> dict[str, Hook]:
+    """The start-up hooks by name; the task modules have been imported.
+
+    Args:
+        injector: will provide their parameters.
+        hooks: None: those that are installed or were imported.
+
+    Raises:
+        RegistrationError: one cannot be imported, or called: all others would wait for it, and the
+            periodic tasks, too.
+    """
+    found = startup_hooks(settings.groups) if hooks is None else dict(hooks)
+    for name, hook in found.items():
+        if problems := injector.check(hook, (Epoch,)):
+            raise RegistrationError(
+                f"start-up hook {name!r} cannot be called: {'; '.join(problems)}"
+            )
+    return found

@@ -24,6 +24,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from nonet.base.amounts import format_bytes, parse_bytes
 from nonet.base.errors import NonetError, RegistrationError, UnknownTaskError
+from nonet.base.streams import Priority, Size
 from nonet.base.versions import (
     Distribution,
     distribution_named,
@@ -41,8 +42,6 @@ from nonet.tasks.task import (
     Isolation,
     PeriodicBaseTask,
     PeriodicVoAwareBaseTask,
-    Priority,
-    Size,
 )
 from nonet.tasks.unique import Unique
 

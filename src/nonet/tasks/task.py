@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, Unpack, ov
 from pydantic import BaseModel
 
 from nonet.base.errors import NotBoundError
+from nonet.base.streams import Priority, Size
 from nonet.messages.terms import StartBy
 from nonet.tasks.arguments import Constructible
 from nonet.tasks.handles import Handle, R, R_co
@@ -26,43 +27,6 @@ from nonet.tasks.locks import (
 from nonet.tasks.retry import NoRetry, RetryPolicyBase
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
 from nonet.tasks.unique import Unique
-
-
-class Priority(StrEnum):
-    """Which stream is read first. Strict: no background task starts while a normal one waits.
-
-    Attributes:
-        REALTIME: ``realtime``, before all others.
-        NORMAL: ``normal``, the default.
-        BACKGROUND: ``background``, when nothing else is to be done.
-
-    Example:
-        class Sweep(BaseTask):
-            priority = Priority.BACKGROUND
-    """
-
-    REALTIME = "realtime"
-    NORMAL = "normal"
-    BACKGROUND = "background"
-
-
-class Size(StrEnum):
-    """Which pool of workers runs a task.
-
-    Attributes:
-        SMALL: ``small``: many at a time in one event loop, for tasks that mostly wait.
-        MEDIUM: ``medium``, the default: one for each core, in child processes that are used again.
-        LARGE: ``large``: one at a time, each in a process of its own.
-
-    Example:
-        class Merge(BaseTask):
-            size = Size.LARGE
-    """
-
-    SMALL = "small"
-    MEDIUM = "medium"
-    LARGE = "large"
-
 
 # A lower limit of memory would be that of an interpreter that has loaded nothing yet.
 LEAST_MEMORY_LIMIT = 32 * 2**20

@@ -26,6 +26,7 @@ from nonet.base.errors import (
     NotFoundError,
     suggestion,
 )
+from nonet.base.streams import Size
 from nonet.config.settings import Settings, plain_settings
 from nonet.daemon.service import Stop
 from nonet.scheduler.scheduler import Scheduler
@@ -34,7 +35,7 @@ from nonet.tasks.handles import Handle, R
 from nonet.tasks.injection import Injector, load_entry_points
 from nonet.tasks.registry import load_lock_types
 from nonet.tasks.schedules import Overlap
-from nonet.tasks.task import BaseTask, Isolation, Size, SubmitOptions, TaskOf
+from nonet.tasks.task import BaseTask, Isolation, SubmitOptions, TaskOf
 from nonet.testing.submissions import RecordingEnvelopes, Submitted, T, check_submitted
 
 if TYPE_CHECKING:
@@ -353,7 +354,7 @@ class System:
     def _register(self, app: Nonet) -> None:
         if self._tasks is None:
             return
-        prefixes = ("nonet", *app.settings.entry_points)
+        prefixes = app.settings.groups
         load_lock_types(prefixes)
         load_entry_points(prefixes)
         for item in self._tasks:
@@ -428,7 +429,7 @@ class System:
     async def _due_entries(self, app: Nonet) -> list[EntryStatus]:
         """The periodic entries that have an occurrence which is due, and not fired yet."""
         now = await app.broker.now()
-        found = await app.periodic.statuses()
+        found = await app.stores.periodic.statuses()
         return [
             item for item in found if item.enabled and item.next is not None and item.next <= now
         ]
@@ -437,7 +438,7 @@ class System:
         return app.settings.may_have_sql() and any(item.cls.durable for item in app.registry)
 
     async def _is_outbox_due(self, app: Nonet) -> bool:
-        waiting, _ = await (await app.outbox()).overdue(0.0)
+        waiting, _ = await (await app.stores.outbox()).overdue(0.0)
         return waiting > 0
 
     async def _refuse_stuck(self, survey: Survey) -> None:

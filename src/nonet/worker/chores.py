@@ -7,8 +7,8 @@ import random
 import time
 from datetime import timedelta
 
+from nonet.base.streams import Size
 from nonet.stores.queue.broker import Broker, new_cursors
-from nonet.tasks.task import Size
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from nonet.base.errors import NonetError
 from nonet.base.loop import in_own_thread
+from nonet.base.streams import Size
 from nonet.client.client import Client
 from nonet.config.overrides import Effective
 from nonet.config.settings import Settings
-from nonet.daemon.health import Reached
+from nonet.daemon.contact import Reached
 from nonet.daemon.service import ExitCode, end_without_loop
 from nonet.daemon.watchdog import Watchdog
 from nonet.messages.message import Usage
@@ -29,7 +30,7 @@ from nonet.stores.queue.leases import Lease
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import has_structural, leased_ttl_ms
 from nonet.tasks.registry import Registry, TaskClass
-from nonet.tasks.task import Isolation, Size
+from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.burials import Burials

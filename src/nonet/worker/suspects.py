@@ -20,11 +20,12 @@ from functools import partial
 from itertools import groupby
 
 from nonet.base.errors import NonetError
+from nonet.base.streams import Size
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import HandedBack, Lost, Outcome
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.invoke import is_coroutine_function
-from nonet.tasks.task import Isolation, Size
+from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, uncancel
 from nonet.worker.attempt.conclusion import Conclusion

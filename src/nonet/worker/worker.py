@@ -17,8 +17,9 @@ from typing import Any
 
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread, name_of
-from nonet.config.settings import Settings
-from nonet.daemon.health import Contact, Page, Report
+from nonet.base.streams import Size
+from nonet.daemon.contact import Contact
+from nonet.daemon.health import Page, Report
 from nonet.daemon.service import (
     ExitCode,
     Stop,
@@ -33,7 +34,7 @@ from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Leases
 from nonet.stores.queue.workers import DRAINS
-from nonet.tasks.task import Isolation, Size
+from nonet.tasks.task import Isolation
 from nonet.telemetry.metrics import Sample
 from nonet.worker.about import About
 from nonet.worker.attempt.attempt import uncancel
@@ -48,12 +49,6 @@ from nonet.worker.veto import Fitness, Veto
 
 logger = logging.getLogger(__name__)
 
-# Small tasks share the loop; those of medium size have a core each, a large one has the machine.
-DEFAULT_CONCURRENCY = {
-    Size.SMALL: 100,
-    Size.MEDIUM: len(os.sched_getaffinity(0)),
-    Size.LARGE: 1,
-}
 _HELP_PROMOTE_SECONDS = 1.0
 # How long cancelled tasks may take to end before the process goes without them.
 _CANCEL_SECONDS = 2.0
@@ -65,11 +60,6 @@ _MEASURE_SECONDS = 5.0
 # A worker without a free slot looks so often for suspects and burials, which need none.
 _BESIDE_SECONDS = 1.0
 _UNREGISTERED = "its registration could not be renewed"
-
-
-def slots_of(size: Size, settings: Settings) -> int:
-    """How many tasks a worker runs at a time, if it is not told."""
-    return settings.concurrency or DEFAULT_CONCURRENCY[size]
 
 
 class Worker:
@@ -91,7 +81,7 @@ class Worker:
         self._isolation = isolation
         self._broker = parts.broker
         self._size = size
-        self._concurrency = concurrency or slots_of(size, parts.settings)
+        self._concurrency = concurrency or parts.settings.slots_of(size)
         self.id: str = f"{size}-{secrets.token_hex(6)}"
         self.name: str = f"{os.getpid()}@{socket.getfqdn()}"
         self._loop_name = ""

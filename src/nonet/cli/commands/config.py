@@ -186,15 +186,16 @@ class _Installation:
     """The classes and VOs of this process, and what a configuration means for them."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        from nonet.app import checked_hooks, load_registry
+        from nonet.config.loading import load_registry
         from nonet.config.settings import load_settings
+        from nonet.scheduler.startup import checked_hooks
         from nonet.tasks.injection import Injector
         from nonet.tasks.registry import vos_from_entry_points
 
         self.settings: Settings = load_settings(**options)
         self.registry: Registry = load_registry(self.settings)
         checked_hooks(self.settings, Injector())
-        self._vos = vos_from_entry_points(("nonet", *self.settings.entry_points))
+        self._vos = vos_from_entry_points(self.settings.groups)
 
     async def read(self, text: str | None) -> tuple[Checked, str]:
         """What a source says now, and its revision.
@@ -283,7 +284,8 @@ async def _published(
     async with observer(namespace, state_dir) as nonet:
         published = await _publication(nonet).read()
         limits = [
-            LimitInForce(item.address, item.limit, item.by) for item in await nonet.limits.all()
+            LimitInForce(item.address, item.limit, item.by)
+            for item in await nonet.stores.limits.all()
         ]
     if published is None or not published.version:
         typer.echo("no configuration is published: the values of the classes hold", err=True)

@@ -50,8 +50,8 @@ def pause(
     async def command() -> int:
         wanted = _wanted(everything, stream, task)
         async with observer(namespace, state_dir) as nonet:
-            await nonet.controls.pause(wanted, who(), reason)
-            found = [item for item in await nonet.controls.load() if item.what in wanted]
+            await nonet.stores.controls.pause(wanted, who(), reason)
+            found = [item for item in await nonet.stores.controls.load() if item.what in wanted]
             if task:
                 warn_of_unknown(nonet, task)
         if as_json:
@@ -81,9 +81,11 @@ def resume(
     async def command() -> int:
         wanted = _wanted(everything, stream, task)
         async with observer(namespace, state_dir) as nonet:
-            before = {item.what for item in await nonet.controls.load()}
-            await nonet.controls.resume(wanted, who())  # also if nothing is: it may be repeated
-            left = await nonet.controls.load()
+            before = {item.what for item in await nonet.stores.controls.load()}
+            await nonet.stores.controls.resume(
+                wanted, who()
+            )  # also if nothing is: it may be repeated
+            left = await nonet.stores.controls.load()
         done = [what for what in wanted if what in before]
         if not done:
             raise NotFoundError(f"{_list(wanted)}: not paused. {_still(left)}")
@@ -108,7 +110,7 @@ def paused(
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
-            found = await nonet.controls.load()
+            found = await nonet.stores.controls.load()
         rows = [_row(item) for item in found]
         if not as_json:
             rows = [{**row, "what": in_words(row["what"])} for row in rows]

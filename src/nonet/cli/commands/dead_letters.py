@@ -365,7 +365,7 @@ async def _log(application: AbstractAsyncContextManager[Nonet], kind: str, text:
     """Write to the event stream what was done in SQL; without Redis that stays done."""
     try:
         async with application as nonet:
-            await nonet.events.log(kind, who(), text)
+            await nonet.stores.events.log(kind, who(), text)
     except NonetError as error:
         problem = printable(" ".join(str(error).split()))
         typer.echo(f"warning: done, but 'task-run events' will not show it: {problem}", err=True)

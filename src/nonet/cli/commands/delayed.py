@@ -121,7 +121,7 @@ def now(
     async def command() -> int:
         named = list(dict.fromkeys(ids))
         async with observer(namespace, state_dir) as nonet:
-            states = dict(zip(named, await nonet.controls.hasten(named), strict=True))
+            states = dict(zip(named, await nonet.stores.controls.hasten(named), strict=True))
             done = [id for id, state in states.items() if state == "delayed"]
             if done:
                 which = (
@@ -129,7 +129,7 @@ def now(
                     if len(done) == 1
                     else f"{len(done)} tasks, the last {done[-1]}"
                 )
-                await nonet.events.log("tasks-hastened", who(), which)
+                await nonet.stores.events.log("tasks-hastened", who(), which)
         return _tell(
             {id: _DUE if id in done else state for id, state in states.items()}, _DUE, as_json
         )

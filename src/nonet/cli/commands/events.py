@@ -45,9 +45,9 @@ def events(
         _check_kind(kind)
         async with observer(namespace, state_dir) as nonet:
             if follow:
-                await _follow(nonet.events.follow(limit, kind=kind), as_json)
+                await _follow(nonet.stores.events.follow(limit, kind=kind), as_json)
                 return ExitCode.OK
-            found = await nonet.events.last(limit, kind=kind)
+            found = await nonet.stores.events.last(limit, kind=kind)
         print_rows([dataclasses.asdict(item) for item in found], as_json, "no event")
         return ExitCode.OK
 

@@ -71,7 +71,7 @@ def list_(
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
-            found = await nonet.limits.all()
+            found = await nonet.stores.limits.all()
         rows = [
             {
                 "object_type": item.address.object_type,
@@ -135,7 +135,7 @@ def set_(
         async with observer(namespace, state_dir) as nonet:
             for limiter, limit in values.items():
                 address = LimitAddress(found, key, action or "", limiter, vo or "")
-                await nonet.limits.override(address, limit, who())
+                await nonet.stores.limits.override(address, limit, who())
                 typer.echo(f"{_name(address)}: {_in_words(limit)}", err=True)
         return ExitCode.OK
 
@@ -168,7 +168,7 @@ def unset(
             for kind in kinds or (CONCURRENCY, RATE)
         ]
         async with observer(namespace, state_dir) as nonet:
-            gone = [item for item in addresses if await nonet.limits.go_back(item, who())]
+            gone = [item for item in addresses if await nonet.stores.limits.go_back(item, who())]
         if not gone:
             raise NotFoundError(
                 f"no override of {' or '.join(map(_name, addresses))}: 'task-run limits list' "
@@ -241,7 +241,7 @@ def _object_type(written: str, key: str, options: dict[str, Any]) -> str:
 
 def _task_classes(options: dict[str, Any]) -> set[str]:
     """Bare names of the task classes, as far as they can be loaded: limits need none of them."""
-    from nonet.app import load_registry
+    from nonet.config.loading import load_registry
     from nonet.config.settings import load_settings
 
     try:

@@ -137,7 +137,7 @@ async def _class_of(nonet: Nonet, id: str) -> str:
     """What to ask instead if somebody took a class for a task; empty: it is none."""
     from nonet.tasks.task import PeriodicBaseTask
 
-    periodic = {item.task for item in await nonet.periodic.statuses()}
+    periodic = {item.task for item in await nonet.stores.periodic.statuses()}
     registered = registry_here(nonet)
     periodic |= {item.name for item in registered if issubclass(item.cls, PeriodicBaseTask)}
     if any(id in names_of(name) for name in periodic):

@@ -56,8 +56,8 @@ def list_(
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
-            rows = [_row(item) async for item in nonet.quarantine.newest(limit)]
-            count = await nonet.quarantine.count_since_loss()
+            rows = [_row(item) async for item in nonet.stores.quarantine.newest(limit)]
+            count = await nonet.stores.quarantine.count_since_loss()
         print_rows(rows, as_json, "the quarantine is empty")
         if count:
             typer.echo(f"{count} were put here since Redis was last empty", err=True)
@@ -91,7 +91,7 @@ def show(
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
-            item = await nonet.quarantine.get(entry)
+            item = await nonet.stores.quarantine.get(entry)
         document = {**_row(item), "kept": min(len(item.data), item.size)}
         envelope = _envelope(item)
         if envelope is not None:
@@ -125,8 +125,8 @@ def discard(
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
-            chosen = await _chosen(entries, every, nonet.quarantine)
-            gone = await nonet.quarantine.discard(chosen, who())
+            chosen = await _chosen(entries, every, nonet.stores.quarantine)
+            gone = await nonet.stores.quarantine.discard(chosen, who())
         report: list[dict[str, Any]] = [
             {"entry": entry, "discarded": True} if done else {"entry": entry, "error": _NOT_THERE}
             for entry, done in zip(chosen, gone, strict=True)
@@ -162,11 +162,11 @@ def retry(
         async with application(tasks, namespace, state_dir) as nonet:
 
             async def one(entry: str) -> dict[str, Any]:
-                handle = await retry_entry(entry, nonet.client, nonet.quarantine, who())
+                handle = await retry_entry(entry, nonet.client, nonet.stores.quarantine, who())
                 return {"id": str(handle), "created": handle.created}
 
             # The oldest first, as they were submitted.
-            chosen = (await _chosen(entries, every, nonet.quarantine))[:: -1 if every else 1]
+            chosen = (await _chosen(entries, every, nonet.stores.quarantine))[:: -1 if every else 1]
             return await _each(chosen, one, as_json, is_one=not every)
 
     run(debug, command)

@@ -61,7 +61,7 @@ def list_(
 
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
-            leader, found = await nonet.leader(), await nonet.periodic.statuses()
+            leader, found = await nonet.leader(), await nonet.stores.periodic.statuses()
         print_rows(
             [view.row(item, leader) for item in found], as_json, "no periodic entry is planned"
         )
@@ -189,7 +189,7 @@ def pause(
         async with observer(namespace, state_dir) as nonet:
             found = await _find(nonet, task, vo, name)
             keys = [item.entry for item in found]
-            turned = await nonet.periodic.pause(keys, who(), reason)
+            turned = await nonet.stores.periodic.pause(keys, who(), reason)
         return _tell(found, turned, "paused", "was paused already", as_json)
 
     run(debug, command)
@@ -213,7 +213,7 @@ def resume(
     async def command() -> int:
         async with observer(namespace, state_dir) as nonet:
             found = await _find(nonet, task, vo, name)
-            turned = await nonet.periodic.resume([item.entry for item in found], who())
+            turned = await nonet.stores.periodic.resume([item.entry for item in found], who())
         return _tell(found, turned, "resumed", "was not paused", as_json)
 
     run(debug, command)
@@ -221,7 +221,7 @@ def resume(
 
 async def _find(nonet: Nonet, task: str, vo: str | None, name: str | None) -> list[EntryStatus]:
     """The entries that are meant."""
-    known = await nonet.periodic.statuses()
+    known = await nonet.stores.periodic.statuses()
     of_class = [item for item in known if task in names_of(item.task)]
     if not of_class:
         raise NotFoundError(_none_of(task, known, registry_here(nonet), await nonet.leader()))

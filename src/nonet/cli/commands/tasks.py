@@ -212,7 +212,7 @@ def classes(
     """
 
     async def command() -> int:
-        from nonet.app import checked_hooks
+        from nonet.scheduler.startup import checked_hooks
 
         nonet = application(tasks, namespace, state_dir)
         registry = nonet.registry

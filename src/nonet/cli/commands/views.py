@@ -37,9 +37,9 @@ def queues(
         async with observer(namespace, state_dir) as nonet:
             found = await nonet.client.results.queues()
             delayed = await nonet.client.results.delayed()
-            pauses = await nonet.controls.load()
-            desired = await nonet.demands.published()
-            loads = {item.scope: item for item in await nonet.admission.loads()}
+            pauses = await nonet.stores.controls.load()
+            desired = await nonet.stores.demands.published()
+            loads = {item.scope: item for item in await nonet.stores.admission.loads()}
         rows: list[dict[str, Any]] = [
             {
                 "queue": (name := f"{item.priority}:{item.size}"),

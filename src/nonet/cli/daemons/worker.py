@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from nonet.base.streams import Size
 from nonet.cli.common import (
     Debug,
     MetricsPort,
@@ -19,16 +20,13 @@ from nonet.cli.common import (
     settings_options,
 )
 
-# As in `nonet.tasks.task.Size`, which brings more than the help needs.
-SizeName = Literal["small", "medium", "large"]
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command(cls=PlainCommand)
 def work(
     size: Annotated[
-        SizeName | None, typer.Option(help="Which tasks to run.", show_default="required")
+        Size | None, typer.Option(help="Which tasks to run.", show_default="required")
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -100,9 +98,7 @@ def work(
     SIGHUP replaces them one by one; its exit code is their largest.
     """
     from nonet.cli.daemons import working  # what it brings takes longer than the help needs
-    from nonet.tasks.task import Size
 
-    chosen = None if size is None else Size(size)
     if drain:
         other = (concurrency, grace, tasks, metrics_port, minimum, maximum, idle_exit, max_lifetime)
         if any(value is not None for value in other):
@@ -110,8 +106,8 @@ def work(
                 "options other than --size, --timeout, --namespace and --state-dir mean nothing "
                 "with --drain"
             )
-        run(debug, lambda: working.drain(chosen, timeout, namespace, state_dir))
-    if chosen is None:
+        run(debug, lambda: working.drain(size, timeout, namespace, state_dir))
+    if size is None:
         raise typer.BadParameter("missing: name a size, or --drain", param_hint="--size")
     if timeout is not None:
         raise typer.BadParameter("means something with --drain only", param_hint="--timeout")
@@ -121,11 +117,11 @@ def work(
         most = max(least, 1) if maximum is None else maximum
         if most < least:
             raise typer.BadParameter(f"is less than --min {least}", param_hint="--max")
-        fleet = working.Fleet(chosen, least, most, concurrency, idle_exit, max_lifetime, debug)
+        fleet = working.Fleet(size, least, most, concurrency, idle_exit, max_lifetime, debug)
         run(debug, lambda: working.supervise(fleet, {**options, "grace": grace}, metrics_port))
     ends = working.Ends(idle_exit, max_lifetime, fleet_line)
     options |= {"grace": grace, "metrics_port": metrics_port}
-    start = partial(working.work, chosen, concurrency, ends, options, debug)
+    start = partial(working.work, size, concurrency, ends, options, debug)
     run(debug, start, in_spite_of_tasks=True)
 
 

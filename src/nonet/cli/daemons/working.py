@@ -20,6 +20,7 @@ import typer
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError, NotFoundError
+from nonet.base.streams import Size
 from nonet.cli.common import say, set_up_logging, settings_options
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon import runfiles
@@ -38,11 +39,10 @@ from nonet.daemon.service import (
     told_of_end,
 )
 from nonet.stores.namespace.inspection import Inspection
-from nonet.tasks.task import Size
 from nonet.telemetry.logs import describe_process, process_description
 from nonet.telemetry.tracing import exporting_traces
 from nonet.worker.children.forking import HELD_OPEN
-from nonet.worker.worker import Worker, slots_of
+from nonet.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ async def _retiring(
         HELD_OPEN.add(ends.fleet_line)
     retirement = Retirement(
         worker,
-        lambda: application.demands.retire(worker.id, size),
+        lambda: application.stores.demands.retire(worker.id, size),
         stop,
         idle_exit=ends.idle_exit,
         max_lifetime=ends.max_lifetime,
@@ -170,7 +170,7 @@ async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | N
         fleet.minimum,
         fleet.maximum,
         _options_of_workers(fleet, options),
-        fleet.concurrency or slots_of(fleet.size, settings),
+        fleet.concurrency or settings.slots_of(fleet.size),
         settings.grace,
         settings.worker_ttl,
         fleet.max_lifetime,
@@ -180,7 +180,7 @@ async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | N
     async with application:
         inspection = Inspection(application.broker, settings.namespace)
         check = partial(inspection.check, allow_eviction=settings.allow_eviction)
-        supervisor = Supervisor(plan, application.demands, application.broker)
+        supervisor = Supervisor(plan, application.stores.demands, application.broker)
         about = _about(settings, fleet.size, supervisor.id)
         signals = stop_on_signals(settings.grace + END_SECONDS, on_hangup=supervisor.roll)
         address = settings.metrics_host, settings.metrics_port

@@ -12,15 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nonet.base.errors import NonetError
+from nonet.base.streams import Size
+from nonet.daemon.contact import Contact
 from nonet.daemon.fleet.backoff import Backoff
 from nonet.daemon.fleet.child import Child
 from nonet.daemon.fleet.retirement import spread
-from nonet.daemon.health import Contact, Page, Report, free_port, never_stuck
+from nonet.daemon.health import Page, Report, free_port, never_stuck
 from nonet.daemon.service import ExitCode, Stop, every, who, wind_up
 from nonet.rules.demand import Demand, spawns
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.queue.broker import Broker
-from nonet.tasks.task import Size
 from nonet.telemetry.metrics import Sample
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 from nonet.base.keys import prefix
+from nonet.base.streams import Size
 from nonet.rules.demand import Demand, LiveWorker, live_worker
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
-from nonet.stores.queue.broker import SIZES
 from nonet.stores.queue.workers import DRAINS
 
 # Queued tasks that a look examines, locks and all; 64 with two locks each take below 1 ms.
@@ -42,7 +42,7 @@ class Demands:
 
     async def look_at_all(self) -> list[Demand]:
         """The same for each size."""
-        return [await self.look(size) for size in SIZES]
+        return [await self.look(size) for size in Size]
 
     async def publish(
         self,

@@ -9,8 +9,8 @@ from typing import Any
 
 from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.base.keys import prefix
+from nonet.base.streams import Size
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
-from nonet.stores.queue.broker import SIZES
 
 # Of the delayed set, tasks that are looked at by themselves; 1000 take about 1 ms.
 _LOOKS = 1000
@@ -150,7 +150,7 @@ def complete(desired: Mapping[str, int]) -> dict[str, int]:
     >>> complete({"small": 3})
     {'small': 3, 'medium': 0, 'large': 0}
     """
-    return {size: desired.get(size, 0) for size in SIZES}
+    return {size: desired.get(size, 0) for size in Size}
 
 
 def _texts(flat: Sequence[bytes]) -> dict[str, str]:

@@ -15,10 +15,11 @@ from redis.exceptions import NoPermissionError
 from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.base.keys import prefix, stream
 from nonet.base.loop import in_own_thread
+from nonet.base.streams import KINDS, Priority, Size
 from nonet.rules.diagnosis import Replication, Row, Server, refusals
 from nonet.stores.connection.redis import ping, server_errors
 from nonet.stores.connection.topology import read_place
-from nonet.stores.queue.broker import KINDS, PRIORITIES, SIZES, Broker
+from nonet.stores.queue.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +64,8 @@ class Inspection:
         streams = [
             stream(priority, size).replace("tasks", kind)
             for kind in KINDS
-            for priority in PRIORITIES
-            for size in SIZES
+            for priority in Priority
+            for size in Size
         ]
         before, met = await self._active(), Counter[str]()
         walks: deque[tuple[str | bytes, bytes]] = deque()
@@ -192,8 +193,8 @@ class Inspection:
         alive = await self._read(registered, [])
         served = {name.decode(errors="replace").partition("-")[0] for name in alive}
         found = []
-        for size in SIZES:
-            names = [self._prefix + stream(priority, size) for priority in PRIORITIES]
+        for size in Size:
+            names = [self._prefix + stream(priority, size) for priority in Priority]
             if size not in served and any(
                 [await self._read(client.xlen(name), 0) for name in names]
             ):

@@ -17,6 +17,7 @@ from typing import Any
 from nonet.base.clock import ClockWatch, Reading, steady
 from nonet.base.errors import NotConfirmedError
 from nonet.base.keys import prefix
+from nonet.base.streams import KINDS, Priority, Size
 from nonet.messages.message import HARD_LIMIT_BYTES, ResultDocument, encode
 from nonet.rules.outcomes import CRASH_LIMIT
 from nonet.stores.connection.clock import logical_now, wall_now
@@ -41,10 +42,6 @@ from nonet.stores.queue.wakes import Wakes
 from nonet.tasks.locks import has_structural
 
 logger = logging.getLogger(__name__)
-
-PRIORITIES = ("realtime", "normal", "background")
-SIZES = ("small", "medium", "large")
-KINDS = ("woken", "tasks", "suspects", "burials")  # of streams, see lib/streams.lua
 
 _LOOKS = 200
 _CANCELLED_AT_A_TIME = 100
@@ -187,7 +184,7 @@ class Broker:
         """
         await ping(self.client)
         # Changes nothing: there is no such worker.
-        await self.leave("", SIZES[0])
+        await self.leave("", Size.SMALL)
 
     def follow(self) -> None:
         """Leave a server as soon as others know that it was replaced, until `aclose`."""
@@ -748,7 +745,7 @@ def hold_of_code(delivery: Delivery) -> str:
 
 def new_cursors() -> list[bytes]:
     """Cursors for the first `Broker.reclaim`."""
-    return [b"0-0"] * (len(KINDS) * len(PRIORITIES))
+    return [b"0-0"] * (len(KINDS) * len(Priority))
 
 
 def _microseconds(delta: timedelta) -> int:

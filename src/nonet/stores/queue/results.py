@@ -13,6 +13,7 @@ from typing import Any
 
 from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.base.keys import prefix, stream
+from nonet.base.streams import KINDS, Priority, Size
 from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
 from nonet.messages.repetition import Known
 from nonet.stores.connection.clock import correction
@@ -22,7 +23,6 @@ from nonet.stores.connection.redis import (
     literal,
     server_errors,
 )
-from nonet.stores.queue.broker import KINDS, PRIORITIES, SIZES
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import WorkerStatus, registered
 from nonet.tasks.handles import TaskStatus
@@ -214,7 +214,7 @@ class Results:
 
     async def queues(self) -> list[QueueStatus]:
         """The nine streams, in the order in which workers read them."""
-        return [await self._queue(priority, size) for size in SIZES for priority in PRIORITIES]
+        return [await self._queue(priority, size) for size in Size for priority in Priority]
 
     async def delayed(self) -> int:
         """Number of tasks in the delayed set: delayed, waiting for a lock, or dying."""

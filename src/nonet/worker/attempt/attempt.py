@@ -10,13 +10,13 @@ from functools import cache
 from typing import Any
 
 from nonet.base.errors import TaskTimeoutError
+from nonet.base.streams import Size
 from nonet.client.client import Client
 from nonet.messages.message import Envelope
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Lease
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
 from nonet.tasks.locks import rate_limited
-from nonet.tasks.task import Size
 from nonet.telemetry.tracing import AttemptSpan, current_trace
 
 _TOKEN_SECONDS = 0.5

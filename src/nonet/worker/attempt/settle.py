@@ -16,9 +16,9 @@ from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
 from nonet.rules.outcomes import Outcome, Reason, Settlement, shortened
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
+from nonet.stores.sql.row_closer import RowCloser
 from nonet.tasks.registry import Registry, TaskClass
 from nonet.worker.attempt.attempt import Attempt
-from nonet.worker.attempt.closing import RowCloser
 from nonet.worker.attempt.conclusion import Conclusion, conclude, result_of
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,101 @@
+"""Puts a scheduler together from the parts of an open application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+
+from nonet.base.streams import Size
+from nonet.client.parts import Parts
+from nonet.config.sources import open_source
+from nonet.daemon.contact import sql_reached
+from nonet.scheduler.census import Census
+from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
+from nonet.scheduler.demand import DemandLoop
+from nonet.scheduler.expired import ExpiredTasks
+from nonet.scheduler.lost import LostWorkers
+from nonet.scheduler.pauses import PauseMemory
+from nonet.scheduler.periodic.memory import Memory
+from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
+from nonet.scheduler.relay import Relay
+from nonet.scheduler.retention import Retention
+from nonet.scheduler.scheduler import Chore, Scheduler, SchedulerParts
+from nonet.scheduler.startup import StartUp, checked_hooks
+from nonet.stores.namespace.figures import Measures
+from nonet.tasks.hooks import Hook
+from nonet.tasks.injection import Injector
+from nonet.tasks.overflow import overflow_hooks
+from nonet.tasks.registry import vos_from_entry_points
+
+
+def assemble(
+    parts: Parts, injector: Injector, hooks: Mapping[str, Hook] | None = None
+) -> Scheduler:
+    """A scheduler that has not begun; the arguments are those of `nonet.Nonet.scheduler`."""
+    settings, stores, may_have_sql = parts.settings, parts.stores, parts.settings.may_have_sql
+    memory = Memory(stores.mirror, may_have_sql)
+    grace = timedelta(seconds=settings.misfire_grace)
+    periodic = PeriodicLoop(parts.client, stores.periodic, memory, grace)
+    found = checked_hooks(settings, injector, hooks)
+    made = SchedulerParts(
+        settings,
+        parts.client,
+        stores.leadership,
+        _configuration(parts, periodic),
+        StartUp(found, stores.leadership, injector),
+        periodic,
+        memory,
+        PauseMemory(stores.controls, stores.broker.epoch, stores.mirror, may_have_sql),
+        chores=_chores(parts),
+        census=_census(parts) if settings.metrics_port else None,
+        sql=sql_reached(settings, stores),
+    )
+    return Scheduler(made)
+
+
+def _configuration(parts: Parts, periodic: PeriodicLoop) -> ConfigurationLoop:
+    settings, stores = parts.settings, parts.stores
+    vos = vos_from_entry_points(settings.groups)
+    fits = partial(check, registry=parts.registry, vos=vos)
+    return ConfigurationLoop(
+        open_source(settings.config, settings, fits),
+        fits,
+        stores.limits,
+        stores.admission,
+        stores.publication,
+        periodic.adopt,
+    )
+
+
+def _chores(parts: Parts) -> dict[str, Chore]:
+    """What the leader does beside, by names for people."""
+    settings, stores = parts.settings, parts.stores
+    expired = ExpiredTasks(stores.broker, stores.dead_letters, settings.signer(), stores.rows.close)
+    demand = DemandLoop(
+        stores.demands,
+        stores.events,
+        overflow_hooks(settings.on_overflow, settings.groups),
+        {size: settings.slots_of(size) for size in Size},
+        settings.overflow_cooldown,
+        told_slots=settings.slots,
+    )
+    return {
+        "durable tasks": Relay(stores.outbox, settings).tick,
+        "expired tasks": expired.tick,
+        "lost workers": LostWorkers(stores.broker, settings.lease).tick,
+        "demand": demand.tick,
+        "old dead letters": Retention(stores.dead_letters, settings.dlq_retention).tick,
+    }
+
+
+def _census(parts: Parts) -> Census:
+    settings, stores = parts.settings, parts.stores
+    # A waiting task is looked at after so long at the latest: its pause is half as long again.
+    ahead = 1.5 * settings.lock_recheck_max
+    return Census(
+        Measures(stores.broker.client, settings.namespace, ahead),
+        stores.dead_letters,
+        settings.may_have_sql,
+        parts.registry.versions(),
+    )

@@ -1,0 +1,55 @@
+"""Puts a worker together from the parts of an open application."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from nonet.base.streams import Size
+from nonet.client.parts import Parts
+from nonet.daemon.contact import Reached, sql_reached
+from nonet.tasks.injection import Injector
+from nonet.tasks.registry import Registry
+from nonet.tasks.task import Isolation
+from nonet.worker.attempt.burials import Burials
+from nonet.worker.attempt.settle import Settler
+from nonet.worker.runner import WorkerParts
+from nonet.worker.worker import Worker
+
+
+def assemble(
+    parts: Parts,
+    injector: Injector,
+    size: Size,
+    concurrency: int | None = None,
+    isolation: Isolation | None = None,
+) -> Worker:
+    """A worker that has not begun; the arguments are those of `nonet.Nonet.worker`."""
+    settings, stores = parts.settings, parts.stores
+    settler = Settler(
+        stores.broker,
+        parts.registry,
+        settings.message_limit,
+        parts.client.live_config,
+        stores.rows,
+    )
+    made = WorkerParts(
+        settings,
+        stores.broker,
+        parts.client,
+        parts.registry,
+        injector,
+        settler,
+        Burials(settler, stores.dead_letters, settings.signer()),
+        version("nonet"),
+        _sql(parts),
+    )
+    return Worker(made, size, concurrency, isolation)
+
+
+def _sql(parts: Parts) -> Reached | None:
+    """Whether SQL answers; None if no class may have rows, as far as the classes say."""
+    return sql_reached(parts.settings, parts.stores) if _need_sql(parts.registry) else None
+
+
+def _need_sql(registry: Registry) -> bool:
+    return any(item.cls.dlq_eligible or item.cls.durable for item in registry)
