@@ -16,7 +16,7 @@ from nonet.rules.outcomes import HandedBack, Lost, Succeeded
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.worker.attempt.attempt import Attempt
-from nonet.worker.attempt.execute import Tools, execute, readmit
+from nonet.worker.attempt.execute import Tools, carry_out, readmit
 
 OLD, NEW = MutexLock("job", "old"), MutexLock("job", "new")
 ran: list[str] = []
@@ -63,7 +63,7 @@ async def fetched(app: Nonet) -> Attempt:
 
 async def test_it_runs_under_the_new_lock(app: Nonet, tools: Tools) -> None:
     """The old one is given back."""
-    _, outcome = await execute(await fetched(app), tools)
+    outcome = await carry_out(await fetched(app), tools)
     assert (outcome, ran) == (Succeeded(None), ["executed"])
     keys = [f"{{test}}:{lock.redis_key}" for lock in (OLD, NEW)]
     assert [await app.broker.client.exists(key) for key in keys] == [0, 1]
@@ -73,7 +73,7 @@ async def test_nothing_of_it_runs_when_the_new_lock_is_refused(app: Nonet, tools
     """It is handed back, unused."""
     attempt = await fetched(app)
     async with app.hold(NEW):
-        _, outcome = await execute(attempt, tools)
+        outcome = await carry_out(attempt, tools)
     assert (outcome, ran) == (HandedBack(NEW.redis_key), [])
 
 
@@ -85,5 +85,5 @@ async def test_nothing_of_it_runs_when_the_new_lock_came_too_late(app: Nonet, to
         attempt.lose("overdue")
         return refused
 
-    _, outcome = await execute(await fetched(app), replace(tools, admit=admit_late))
+    outcome = await carry_out(await fetched(app), replace(tools, admit=admit_late))
     assert (outcome, ran) == (Lost("overdue"), [])

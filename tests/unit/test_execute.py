@@ -19,7 +19,7 @@ from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.injection import Injector
 from nonet.tasks.registry import Registry
 from nonet.worker.attempt.attempt import Attempt
-from nonet.worker.attempt.execute import Tools, execute
+from nonet.worker.attempt.execute import Tools, carry_out
 
 story: list[str] = []
 
@@ -80,8 +80,7 @@ async def run(attempt: Attempt, tools: Tools, has_ended: Callable[[], bool]) -> 
             attempt.lose("overdue")
 
     attempt.context.check_lease_with(check)
-    _, outcome = await execute(attempt, tools)
-    return outcome
+    return await carry_out(attempt, tools)
 
 
 @pytest.mark.parametrize("task", [InLoop(), InThread()], ids=["loop", "thread"])

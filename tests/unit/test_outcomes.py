@@ -17,6 +17,7 @@ from nonet.base.errors import (
 )
 from nonet.rules.outcomes import (
     Cancelled,
+    End,
     ErrorSummary,
     Failed,
     HandedBack,
@@ -147,7 +148,7 @@ def test_decide(
     """Each outcome has exactly one consequence."""
     found = decide(outcome, policy, 1, NOW, dlq_eligible=eligible)
     seconds = found.delay.total_seconds()
-    assert (found.outcome, seconds, str(found.reason), found.keep, found.started) == expected
+    assert (found.end, seconds, str(found.reason), found.keep, found.started) == expected
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_a_settlement_tells_whether_a_process_died_with_the_task(
 ) -> None:
     """So that what is kept of a dead task counts its last crash too."""
     found = decide(outcome, NoRetry(), 1, NOW, dlq_eligible=False, crashes=crashes)
-    assert (found.outcome, found.reason, found.crashed) == expected
+    assert (found.end, found.reason, found.crashed) == expected
 
 
 @pytest.mark.parametrize(
@@ -187,13 +188,13 @@ def test_processes_that_die_with_a_task_alone_are_counted(
     policy = ExponentialBackoff(base_delay_seconds=0, max_retries=50)
     options = {"dlq_eligible": True, "crashes": crashes, "crash_limit": limit}
     found = decide(outcome, policy, 1, NOW, **options)  # type: ignore[arg-type]
-    assert found.outcome == expected
+    assert found.end == expected
 
 
 def test_a_success_needs_no_policy() -> None:
     """It is done, whatever the class says of failures."""
     found = decide(Succeeded([1]), NoRetry(), 1, NOW, dlq_eligible=True)
-    assert found == Settlement("done")
+    assert found == Settlement(End.DONE)
 
 
 def test_the_policy_gets_the_attempt_and_the_exception_itself() -> None:

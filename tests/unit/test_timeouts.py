@@ -24,7 +24,7 @@ from nonet.tasks.execution import enter_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.registry import Registry
 from nonet.worker.attempt.attempt import Attempt
-from nonet.worker.attempt.execute import Tools, execute
+from nonet.worker.attempt.execute import Tools, carry_out
 
 NEVER = 60.0
 story: list[str] = []
@@ -262,11 +262,11 @@ def attempt_at(task: BaseTask, tools: Tools) -> Attempt:
 
 
 async def run(task: BaseTask, tools: Tools) -> Any:
-    ended = asyncio.create_task(execute(attempt_at(task, tools), tools))
+    ended = asyncio.create_task(carry_out(attempt_at(task, tools), tools))
     # No timeout of asyncio: it would cancel, which is what is tested.
     done, _ = await asyncio.wait({ended}, timeout=20)
     assert done, "it goes on"
-    return ended.result()[1]
+    return ended.result()
 
 
 async def failure(task: BaseTask, tools: Tools) -> BaseException:
@@ -345,12 +345,12 @@ async def test_a_thread_is_given_up_at_the_hard_limit(tools: Tools) -> None:
 async def test_a_thread_that_returns_too_late_has_failed(tools: Tools) -> None:
     """At the soft limit a thread is only told when it asks; what it returns does not count."""
     attempt = attempt_at(ThreadReturns(), tools)
-    ended = asyncio.create_task(execute(attempt, tools))
-    await until(lambda: attempt.timed_out is not None, "its limit has passed")
+    ended = asyncio.create_task(carry_out(attempt, tools))
+    await until(lambda: attempt.ending.timed_out is not None, "its limit has passed")
     assert not ended.done() and story == []
     goes_on.set()
     async with asyncio.timeout(20):
-        _, outcome = await ended
+        outcome = await ended
     assert isinstance(outcome, Failed) and isinstance(outcome.error, TaskTimeoutError)
     assert story == ["rolled back"]
 
@@ -385,22 +385,22 @@ async def test_opening_dependencies_counts(tools: Tools) -> None:
 async def test_a_stop_before_the_limit_is_no_failure(tools: Tools) -> None:
     """Who is cut off first is handed back, also if its time runs out while it ends."""
     attempt = attempt_at(Stubborn(), tools)
-    ended = asyncio.create_task(execute(attempt, tools))
+    ended = asyncio.create_task(carry_out(attempt, tools))
     await until(lambda: attempt.started, "it runs")
     attempt.cut("the worker stopped")
     async with asyncio.timeout(20):
-        _, outcome = await ended
+        outcome = await ended
     assert isinstance(outcome, HandedBack) and outcome.reason == "the worker stopped"
-    assert attempt.timed_out is None
+    assert attempt.ending.timed_out is None
 
 
 async def test_a_lost_lease_counts_before_a_limit(tools: Tools) -> None:
     """What nobody may settle is no failed attempt."""
     attempt = attempt_at(Obeys(), tools)
-    ended = asyncio.create_task(execute(attempt, tools))
+    ended = asyncio.create_task(carry_out(attempt, tools))
     await asyncio.sleep(0)
     attempt.time_out(TaskTimeoutError("too slow"))
     attempt.lose("overdue")
     async with asyncio.timeout(20):
-        _, outcome = await ended
+        outcome = await ended
     assert outcome == Lost("overdue")

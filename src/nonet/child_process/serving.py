@@ -25,12 +25,11 @@ from nonet.base.loop import run
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Outcome
 from nonet.tasks.injection import Injector
-from nonet.tasks.registry import TaskClass
 from nonet.telemetry.logs import process_description
 from nonet.telemetry.tracing import CHILD_FLUSH_SECONDS, continue_trace, exporting_traces
 from nonet.worker.attempt.attempt import Attempt
-from nonet.worker.attempt.conclusion import Conclusion, conclude
-from nonet.worker.attempt.execute import Known, Tools, execute, identify
+from nonet.worker.attempt.conclusion import Concluder, Conclusion
+from nonet.worker.attempt.execute import Tools, carry_out, identify
 from nonet.worker.children.board import Board
 from nonet.worker.children.memory import begin_peak, peak
 from nonet.worker.children.wire import (
@@ -84,8 +83,10 @@ class _Serving:
         number: int,
     ) -> None:
         self._client = application.client
-        self._limit = application.settings.message_limit
-        self._crash_limit = application.settings.crash_limit
+        settings = application.settings
+        self._concluder = Concluder(
+            self._client.live_config, settings.message_limit, settings.crash_limit
+        )
         self._channel = channel
         self._board = board
         self._number = number
@@ -98,7 +99,7 @@ class _Serving:
             application.registry,
             injector,
             threads,
-            self._limit,
+            settings.message_limit,
             self._admit,
             self._leave_over,
             obey_seconds=None,
@@ -135,55 +136,40 @@ class _Serving:
         attempt.context.make_workdir_in(message.workdir)
         begin_peak()
         began, cpu = time.monotonic(), _cpu_seconds()
-        task_class, outcome = await self._outcome(attempt, message.config_version)
+        outcome = await self._outcome(attempt, message.config_version)
         usage = Usage(time.monotonic() - began)
         if not message.is_shared:  # else nobody can tell what is whose
             usage = Usage(usage.wall, round(_cpu_seconds() - cpu, 6), peak())
         del self._attempts[delivery.fence]
-        conclusion = self._conclude(attempt, task_class, outcome, usage)
+        conclusion = self._concluder.conclude(attempt, outcome, usage)
         is_left_over = delivery.fence in self._left_over
-        if is_left_over or attempt.is_stopped or attempt.timed_out is not None:
+        ending = attempt.ending
+        if is_left_over or ending.is_asked or ending.timed_out is not None:
             conclusion = replace(conclusion, is_left_over=True)
         else:
             attempt.context.remove_workdir()
         await self._end(attempt, conclusion)
 
-    async def _outcome(self, attempt: Attempt, version: str) -> tuple[TaskClass | None, Outcome]:
+    async def _outcome(self, attempt: Attempt, version: str) -> Outcome:
         try:
             await self._client.live_config.follow(version)
         except NonetError as error:
-            return None, HandedBack(f"no configuration: {error}")
+            return HandedBack(f"no configuration: {error}")
         try:
-            return await execute(attempt, self._tools)
-        except GeneratorExit as error:  # see Worker._run_attempt
-            return self._tools.registry.find(attempt.context.name), Failed(error)
+            return await carry_out(attempt, self._tools)
+        except GeneratorExit as error:  # see Runner._run
+            return Failed(error)
 
     async def _judge(self, message: Judge) -> None:
         attempt = Attempt(message.delivery, time.monotonic())
         await self._client.live_config.follow(message.config_version)
-        known = identify(attempt, self._tools)
-        if isinstance(known, Known):
+        if identify(attempt, self._tools) is None:
             outcome = Failed(message.crash.error(), crashed=not message.is_counted)
-            await self._end(attempt, self._conclude(attempt, known.task_class, outcome, None))
+            await self._end(attempt, self._concluder.conclude(attempt, outcome))
 
     async def _end(self, attempt: Attempt, conclusion: Conclusion) -> None:
         self._channel.send(Ended(attempt.delivery.fence, conclusion))
         await self._channel.flush()
-
-    def _conclude(
-        self,
-        attempt: Attempt,
-        task_class: TaskClass | None,
-        outcome: Outcome,
-        usage: Usage | None,
-    ) -> Conclusion:
-        live = self._client.live_config
-        return conclude(
-            *(attempt, task_class, outcome, live),
-            message_limit=self._limit,
-            crash_limit=self._crash_limit,
-            usage=usage,
-        )
 
     def _cut(self, message: Cut) -> None:
         attempt = self._attempts.get(message.fence)

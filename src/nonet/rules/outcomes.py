@@ -50,6 +50,22 @@ class Reason(StrEnum):
     CAPACITY = "capacity"  # nobody started it in time, see start_by
 
 
+class End(StrEnum):
+    """How an attempt is settled, as settle.lua has it."""
+
+    DONE = "done"
+    RETRY = "retry"
+    CRASH = "crash"  # a retry after its process died with it alone
+    BACK = "back"  # no attempt is used
+    SUSPECT = "suspect"  # back, after the death of a process that it shared
+    ON = "on"  # back, as this worker cannot run it
+    DYING = "dying"  # dead as soon as it is in SQL
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"  # nobody has started it in time
+    LOST = "lost"  # void: somebody else has it; nothing is settled
+
+
 @dataclass(slots=True)
 class Succeeded:
     """``execute`` returned and all dependencies closed without an error."""
@@ -136,9 +152,7 @@ class Settlement:
     """What the settle script is told.
 
     Attributes:
-        outcome: ``done``, ``retry``, ``crash`` (a retry after a crash), ``back``, ``suspect`` (back
-            after the death of a process that it shared), ``on`` (back from a worker that cannot
-            run it), ``dead``, ``cancelled`` or ``expired``.
+        end: how the attempt ends.
         delay: before the next delivery of ``retry`` and ``back``.
         reason: why it is dead, or what it waits for.
         error: of ``retry`` and ``dead``.
@@ -147,7 +161,7 @@ class Settlement:
         crashed: of ``dead``: the process in which it ran died with it.
     """
 
-    outcome: str
+    end: End
     delay: timedelta = timedelta(0)
     reason: str = ""
     error: ErrorSummary = ErrorSummary()
@@ -156,7 +170,7 @@ class Settlement:
     crashed: bool = False
 
 
-DONE = Settlement("done")
+DONE = Settlement(End.DONE)
 
 
 def decide(
@@ -183,29 +197,29 @@ def decide(
     Example:
         >>> from nonet.tasks.retry import NoRetry
         >>> now = datetime(2026, 1, 1, tzinfo=UTC)
-        >>> decide(Failed(ValueError("no")), NoRetry(), 1, now, dlq_eligible=False).outcome
-        'dead'
+        >>> decide(Failed(ValueError("no")), NoRetry(), 1, now, dlq_eligible=False).end
+        <End.DEAD: 'dead'>
     """
     if isinstance(outcome, Succeeded):
         return DONE
     if isinstance(outcome, Cancelled):
         error = ErrorSummary(text=f"cancelled {outcome.reason}")
-        return Settlement("cancelled", reason=Reason.CANCELLED, error=error)
+        return Settlement(End.CANCELLED, reason=Reason.CANCELLED, error=error)
     if isinstance(outcome, HandedBack):
-        how = "suspect" if outcome.is_suspect else "on" if outcome.is_foreign else "back"
+        how = End.SUSPECT if outcome.is_suspect else End.ON if outcome.is_foreign else End.BACK
         return Settlement(how, delay=outcome.delay, reason=outcome.reason, started=outcome.started)
     error = summarize(outcome.error)
     kind = type(outcome.error)  # isinstance() would ask the error itself
     if issubclass(kind, UnableToAcquireLockError):
-        return Settlement("back", delay=_LOCK_DELAY, reason=error.text, error=error)
+        return Settlement(End.BACK, delay=_LOCK_DELAY, reason=error.text, error=error)
     if issubclass(kind, BrokerFullError):
         # Nothing is wrong with the task, and Redis has room again when others have ended.
-        return Settlement("back", delay=_FULL_DELAY, reason="Redis is full: it cannot submit")
+        return Settlement(End.BACK, delay=_FULL_DELAY, reason="Redis is full: it cannot submit")
     if issubclass(kind, NotConfirmedError):
-        return Settlement("back", delay=_FULL_DELAY, reason="too few replicas of Redis confirm")
+        return Settlement(End.BACK, delay=_FULL_DELAY, reason="too few replicas of Redis confirm")
     if issubclass(kind, AdmissionRejected):
         pause, why = _until_room(outcome.error)
-        return Settlement("back", delay=pause, reason=why or error.text)
+        return Settlement(End.BACK, delay=pause, reason=why or error.text)
     reason = outcome.reason
     if reason is None and issubclass(kind, StopRetrying):
         reason = Reason.STOPPED
@@ -214,11 +228,11 @@ def decide(
     if reason is None:
         delay, error = _ask(policy, attempt, outcome.error, now, error)
         if delay is not None:
-            how = "crash" if outcome.crashed else "retry"
+            how = End.CRASH if outcome.crashed else End.RETRY
             return Settlement(how, delay=delay, error=error)
         reason = Reason.RETRIES
     crashed = outcome.crashed
-    return Settlement("dead", reason=reason, error=error, keep=dlq_eligible, crashed=crashed)
+    return Settlement(End.DEAD, reason=reason, error=error, keep=dlq_eligible, crashed=crashed)
 
 
 def _until_room(error: Any) -> tuple[timedelta, str]:

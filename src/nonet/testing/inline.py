@@ -20,7 +20,7 @@ from nonet.config.overrides import NONE
 from nonet.config.settings import plain_settings
 from nonet.messages.message import Envelope, ResultDocument, decode, encode, pack
 from nonet.messages.signing import Signer
-from nonet.rules.outcomes import Failed, decide
+from nonet.rules.outcomes import End, Failed, decide
 from nonet.stores.queue.groups import callback_id, child_id, failure_id
 from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.handles import ChildResult, Handle, R
@@ -276,7 +276,7 @@ class _Inline:
         """Whether the retry policy wants another attempt; notes after how long."""
         policy = self._known.cls.retry_policy
         found = decide(Failed(error), policy, number, datetime.now(UTC), dlq_eligible=False)
-        if found.outcome == "dead":
+        if found.end is End.DEAD:
             return False
         self._run.waits.append(found.delay)
         return True

@@ -11,6 +11,7 @@ from nonet.tasks.injection import Injector
 from nonet.tasks.registry import Registry
 from nonet.tasks.task import Isolation
 from nonet.worker.attempt.burials import Burials
+from nonet.worker.attempt.conclusion import Concluder
 from nonet.worker.attempt.settle import Settler
 from nonet.worker.runner import WorkerParts
 from nonet.worker.worker import Worker
@@ -25,21 +26,18 @@ def assemble(
 ) -> Worker:
     """A worker that has not begun; the arguments are those of `nonet.Nonet.worker`."""
     settings, stores = parts.settings, parts.stores
-    settler = Settler(
-        stores.broker,
-        parts.registry,
-        settings.message_limit,
-        parts.client.live_config,
-        stores.rows,
-    )
+    concluder = Concluder(parts.client.live_config, settings.message_limit, settings.crash_limit)
+    settler = Settler(stores.broker, stores.rows)
+    burials = Burials(settler, concluder, parts.registry, stores.dead_letters, settings.signer())
     made = WorkerParts(
         settings,
         stores.broker,
         parts.client,
         parts.registry,
         injector,
+        concluder,
         settler,
-        Burials(settler, stores.dead_letters, settings.signer()),
+        burials,
         version("nonet"),
         _sql(parts),
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -17,29 +18,28 @@ from nonet.base.errors import NonetError
 from nonet.base.loop import in_own_thread
 from nonet.base.streams import Size
 from nonet.client.client import Client
-from nonet.config.overrides import Effective
 from nonet.config.settings import Settings
 from nonet.daemon.contact import Reached
 from nonet.daemon.service import ExitCode, end_without_loop
 from nonet.daemon.watchdog import Watchdog
 from nonet.messages.message import Usage
-from nonet.rules.outcomes import Cancelled, Failed, Lost, Outcome
+from nonet.rules.outcomes import Cancelled, End, Failed, Lost, Outcome
 from nonet.stores.queue.broker import Broker, Order, hold_of_code
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Lease
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import has_structural, leased_ttl_ms
-from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.registry import Registry
 from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
-from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.burials import Burials
-from nonet.worker.attempt.conclusion import Conclusion
+from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.crashes import WITH_WORKER
-from nonet.worker.attempt.execute import Known, Tools, execute_known, identify, readmit
+from nonet.worker.attempt.execute import Tools, execute, identify, readmit
 from nonet.worker.attempt.settle import Settler
 from nonet.worker.children.children import Children
-from nonet.worker.children.isolated import Isolated, Work
+from nonet.worker.children.isolated import Isolated
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
 from nonet.worker.suspects import Suspects
@@ -64,10 +64,41 @@ class WorkerParts:
     client: Client
     registry: Registry
     injector: Injector
+    concluder: Concluder
     settler: Settler
     burials: Burials
     version: str
     sql: Reached | None = None
+
+
+class Place(Enum):
+    """Where an attempt is made."""
+
+    LOOP = auto()  # of this worker
+    CHILD = auto()
+    FRESH_CHILD = auto()  # a child process of its own
+    SUSPECTS = auto()  # the lane of those with which a process died
+    NONE = auto()  # nowhere: its process has died with it alone, and its policy is asked here
+    NONE_BUT_CHILD = auto()  # nowhere, and its policy is asked in a child process
+
+
+def place_of(delivery: Delivery, declared: Isolation, told: Isolation | None) -> Place:
+    """Where to make the attempt of a delivery.
+
+    Args:
+        declared: as its class and the configuration say.
+        told: as this worker was told for all classes, or None.
+    """
+    has_died = bool(delivery.suspect or delivery.crashes)
+    if (told or declared) is Isolation.LOOP and (told is not None or not has_died):
+        return Place.NONE if delivery.judge else Place.LOOP
+    if delivery.judge:
+        return Place.NONE_BUT_CHILD
+    if not delivery.takes_slot:
+        return Place.SUSPECTS
+    if has_died or (told or declared) is Isolation.FRESH:
+        return Place.FRESH_CHILD
+    return Place.CHILD
 
 
 class Runner:
@@ -126,12 +157,18 @@ class Runner:
             self._admit,
             self._leave,
         )
-        self._live_config = parts.client.live_config
-        self._worker = worker
-        self._isolated = self._made_isolated(children)
+        in_children = partial(
+            Isolated,
+            settings=parts.settings,
+            concluder=parts.concluder,
+            admit=self._admit,
+            accuse=partial(parts.broker.accuse, worker),
+        )
+        self._isolated = in_children(children)
         self._suspects = Suspects(
             size,
-            lambda: self._made_isolated(Children(parts.settings, parts.broker.url)),
+            lambda: in_children(Children(parts.settings, parts.broker.url)),
+            parts.concluder,
             lambda: len(self._running) - len(self._suspects.in_hand) - len(self.burials.in_hand),
         )
         self._lock_ttl_ms = round(parts.settings.lock_ttl * 1000)
@@ -207,7 +244,8 @@ class Runner:
         """Cancel an attempt that somebody wants to end; an order may come more than once."""
         for attempt in list(self._running):
             delivery = attempt.delivery
-            if (delivery.id, delivery.gen) == (order.id, order.gen) and not attempt.cancelled:
+            is_meant = (delivery.id, delivery.gen) == (order.id, order.gen)
+            if is_meant and attempt.ending.cancelled is None:
                 logger.info("task %s is to be cancelled %s", order.id, order.why)
                 attempt.cancel(order.why)
                 grace = self._parts.settings.cancel_grace
@@ -221,7 +259,7 @@ class Runner:
     def cut_waiting(self, reason: str) -> None:
         """Hand back what has not begun: it waits for a child process."""
         for attempt in list(self._running):
-            if attempt.is_waiting:
+            if attempt.stage is Stage.WAITING:
                 attempt.cut(reason)
 
     def cut_all_soon(self, reason: str) -> None:
@@ -239,103 +277,87 @@ class Runner:
             watched = {*self._running.values(), *([forced] if forced else [])}
             await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
 
-    # ---- one delivery ---------------------------------------------------------------------------
+    # ---- one delivery: identify → place → execute → conclude → settle → forget ------------------
 
     async def _run(self, attempt: Attempt) -> None:
+        """See a delivery through, from its hand-over to the end of its lease."""
         try:
-            if attempt.lost is not None:
-                # The loop was blocked while the reply waited, and others may hold its locks.
-                await self._settle(attempt, None, Lost(attempt.lost))
-            elif attempt.delivery.state == "dying":
-                await self.burials.bury(attempt)
-            else:
-                await self._execute(attempt)
+            await self._see_through(attempt)
         except GeneratorExit as error:
             # Of a future that a task awaited: it closes each coroutine between that and this one,
             # whatever they would have returned.
-            task_class = self._parts.registry.find(attempt.context.name)
-            await self._settle(attempt, task_class, Failed(error))
+            if not self._is_over(attempt):
+                await self._settle(attempt, self._conclude(attempt, Failed(error)))
         except Exception:
             # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
             logger.exception("task %s: its settlement failed", attempt.delivery.id)
         finally:
-            if not attempt.left or self._ends(attempt):
+            if not self._is_over(attempt):
                 self._forget(attempt)
 
-    async def _execute(self, attempt: Attempt) -> None:
-        known = identify(attempt, self._tools)
+    async def _see_through(self, attempt: Attempt) -> None:
+        if attempt.ending.lost is not None:
+            # The loop was blocked while the reply waited, and others may hold its locks.
+            await self._settle(attempt, self._conclude(attempt, Lost(attempt.ending.lost)))
+            return
+        if attempt.delivery.state == "dying":
+            await self.burials.bury(attempt)
+            return
+        outcome = identify(attempt, self._tools)
         if self._tally is not None:
             self._tally.started(attempt)
-        if not isinstance(known, Known):
-            await self._settle(attempt, *known)
+        if outcome is not None:
+            await self._settle(attempt, self._conclude(attempt, outcome))
             return
         if self._is_traced:
             attempt.span = _span_of(attempt)
-        if not self._runs_here(attempt.delivery, known.effective):
-            work = Work(attempt, known.task_class, known.effective)
-            conclusion = await self._isolate(work)
-            self._free_slot_of(attempt)
-            await self._end_as(attempt, conclusion)
-            return
-        if attempt.delivery.judge:
-            await self._settle(attempt, known.task_class, Failed(WITH_WORKER.error()))
-            return
+        place = place_of(attempt.delivery, attempt.effective.isolation, self._isolation)
+        conclusion = await self._execute(attempt, place)
+        if conclusion is not None:
+            await self._settle(attempt, conclusion)
+
+    async def _execute(self, attempt: Attempt, place: Place) -> Conclusion | None:
+        """What an attempt concluded, wherever it was made; None: it is over already."""
+        match place:
+            case Place.LOOP:
+                return await self._execute_here(attempt)
+            case Place.CHILD:
+                return await self._isolated.run(attempt, fresh=False)
+            case Place.FRESH_CHILD:
+                return await self._isolated.run(attempt, fresh=True)
+            case Place.SUSPECTS:
+                return await self._suspects.run(attempt)
+            case Place.NONE:
+                return self._conclude(attempt, Failed(WITH_WORKER.error()))
+            case Place.NONE_BUT_CHILD:
+                return await self._isolated.judge(attempt, WITH_WORKER, is_counted=True)
+
+    async def _execute_here(self, attempt: Attempt) -> Conclusion | None:
         began = time.monotonic()
-        outcome = await execute_known(attempt, known, self._tools)
+        outcome = await execute(attempt, self._tools)
         usage = Usage(wall=time.monotonic() - began)
         if attempt.context.has_workdir:
             await in_own_thread(attempt.context.remove_workdir)
-        await self._settle(attempt, known.task_class, outcome, usage)
+        return None if self._is_over(attempt) else self._conclude(attempt, outcome, usage)
 
-    def _runs_here(self, delivery: Delivery, effective: Effective) -> bool:
-        """Whether an attempt is made in this process: no process has died with it."""
-        if self._isolation is not None:
-            return self._isolation is Isolation.LOOP
-        return effective.isolation is Isolation.LOOP and not (delivery.suspect or delivery.crashes)
-
-    async def _isolate(self, work: Work) -> Conclusion:
-        """What an attempt concluded in a child process."""
-        delivery = work.attempt.delivery
-        if delivery.judge:
-            return await self._isolated.judge(work, WITH_WORKER, is_counted=True)
-        if not delivery.takes_slot:
-            return await self._suspects.run(work)
-        has_died = delivery.suspect or delivery.crashes
-        place = Isolation.FRESH if has_died else self._isolation or work.effective.isolation
-        return await self._isolated.run(work, fresh=place is Isolation.FRESH)
-
-    def _made_isolated(self, children: Children) -> Isolated:
-        parts = self._parts
-        accuse = partial(parts.broker.accuse, self._worker)
-        return Isolated(children, parts.settings, self._live_config, self._admit, accuse)
-
-    async def _settle(
-        self,
-        attempt: Attempt,
-        task_class: TaskClass | None,
-        outcome: Outcome,
-        usage: Usage | None = None,
-    ) -> None:
-        if attempt.left and not self._ends(attempt):
-            return
-        settler = self._parts.settler
+    def _conclude(
+        self, attempt: Attempt, outcome: Outcome, usage: Usage | None = None
+    ) -> Conclusion:
         if attempt.hard_at is not None:  # the policy of one that used it up gets a moment, too
             attempt.hard_at = max(attempt.hard_at, time.monotonic())
-        conclusion = settler.conclude(attempt, task_class, outcome, usage)
-        attempt.runs_code = False
-        self._free_slot_of(attempt)
-        await self._end_as(attempt, conclusion)
+        return self._parts.concluder.conclude(attempt, outcome, usage)
 
-    async def _end_as(self, attempt: Attempt, conclusion: Conclusion) -> None:
+    async def _settle(self, attempt: Attempt, conclusion: Conclusion) -> None:
+        self._free_slot_of(attempt)
         if attempt.span is not None:
             span, attempt.span = attempt.span, None  # one that was left alone may end once more
             _end_span(span, attempt, conclusion)
-        outcome = await self._parts.settler.settle(attempt, conclusion)
+        end = await self._parts.settler.settle(attempt, conclusion)
+        settlement = conclusion.settlement
         if self._tally is not None:
-            settlement = conclusion.settlement
-            crashed = settlement.crashed or settlement.outcome == "crash"
-            self._tally.finished(attempt, outcome, conclusion.usage, crashed=crashed)
-        if outcome == "dead" and conclusion.settlement.keep:
+            crashed = settlement.crashed or settlement.end is End.CRASH
+            self._tally.finished(attempt, end, conclusion.usage, crashed=crashed)
+        if end is End.DEAD and settlement.keep:
             await self._bury(attempt, conclusion)
 
     async def _bury(self, attempt: Attempt, conclusion: Conclusion) -> None:
@@ -344,29 +366,30 @@ class Runner:
             await self.burials.queue(attempt)
             return
         self._suspects.drop(attempt)
-        self._settling -= attempt.is_settling
-        attempt.is_settling = False
+        self._settling -= attempt.delivery.takes_slot
+        attempt.stage = Stage.BURYING
         self.burials.in_hand.add(attempt)
         self.freed.set()
         await self.burials.bury_at_once(attempt, conclusion)
 
     def _free_slot_of(self, attempt: Attempt) -> None:
         """Only its settlement is left: the next one may be fetched meanwhile."""
-        if attempt.delivery.takes_slot and not attempt.is_settling:
-            attempt.is_settling = True
-            self._settling += 1
+        if attempt.stage is not Stage.SETTLING:
+            attempt.stage = Stage.SETTLING
+            self._settling += attempt.delivery.takes_slot
             self.freed.set()
 
-    def _ends(self, attempt: Attempt) -> bool:
-        """Whether the current asyncio task ends an attempt; one that was left alone does not."""
-        return self._running.get(attempt) is asyncio.current_task()
+    def _is_over(self, attempt: Attempt) -> bool:
+        """Whether another asyncio task than the current one ends it, as its code went on."""
+        return bool(attempt.left) and self._running.get(attempt) is not asyncio.current_task()
 
     def _forget(self, attempt: Attempt) -> None:
         """It is over."""
         if self._running.pop(attempt, None) is not None:
-            self._settling -= attempt.is_settling
+            if attempt.stage is Stage.SETTLING:
+                self._settling -= attempt.delivery.takes_slot
             if self._tally is not None:  # its settlement failed, if that has not counted it
-                self._tally.finished(attempt, "lost")
+                self._tally.finished(attempt, End.LOST)
             self._watchdog.drop(attempt.lease)
             if self._suspects.in_hand:
                 self._suspects.drop(attempt)
@@ -389,7 +412,8 @@ class Runner:
 
     async def _end(self, attempt: Attempt) -> None:
         try:
-            await self._settle(attempt, None, Cancelled(attempt.cancelled or ""))
+            cancelled = Cancelled(attempt.ending.cancelled or "")
+            await self._settle(attempt, self._conclude(attempt, cancelled))
         finally:
             self._forget(attempt)
 
@@ -398,7 +422,7 @@ class Runner:
     def _leave(self, attempt: Attempt, left: Future[Any] | asyncio.Task[Any]) -> None:
         """Let an attempt end without a thread, or asyncio task, that runs its code."""
         attempt.left = (*attempt.left, left)
-        is_overdue = attempt.timed_out is not None or isinstance(left, asyncio.Task)
+        is_overdue = attempt.ending.timed_out is not None or isinstance(left, asyncio.Task)
         self._leftovers.add(left, is_overdue=is_overdue)
 
     def _keep_locks(self, attempt: Attempt, since: float) -> None:
@@ -424,7 +448,7 @@ class Runner:
     async def _admit(self, attempt: Attempt, lines: str) -> str | None:
         """Give an attempt other locks, and renew it as often as they ask; what refuses them."""
         refused = await readmit(self._parts.broker, attempt, lines)
-        if refused is None and attempt.lost is None:
+        if refused is None and attempt.ending.lost is None:
             attempt.lease = self._lease(attempt)
             self._watchdog.hold(attempt.lease, attempt.since, attempt.lose, attempt.renewed)
         return refused
@@ -469,8 +493,8 @@ class Runner:
 
     def _executed_here(self, id: str) -> Attempt | None:
         """The attempt whose task's own code may be in the event loop."""
-        found = (item for item in list(self._running) if item.delivery.id == id and item.runs_code)
-        return next(found, None)
+        here = (item for item in list(self._running) if item.stage is Stage.IN_LOOP)
+        return next((item for item in here if item.delivery.id == id), None)
 
 
 def _awaitable(left: Future[Any] | asyncio.Task[Any]) -> asyncio.Future[Any]:
@@ -488,7 +512,7 @@ def _end_span(span: AttemptSpan, attempt: Attempt, conclusion: Conclusion) -> No
     settlement = conclusion.settlement
     error = settlement.error
     span.end(
-        "lost" if conclusion.lost else settlement.outcome,
+        End.LOST if conclusion.lost else settlement.end,
         *(error.type, error.text, error.traceback),
         secrets=attempt.context.secrets,
     )

@@ -27,11 +27,11 @@ from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.invoke import is_coroutine_function
 from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import current_trace
-from nonet.worker.attempt.attempt import Attempt, uncancel
-from nonet.worker.attempt.conclusion import Conclusion
+from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
+from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import Child, ForkServerError
-from nonet.worker.children.isolated import Isolated, Work, stopped
+from nonet.worker.children.isolated import Isolated, crash_of, stopped
 from nonet.worker.children.wire import Admit, Ended, Exited
 
 # fetch.lua has these two numbers, too.
@@ -82,6 +82,7 @@ class Suspects:
         size: of the worker.
         isolated: makes what runs attempts in children of a fork server of its own: a suspect may
             be about to kill that.
+        concluder: says what follows where no child can.
         others: how many attempts are in hand that are no suspects, with code that is left of some.
 
     Attributes:
@@ -90,9 +91,14 @@ class Suspects:
     """
 
     def __init__(
-        self, size: Size, isolated: Callable[[], Isolated], others: Callable[[], int]
+        self,
+        size: Size,
+        isolated: Callable[[], Isolated],
+        concluder: Concluder,
+        others: Callable[[], int],
     ) -> None:
         self._size = size
+        self._concluder = concluder
         self._make_isolated = isolated
         self._others = others
         self._most = _GROUP * _GROUPS_AT_ONCE if size is Size.SMALL else _SINGLES_AT_ONCE[size]
@@ -143,34 +149,33 @@ class Suspects:
         for isolated in list(self._open):
             await self._close(isolated)
 
-    async def run(self, work: Work) -> Conclusion:
+    async def run(self, attempt: Attempt) -> Conclusion:
         """Make an attempt, as `Isolated.run` does."""
-        if self._size is Size.SMALL and _shares_a_loop(work):
-            return await self._in_group(work)
-        attempt = work.attempt
-        attempt.is_waiting = True
+        if self._size is Size.SMALL and _shares_a_loop(attempt):
+            return await self._in_group(attempt)
+        attempt.stage = Stage.WAITING
         attempt.enter()
         try:
-            return await self._singly(work)
+            return await self._singly(attempt)
         except asyncio.CancelledError:
-            if not attempt.is_stopped:  # not by us: the loop ends
+            if not attempt.ending.is_asked:  # not by us: the loop ends
                 raise
             uncancel()
-            return self._lane().conclude(work, stopped(attempt))
+            return self._concluder.conclude(attempt, stopped(attempt))
         finally:
             attempt.leave()
-            attempt.is_waiting = False
+            attempt.stage = Stage.BEGINNING
 
-    async def _singly(self, work: Work) -> Conclusion:
-        delivery = work.attempt.delivery
+    async def _singly(self, attempt: Attempt) -> Conclusion:
+        delivery = attempt.delivery
         async with self._turn([delivery], self._singles) as may_run:
             if not may_run:
-                return self._lane().conclude(work, _NOT_ALONE)
+                return self._concluder.conclude(attempt, _NOT_ALONE)
             if delivery.suspect < _STRONG:
-                return await self._lane().run(work, fresh=True)
+                return await self._lane().run(attempt, fresh=True)
             alone = self._opened()  # it may be the one that kills fork servers
             try:
-                return await alone.run(work, fresh=True)
+                return await alone.run(attempt, fresh=True)
             finally:
                 await self._close(alone)
 
@@ -207,9 +212,9 @@ class Suspects:
 
     # ---- groups ---------------------------------------------------------------------------------
 
-    async def _in_group(self, work: Work) -> Conclusion:
-        attempt, member = work.attempt, _Member(work)
-        attempt.is_waiting = True
+    async def _in_group(self, attempt: Attempt) -> Conclusion:
+        member = _Member(attempt)
+        attempt.stage = Stage.WAITING
         attempt.enter()
         if not self._pending:
             asyncio.get_running_loop().call_soon(self._form_groups)  # of all that start now
@@ -218,15 +223,15 @@ class Suspects:
             while True:
                 try:
                     conclusion = await asyncio.shield(member.ended)
-                    return conclusion or self._lane().conclude(work, stopped(attempt))
+                    return conclusion or self._concluder.conclude(attempt, stopped(attempt))
                 except asyncio.CancelledError:
-                    if not attempt.is_stopped:  # not by us: the loop ends
+                    if not attempt.ending.is_asked:  # not by us: the loop ends
                         raise
                     uncancel()
                     member.stop()
         finally:
             attempt.leave()
-            attempt.is_waiting = False
+            attempt.stage = Stage.BEGINNING
             attempt.share_deadline(None)
 
     def _form_groups(self) -> None:
@@ -242,15 +247,15 @@ class Suspects:
             members, isolated = [item for item in members if not item.ended.done()], self._lane()
             if not may_run:
                 for item in members:
-                    item.end(isolated.conclude(item.work, _NOT_ALONE))
+                    item.end(self._concluder.conclude(item.attempt, _NOT_ALONE))
             if not (may_run and members):
                 return
             try:
                 async with isolated.lent() as child:
-                    await _Group(isolated, child, members).run()
+                    await _Group(isolated, self._concluder, child, members).run()
             except (ForkServerError, NonetError) as error:
                 for item in members:
-                    item.end(isolated.not_begun(item.work, error))
+                    item.end(isolated.not_begun(item.attempt, error))
 
     # ---- processes ------------------------------------------------------------------------------
 
@@ -287,10 +292,9 @@ class _Member:
         began: when (monotonic); 0: it has not.
     """
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.attempt = work.attempt
-        self.trace: str = current_trace() if work.attempt.span is not None else ""
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.trace: str = current_trace() if attempt.span is not None else ""
         self.ended: asyncio.Future[Conclusion | None] = asyncio.get_running_loop().create_future()
         self.began = 0.0
         self._isolated: Isolated | None = None
@@ -301,7 +305,7 @@ class _Member:
         """Let the child make the attempt, beside others."""
         attempt, self.began = self.attempt, time.monotonic()
         # Taken to have started: what a dying process has said of it may be lost.
-        attempt.is_waiting, attempt.started = False, True
+        attempt.stage, attempt.started = Stage.IN_CHILD, True
         self._isolated, self._child = isolated, child
         Children.begin(child, isolated.run_message(child, attempt, self.trace, is_shared=True))
 
@@ -323,8 +327,11 @@ class _Member:
 class _Group:
     """Attempts that share a child process."""
 
-    def __init__(self, isolated: Isolated, child: Child, members: Sequence[_Member]) -> None:
+    def __init__(
+        self, isolated: Isolated, concluder: Concluder, child: Child, members: Sequence[_Member]
+    ) -> None:
         self._isolated = isolated
+        self._conclude = concluder.conclude
         self._child = child
         self._running = {item.attempt.delivery.fence: item for item in members}
         self._deadlines: dict[str, float] = {}
@@ -377,18 +384,19 @@ class _Group:
         for item in left:
             usage = Usage(wall=time.monotonic() - item.began)
             if outcome := _excuse(item.attempt, exited):
-                item.end(self._isolated.conclude(item.work, outcome, usage))
+                item.end(self._conclude(item.attempt, outcome, usage))
             elif is_alone:
-                item.end(await self._isolated.judge(item.work, item.work.crash(exited), usage))
+                crash = crash_of(item.attempt, exited)
+                item.end(await self._isolated.judge(item.attempt, crash, usage))
             else:
                 text = f"its process ended, with {len(left)} suspects"
                 back = HandedBack(text, started=True, is_suspect=True)
-                item.end(self._isolated.conclude(item.work, back, usage))
+                item.end(self._conclude(item.attempt, back, usage))
 
 
 def _excuse(attempt: Attempt, exited: Exited | None) -> Outcome | None:
     """What follows if this worker has ended the process, or has asked the attempt to end."""
-    if attempt.is_stopped:
+    if attempt.ending.is_asked:
         return stopped(attempt)
     if exited is None or not exited.why:
         return None
@@ -397,11 +405,12 @@ def _excuse(attempt: Attempt, exited: Exited | None) -> Outcome | None:
     return HandedBack("the process that it shared was ended for another task", started=True)
 
 
-def _shares_a_loop(work: Work) -> bool:
+def _shares_a_loop(attempt: Attempt) -> bool:
     """Whether an innocent task would run in the loop of its worker, and can be stopped there."""
-    said = work.effective
+    said, task_class = attempt.effective, attempt.task_class
     return (
         said.isolation is Isolation.LOOP
         and said.time.hard is None
-        and is_coroutine_function(work.task_class.cls.execute)
+        and task_class is not None
+        and is_coroutine_function(task_class.cls.execute)
     )

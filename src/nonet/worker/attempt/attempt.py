@@ -1,4 +1,4 @@
-"""One delivery in the hands of a worker: its lease, its context and why it may be cut off."""
+"""One delivery in the hands of a worker: how far it has come, its lease, and why it is to end."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from enum import Enum, auto
 from functools import cache
 from typing import Any
 
 from nonet.base.errors import TaskTimeoutError
 from nonet.base.streams import Size
 from nonet.client.client import Client
+from nonet.config.overrides import Effective
 from nonet.messages.message import Envelope
+from nonet.rules.outcomes import Cancelled, HandedBack, Lost, Outcome
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Lease
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
 from nonet.tasks.locks import rate_limited
+from nonet.tasks.registry import TaskClass
 from nonet.telemetry.tracing import AttemptSpan, current_trace
 
 _TOKEN_SECONDS = 0.5
@@ -54,6 +58,54 @@ class AttemptContext(TaskContext):
         return await self._client.broker.checkpoint(self._delivery, data)
 
 
+class Stage(Enum):
+    """How far an attempt has come in this process."""
+
+    BEGINNING = auto()  # it is identified and placed
+    WAITING = auto()  # for a child process, or for its turn
+    IN_LOOP = auto()  # its author's code may run in this event loop: execute, its retry policy
+    IN_CHILD = auto()
+    SETTLING = auto()  # its code has ended, and with it the use of a slot
+    BURYING = auto()  # it is dead, and is written to SQL
+
+
+class Ending:
+    """Why an attempt is to end before its code has; each is None until it is so.
+
+    Any thread may void an attempt, so each is set by itself.
+
+    Attributes:
+        cut_off: this worker stops, or cannot go on with it.
+        timed_out: the limit of time that it has exceeded.
+        cancelled: who wants it to end, and why.
+        lost: its lease is gone: nothing that it does counts.
+    """
+
+    cut_off: str | None = None
+    timed_out: TaskTimeoutError | None = None
+    cancelled: str | None = None
+    lost: str | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether this process has asked it to end, for another reason than its own limits."""
+        return not (self.lost is self.cut_off is self.cancelled is None)
+
+    def outcome(self, *, started: bool) -> Outcome:
+        """How an attempt ends that was asked to.
+
+        >>> ending = Ending()
+        >>> ending.cut_off, ending.cancelled = "the worker stopped", "by ann: wrong data"
+        >>> ending.outcome(started=True)
+        Cancelled(reason='by ann: wrong data')
+        """
+        if self.lost is not None:
+            return Lost(self.lost)
+        if self.cancelled is not None:
+            return Cancelled(self.cancelled)
+        return HandedBack(self.cut_off or "", started=started)
+
+
 class Attempt:
     """A delivery that runs.
 
@@ -63,19 +115,16 @@ class Attempt:
         locks, held: what it was admitted with, see `nonet.tasks.locks.encode_locks`.
         since: monotonic time before the locks were asked for.
         context: what `context()` returns inside the task.
-        cut_off: why the framework cancelled it, or None.
-        cancelled: who wants it to end and why, or None.
+        task_class: of its task; None: this worker does not know it, or it is not identified yet.
+        envelope: its message, once it was read.
+        effective: what holds for it, as far as its VO is known before it is made.
+        stage: how far it has come.
+        ending: why it is to end.
         started: whether ``execute`` was called.
         in_thread: whether it was called in a thread, which no cancellation ends.
-        lost: why nothing that it does counts any more, or None.
-        timed_out: which time limit it exceeded, or None.
-        is_waiting: it has not begun: it waits for a child process.
         hard_at: when it has used up its hard timeout (monotonic), or None.
-        runs_code: whether the author's code may run for it in this event loop: its constructor,
-            ``execute``, its retry policy.
         vo: of its task, see `nonet.tasks.task.vo_of`; empty for none.
         size: of the stream from which it came.
-        is_settling: what it was is over: only its settlement is left.
         trace: what its envelope says of who submitted it.
         span: of it, until it has ended; None: nobody collects spans.
         tallied: where its end is to be counted, see `nonet.worker.tally`; None: nowhere.
@@ -86,17 +135,14 @@ class Attempt:
     lease: Lease
 
     # Most attempts change few of these: one is made for each delivery.
-    cut_off: str | None = None
-    cancelled: str | None = None
+    task_class: TaskClass | None = None
+    envelope: Envelope
+    effective: Effective
+    stage: Stage = Stage.BEGINNING
     started = False
     in_thread: bool = False
-    lost: str | None = None
-    timed_out: TaskTimeoutError | None = None
     hard_at: float | None = None
-    runs_code = False
     vo: str = ""
-    is_waiting = False
-    is_settling = False
     tallied: Any = None
     trace: str = ""
     span: AttemptSpan | None = None
@@ -112,6 +158,7 @@ class Attempt:
         self.since: float = since
         self.context: AttemptContext = AttemptContext(delivery)
         self.size: Size = _size_of(delivery.stream_key)
+        self.ending: Ending = Ending()
         self._deadline = 0.0
         self._loop = asyncio.get_running_loop()
 
@@ -124,11 +171,6 @@ class Attempt:
     def goes_on(self) -> bool:
         """Whether some of its code runs although it was cancelled."""
         return any(not left.done() for left in self.left)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the framework has asked it to end."""
-        return not (self.lost is self.cut_off is self.cancelled is None)
 
     def renewed(self, deadline: float) -> None:
         """Its lease holds until then (monotonic); called by the watchdog, in any thread."""
@@ -161,6 +203,7 @@ class Attempt:
 
     def describe(self, envelope: Envelope) -> None:
         """Fill in what the envelope says; from now on log lines name the task and this attempt."""
+        self.envelope = envelope
         self.context.name = envelope.name
         self.context.labels = envelope.labels
         self.context.group = envelope.group
@@ -172,9 +215,8 @@ class Attempt:
     def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:
         """From here on `cut` and `time_out` cancel this asyncio task, else the current one."""
         self._cancellable = cancellable or asyncio.current_task()
-        was_cut = self.cut_off is not None or self.cancelled is not None
-        if was_cut and self._cancellable is not None:
-            self._cancellable.cancel()
+        if self.ending.cut_off is not None or self.ending.cancelled is not None:
+            self._stop()
 
     def leave(self) -> None:
         """From here on nothing is cancelled: a settlement must not be cut."""
@@ -187,14 +229,14 @@ class Attempt:
             for_good: nothing that it still does counts. Else a thread, which cannot be cancelled,
                 is only told when it asks.
         """
-        if self.cut_off is not None:
+        if self.ending.cut_off is not None:
             return
-        self.timed_out = error
+        self.ending.timed_out = error
         self.context.time_out(error)
         if for_good:
             self.context.lose_lease(str(error))
-        if self._cancellable is not None and (for_good or not self.in_thread):
-            self._cancellable.cancel()
+        if for_good or not self.in_thread:
+            self._stop()
 
     def leave_thread(self) -> None:
         """The thread in which ``execute`` was called has ended; what it returned may be awaited.
@@ -203,12 +245,12 @@ class Attempt:
             TaskTimeoutError: the soft limit has passed meanwhile.
         """
         self.in_thread = False
-        if self.timed_out is not None:
-            raise self.timed_out
+        if self.ending.timed_out is not None:
+            raise self.ending.timed_out
 
     def lose(self, reason: str) -> None:
         """Void the attempt at once, cancel it soon; called by any thread."""
-        self.lost = reason
+        self.ending.lost = reason
         self.context.lose_lease(reason)
         if not self._loop.is_closed():  # a thread of the task may have outlived it
             self._loop.call_soon_threadsafe(self.cut, reason)
@@ -219,19 +261,21 @@ class Attempt:
         Args:
             reason: who, and why.
         """
-        if self.cancelled is None and self.cut_off is None:
-            self.cancelled = reason
+        if self.ending.cancelled is None and self.ending.cut_off is None:
+            self.ending.cancelled = reason
             if self.in_thread:  # which learns of it when it asks
                 self.context.lose_lease(f"cancelled {reason}")
-            if self._cancellable is not None:
-                self._cancellable.cancel()
+            self._stop()
 
     def cut(self, reason: str) -> None:
         """Cancel what runs, if anything runs."""
-        if self.cut_off is None:
-            self.cut_off = reason
-            if self._cancellable is not None:
-                self._cancellable.cancel()
+        if self.ending.cut_off is None:
+            self.ending.cut_off = reason
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._cancellable is not None:
+            self._cancellable.cancel()
 
 
 @cache

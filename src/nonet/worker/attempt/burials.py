@@ -24,6 +24,7 @@ from nonet.base.errors import (
     ServerUnreachableError,
     TaskExpired,
 )
+from nonet.config.overrides import Effective
 from nonet.messages.message import (
     HARD_LIMIT_BYTES,
     Envelope,
@@ -33,11 +34,19 @@ from nonet.messages.message import (
 )
 from nonet.messages.signing import Signer
 from nonet.operate.dead_letters import dead_letter, write
-from nonet.rules.outcomes import ErrorSummary, Failed, HandedBack, Reason, Settlement
+from nonet.rules.outcomes import (
+    End,
+    ErrorSummary,
+    Failed,
+    HandedBack,
+    Outcome,
+    Reason,
+    Settlement,
+)
 from nonet.stores.queue.deliveries import Delivery
-from nonet.tasks.registry import TaskClass
+from nonet.tasks.registry import Registry, TaskClass
 from nonet.worker.attempt.attempt import Attempt
-from nonet.worker.attempt.conclusion import Conclusion, effective_now, result_of
+from nonet.worker.attempt.conclusion import Concluder, Conclusion, effective_now, result_of
 from nonet.worker.attempt.settle import Settler, error_document
 
 if TYPE_CHECKING:
@@ -69,10 +78,14 @@ class Burials:
     def __init__(
         self,
         settler: Settler,
+        concluder: Concluder,
+        registry: Registry,
         dead_letters: Callable[[], Awaitable[DeadLetters]],
         signer: Signer,
     ) -> None:
         self._settler = settler
+        self._concluder = concluder
+        self._registry = registry
         self._dead_letters = dead_letters
         self._signer = signer
         self._retry_at = 0.0
@@ -95,29 +108,32 @@ class Burials:
 
     async def bury(self, attempt: Attempt) -> None:
         """End a dying task: SQL first, if it belongs there, then the settlement."""
-        delivery, settler = attempt.delivery, self._settler
+        delivery = attempt.delivery
         document = _last_words(delivery)
-        try:
-            envelope = self._read(delivery)
-        except MalformedMessageError as unread:
-            unreadable = Failed(unread, Reason.QUARANTINED)
-            await settler.settle(attempt, settler.conclude(attempt, None, unreadable))
-            return
-        attempt.describe(envelope)
-        task_class = settler.registry.find(envelope.name)
-        if task_class is None and not is_letter(delivery):
-            back = HandedBack(
-                f"a worker does not know {envelope.name}", timedelta(seconds=_RETRY_SECONDS)
-            )
-            await settler.settle(attempt, settler.conclude(attempt, None, back))
+        if (outcome := self._identify(attempt)) is not None:
+            await self._settler.settle(attempt, self._concluder.conclude(attempt, outcome))
             return
         error = ErrorSummary(document.error_type, document.error, document.traceback)
-        end = "expired" if document.reason == Reason.CAPACITY else "dead"
+        end = End.EXPIRED if document.reason == Reason.CAPACITY else End.DEAD
         dead = Settlement(end, reason=document.reason, error=error)
-        if self._is_kept(attempt, task_class):
+        if self._is_kept(attempt):
             await self._to_sql_then_end(attempt, dead, document)
         else:
-            await settler.end(attempt, dead, result_of(attempt, dead, document.usage))
+            await self._settler.end(attempt, dead, result_of(attempt, dead, document.usage))
+
+    def _identify(self, attempt: Attempt) -> Outcome | None:
+        """Learn what is dying; how this attempt ends if it cannot be buried here, else None."""
+        try:
+            envelope = self._read(attempt.delivery)
+        except MalformedMessageError as unread:
+            return Failed(unread, Reason.QUARANTINED)
+        attempt.describe(envelope)
+        attempt.task_class = self._registry.find(envelope.name)
+        if attempt.task_class is None and not is_letter(attempt.delivery):
+            return HandedBack(
+                f"a worker does not know {envelope.name}", timedelta(seconds=_RETRY_SECONDS)
+            )
+        return None
 
     async def bury_at_once(self, attempt: Attempt, conclusion: Conclusion) -> None:
         """End a task that has been marked as dying just now; it is one of those `in_hand`."""
@@ -144,11 +160,14 @@ class Burials:
         result = result_of(attempt, settlement, document.usage)
         await self._settler.end(attempt, settlement, result)
 
-    def _is_kept(self, attempt: Attempt, task_class: TaskClass | None) -> bool:
+    def _is_kept(self, attempt: Attempt) -> bool:
         """Whether it gets a row, as its class says now; as it said then, if it is unknown here."""
-        if task_class is None:
-            return True
-        return effective_now(attempt, task_class, self._settler.live_config).dlq_eligible
+        return (
+            attempt.task_class is None or self._effective(attempt.task_class, attempt).dlq_eligible
+        )
+
+    def _effective(self, task_class: TaskClass, attempt: Attempt) -> Effective:
+        return effective_now(attempt, task_class, self._concluder.live_config)
 
     async def _written(self, attempt: Attempt, document: ErrorDocument) -> int:
         try:
@@ -160,12 +179,11 @@ class Burials:
 
     async def _write(self, attempt: Attempt, document: ErrorDocument) -> int:
         """The row of a dead letter."""
-        store, settler = await self._dead_letters(), self._settler
+        store, policy = await self._dead_letters(), None
         history = await self._history(attempt.delivery.id)
-        task_class, policy = settler.registry.find(attempt.context.name), None
-        if task_class is not None:
-            policy = effective_now(attempt, task_class, settler.live_config).retry_policy
-        letter = dead_letter(attempt.delivery, document, history, settler.registry, policy)
+        if attempt.task_class is not None:
+            policy = self._effective(attempt.task_class, attempt).retry_policy
+        letter = dead_letter(attempt.delivery, document, history, self._registry, policy)
         return await write(letter, store)
 
     async def _history(self, id: str) -> list[bytes]:
@@ -187,7 +205,7 @@ class Burials:
         await self._hand_back(attempt, f"SQL: {brief}", timedelta(seconds=pause))
 
     async def _hand_back(self, attempt: Attempt, reason: str, delay: timedelta) -> None:
-        back = Settlement("back", delay=delay, reason=reason)
+        back = Settlement(End.BACK, delay=delay, reason=reason)
         await self._settler.settle(attempt, Conclusion(back))
 
     def _read(self, delivery: Delivery) -> Envelope:

@@ -22,6 +22,7 @@ from nonet.rules.outcomes import (
     DONE,
     ERROR_CHARACTERS,
     Cancelled,
+    End,
     ErrorSummary,
     Failed,
     HandedBack,
@@ -63,47 +64,54 @@ class Conclusion:
     is_left_over: bool = False
 
 
-def conclude(
-    attempt: Attempt,
-    task_class: TaskClass | None,
-    outcome: Outcome,
-    live_config: LiveConfig,
-    *,
-    message_limit: int,
-    crash_limit: int,
-    usage: Usage | None = None,
-) -> Conclusion:
-    """What follows from an outcome, as the class's policy and the configuration say.
+@dataclass(frozen=True, slots=True)
+class Concluder:
+    """Draws conclusions, as the policies of classes and the configuration say.
 
-    What stands in secret arguments, and passwords in URLs, are masked in what is kept of an error.
-
-    Args:
+    Attributes:
+        live_config: what holds for the classes.
         message_limit: longest result, in bytes.
         crash_limit: so many crashes end a task.
-        usage: what the attempt took, if it is known.
     """
-    if isinstance(outcome, Lost):
-        back = Settlement("back", reason=outcome.reason, started=attempt.started)
-        return Conclusion(back, lost=outcome.reason, usage=usage)
-    if isinstance(outcome, Succeeded):
-        document = _document_of(attempt, outcome.value, usage, message_limit)
-        return Conclusion(DONE, document, attempt.context.to_submit, usage=usage)
-    if attempt.cancelled is not None and isinstance(outcome, Failed | HandedBack):
-        outcome = Cancelled(attempt.cancelled)  # whatever it did when it was told
-    effective = None
-    if task_class is not None and isinstance(outcome, Failed | HandedBack):
-        # It may have failed for good; the others need no policy.
-        effective = effective_now(attempt, task_class, live_config)
-    settlement = decide(
-        outcome,
-        effective.retry_policy if effective else NoRetry(),
-        attempt.delivery.attempt,
-        datetime.now(UTC),
-        dlq_eligible=bool(effective and effective.dlq_eligible),
-        crashes=attempt.delivery.crashes,
-        crash_limit=crash_limit,
-    )
-    return Conclusion(_masked(settlement, attempt), usage=usage)
+
+    live_config: LiveConfig
+    message_limit: int
+    crash_limit: int
+
+    def conclude(
+        self, attempt: Attempt, outcome: Outcome, usage: Usage | None = None
+    ) -> Conclusion:
+        """What follows from an outcome.
+
+        What stands in secret arguments, and passwords in URLs, are masked in what is kept of an
+        error.
+
+        Args:
+            usage: what the attempt took, if it is known.
+        """
+        if isinstance(outcome, Lost):
+            back = Settlement(End.BACK, reason=outcome.reason, started=attempt.started)
+            return Conclusion(back, lost=outcome.reason, usage=usage)
+        if isinstance(outcome, Succeeded):
+            document = _document_of(attempt, outcome.value, usage, self.message_limit)
+            return Conclusion(DONE, document, attempt.context.to_submit, usage=usage)
+        cancelled = attempt.ending.cancelled
+        if cancelled is not None and isinstance(outcome, Failed | HandedBack):
+            outcome = Cancelled(cancelled)  # whatever it did when it was told
+        effective = None
+        if attempt.task_class is not None and isinstance(outcome, Failed | HandedBack):
+            # It may have failed for good; the others need no policy.
+            effective = effective_now(attempt, attempt.task_class, self.live_config)
+        settlement = decide(
+            outcome,
+            effective.retry_policy if effective else NoRetry(),
+            attempt.delivery.attempt,
+            datetime.now(UTC),
+            dlq_eligible=bool(effective and effective.dlq_eligible),
+            crashes=attempt.delivery.crashes,
+            crash_limit=self.crash_limit,
+        )
+        return Conclusion(_masked(settlement, attempt), usage=usage)
 
 
 def _masked(settlement: Settlement, attempt: Attempt) -> Settlement:

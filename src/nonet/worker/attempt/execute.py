@@ -24,18 +24,18 @@ from nonet.base.errors import (
     TaskTimeoutError,
 )
 from nonet.client.client import CallbackSpawner, Client
-from nonet.config.overrides import Effective, TimeLimits
+from nonet.config.overrides import TimeLimits
 from nonet.messages.formats import format_problem
-from nonet.messages.message import Envelope, decode
+from nonet.messages.message import decode
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
 from nonet.stores.queue.broker import Broker
 from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.invoke import invoke, is_coroutine_function
-from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.registry import Registry
 from nonet.tasks.task import BaseTask, task_locks, vo_of
 from nonet.tasks.unique import with_unique_lock
-from nonet.worker.attempt.attempt import Attempt, uncancel
+from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
 from nonet.worker.attempt.conclusion import effective_now
 from nonet.worker.attempt.timeouts import OBEY_SECONDS, SoftLimit, hardly_limited
 
@@ -68,58 +68,43 @@ class Tools:
     obey_seconds: float | None = OBEY_SECONDS
 
 
-@dataclass(slots=True)
-class Known:
-    """A delivery whose envelope can be read here.
-
-    Attributes:
-        effective: what holds for it, as far as its VO is known before it is made.
-    """
-
-    task_class: TaskClass
-    envelope: Envelope
-    effective: Effective
-
-
-async def execute(attempt: Attempt, tools: Tools) -> tuple[TaskClass | None, Outcome]:
-    """Run one attempt; the class is None if it is unknown here. Raises nothing of the task's."""
-    known = identify(attempt, tools)
-    if not isinstance(known, Known):
-        return known
-    return known.task_class, await execute_known(attempt, known, tools)
-
-
-def identify(attempt: Attempt, tools: Tools) -> Known | tuple[TaskClass | None, Outcome]:
-    """What a delivery is; its class and outcome if it cannot be executed here."""
+def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
+    """Learn what a delivery is; how the attempt ends if it cannot be executed here, else None."""
     try:
         envelope = tools.client.envelopes.read(attempt.delivery.id, attempt.delivery.envelope)
     except MalformedMessageError as error:
-        return None, Failed(error, Reason.QUARANTINED)
+        return Failed(error, Reason.QUARANTINED)
     attempt.describe(envelope)
-    task_class = tools.registry.find(envelope.name)
+    task_class = attempt.task_class = tools.registry.find(envelope.name)
     if problem := format_problem(envelope.version):
-        return task_class, _handed_on(problem)
+        return _handed_on(problem)
     if task_class is None:
-        return None, _handed_on(f"a worker does not know {envelope.name}")
+        return _handed_on(f"a worker does not know {envelope.name}")
     if problem := task_class.too_old_for(envelope.min_version):
-        return task_class, _handed_on(problem)
+        return _handed_on(problem)
     attempt.context.is_made_of(envelope.args, task_class.cls)
-    effective = effective_now(attempt, task_class, tools.client.live_config)
-    return Known(task_class, envelope, effective)
+    attempt.effective = effective_now(attempt, task_class, tools.client.live_config)
+    return None
 
 
-async def execute_known(attempt: Attempt, known: Known, tools: Tools) -> Outcome:
-    """Run one attempt in this process. Raises nothing of the task's."""
-    task_class, envelope = known.task_class, known.envelope
+async def carry_out(attempt: Attempt, tools: Tools) -> Outcome:
+    """Identify and execute, in this process. Raises nothing of the task's."""
+    return identify(attempt, tools) or await execute(attempt, tools)
+
+
+async def execute(attempt: Attempt, tools: Tools) -> Outcome:
+    """Run an attempt that was identified, in this process. Raises nothing of the task's."""
+    task_class, envelope = attempt.task_class, attempt.envelope
+    assert task_class is not None  # else it was handed on
     if attempt.delivery.saved:
         try:
             attempt.context.saved = decode(attempt.delivery.saved)
         except MalformedMessageError as error:  # no attempt could read it
             return Failed(error, Reason.QUARANTINED)
     attempt.enter()
-    attempt.runs_code = True
+    attempt.stage = Stage.IN_LOOP
     try:
-        limits = known.effective.time
+        limits = attempt.effective.time
         # Also what comes before the dependencies must not hold the event loop for longer.
         attempt.hard_at = time.monotonic() + limits.hard if limits.hard else None
         task = task_class.arguments.build(envelope.args)
@@ -163,8 +148,9 @@ def _handed_on(reason: str) -> HandedBack:
 def _unsuccessful(attempt: Attempt, error: BaseException) -> Outcome:
     """The outcome of an attempt that ended with `error`."""
     kind = type(error)  # isinstance() would ask the error itself
-    if attempt.timed_out is not None and attempt.lost is None:
-        return Failed(_timed_out(attempt.timed_out, error))
+    ending = attempt.ending
+    if ending.timed_out is not None and ending.lost is None:
+        return Failed(_timed_out(ending.timed_out, error))
     if issubclass(kind, InvalidArgumentsError):
         # Raised by execute() it is the task's own failure, and its policy is asked.
         return Failed(error, None if attempt.started else Reason.ARGUMENTS)
@@ -173,7 +159,7 @@ def _unsuccessful(attempt: Attempt, error: BaseException) -> Outcome:
         return Failed(error) if attempt.started else HandedBack(str(error), _REFUSED_DELAY)
     if issubclass(kind, asyncio.CancelledError):
         return _cut_off(attempt, error)
-    return Lost(attempt.lost) if attempt.lost else Failed(error)
+    return Lost(ending.lost) if ending.lost else Failed(error)
 
 
 def _timed_out(limit: TaskTimeoutError, error: BaseException) -> BaseException:
@@ -237,10 +223,11 @@ async def _invoke(
 
 
 def _cut_off(attempt: Attempt, error: BaseException) -> Outcome:
-    if attempt.lost is not None:
-        return Lost(attempt.lost)
-    if attempt.cut_off is not None:
+    ending = attempt.ending
+    if ending.lost is not None:
+        return Lost(ending.lost)
+    if ending.cut_off is not None:
         # A thread of the task may go on: it must not believe that it still holds anything.
-        attempt.context.lose_lease(attempt.cut_off)
-        return HandedBack(attempt.cut_off, started=attempt.started)
+        attempt.context.lose_lease(ending.cut_off)
+        return HandedBack(ending.cut_off, started=attempt.started)
     return Failed(error)

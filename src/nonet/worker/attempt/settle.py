@@ -11,24 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
-from nonet.client.live import LiveConfig
 from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
-from nonet.rules.outcomes import Outcome, Reason, Settlement, shortened
+from nonet.rules.outcomes import End, Reason, Settlement, shortened
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.row_closer import RowCloser
-from nonet.tasks.registry import Registry, TaskClass
 from nonet.worker.attempt.attempt import Attempt
-from nonet.worker.attempt.conclusion import Conclusion, conclude, result_of
+from nonet.worker.attempt.conclusion import Conclusion, result_of
 
 logger = logging.getLogger(__name__)
 
 _RESETTLE_PAUSE = 0.5
-_TERMINAL = ("done", "dead", "cancelled", "expired")
-# How an attempt has ended that was to be done, by what Redis answers.
-_ENDS = {"OK": "done", "LOST": "back"}
-# What people need not tell apart: all of them use no attempt.
-_HANDED_BACK = {"suspect": "back", "on": "back"}
+_TERMINAL = (End.DONE, End.DEAD, End.CANCELLED, End.EXPIRED)
+_HANDED_BACK = (End.BACK, End.SUSPECT, End.ON)
 
 
 @dataclass(frozen=True)
@@ -36,84 +31,66 @@ class Settler:
     """Ends deliveries.
 
     Attributes:
-        message_limit: longest result, in bytes.
-        live_config: what holds for the classes.
         rows: deletes the rows of durable tasks that have ended.
         counts: of what happened, ``stale``: settles of what was not this worker's any more.
     """
 
     broker: Broker
-    registry: Registry
-    message_limit: int
-    live_config: LiveConfig
     rows: RowCloser
     counts: Counter[str] = field(default_factory=Counter, init=False)
 
-    async def settle(self, attempt: Attempt, conclusion: Conclusion) -> str:
+    async def settle(self, attempt: Attempt, conclusion: Conclusion) -> End:
         """Settle one attempt as it was concluded.
 
+        A dead letter is only marked as one: its burial follows.
+
         Returns:
-            How it has ended: ``done``, ``retry``, ``crash``, ``dead``, ``cancelled``, ``expired``,
-            ``back`` (no attempt is used), or ``lost``: it is void, whatever was concluded.
+            How it has ended. What uses no attempt is `End.BACK`, for whatever reason.
         """
+        settlement, usage = conclusion.settlement, conclusion.usage
         if conclusion.lost:
-            logger.warning("task %s: attempt voided: %s", attempt.delivery.id, conclusion.lost)
-            if not attempt.in_thread:
-                # It has ended here: whoever owns it now refuses this, else it need not wait for
-                # the end of its lease, which would count as a death of this worker.
-                await self._script(attempt, conclusion.settlement, b"")
-            return "lost"
-        settlement = conclusion.settlement
-        if settlement.outcome == "done":
-            document, submissions = conclusion.document, conclusion.submissions
-            answer = await self._script(attempt, settlement, document, submissions)
-            if answer == "LOST":
-                # A lock ran out before the settle: whatever was done may have been overtaken.
-                back = Settlement("back", reason="a lock was lost before the settle")
-                await self._script(attempt, back, b"")
-            return _ENDS.get(answer, "lost")
+            return await self._void(attempt, conclusion)
+        if settlement.end is End.DONE:
+            return await self._commit(attempt, conclusion)
         if settlement.error.type:
             self._log_failure(attempt, settlement)
         if settlement.reason == Reason.QUARANTINED:
             await self.broker.quarantine(attempt.delivery, settlement.error.text)
-        if await self._apply(attempt, conclusion) != "OK":
-            return "lost"
-        return _HANDED_BACK.get(settlement.outcome, settlement.outcome)
+        document = b""
+        if settlement.end is End.DEAD and settlement.keep:
+            # After a crash between SQL and Redis it is not executed again.
+            settlement = replace(settlement, end=End.DYING)
+        if settlement.end in (End.RETRY, End.CRASH, End.DYING):
+            document = encode(error_document(attempt, settlement, usage))
+        elif settlement.end not in _HANDED_BACK:
+            document = encode(result_of(attempt, settlement, usage))
+        if await self._script(attempt, settlement, document) != "OK":
+            return End.LOST
+        return End.BACK if settlement.end in _HANDED_BACK else conclusion.settlement.end
 
-    def conclude(
-        self,
-        attempt: Attempt,
-        task_class: TaskClass | None,
-        outcome: Outcome,
-        usage: Usage | None = None,
-    ) -> Conclusion:
-        """What follows from an outcome in this process; see `conclusion.conclude`."""
-        return conclude(
-            *(attempt, task_class, outcome, self.live_config),
-            message_limit=self.message_limit,
-            crash_limit=self.broker.crash_limit,
-            usage=usage,
-        )
+    async def _void(self, attempt: Attempt, conclusion: Conclusion) -> End:
+        logger.warning("task %s: attempt voided: %s", attempt.delivery.id, conclusion.lost)
+        if not attempt.in_thread:
+            # It has ended here: whoever owns it now refuses this, else it need not wait for
+            # the end of its lease, which would count as a death of this worker.
+            await self._script(attempt, conclusion.settlement, b"")
+        return End.LOST
+
+    async def _commit(self, attempt: Attempt, conclusion: Conclusion) -> End:
+        document, submissions = conclusion.document, conclusion.submissions
+        answer = await self._script(attempt, conclusion.settlement, document, submissions)
+        if answer == "OK":
+            return End.DONE
+        if answer != "LOST":
+            return End.LOST
+        # A lock ran out before the settle: whatever was done may have been overtaken.
+        back = Settlement(End.BACK, reason="a lock was lost before the settle")
+        await self._script(attempt, back, b"")
+        return End.BACK
 
     async def end(self, attempt: Attempt, settlement: Settlement, result: ResultDocument) -> None:
         """Settle a dying task, which is in SQL now if it belongs there."""
         await self._script(attempt, settlement, encode(result))
-
-    async def _apply(self, attempt: Attempt, conclusion: Conclusion) -> str:
-        """What Redis answers. A dead letter is only marked as one: its burial follows."""
-        settlement, usage = conclusion.settlement, conclusion.usage
-        if settlement.outcome == "dead" and settlement.keep:
-            document = error_document(attempt, settlement, usage)
-            # After a crash between SQL and Redis it is not executed again.
-            dying = replace(settlement, outcome="dying")
-            return await self._script(attempt, dying, encode(document))
-        if settlement.outcome in ("retry", "crash"):
-            document = error_document(attempt, settlement, usage)
-            return await self._script(attempt, settlement, encode(document))
-        if settlement.outcome in ("back", "suspect", "on"):
-            return await self._script(attempt, settlement, b"")
-        result = result_of(attempt, settlement, usage)
-        return await self._script(attempt, settlement, encode(result))
 
     async def _script(
         self,
@@ -131,7 +108,7 @@ class Settler:
             try:
                 answer = await self.broker.settle(
                     attempt.delivery,
-                    settlement.outcome,
+                    settlement.end,
                     document,
                     text=text,
                     delay=settlement.delay,
@@ -141,7 +118,7 @@ class Settler:
                 )
             # Also what somebody must change first, permissions or a password, may be so in time.
             except (ServerUnreachableError, ConfigurationError) as error:
-                if attempt.lost is not None:
+                if attempt.ending.lost is not None:
                     logger.error("task %s: not settled: %s", attempt.delivery.id, error)
                     return "STALE"
                 if not told:
@@ -158,19 +135,15 @@ class Settler:
                 logger.warning(
                     "task %s: settle as %s refused: %s",
                     attempt.delivery.id,
-                    settlement.outcome,
+                    settlement.end,
                     answer,
                 )
-            elif settlement.outcome in _TERMINAL and self._is_durable(attempt):
+            elif settlement.end in _TERMINAL and is_durable(attempt):
                 self.rows.close(attempt.delivery.id)
             if answer == "OK" and goes_on and attempt.on_left is not None:
                 attempt.on_left(sent)
                 attempt.on_left = None  # once: a task that is dying is settled again
             return answer
-
-    def _is_durable(self, attempt: Attempt) -> bool:
-        task_class = self.registry.find(attempt.context.name)
-        return task_class is not None and task_class.cls.durable
 
     def _log_failure(self, attempt: Attempt, settlement: Settlement) -> None:
         if settlement.reason == Reason.QUARANTINED:
@@ -182,14 +155,19 @@ class Settler:
             return
         logger.log(
             # A task that asked to be handed back has not failed.
-            logging.INFO if settlement.outcome == "back" else logging.WARNING,
+            logging.INFO if settlement.end is End.BACK else logging.WARNING,
             "task %s (%s) failed in attempt %d, %s: %s",
             attempt.delivery.id,
             attempt.context.name,
             attempt.delivery.attempt,
-            settlement.outcome,
+            settlement.end,
             _line(settlement),
         )
+
+
+def is_durable(attempt: Attempt) -> bool:
+    """Whether its task has a row, as far as this worker knows its class."""
+    return attempt.task_class is not None and attempt.task_class.cls.durable
 
 
 def error_document(attempt: Attempt, settlement: Settlement, usage: Usage | None) -> ErrorDocument:

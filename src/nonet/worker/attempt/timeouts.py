@@ -74,7 +74,7 @@ async def hardly_limited(
             attempt.delivery.id,
             attempt.context.name,
         )
-        raise attempt.timed_out or asyncio.CancelledError
+        raise attempt.ending.timed_out or asyncio.CancelledError
     result, error = inner.result()
     if error is not None:
         raise error

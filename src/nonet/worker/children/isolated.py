@@ -12,21 +12,18 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
 from nonet.base.errors import NonetError
-from nonet.client.live import LiveConfig
-from nonet.config.overrides import Effective
 from nonet.config.settings import Settings
 from nonet.messages.message import Usage
-from nonet.rules.outcomes import Cancelled, Failed, HandedBack, Lost, Outcome, Reason
-from nonet.tasks.registry import TaskClass
+from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
 from nonet.tasks.retry import ExponentialBackoff, NoRetry
 from nonet.telemetry.tracing import current_trace
-from nonet.worker.attempt.attempt import Attempt, uncancel
-from nonet.worker.attempt.conclusion import Conclusion, conclude
+from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
+from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.crashes import Crash
 from nonet.worker.attempt.timeouts import OBEY_SECONDS
 from nonet.worker.children.children import Children
@@ -55,43 +52,13 @@ _NO_CHILD = timedelta(seconds=5)
 _SAFE_POLICIES = (NoRetry, ExponentialBackoff)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """An attempt, what it is of, and what it may take."""
-
-    attempt: Attempt
-    task_class: TaskClass
-    effective: Effective
-
-    def guard(self, number: int) -> Guard:
-        """What its guardian has to see to."""
-        said, fence = self.effective, self.attempt.delivery.fence
-        hard = said.time.hard
-        kill_at = time.monotonic() + hard + _KILL_AFTER_SECONDS if hard else 0.0
-        return Guard(number, fence, kill_at, said.memory_limit or 0, said.cpu_limit or 0.0)
-
-    def crash(self, exited: Exited | None) -> Crash:
-        """How its process ended; None: with its fork server."""
-        if exited is None:
-            return Crash("", "its fork server ended, and nothing else ran there")
-        limits = {"memory": self.effective.memory_limit, "cpu": self.effective.cpu_limit}
-        code = exited.status
-        return Crash(
-            exited.why if exited.why == "time" or exited.why in limits else "",
-            self.effective.time.hard_text if exited.why == "time" else "",
-            signal=-code if code < 0 else None,
-            exit_code=code if code >= 0 else None,
-            allowed=limits.get(exited.why),
-        )
-
-
 class Isolated:
     """Makes attempts in child processes.
 
     Args:
         children: in which they are made.
         settings: of the worker.
-        live_config: what holds for the classes.
+        concluder: says what follows where no child can.
         admit: gives an attempt other locks, all or none; what refuses them, or None.
         accuse: says which suspects begin to run.
     """
@@ -100,13 +67,13 @@ class Isolated:
         self,
         children: Children,
         settings: Settings,
-        live_config: LiveConfig,
+        concluder: Concluder,
         admit: Callable[[Attempt, str], Awaitable[str | None]],
         accuse: Callable[[Sequence[str]], Awaitable[None]],
     ) -> None:
         self._children = children
         self._settings = settings
-        self._live_config = live_config
+        self._concluder = concluder
         self._admit = admit
         self.accuse = accuse
         self.exit_of = children.exit_of
@@ -124,7 +91,7 @@ class Isolated:
         """A fresh child for several attempts; see `Children.lent`."""
         return self._children.lent(fresh=True)
 
-    async def run(self, work: Work, *, fresh: bool) -> Conclusion:
+    async def run(self, attempt: Attempt, *, fresh: bool) -> Conclusion:
         """Make an attempt; what it concluded, to be settled.
 
         Its process has ended then, or has nothing of it any more: its locks may be released.
@@ -132,39 +99,40 @@ class Isolated:
         Args:
             fresh: in a process of its own.
         """
-        attempt, conclusion = work.attempt, None
-        attempt.is_waiting = True
+        conclusion = None
+        attempt.stage = Stage.WAITING
         attempt.enter()
         try:
             async with self._children.lent(fresh=fresh) as child:
-                conclusion = await self._attempt(child, work)
+                conclusion = await self._attempt(child, attempt)
         except (ForkServerError, NonetError) as error:
-            conclusion = self.not_begun(work, error)
+            conclusion = self.not_begun(attempt, error)
         except asyncio.CancelledError:
-            if not attempt.is_stopped:  # not by us: the loop ends
+            if not attempt.ending.is_asked:  # not by us: the loop ends
                 raise
             uncancel()
         finally:
             attempt.leave()
-            attempt.is_waiting = False
+            attempt.stage = Stage.BEGINNING
             attempt.share_deadline(None)
-        return conclusion or self.conclude(work, stopped(attempt))
+        return conclusion or self._concluder.conclude(attempt, stopped(attempt))
 
-    def not_begun(self, work: Work, error: Exception) -> Conclusion:
+    def not_begun(self, attempt: Attempt, error: Exception) -> Conclusion:
         """What follows when there is no child process to be had, or Redis does not answer."""
-        logger.error("task %s cannot begin: %s", work.attempt.delivery.id, error)
-        return self.conclude(work, HandedBack(f"no child process: {error}", _NO_CHILD))
+        logger.error("task %s cannot begin: %s", attempt.delivery.id, error)
+        outcome = HandedBack(f"no child process: {error}", _NO_CHILD)
+        return self._concluder.conclude(attempt, outcome)
 
     def run_message(
         self, child: Child, attempt: Attempt, trace: str, *, is_shared: bool = False
     ) -> Run:
         """What lets a child make an attempt."""
-        version, workdir = self._live_config.version, child.server.workdir(child)
+        version, workdir = self._concluder.live_config.version, child.server.workdir(child)
         return Run(attempt.delivery, attempt.since, version, workdir, trace, is_shared)
 
-    async def _attempt(self, child: Child, work: Work) -> Conclusion:
-        attempt, began = work.attempt, time.monotonic()
-        attempt.is_waiting = False
+    async def _attempt(self, child: Child, attempt: Attempt) -> Conclusion:
+        began = time.monotonic()
+        attempt.stage = Stage.IN_CHILD
         if attempt.delivery.suspect:
             await self.accuse([attempt.delivery.id])
         trace = current_trace() if attempt.span is not None else ""
@@ -172,7 +140,7 @@ class Isolated:
         board.open(child.number, attempt.deadline)  # it is cleared when the child is given back
         attempt.share_deadline(partial(board.extend, child.number))
         try:
-            child.server.ask(work.guard(child.number))
+            child.server.ask(_guard(attempt, child.number))
             Children.begin(child, self.run_message(child, attempt, trace))
             ended = await self._hear(child, attempt)
         finally:
@@ -186,7 +154,7 @@ class Isolated:
         usage = Usage(wall=time.monotonic() - began)
         if ended is not None:
             usage = Usage(usage.wall, max(0.0, ended.cpu - child.cpu), ended.rss)
-        return await self._after_exit(work, child, ended, usage)
+        return await self._after_exit(attempt, child, ended, usage)
 
     async def _hear(self, child: Child, attempt: Attempt) -> Conclusion | Exited | None:
         """What the child concludes, or how it ended; it is told meanwhile if it is to stop."""
@@ -199,7 +167,7 @@ class Isolated:
                         child.channel.send(await self.admitted(attempt, message))
                         continue
                 except asyncio.CancelledError:
-                    if not attempt.is_stopped:
+                    if not attempt.ending.is_asked:
                         raise
                     uncancel()
                     kill = self.stop(child, attempt, kill)
@@ -224,11 +192,11 @@ class Isolated:
         self, child: Child, attempt: Attempt, kill: asyncio.TimerHandle | None
     ) -> asyncio.TimerHandle:
         """Tell a child to stop an attempt; it is killed when it does not."""
-        patience = 0.0
-        if attempt.lost is None:
-            reason = attempt.cancelled or attempt.cut_off or ""
-            child.channel.send(Cut(_fence(attempt), reason, attempt.cancelled is not None))
-            is_cut = attempt.cut_off is not None
+        patience, ending = 0.0, attempt.ending
+        if ending.lost is None:
+            reason = ending.cancelled or ending.cut_off or ""
+            child.channel.send(Cut(_fence(attempt), reason, ending.cancelled is not None))
+            is_cut = ending.cut_off is not None
             patience = OBEY_SECONDS if is_cut else self._settings.cancel_grace
         when = asyncio.get_running_loop().time() + patience
         if kill is not None:
@@ -239,13 +207,12 @@ class Isolated:
     # ---- without a child ------------------------------------------------------------------------
 
     async def _after_exit(
-        self, work: Work, child: Child, exited: Exited | None, usage: Usage
+        self, attempt: Attempt, child: Child, exited: Exited | None, usage: Usage
     ) -> Conclusion:
         """What follows from an attempt whose process is gone."""
-        attempt = work.attempt
-        if exited is not None and exited.why == "lease" and attempt.lost is None:
+        if exited is not None and exited.why == "lease" and attempt.ending.lost is None:
             outcome: Outcome = Lost("the lease could not be renewed in time")
-        elif attempt.is_stopped:
+        elif attempt.ending.is_asked:
             outcome = stopped(attempt)
         elif not attempt.started or (exited and exited.why and exited.fence != _fence(attempt)):
             outcome = HandedBack("its child process was about to end")  # for another task's sake
@@ -253,27 +220,34 @@ class Isolated:
             text = "its fork server ended while it ran"
             outcome = HandedBack(text, started=True, is_suspect=True)
         else:
-            return await self.judge(work, work.crash(exited), usage)
-        return self.conclude(work, outcome, usage)
+            return await self.judge(attempt, crash_of(attempt, exited), usage)
+        return self._concluder.conclude(attempt, outcome, usage)
 
     async def judge(
-        self, work: Work, crash: Crash, usage: Usage | None = None, *, is_counted: bool = False
+        self,
+        attempt: Attempt,
+        crash: Crash,
+        usage: Usage | None = None,
+        *,
+        is_counted: bool = False,
     ) -> Conclusion:
         """Ask the policy of a task that has crashed, in another child unless it is one of ours.
 
         Args:
             is_counted: the crash is among those of the delivery already.
         """
-        delivery = work.attempt.delivery
+        delivery = attempt.delivery
         failed = Failed(crash.error(), crashed=not is_counted)
         is_last = delivery.crashes + 1 >= self._settings.crash_limit and not is_counted
-        if is_last or type(work.effective.retry_policy) in _SAFE_POLICIES:
-            return self.conclude(work, failed, usage)
+        if is_last or type(attempt.effective.retry_policy) in _SAFE_POLICIES:
+            return self._concluder.conclude(attempt, failed, usage)
         message: object = None
         try:
             async with self._children.lent(fresh=True) as child:
                 child.is_busy = True
-                child.channel.send(Judge(delivery, self._live_config.version, crash, is_counted))
+                child.channel.send(
+                    Judge(delivery, self._concluder.live_config.version, crash, is_counted)
+                )
                 async with asyncio.timeout(_JUDGE_SECONDS):
                     message = await child.inbox.get()
                 child.is_busy = message is None
@@ -281,22 +255,12 @@ class Isolated:
             message = None
         except ForkServerError as error:  # that is no fault of the task's
             back = HandedBack(f"no process to ask its policy in: {error}", _NO_CHILD)
-            return self.conclude(
-                work, replace(back, started=True, is_suspect=not is_counted), usage
-            )
+            back = replace(back, started=True, is_suspect=not is_counted)
+            return self._concluder.conclude(attempt, back, usage)
         if isinstance(message, Ended):
             return replace(message.conclusion, usage=usage)
         logger.error("task %s: its retry policy did not answer: no retry", delivery.id)
-        return self.conclude(work, replace(failed, reason=Reason.CRASH), usage)
-
-    def conclude(self, work: Work, outcome: Outcome, usage: Usage | None = None) -> Conclusion:
-        """See `nonet.worker.attempt.conclusion.conclude`."""
-        return conclude(
-            *(work.attempt, work.task_class, outcome, self._live_config),
-            message_limit=self._settings.message_limit,
-            crash_limit=self._settings.crash_limit,
-            usage=usage,
-        )
+        return self._concluder.conclude(attempt, replace(failed, reason=Reason.CRASH), usage)
 
 
 def _fence(attempt: Attempt) -> str:
@@ -305,11 +269,30 @@ def _fence(attempt: Attempt) -> str:
 
 def stopped(attempt: Attempt) -> Outcome:
     """How an attempt ends that was asked to."""
-    if attempt.lost is not None:
-        return Lost(attempt.lost)
-    if attempt.cancelled is not None:
-        return Cancelled(attempt.cancelled)
-    return HandedBack(attempt.cut_off or "", started=attempt.started)
+    return attempt.ending.outcome(started=attempt.started)
+
+
+def _guard(attempt: Attempt, number: int) -> Guard:
+    """What the guardian of child `number` has to see to."""
+    said = attempt.effective
+    hard = said.time.hard
+    kill_at = time.monotonic() + hard + _KILL_AFTER_SECONDS if hard else 0.0
+    return Guard(number, _fence(attempt), kill_at, said.memory_limit or 0, said.cpu_limit or 0.0)
+
+
+def crash_of(attempt: Attempt, exited: Exited | None) -> Crash:
+    """How the process of an attempt ended; None: with its fork server."""
+    if exited is None:
+        return Crash("", "its fork server ended, and nothing else ran there")
+    said, code = attempt.effective, exited.status
+    limits = {"memory": said.memory_limit, "cpu": said.cpu_limit}
+    return Crash(
+        exited.why if exited.why == "time" or exited.why in limits else "",
+        said.time.hard_text if exited.why == "time" else "",
+        signal=-code if code < 0 else None,
+        exit_code=code if code >= 0 else None,
+        allowed=limits.get(exited.why),
+    )
 
 
 def _kill(child: Child, attempt: Attempt) -> None:
