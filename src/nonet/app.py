@@ -6,8 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from nonet.base.errors import (
     ConfigurationError,
@@ -22,7 +21,6 @@ from nonet.client.parts import Parts
 from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon.service import who
-from nonet.messages.terms import StartBy
 from nonet.rules.explanation import Explanation
 from nonet.stores.queue.broker import Broker, Waits
 from nonet.stores.stores import Stores
@@ -32,14 +30,13 @@ from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.tasks.registry import Registry
 from nonet.tasks.task import (
-    FROM_CLASS,
-    FromClass,
     Isolation,
+    SubmitManyOptions,
+    SubmitOptions,
     TaskOf,
     bind_submitter,
     unbind_submitter,
 )
-from nonet.tasks.unique import Unique
 from nonet.telemetry.masking import keep_secret
 
 # A submitter needs neither a worker nor a scheduler, and their imports take longer than its own.
@@ -214,33 +211,13 @@ class Nonet:
             raise NotBoundError("the application is not open: use `async with Nonet…`")
         return self._parts
 
-    async def submit(
-        self,
-        task: TaskOf[R],
-        *,
-        at_time: datetime | None = None,
-        id: str | None = None,
-        labels: Mapping[str, Any] | None = None,
-        transaction: Any = None,
-        start_by: StartBy | FromClass | None = FROM_CLASS,
-        unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> Handle[R]:
+    async def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
         """Submit one task.
 
         Args:
             task: an instance of a registered class.
-            at_time: when to run it at the earliest; aware, or naive in UTC. None: now.
-            id: your own id, at most 128 characters. Submitting an id again is the same task.
-            labels: free data that travels along; ``priority`` and ``size`` among them override
-                the class and the configuration for this submission.
-            transaction: of a durable class only: an SQLAlchemy ``AsyncConnection`` or
-                ``AsyncSession`` on the database of ``NONET_DB_URL``. The task exists once your
-                transaction is committed, and never if it is rolled back.
-            start_by: when it must have been started, else it never runs and ends ``expired``:
-                seconds or a timedelta from now, or an instant as `at_time`; None: as late as it
-                may be. By default as the class says.
-            unique: which submissions are the same task, see `nonet.Unique`; None: none. By default
-                as the class says.
+            options: ``at_time``, ``id``, ``labels``, ``transaction``, ``start_by`` and ``unique``,
+                see `BaseTask.schedule`.
 
         Returns:
             A `Handle`, which is a ``str`` (the id). Its ``created`` is False if the task was there
@@ -260,25 +237,10 @@ class Nonet:
             handle = await app.submit(Add(1, 2), id="sum-1-2", labels={"vo": "lhcb"})
             assert await handle.result(timeout=30) == 3
         """
-        return await self.client.submit(
-            task,
-            at_time=at_time,
-            id=id,
-            labels=labels,
-            transaction=transaction,
-            start_by=start_by,
-            unique=unique,
-        )
+        return await self.client.submit(task, **options)
 
     async def submit_many(
-        self,
-        tasks: Iterable[TaskOf[R]],
-        *,
-        at_time: datetime | None = None,
-        labels: Mapping[str, Any] | None = None,
-        transaction: Any = None,
-        start_by: StartBy | FromClass | None = FROM_CLASS,
-        unique: Unique | FromClass | None = FROM_CLASS,
+        self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
     ) -> list[Handle[R]]:
         """Submit many tasks in few round trips; handles in the same order.
 
@@ -287,12 +249,8 @@ class Nonet:
 
         Args:
             tasks: any number, of any classes.
-            at_time: as in `Nonet.submit`, for all of them, as are the others.
-            labels: free data that travels along with each.
-            transaction: all are of durable classes, and exist once it is committed.
-            start_by: when each must have been started: seconds or a timedelta from now, or an
-                instant.
-            unique: which submissions are the same task.
+            options: those of `Nonet.submit` but ``id``, for all of them. With a ``transaction`` all
+                are of durable classes, and exist once it is committed.
 
         Raises:
             NotBoundError: the application is not open.
@@ -308,14 +266,7 @@ class Nonet:
             handles = await app.submit_many(Add(n, n) for n in range(3))
             assert [await handle.result(timeout=30) for handle in handles] == [0, 2, 4]
         """
-        return await self.client.submit_many(
-            tasks,
-            at_time=at_time,
-            labels=labels,
-            transaction=transaction,
-            start_by=start_by,
-            unique=unique,
-        )
+        return await self.client.submit_many(tasks, **options)
 
     async def status(self, id: str) -> TaskStatus:
         """One task. A durable one that is not in Redis yet is ``delayed``, see its ``blocker``.

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 from nonet.base.errors import (
     AdmissionRejected,
@@ -30,7 +30,6 @@ from nonet.client.live import LiveConfig
 from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
 from nonet.messages.signing import Signer
-from nonet.messages.terms import StartBy
 from nonet.rules.explanation import Explanation, explain, explain_kept
 from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, Selection
 from nonet.stores.namespace.leadership import Leadership
@@ -44,14 +43,15 @@ from nonet.tasks.execution import current_holders, running_context
 from nonet.tasks.handles import ChildResult, Handle, R, TaskStatus, unknown_task
 from nonet.tasks.registry import Registry
 from nonet.tasks.task import (
-    FROM_CLASS,
+    PLAIN,
     BaseTask,
-    FromClass,
+    Options,
+    SubmitManyOptions,
+    SubmitOptions,
     TaskOf,
     current_submitter,
     ensure_task,
 )
-from nonet.tasks.unique import Unique
 from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
@@ -138,75 +138,45 @@ class Client:
                 + (", as app.status(id), app.result(id) or app.cancel([id])" if ids else "")
             )
 
-    async def submit(
-        self,
-        task: TaskOf[R],
-        *,
-        at_time: datetime | None = None,
-        id: str | None = None,
-        labels: Mapping[str, Any] | None = None,
-        transaction: Any = None,
-        start_by: StartBy | FromClass | None = FROM_CLASS,
-        unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> Handle[R]:
+    async def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
         """Submit one task; see `Nonet.submit`."""
         given: Any = task  # a `BaseTask`: what else has a `schedule` that gives a handle?
+        said = Options(**options) if options else PLAIN
         self._ensure_open()
-        durable = self._is_durable(given, transaction)
+        durable = is_durable(given, said.transaction, self.registry)
         if self.live_config.is_due:
             await self.live_config.refresh()
         with sending() as trace:
-            submission = self.envelopes.prepare(
-                given,
-                at_time=at_time,
-                id=id,
-                labels=labels,
-                start_by=start_by,
-                unique=unique,
-                trace=trace,
-            )
+            submission = self.envelopes.prepare(given, said, trace=trace)
             if trace:
                 describe_sent([submission])
-            if transaction is not None:
-                await (await self._rows()).submit_within(transaction, [submission])
+            if said.transaction is not None:
+                await (await self._rows()).submit_within(said.transaction, [submission])
                 return Handle(submission.id, self)
-            return await self.send(submission, durable=durable, id_is_new=id is None)
+            return await self.send(submission, durable=durable, id_is_new=said.id is None)
 
     async def submit_many(
-        self,
-        tasks: Iterable[TaskOf[R]],
-        *,
-        at_time: datetime | None = None,
-        labels: Mapping[str, Any] | None = None,
-        transaction: Any = None,
-        start_by: StartBy | FromClass | None = FROM_CLASS,
-        unique: Unique | FromClass | None = FROM_CLASS,
+        self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
     ) -> list[Handle[R]]:
         """Submit many tasks in few round trips; see `Nonet.submit_many`."""
+        said = Options(**options) if options else PLAIN
         self._ensure_open()
         if self.live_config.is_due:
             await self.live_config.refresh()
         durable: list[Submission] = []
         others: list[Submission] = []
         prepared: list[Submission] = []
-        prepare = partial(
-            self.envelopes.prepare,
-            at_time=at_time,
-            labels=labels,
-            start_by=start_by,
-            unique=unique,
-        )
         with sending() as trace:
             task: Any
             for task in tasks:
-                is_durable = self._is_durable(task, transaction)
-                made = prepare(task, trace=trace)
+                rows_first = is_durable(task, said.transaction, self.registry)
+                made = self.envelopes.prepare(task, said, trace=trace)
                 prepared.append(made)
-                (durable if is_durable else others).append(made)
+                (durable if rows_first else others).append(made)
             if trace:
                 describe_sent(prepared)
-            if transaction is not None:
-                await (await self._rows()).submit_within(transaction, durable)
+            if said.transaction is not None:
+                await (await self._rows()).submit_within(said.transaction, durable)
             elif durable:
                 await (await self._rows()).submit(durable, ids_are_new=True)
             try:
@@ -237,9 +207,6 @@ class Client:
 
     def _handle(self, accepted: Accepted) -> Handle[Any]:
         return Handle(accepted.id, self, accepted.created)
-
-    def _is_durable(self, task: BaseTask, transaction: Any) -> bool:
-        return is_durable(task, transaction, self.registry)
 
     async def _rows(self) -> Outbox:
         if self._outbox is None:
@@ -501,7 +468,7 @@ class Client:
         with sending() as trace:
             prepare = partial(self.envelopes.prepare, trace=trace)
             prepared = [
-                prepare(child, id=child_id(group, index), child_of=group)
+                prepare(child, Options(id=child_id(group, index)), child_of=group)
                 for index, child in enumerate(children)
             ]
             if trace:
@@ -512,9 +479,9 @@ class Client:
                 policy=policy,
                 ttl_seconds=ttl_seconds,
                 total=len(prepared),
-                callback=prepare(callback, id=callback_id(group), callback_of=group),
+                callback=prepare(callback, Options(id=callback_id(group)), callback_of=group),
                 on_failure=(
-                    prepare(on_failure, id=failure_id(group), callback_of=group)
+                    prepare(on_failure, Options(id=failure_id(group)), callback_of=group)
                     if on_failure is not None
                     else None
                 ),

@@ -19,7 +19,7 @@ from nonet.messages.terms import StartBy, start_by_problem, start_by_term
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.execution import running_context
 from nonet.tasks.registry import Registry, TaskClass
-from nonet.tasks.task import FROM_CLASS, BaseTask, FromClass, task_locks, vo_of
+from nonet.tasks.task import FROM_CLASS, PLAIN, BaseTask, Options, task_locks, vo_of
 from nonet.tasks.unique import Unique, unique_lock, unique_term
 
 _Named = TypeVar("_Named", bound=StrEnum)
@@ -46,84 +46,100 @@ class Envelopes:
     def prepare(
         self,
         task: BaseTask,
+        options: Options = PLAIN,
         *,
-        at_time: datetime | None = None,
-        id: str | None = None,
-        labels: Mapping[str, Any] | None = None,
-        start_by: StartBy | FromClass | None = FROM_CLASS,
-        unique: Unique | FromClass | None = FROM_CLASS,
         child_of: str = "",
         callback_of: str = "",
         trace: str = "",
         repeat: Repeat | None = None,
     ) -> Submission:
-        """Everything about a submission that can be checked before Redis is asked.
+        """Make a submission: all that can be checked before Redis is asked.
 
         Args:
+            options: what is said of it. Its transaction is not looked at here.
+            child_of, callback_of: the group that waits for it, or that it follows.
             trace: what `nonet.telemetry.tracing.sending` gives.
-            repeat: the repeat that it is; its `id` is that of the task.
+            repeat: the repeat that it is, whose id it gets.
 
         Raises:
             RegistrationError: the class is not registered.
             InvalidArgumentsError: arguments, labels, locks, id or time do not fit.
         """
-        task_class = self._registry.of(task)
-        cls, name = task_class.cls, task_class.name
-        if repeat is not None:
-            id = repeat.id
-        id = _checked_id(task_class, id) if id is not None else new_id()
+        task_class, labels = self._registry.of(task), options.labels or _NO_LABELS
+        at_time = options.at_time
         if at_time is not None and not isinstance(at_time, datetime):
-            raise InvalidArgumentsError(name, [_no_instant(at_time)])
-        labels = labels or _NO_LABELS
-        running = running_context()
-        content = Envelope(
+            raise InvalidArgumentsError(task_class.name, [_no_instant(at_time)])
+        content = self._content(task_class, task, options, callback_of, trace, repeat)
+        envelope = self._sealed(content)
+        vo, group = vo_of(task, labels), child_of or callback_of
+        locks, terms = self._demands(task_class, task, options, content, group)
+        if repeat is not None:
+            terms = _lines(terms, repeat.term)
+        stream = self._stream(task_class, vo, labels)
+        due = 0 if at_time is None else _microseconds(at_time)
+        return Submission(
+            content.id, task_class.name, stream, envelope, locks, due, child_of, terms
+        )
+
+    def _content(
+        self,
+        task_class: TaskClass,
+        task: BaseTask,
+        options: Options,
+        callback_of: str,
+        trace: str,
+        repeat: Repeat | None,
+    ) -> Envelope:
+        """First step: what the worker reads."""
+        id = repeat.id if repeat is not None else options.id
+        running, labels = running_context(), options.labels
+        return Envelope(
             VERSION,
-            id,
-            name,
+            _checked_id(task_class, id) if id is not None else new_id(),
+            task_class.name,
             task_class.arguments.pack(task),
             _packed_labels(task_class, labels) if labels else {},
             time.time(),
             running.id if running else "",
             callback_of,
-            cls.min_version or "",
+            task_class.cls.min_version or "",
             trace,
             repeat.row if repeat is not None else 0,
         )
+
+    def _sealed(self, content: Envelope) -> bytes:
+        """Second step: its bytes, signed."""
         try:
             envelope = self._signer.signed(encode(content))
         except TypeError as error:
-            raise InvalidArgumentsError(name, [str(error)]) from None
+            raise InvalidArgumentsError(content.name, [str(error)]) from None
         if len(envelope) > self._message_limit:
             problem = (
                 f"the message has {len(envelope)} bytes, the limit is {self._message_limit} "
                 "(NONET_MESSAGE_LIMIT); pass a reference to large data instead"
             )
-            raise InvalidArgumentsError(name, [problem])
-        vo, locks, terms = vo_of(task, labels), "", ""
-        if vo or cls.execution_locks is not BaseTask.execution_locks:
+            raise InvalidArgumentsError(content.name, [problem])
+        return envelope
+
+    def _demands(
+        self, task_class: TaskClass, task: BaseTask, options: Options, content: Envelope, group: str
+    ) -> tuple[str, str]:
+        """Third step: locks and terms, lines that the scripts read."""
+        cls, labels = task_class.cls, options.labels or _NO_LABELS
+        locks, terms = "", ""
+        if vo_of(task, labels) or cls.execution_locks is not BaseTask.execution_locks:
             locks = self._locks(task_class, task, labels)
-        deadline = cls.start_by if start_by is FROM_CLASS else start_by
+        deadline = cls.start_by if options.start_by is FROM_CLASS else options.start_by
         if deadline is not None:
-            terms = self._start_by(task_class, task, labels, deadline, at_time)
-        wanted = cls.unique if unique is FROM_CLASS else unique
+            terms = self._start_by(task_class, task, labels, deadline, options.at_time)
+        wanted = cls.unique if options.unique is FROM_CLASS else options.unique
         if wanted is not None:
-            key = _unique_key(task_class, task, wanted, content, in_group=child_of or callback_of)
+            key = _unique_key(task_class, task, wanted, content, in_group=group)
             locks = _lines(locks, unique_lock(wanted, key))
             terms = _lines(terms, unique_term(wanted, key))
-        if running:  # ceilings leave room for what running tasks need, see lib/admission
-            terms = _lines(terms, f"by|{running.id}")
-        if repeat is not None:
-            terms = _lines(terms, repeat.term)
-        return Submission(
-            id,
-            name,
-            self._stream(task_class, vo, labels),
-            envelope,
-            locks,
-            0 if at_time is None else _microseconds(at_time),
-            child_of,
-            terms,
-        )
+        if content.parent:  # ceilings leave room for what running tasks need, see lib/admission
+            terms = _lines(terms, f"by|{content.parent}")
+        return locks, terms
 
     def prepare_again(
         self,
@@ -150,7 +166,7 @@ class Envelopes:
         except Exception as error:  # the author's constructor refuses them
             problem = f"{type(error).__name__}: {error}"
             raise InvalidArgumentsError(task_class.name, [problem]) from error
-        return self.prepare(task, repeat=repeat, labels=labels, callback_of=callback_of)
+        return self.prepare(task, Options(labels=labels), repeat=repeat, callback_of=callback_of)
 
     def read(self, id: str, data: bytes) -> Envelope:
         """The envelope of task `id`, as a worker with the settings of this process reads it.

@@ -16,7 +16,7 @@ from nonet.base.errors import InvalidArgumentsError, LeaseLostError, TaskTimeout
 from nonet.messages.message import encode, pack
 from nonet.tasks.handles import ChildResult
 from nonet.tasks.secrecy import secret_texts
-from nonet.tasks.task import BaseTask
+from nonet.tasks.task import BaseTask, Options
 
 GroupReader = Callable[[str], Awaitable[Sequence[ChildResult]]]
 """Reads the children's outcomes of a group, in the order in which they were spawned."""
@@ -39,7 +39,7 @@ class Prepared(Protocol):
         ...
 
 
-Preparer = Callable[..., Prepared]
+Preparer = Callable[[BaseTask, Options], Prepared]
 """Checks a submission; takes what `BaseTask.schedule` takes."""
 
 # What is submitted with a settle travels in one script call.
@@ -249,7 +249,7 @@ class TaskContext:
         if type(task).durable:
             problem = "a durable task is submitted by schedule(transaction=…), not by after_commit"
             raise InvalidArgumentsError(name, [problem])
-        prepared = self._prepare(task, at_time=at_time, id=id, labels=labels)
+        prepared = self._prepare(task, Options(at_time=at_time, id=id, labels=labels))
         size = sum(len(item.envelope) for item in (*self._after_commit, prepared))
         if len(self._after_commit) >= _MOST_AFTER_COMMIT or size > _MOST_BYTES_AFTER_COMMIT:
             problem = (

@@ -63,15 +63,35 @@ class FromClass(Enum):
 FROM_CLASS = FromClass.FROM_CLASS
 
 
-class SubmitOptions(TypedDict, total=False):
-    """What may be said of a submission; `BaseTask.schedule` tells what it means."""
+class SubmitManyOptions(TypedDict, total=False):
+    """What may be said of many submissions at once; `BaseTask.schedule` tells what it means."""
 
     at_time: datetime | None
-    id: str | None
     labels: Mapping[str, Any] | None
     transaction: Any
     start_by: StartBy | FromClass | None
     unique: Unique | FromClass | None
+
+
+class SubmitOptions(SubmitManyOptions, total=False):
+    """What may be said of one submission."""
+
+    id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is said of a submission: the options of `BaseTask.schedule`."""
+
+    at_time: datetime | None = None
+    id: str | None = None
+    labels: Mapping[str, Any] | None = None
+    transaction: Any = None
+    start_by: StartBy | FromClass | None = FROM_CLASS
+    unique: Unique | FromClass | None = FROM_CLASS
+
+
+PLAIN = Options()
 
 
 class AsyncTask(Protocol[R_co]):
@@ -194,16 +214,7 @@ class BaseTask(Constructible):
     @overload
     async def schedule(self: PlainTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
 
-    async def schedule(
-        self: Any,
-        *,
-        at_time: datetime | None = None,
-        id: str | None = None,
-        labels: Mapping[str, Any] | None = None,
-        transaction: Any = None,
-        start_by: StartBy | FromClass | None = FROM_CLASS,
-        unique: Unique | FromClass | None = FROM_CLASS,
-    ) -> Handle[Any]:
+    async def schedule(self: Any, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Submit this task through the open application.
 
         Args:
@@ -238,15 +249,7 @@ class BaseTask(Constructible):
             )
             assert await handle.result(timeout=30) == 3
         """
-        return await current_submitter().submit(
-            self,
-            at_time=at_time,
-            id=id,
-            labels=labels,
-            transaction=transaction,
-            start_by=start_by,
-            unique=unique,
-        )
+        return await current_submitter().submit(self, **options)
 
 
 class PeriodicBaseTask(BaseTask):

@@ -30,13 +30,14 @@ from nonet.tasks.registry import Registry, TaskClass, load_lock_types
 from nonet.tasks.secrecy import secret_texts
 from nonet.tasks.task import (
     BaseTask,
+    Options,
     SubmitOptions,
     TaskOf,
     bind_submitter,
     ensure_task,
     unbind_submitter,
 )
-from nonet.testing.submissions import Submitted
+from nonet.testing.submissions import Submitted, said_of
 from nonet.worker.attempt.conclusion import encoded_result
 
 _GROUP = "inline-group"
@@ -231,7 +232,8 @@ class _Inline:
         )
         self._known = self._registry.of(task)
         group = "" if group_results is None else _GROUP
-        sent = self._envelopes.prepare(task, id=id, labels=labels, callback_of=group)
+        options = Options(id=id, labels=labels)
+        sent = self._envelopes.prepare(task, options, callback_of=group)
         self._envelope: Envelope = self._envelopes.read(sent.id, sent.envelope)
 
     async def attempt(self, number: int, injector: Injector) -> BaseException | None:
@@ -304,17 +306,17 @@ class _Inline:
         self._run.saved = decode(data)
         return True
 
-    def _prepare(self, task: BaseTask, **options: Any) -> _Prepared:
+    def _prepare(self, task: BaseTask, options: Options) -> _Prepared:
         """What `after_commit` is given; it counts if the attempt succeeds."""
-        made = self._envelopes.prepare(task, **options)
-        return _Prepared(_said(made.id, task, options), made.envelope)
+        made = self._envelopes.prepare(task, options)
+        return _Prepared(said_of(made.id, task, options), made.envelope)
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """What ``.schedule()`` calls."""
-        others: dict[str, Any] = {**options}
-        is_durable(task, others.pop("transaction", None), self._registry)
-        made = self._envelopes.prepare(task, **others)
-        self._run.submitted.append(_said(made.id, task, others))
+        said = Options(**options)
+        is_durable(task, said.transaction, self._registry)
+        made = self._envelopes.prepare(task, said)
+        self._run.submitted.append(said_of(made.id, task, said))
         return Handle(made.id, _NotSubmitted())
 
 
@@ -366,13 +368,9 @@ class _Spawner(CallbackSpawner):
         group = f"{_GROUP}-{len(self._run.groups) + 1}"
         prepare = self._envelopes.prepare
         for index, child in enumerate(children):
-            prepare(child, id=child_id(group, index), child_of=group)
-        prepare(callback, id=callback_id(group), callback_of=group)
+            prepare(child, Options(id=child_id(group, index)), child_of=group)
+        prepare(callback, Options(id=callback_id(group)), callback_of=group)
         if on_failure is not None:
-            prepare(on_failure, id=failure_id(group), callback_of=group)
+            prepare(on_failure, Options(id=failure_id(group)), callback_of=group)
         self._run.groups.append(InlineGroup(tuple(children), callback, on_failure, policy))
         return group
-
-
-def _said(id: str, task: BaseTask, options: Mapping[str, Any]) -> Submitted:
-    return Submitted(id, task, options.get("at_time"), options.get("labels") or {})

@@ -15,7 +15,7 @@ from nonet.client.envelopes import Envelopes
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.arguments import Arguments
 from nonet.tasks.registry import TaskClass
-from nonet.tasks.task import BaseTask
+from nonet.tasks.task import PLAIN, BaseTask, Options
 
 T = TypeVar("T", bound=BaseTask)
 T_co = TypeVar("T_co", bound=BaseTask, covariant=True, default=BaseTask)
@@ -50,6 +50,11 @@ class Submitted(Generic[T_co]):
         return f"{_shown(self.task)}{later}{labels}"
 
 
+def said_of(id: str, task: BaseTask, options: Options) -> Submitted:
+    """What a test is told of a submission."""
+    return Submitted(id, task, options.at_time, options.labels or {})
+
+
 class RecordingEnvelopes(Envelopes):
     """Makes submissions, and remembers of which tasks.
 
@@ -64,12 +69,11 @@ class RecordingEnvelopes(Envelopes):
         self._prepared: dict[str, Submitted] = {}
         self._submitted: set[str] = set()
 
-    def prepare(self, task: BaseTask, **options: Any) -> Submission:
+    def prepare(self, task: BaseTask, options: Options = PLAIN, **origin: Any) -> Submission:
         """See `Envelopes.prepare`."""
-        made = super().prepare(task, **options)
-        said = Submitted(made.id, task, options.get("at_time"), options.get("labels") or {})
+        made = super().prepare(task, options, **origin)
         # An id that was submitted before is the same task.
-        self._prepared.setdefault(made.id, said)
+        self._prepared.setdefault(made.id, said_of(made.id, task, options))
         return made
 
     @property

@@ -28,6 +28,7 @@ from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.periodic import Periodic
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.schedules import MICROSECOND, Overlap, misfire_grace_of
+from nonet.tasks.task import Options
 from nonet.telemetry.tracing import describe_sent, sending
 
 logger = logging.getLogger(__name__)
@@ -312,14 +313,14 @@ class PeriodicLoop:
         """The task of one occurrence."""
         task_class = self._client.registry.get(entry.task_name)
         late = jitter(entry, occurrence)
-        return self._client.envelopes.prepare(
-            task_class.arguments.build(entry.args),
+        options = Options(
             id=occurrence_id(entry.key, occurrence),
             labels={"entry": entry.key, "occurrence": occurrence.isoformat()},
             # As seen by a client, whose clock no test moves.
             at_time=occurrence + late - self._client.broker.moved if late else None,
-            trace=trace,
         )
+        task = task_class.arguments.build(entry.args)
+        return self._client.envelopes.prepare(task, options, trace=trace)
 
 
 def _since(now: datetime, asked: float) -> datetime:

@@ -21,6 +21,7 @@ from nonet.stores.queue.leases import Lease
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
 from nonet.tasks.locks import rate_limited
 from nonet.tasks.registry import TaskClass
+from nonet.tasks.task import BaseTask, Options
 from nonet.telemetry.tracing import AttemptSpan, current_trace
 
 _TOKEN_SECONDS = 0.5
@@ -45,9 +46,9 @@ class AttemptContext(TaskContext):
     async def _read_group(self, group: str) -> Sequence[Any]:
         return await self._client.group_results(group)
 
-    def _prepare(self, *args: Any, **options: Any) -> Prepared:
+    def _prepare(self, task: BaseTask, options: Options) -> Prepared:
         # Sent when this attempt is settled, which is why it has no span of its own.
-        return self._client.envelopes.prepare(*args, **options, trace=current_trace())
+        return self._client.envelopes.prepare(task, options, trace=current_trace())
 
     async def _save(self, data: bytes) -> bool:
         if len(data) > self._limit:
