@@ -13,7 +13,7 @@ from nonet.tasks.task import Isolation
 from nonet.worker.attempt.burials import Burials
 from nonet.worker.attempt.conclusion import Concluder
 from nonet.worker.attempt.settle import Settler
-from nonet.worker.runner import WorkerParts
+from nonet.worker.parts import WorkerParts
 from nonet.worker.worker import Worker
 
 

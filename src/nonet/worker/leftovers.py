@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
+
+from nonet.base.errors import NonetError
+from nonet.daemon.watchdog import Watchdog
+from nonet.stores.queue.broker import Broker, hold_of_code
+from nonet.stores.queue.leases import Lease
+from nonet.tasks.locks import has_structural
+from nonet.worker.attempt.attempt import Attempt
 
 logger = logging.getLogger(__name__)
 
@@ -17,11 +26,17 @@ class Leftovers:
     Args:
         slots: of the worker.
         freed: called when one has ended.
+        watchdog: renews the locks that are kept for them.
     """
 
-    def __init__(self, slots: int, freed: Callable[[], None]) -> None:
+    def __init__(
+        self, slots: int, freed: Callable[[], None], watchdog: Watchdog, broker: Broker
+    ) -> None:
         self._slots = slots
         self._freed = freed
+        self._watchdog = watchdog
+        self._broker = broker
+        self._keepers: set[asyncio.Task[None]] = set()
         self._in_slots: set[object] = set()
         self._overdue: set[object] = set()
 
@@ -41,12 +56,11 @@ class Leftovers:
     def _beyond(self) -> int:
         return max(0, len(self._overdue) - self._slots)
 
-    def add(self, left: Future[Any] | asyncio.Task[Any], *, is_overdue: bool) -> None:
-        """Keep a thread or an asyncio task until it ends.
-
-        Args:
-            is_overdue: it has had its time: another attempt may have its slot.
-        """
+    def add(self, attempt: Attempt, left: Future[Any] | asyncio.Task[Any]) -> None:
+        """Let an attempt end without a thread, or asyncio task, that runs its code."""
+        attempt.left = (*attempt.left, left)
+        # It has had its time: another attempt may have its slot.
+        is_overdue = attempt.ending.timed_out is not None or isinstance(left, asyncio.Task)
         kept = self._overdue if is_overdue else self._in_slots
         loop = asyncio.get_running_loop()
 
@@ -64,3 +78,24 @@ class Leftovers:
                 "restart this worker",
                 *(len(self._overdue), self._beyond, self._slots),
             )
+
+    def keep_locks(self, attempt: Attempt, since: float) -> None:
+        """Renew the locks that the settle script has kept for such code, until that has ended."""
+        if has_structural(attempt.locks):
+            keeping = self._keep_locks(attempt, since)
+            keeper = asyncio.create_task(keeping, context=contextvars.Context())
+            self._keepers.add(keeper)
+            keeper.add_done_callback(self._keepers.discard)
+
+    async def _keep_locks(self, attempt: Attempt, since: float) -> None:
+        hold = hold_of_code(attempt.delivery)
+        lease = Lease(hold, "0", attempt.delivery.fence, attempt.lease.ttl)
+        self._watchdog.hold(lease, since, lambda reason: None)
+        await asyncio.wait([_awaitable(left) for left in attempt.left])
+        self._watchdog.drop(lease)
+        with suppress(NonetError):  # else they end by themselves
+            await self._broker.unhold(hold)
+
+
+def _awaitable(left: Future[Any] | asyncio.Task[Any]) -> asyncio.Future[Any]:
+    return left if isinstance(left, asyncio.Task) else asyncio.wrap_future(left)

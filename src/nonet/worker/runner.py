@@ -1,4 +1,7 @@
-"""The deliveries that a worker runs: each from its hand-over to its settlement, in its own task."""
+"""One delivery from its hand-over to its end: identify → place → execute → conclude → settle → forget.
+
+`nonet.worker.reader` fetches it; each runs in an asyncio task of its own, see `Runner._run`.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +10,32 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum, auto
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
-from nonet.base.errors import NonetError
 from nonet.base.loop import in_own_thread
 from nonet.base.streams import Size
-from nonet.client.client import Client
-from nonet.config.settings import Settings
-from nonet.daemon.contact import Reached
 from nonet.daemon.service import ExitCode, end_without_loop
 from nonet.daemon.watchdog import Watchdog
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Cancelled, End, Failed, Lost, Outcome
-from nonet.stores.queue.broker import Broker, Order, hold_of_code
+from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Lease
-from nonet.tasks.injection import Injector
-from nonet.tasks.locks import has_structural, leased_ttl_ms
-from nonet.tasks.registry import Registry
+from nonet.tasks.locks import leased_ttl_ms
 from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.burials import Burials
-from nonet.worker.attempt.conclusion import Concluder, Conclusion
+from nonet.worker.attempt.conclusion import Conclusion
 from nonet.worker.attempt.crashes import WITH_WORKER
 from nonet.worker.attempt.execute import Tools, execute, identify, readmit
-from nonet.worker.attempt.settle import Settler
+from nonet.worker.attempt.place import Place, place_of
 from nonet.worker.children.children import Children
 from nonet.worker.children.isolated import Isolated
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
+from nonet.worker.parts import WorkerParts
 from nonet.worker.suspects import Suspects
 from nonet.worker.tally import Tally
 
@@ -49,56 +43,6 @@ logger = logging.getLogger(__name__)
 
 # After a hard timeout; what obeys has rolled back by then.
 _STUCK_SECONDS = 1.5
-
-
-@dataclass(frozen=True)
-class WorkerParts:
-    """What an open application gives a worker.
-
-    Attributes:
-        sql: whether the database answers; None: none is needed, or nobody asks.
-    """
-
-    settings: Settings
-    broker: Broker
-    client: Client
-    registry: Registry
-    injector: Injector
-    concluder: Concluder
-    settler: Settler
-    burials: Burials
-    version: str
-    sql: Reached | None = None
-
-
-class Place(Enum):
-    """Where an attempt is made."""
-
-    LOOP = auto()  # of this worker
-    CHILD = auto()
-    FRESH_CHILD = auto()  # a child process of its own
-    SUSPECTS = auto()  # the lane of those with which a process died
-    NONE = auto()  # nowhere: its process has died with it alone, and its policy is asked here
-    NONE_BUT_CHILD = auto()  # nowhere, and its policy is asked in a child process
-
-
-def place_of(delivery: Delivery, declared: Isolation, told: Isolation | None) -> Place:
-    """Where to make the attempt of a delivery.
-
-    Args:
-        declared: as its class and the configuration say.
-        told: as this worker was told for all classes, or None.
-    """
-    has_died = bool(delivery.suspect or delivery.crashes)
-    if (told or declared) is Isolation.LOOP and (told is not None or not has_died):
-        return Place.NONE if delivery.judge else Place.LOOP
-    if delivery.judge:
-        return Place.NONE_BUT_CHILD
-    if not delivery.takes_slot:
-        return Place.SUSPECTS
-    if has_died or (told or declared) is Isolation.FRESH:
-        return Place.FRESH_CHILD
-    return Place.CHILD
 
 
 class Runner:
@@ -144,7 +88,7 @@ class Runner:
         self.freed = asyncio.Event()
         self.burials: Burials = parts.burials
         self.busy_at = time.monotonic()
-        self._leftovers = Leftovers(slots, self.freed.set)
+        self._leftovers = Leftovers(slots, self.freed.set, watchdog, parts.broker)
         self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(2 * slots, thread_name_prefix="nonet-task")
@@ -155,7 +99,7 @@ class Runner:
             self._threads,
             parts.settings.message_limit,
             self._admit,
-            self._leave,
+            self._leftovers.add,
         )
         in_children = partial(
             Isolated,
@@ -172,7 +116,6 @@ class Runner:
             lambda: len(self._running) - len(self._suspects.in_hand) - len(self.burials.in_hand),
         )
         self._lock_ttl_ms = round(parts.settings.lock_ttl * 1000)
-        self._keepers: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._running)
@@ -228,7 +171,7 @@ class Runner:
         attempt = Attempt(delivery, since)
         attempt.lease = self._lease(attempt)
         attempt.context.check_lease_with(partial(self._check, attempt))
-        attempt.on_left = partial(self._keep_locks, attempt)
+        attempt.on_left = partial(self._leftovers.keep_locks, attempt)
         if delivery.state == "dying":
             self.burials.in_hand.add(attempt)
         elif delivery.suspect and not delivery.takes_slot:
@@ -407,7 +350,7 @@ class Runner:
             *(attempt.delivery.id, attempt.context.name),
         )
         attempt.context.lose_lease("it was cancelled, and has ended")
-        self._leave(attempt, attempt.code)
+        self._leftovers.add(attempt, attempt.code)
         self._running[attempt] = asyncio.create_task(self._end(attempt), name=attempt.delivery.id)
 
     async def _end(self, attempt: Attempt) -> None:
@@ -416,32 +359,6 @@ class Runner:
             await self._settle(attempt, self._conclude(attempt, cancelled))
         finally:
             self._forget(attempt)
-
-    # ---- code that goes on although it was cancelled --------------------------------------------
-
-    def _leave(self, attempt: Attempt, left: Future[Any] | asyncio.Task[Any]) -> None:
-        """Let an attempt end without a thread, or asyncio task, that runs its code."""
-        attempt.left = (*attempt.left, left)
-        is_overdue = attempt.ending.timed_out is not None or isinstance(left, asyncio.Task)
-        self._leftovers.add(left, is_overdue=is_overdue)
-
-    def _keep_locks(self, attempt: Attempt, since: float) -> None:
-        """Renew the locks that the settle script has kept for such code, until that has ended."""
-        if has_structural(attempt.locks):
-            keeper = self._loop.create_task(
-                self._keep_until_end(attempt, since), context=contextvars.Context()
-            )
-            self._keepers.add(keeper)
-            keeper.add_done_callback(self._keepers.discard)
-
-    async def _keep_until_end(self, attempt: Attempt, since: float) -> None:
-        hold = hold_of_code(attempt.delivery)
-        lease = Lease(hold, "0", attempt.delivery.fence, attempt.lease.ttl)
-        self._watchdog.hold(lease, since, lambda reason: None)
-        await asyncio.wait([_awaitable(left) for left in attempt.left])
-        self._watchdog.drop(lease)
-        with suppress(NonetError):  # else they end by themselves
-            await self._parts.broker.unhold(hold)
 
     # ---- leases and locks -----------------------------------------------------------------------
 
@@ -495,10 +412,6 @@ class Runner:
         """The attempt whose task's own code may be in the event loop."""
         here = (item for item in list(self._running) if item.stage is Stage.IN_LOOP)
         return next((item for item in here if item.delivery.id == id), None)
-
-
-def _awaitable(left: Future[Any] | asyncio.Task[Any]) -> asyncio.Future[Any]:
-    return left if isinstance(left, asyncio.Task) else asyncio.wrap_future(left)
 
 
 def _span_of(attempt: Attempt) -> AttemptSpan | None:

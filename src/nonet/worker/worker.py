@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -24,26 +23,25 @@ from nonet.daemon.service import (
     ExitCode,
     Stop,
     every,
-    log_tick_failure,
     reached,
     wind_up,
 )
 from nonet.daemon.watchdog import Watchdog
 from nonet.stores.connection.clock import correction
 from nonet.stores.namespace.inspection import Inspection
-from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Leases
 from nonet.stores.queue.workers import DRAINS
 from nonet.tasks.task import Isolation
 from nonet.telemetry.metrics import Sample
 from nonet.worker.about import About
-from nonet.worker.attempt.attempt import uncancel
 from nonet.worker.children.children import Children
 from nonet.worker.children.descriptors import Descriptors
 from nonet.worker.children.forking import ForkServerError
 from nonet.worker.chores import Chores, pause_beside
 from nonet.worker.lag import Culprit, LoopLag
-from nonet.worker.runner import Runner, WorkerParts
+from nonet.worker.parts import WorkerParts
+from nonet.worker.reader import Reader
+from nonet.worker.runner import Runner
 from nonet.worker.tally import Tally
 from nonet.worker.veto import Fitness, Veto
 
@@ -53,13 +51,8 @@ _HELP_PROMOTE_SECONDS = 1.0
 # How long cancelled tasks may take to end before the process goes without them.
 _CANCEL_SECONDS = 2.0
 _LEAVE_SECONDS = 1.0
-# Between two looks whether this worker may take something again.
-_DECLINE_SECONDS = 0.5
 _STOPPED = "the worker stopped"
 _MEASURE_SECONDS = 5.0
-# A worker without a free slot looks so often for suspects and burials, which need none.
-_BESIDE_SECONDS = 1.0
-_UNREGISTERED = "its registration could not be renewed"
 
 
 class Worker:
@@ -85,26 +78,15 @@ class Worker:
         self.id: str = f"{size}-{secrets.token_hex(6)}"
         self.name: str = f"{os.getpid()}@{socket.getfqdn()}"
         self._loop_name = ""
-        self._has_fetched = False
-        # Set while a fetch may have handed over tasks of which we know nothing.
-        self._unsure = False
-        self._polled_at = time.monotonic()
-        self._redis = Contact(self._polled_at)
+        self._redis = Contact(time.monotonic())
         self._stop = Stop()
-        self._reader: asyncio.Task[None] | None = None
-        # Whether a stop may interrupt the reader.
-        self._is_waiting = False
         self._said: dict[str, Any] = {}
-        # Whether it fetches only when something wakes it, and what waits for that.
-        self._sleeps = False
-        self._waking: asyncio.Task[None] | None = None
         self._children = Children(parts.settings, parts.broker.url)
         self._tally = (
             Tally(parts.registry.versions(), str(size)) if parts.settings.metrics_port else None
         )
         self._lag = LoopLag(self._seen_in_loop, self._count_blocked, self._see_to_blocked)
         self._about = About(parts.registry, self._described, self._lag.longest, self._child_pids)
-        self._veto = Veto(Fitness(parts.settings.memory_floor, parts.settings.load_ceiling))
         self._leases = self._make_leases()
         self._leases.ask(self._about.say)
         self._watchdog = Watchdog(
@@ -118,6 +100,11 @@ class Worker:
             *(parts, self.id, size, self._watchdog, self._children, self._concurrency, isolation),
             sign_off=self._sign_off,
             tally=self._tally,
+        )
+        veto = Veto(Fitness(parts.settings.memory_floor, parts.settings.load_ceiling))
+        self._reader = Reader(
+            *(parts.broker, self.id, size, self._concurrency, self._runner, self._redis),
+            *(self._watchdog, veto, self._about, self._tally),
         )
         self._chores = Chores(parts.broker, self.id, size, parts.settings.lease)
 
@@ -156,7 +143,7 @@ class Worker:
                     loops.create_task(every(stop, "sweep", self._chores.sweep), name="sweep"),
                     loops.create_task(every(stop, "mend", self._chores.mend), name="mend"),
                     loops.create_task(every(stop, "help to promote", self._help_promote)),
-                    loops.create_task(self._read(stop), name="reader"),
+                    loops.create_task(self._reader.run(stop), name="reader"),
                     loops.create_task(every(stop, "descriptors", Descriptors().look)),
                 }
                 if self._tally is not None:
@@ -190,13 +177,13 @@ class Worker:
             reasons.append(f"it takes nothing: {self._about.off}")
         elif not self._watchdog.is_registered:
             reasons.append("it is not registered with Redis")
-        elif not self._has_fetched:
+        elif not self._reader.has_fetched:
             reasons.append("it has not joined its streams yet")
         if not live.version and live.problem:
             reasons.append(f"it cannot apply the configuration: {live.problem}")
         if self._parts.sql is not None and self._parts.sql.problem:
             reasons.append(self._parts.sql.problem)
-        if self._unsure and not silence:
+        if self._reader.is_unsure and not silence:
             reasons.append("the last fetch failed")
         return Report(not reasons, reasons, self._told())
 
@@ -246,154 +233,9 @@ class Worker:
         tally.round_trips.observe(time.monotonic() - sent)
         return _MEASURE_SECONDS
 
-    async def _read(self, stop: Stop) -> None:
-        """Fetch for the free slots; wait for a free slot, a wake-up or the stop."""
-        self._reader = asyncio.current_task()
-        interrupting = asyncio.create_task(self._interrupt_reader(stop))
-        try:
-            while not stop.requested.is_set():
-                try:
-                    with self._redis.asked():
-                        await self._fill_slots()
-                except Exception as error:  # Redis away or restarted: wait and read on
-                    self._unsure, self._sleeps = True, False
-                    pause = random.uniform(0.2, 1.0)
-                    log_tick_failure("fetch", error, pause)
-                    await stop.sleep(pause)
-        finally:
-            interrupting.cancel()
-            if self._waking is not None:
-                self._waking.cancel()
-
-    async def _interrupt_reader(self, stop: Stop) -> None:
-        await stop.requested.wait()
-        if self._is_waiting and self._reader is not None:
-            self._reader.cancel()  # not within a fetch: what that is given would be lost
-        elif self._sleeps:
-            with suppress(NonetError):
-                await self._broker.rouse(self.id)
-
-    async def _wait_for(self, waiting: Awaitable[object]) -> None:
-        """Wait, but not beyond a stop."""
-        self._is_waiting = True
-        try:
-            await waiting
-        except asyncio.CancelledError:
-            if not self._is_stopping:
-                raise
-            uncancel()
-        finally:
-            self._is_waiting = False
-
-    async def _fill_slots(self) -> None:
-        runner = self._runner
-        free, room = max(0, runner.free_slots), runner.suspects.room
-        graves = runner.burials.room
-        if runner.suspects.is_exclusive:  # nothing else may run beside it
-            await self._wait_for(_next(runner.suspects.freed))
-            return
-        beside = room + graves > 0
-        if not free and not (beside and time.monotonic() - self._polled_at > _BESIDE_SECONDS):
-            await self._wait_for(_next(runner.freed, _BESIDE_SECONDS))
-            return
-        if self._unsure:
-            await self._give_unknown_back()
-        if why := self._reason_to_decline():
-            await self._stand_aside(why)
-            return
-        self._come_back()
-        if self._sleeps:
-            await asyncio.sleep(0)  # what was started may be over in one step
-        if self._is_stopping:
-            return
-        if self._sleeps and (self._waking is not None or not runner.is_quiet):
-            # A task might block the loop: nothing is to be handed over before we ask for it.
-            self._sleeps = False
-            await self._wait_for(self._woken())
-            return
-        # Half of the slots at a time: while one half is executed, Redis finds the next.
-        wanted = min(free, -(-self._concurrency // 2))
-        deliveries, since = await self._fetch(wanted, room, graves)
-        damaged = []
-        for delivery in deliveries:
-            try:
-                runner.start(delivery, since)
-            except Exception as error:  # else those behind it would wait for their leases
-                logger.exception("task %s cannot be started", delivery.id)
-                damaged.append((delivery, f"it cannot be started: {error}"))
-        for delivery, why in damaged:
-            await self._broker.end_damaged(delivery, why)
-
-    async def _woken(self) -> None:
-        """Wait until something wakes this worker, or there is room again beside its slots."""
-        if self._waking is None:
-            self._waking = asyncio.create_task(self._broker.wait_for_wake(self.id))
-        events = self._runner.suspects.freed, self._runner.burials.freed
-        for event in events:
-            event.clear()
-        freed = [asyncio.create_task(event.wait()) for event in events]
-        try:
-            await asyncio.wait({self._waking, *freed}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiting in freed:
-                waiting.cancel()
-        if self._waking.done():
-            waking, self._waking = self._waking, None
-            waking.result()
-
-    async def _fetch(self, wanted: int, room: int, graves: int) -> tuple[list[Delivery], float]:
-        """Deliveries to start, and a time (monotonic) that is not after their hand-over."""
-        since = self._polled_at = time.monotonic()
-        was_asleep = self._sleeps
-        if was_asleep:  # nothing was left at the last look
-            woken = self._broker.fetch_when_woken(self.id, self._size, wanted, room, graves)
-            deliveries, more, since = await woken
-        else:
-            deliveries, more = await self._broker.fetch(self.id, self._size, wanted, room, graves)
-        self._redis.heard()
-        self._has_fetched = True
-        ordinary = [item for item in deliveries if item.takes_slot]
-        self._sleeps = len(ordinary) < wanted and not more
-        if deliveries and was_asleep and (self._is_stopping or self._reason_to_decline()):
-            await self._broker.disown(self.id, self._size, self._runner.deliveries)
-            return [], since
-        return deliveries, since
-
-    async def _give_unknown_back(self) -> None:
-        """Redis may have handed something over of which we have not heard."""
-        held = self._runner.deliveries
-        if given := await self._broker.disown(self.id, self._size, held):
-            logger.warning("gave back %d tasks of a lost reply", given)
-        self._unsure = False
-        self._watchdog.beat_soon()  # Redis is back, perhaps without our leases
-
     @property
     def _is_stopping(self) -> bool:
         return self._stop.requested.is_set()
-
-    def _reason_to_decline(self) -> str:
-        if not self._watchdog.is_registered:
-            # Others must take it for dead, and what it takes from now on, too.
-            return _UNREGISTERED
-        return self._veto.reason()
-
-    async def _stand_aside(self, why: str) -> None:
-        """Take nothing for a moment, and let nobody wake this worker meanwhile."""
-        if not self._about.off:
-            await self._broker.decline(self.id, self._size)
-            if self._tally is not None:
-                self._tally.vetoes[_kind_of_veto(why)] += 1
-            logger.warning("this worker takes nothing: %s", why)
-            self._watchdog.beat_soon()
-        self._about.off = why
-        self._sleeps = False  # nobody would wake it
-        await self._wait_for(asyncio.sleep(_DECLINE_SECONDS))
-
-    def _come_back(self) -> None:
-        if self._about.off:
-            logger.info("this worker takes tasks again")
-            self._about.off = ""
-            self._watchdog.beat_soon()
 
     def _seen_in_loop(self, task: asyncio.Task[Any]) -> Culprit | None:
         return self._runner.seen_in_loop(task)
@@ -428,7 +270,7 @@ class Worker:
             _, promoted = await asyncio.gather(self._follow_config(), self._broker.promote())
         pause = _HELP_PROMOTE_SECONDS
         if self._runner.is_idle:
-            pause = pause_beside(time.monotonic() - self._polled_at, _HELP_PROMOTE_SECONDS)
+            pause = pause_beside(time.monotonic() - self._reader.polled_at, _HELP_PROMOTE_SECONDS)
         return pause if promoted.next_in is None else min(pause, promoted.next_in)
 
     async def _follow_config(self) -> None:
@@ -515,19 +357,3 @@ class Worker:
             timeout_seconds=min(5.0, settings.renew_interval),
             epoch=self._broker.epoch,
         )
-
-
-async def _next(event: asyncio.Event, seconds: float | None = None) -> None:
-    """Wait until an event is set from now on, not longer than that."""
-    event.clear()
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
-
-
-def _kind_of_veto(why: str) -> str:
-    """What a worker lacks that takes nothing.
-
-    >>> _kind_of_veto("memory: 512 MiB free, below the floor of 1 GiB")
-    'memory'
-    """
-    return "registration" if why == _UNREGISTERED else why.partition(":")[0]
