@@ -1,4 +1,4 @@
-"""One delivery from its hand-over to its end: identify → place → execute → conclude → settle → forget.
+"""One delivery to its end: identify → place → execute → conclude → settle → forget.
 
 `nonet.worker.reader` fetches it; each runs in an asyncio task of its own, see `Runner._run`.
 """
