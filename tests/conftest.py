@@ -15,7 +15,7 @@ from servers import MariaServer, RedisServer
 from sharing import shared
 
 from nonet.base.keys import STRUCTURE
-from nonet.stores.namespace.stage import leaked_keys
+from nonet.stores.namespace.sandbox import leaked_keys
 
 _databases = itertools.count(1)
 # How long an example takes says how busy the machine is.

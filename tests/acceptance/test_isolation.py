@@ -17,7 +17,7 @@ from daemons import Daemon, until
 from nonet import Nonet, ResultUnavailable, TaskFailed
 from nonet.stores.sql.database import upgrade
 from nonet.worker.children.forking import ForkServer
-from nonet.worker.children.memory import resident
+from nonet.worker.children.processes import resident
 from nonet.worker.children.wire import Channel
 
 # What a culprit is told, by its class.

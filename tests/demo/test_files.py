@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nonet.demo.files import Found, Hashed, batches, duplicates, hash_file, walk
+from nonet.demo.hashing import Found, Hashed, batches, duplicates, hash_file, walk
 
 
 def test_a_walk_lists_regular_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

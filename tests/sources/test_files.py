@@ -16,7 +16,7 @@ from nonet.config.models import Config
 from nonet.config.settings import Settings
 from nonet.config.sources import Source, base, open_source
 from nonet.config.sources import files as module
-from nonet.config.sources.base import MAX_BYTES, MAX_FILES
+from nonet.config.sources.source import MAX_BYTES, MAX_FILES
 
 
 def source_of(path: Path, check: Callable[[Config], object] | None = None) -> Source:

@@ -18,8 +18,8 @@ from nonet.config.models import Config
 from nonet.config.settings import Settings
 from nonet.config.sources import Source, open_source
 from nonet.config.sources import repository as module
-from nonet.config.sources.base import MAX_BYTES, MAX_FILES
 from nonet.config.sources.git import parse_address
+from nonet.config.sources.source import MAX_BYTES, MAX_FILES
 
 
 class Remote:

@@ -13,7 +13,7 @@ from servers import RedisServer
 from stores.test_broker import fetch, fetch_one, make_broker, record, task, until_due
 
 from nonet.messages.message import VERSION, Envelope, ResultDocument, encode
-from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, Selection, Tally
+from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, CancelledTasks, TaskFilter
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker, Order, new_cursors
@@ -309,8 +309,8 @@ class TestRunning:
         await broker.submit([task("r")])
         await fetch_one(broker)
         await broker.submit([task("q")])
-        selection = Selection("Task", states=UNFINISHED)
-        assert await cancellation.cancel_all(selection, WHO) == Tally(2, ("r",))
+        selection = TaskFilter("Task", states=UNFINISHED)
+        assert await cancellation.cancel_all(selection, WHO) == CancelledTasks(2, ("r",))
         assert [text[:8] for _, text in await kinds(broker)] == ["2 tasks "]
 
     async def test_orders_go_with_their_worker(
@@ -423,8 +423,8 @@ class TestMany:
         """A class is meant by its full name, or in any category by its bare one."""
         names = ["m:One", "n:One", "m:Two", "m:OneMore"]
         await broker.submit([labelled(name.replace(":", "-"), name) for name in names])
-        assert (await cancellation.cancel_all(Selection("m:One"), WHO)).number == 1
-        assert (await cancellation.cancel_all(Selection("One"), WHO)).number == 1
+        assert (await cancellation.cancel_all(TaskFilter("m:One"), WHO)).number == 1
+        assert (await cancellation.cancel_all(TaskFilter("One"), WHO)).number == 1
         assert {item.id for item in await fetch(broker)} == {"m-Two", "m-OneMore"}
         assert await kinds(broker) == [
             ("tasks-cancelled", "1 task (m-One): of class m:One"),
@@ -443,9 +443,9 @@ class TestMany:
             ]
         )
         assert (
-            await cancellation.cancel_all(Selection(labels={"vo": "lhcb", "run": "7"}), WHO)
+            await cancellation.cancel_all(TaskFilter(labels={"vo": "lhcb", "run": "7"}), WHO)
         ).number == 1
-        assert (await cancellation.cancel_all(Selection(labels={"run": 7}), WHO)).number == 1
+        assert (await cancellation.cancel_all(TaskFilter(labels={"run": 7}), WHO)).number == 1
         assert {item.id for item in await fetch(broker)} == {"b", "d", "garbage"}
 
     async def test_by_state(self, broker: Broker, cancellation: Cancellation) -> None:
@@ -454,10 +454,10 @@ class TestMany:
         await broker.submit([task("r")])
         running = await fetch_one(broker)
         await broker.submit([task("q"), task("d", due_us=due)])
-        assert (await cancellation.cancel_all(Selection(states=["delayed"]), WHO)).number == 1
-        assert (await cancellation.cancel_all(Selection(), WHO)).number == 1
+        assert (await cancellation.cancel_all(TaskFilter(states=["delayed"]), WHO)).number == 1
+        assert (await cancellation.cancel_all(TaskFilter(), WHO)).number == 1
         assert await broker.settle(running, "done") == "OK"
-        assert (await cancellation.cancel_all(Selection(), WHO)).number == 0
+        assert (await cancellation.cancel_all(TaskFilter(), WHO)).number == 0
         assert len(await kinds(broker)) == 2
 
     async def test_of_thousands_each_once(self, broker: Broker, cancellation: Cancellation) -> None:
@@ -468,7 +468,7 @@ class TestMany:
             for n in range(20):
                 await broker.submit([Submission(f"b{n}", "probe:Other", "normal:small", b"e")])
 
-        _, tally = await asyncio.gather(others(), cancellation.cancel_all(Selection("Task"), WHO))
+        _, tally = await asyncio.gather(others(), cancellation.cancel_all(TaskFilter("Task"), WHO))
         assert tally.number == 10_000
         assert len(await fetch(broker, 100)) == 20
 

@@ -18,13 +18,13 @@ from servers import RedisServer
 
 from nonet.base.errors import NotBoundError
 from nonet.stores.connection.lane import Lane
-from nonet.stores.connection.redis import Client, blocking_pop, connect, connect_blocking
+from nonet.stores.connection.redis import LaneClient, blocking_pop, connect, connect_blocking
 
 PREFIX = "{test}:"
 
 
 @pytest.fixture
-async def client(redis_url: str) -> AsyncIterator[Client]:
+async def client(redis_url: str) -> AsyncIterator[LaneClient]:
     made = connect(redis_url, PREFIX)
     yield made
     await made.aclose()
@@ -86,7 +86,7 @@ def test_each_caller_gets_its_own_answer(
     asyncio.run(check())
 
 
-async def test_a_wrong_command_fails_alone(client: Client) -> None:
+async def test_a_wrong_command_fails_alone(client: LaneClient) -> None:
     """An error reply is raised where it belongs, as redis-py's exception."""
     calls = [client.lane.call(*each) for each in (("PING",), ("NO", "SUCH"), ("TIME",))]
     pong, wrong, time = await asyncio.gather(*calls, return_exceptions=True)
@@ -94,7 +94,7 @@ async def test_a_wrong_command_fails_alone(client: Client) -> None:
     assert isinstance(wrong, exceptions.ResponseError) and "unknown command" in str(wrong)
 
 
-async def test_who_gives_up_disturbs_nobody(client: Client) -> None:
+async def test_who_gives_up_disturbs_nobody(client: LaneClient) -> None:
     """A cancelled call is carried out, and its answer is nobody else's."""
     await client.lane.call("PING")
     calls = [client.lane.call("INCR", "n") for _ in range(5)]
@@ -105,7 +105,7 @@ async def test_who_gives_up_disturbs_nobody(client: Client) -> None:
     assert await client.lane.call("INCR", "n") == 6
 
 
-async def test_what_is_too_much_at_a_time_waits_in_order(client: Client) -> None:
+async def test_what_is_too_much_at_a_time_waits_in_order(client: LaneClient) -> None:
     """Calls, and bytes, beyond what may be under way are sent later, none is lost."""
     await client.lane.call("PING")
     calls = [client.lane.call("APPEND", "t", b"x") for _ in range(1000)]
@@ -142,7 +142,7 @@ async def test_no_more_is_under_way_than_redis_does_between_others(length: int, 
 
 
 async def test_calls_of_one_step_go_out_together(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: LaneClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one goes out at once, all others in one write."""
     await client.lane.call("PING")
@@ -266,7 +266,7 @@ def test_each_loop_has_a_connection_of_its_own(redis_url: str) -> None:
     gc.collect()  # what the first loops left is noticed here, where it is expected
 
 
-async def test_closing_waits_for_what_is_under_way(client: Client) -> None:
+async def test_closing_waits_for_what_is_under_way(client: LaneClient) -> None:
     """Also for calls of which nobody awaits the answer."""
     call = client.lane.call("SET", "key", "value")
     await asyncio.sleep(0)
@@ -278,7 +278,7 @@ async def test_closing_waits_for_what_is_under_way(client: Client) -> None:
     assert [each.result() for each in late[:-1]] == list(range(1, 101))
 
 
-async def test_closing_waits_for_what_waits_its_turn(client: Client) -> None:
+async def test_closing_waits_for_what_waits_its_turn(client: LaneClient) -> None:
     """Also for what is more than may be under way, and then no connection is opened anew."""
     await client.lane.call("PING")
     calls = [client.lane.call("INCR", "n") for _ in range(1000)]
@@ -316,7 +316,7 @@ async def test_a_frozen_server_does_not_hold_up_the_end(redis_server: RedisServe
         await made.aclose()
 
 
-async def test_each_caller_gets_an_error_of_its_own(client: Client) -> None:
+async def test_each_caller_gets_an_error_of_its_own(client: LaneClient) -> None:
     """Each raise adds to the traceback of an error: that of one caller is not all callers'."""
     await client.lane.call("PING")
     calls = [client.lane.call("BLPOP", "none", 60) for _ in range(250)]
@@ -327,7 +327,7 @@ async def test_each_caller_gets_an_error_of_its_own(client: Client) -> None:
     assert len({id(error) for error in errors}) == len(calls)
 
 
-async def test_a_second_loop_is_refused_while_the_first_runs(client: Client) -> None:
+async def test_a_second_loop_is_refused_while_the_first_runs(client: LaneClient) -> None:
     """Its calls fail and say why; those of the first loop are answered."""
     calls = [client.lane.call("INCR", "n") for _ in range(300)]
 

@@ -36,7 +36,7 @@ from nonet.config.settings import plain_settings
 from nonet.telemetry.logs import describe_process, set_up_logs
 from nonet.telemetry.tracing import are_traces_wanted, load_exporters
 from nonet.worker.children.board import Board
-from nonet.worker.children.memory import all_resident, children_of, cpu_seconds, descendants
+from nonet.worker.children.processes import all_resident, children_of, cpu_seconds, descendants
 from nonet.worker.children.wire import (
     Exited,
     Forked,

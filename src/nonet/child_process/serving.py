@@ -31,14 +31,14 @@ from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.execute import Tools, carry_out, identify
 from nonet.worker.children.board import Board
-from nonet.worker.children.memory import begin_peak, peak
+from nonet.worker.children.processes import begin_peak, peak
 from nonet.worker.children.wire import (
     Admit,
     Admitted,
     Begun,
     Channel,
+    Concluded,
     Cut,
-    Ended,
     Hello,
     Judge,
     Run,
@@ -168,7 +168,7 @@ class _Serving:
             await self._end(attempt, self._concluder.conclude(attempt, outcome))
 
     async def _end(self, attempt: Attempt, conclusion: Conclusion) -> None:
-        self._channel.send(Ended(attempt.delivery.fence, conclusion))
+        self._channel.send(Concluded(attempt.delivery.fence, conclusion))
         await self._channel.flush()
 
     def _cut(self, message: Cut) -> None:

@@ -31,7 +31,7 @@ from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
 from nonet.messages.signing import Signer
 from nonet.rules.explanation import Explanation, explain, explain_kept
-from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, Selection
+from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, TaskFilter
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.namespace.publication import Publication
@@ -396,7 +396,7 @@ class Client:
             raise ValueError(f"cancel_many: states {sorted(wrong)} are none of {UNFINISHED}")
         self._ensure_open()
         name = self._name_of(task)
-        selection = Selection(name, labels or {}, states)
+        selection = TaskFilter(name, labels or {}, states)
         found = await self.cancellation.cancel_all(selection, self._who(), reason)
         if name and not found.number:
             self._ensure_known(name)

@@ -31,7 +31,7 @@ from nonet.base.amounts import UNITS, format_bytes, parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, unknown_argument
 from nonet.base.streams import Priority, Size
 from nonet.config.wording import value_reason
-from nonet.rules.limits import LimitRule, read_limits, written_limits
+from nonet.rules.limits import LimitRule, Location, read_limits, written_limits
 from nonet.rules.outcomes import summarize
 from nonet.tasks.locks import MOST_ITEMS
 from nonet.tasks.retry import RetryPolicyBase
@@ -46,7 +46,6 @@ from nonet.tasks.schedules import (
 from nonet.tasks.task import LEAST_MEMORY_LIMIT, Isolation
 
 Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
-Location: TypeAlias = tuple[str | int, ...]
 
 MOST_SECONDS = 366 * 86_400
 MOST_JITTER_SECONDS = 86_400
@@ -380,7 +379,7 @@ class SectionConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
+class Unplaced:
     """What stands in a file and is not among the values, so that mistakes in it are found too.
 
     Attributes:
@@ -409,7 +408,7 @@ class Config(Section):
     admission: AdmissionConfig = AdmissionConfig()
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)
-    _leftovers: Leftovers = PrivateAttr(Leftovers())
+    _unplaced: Unplaced = PrivateAttr(Unplaced())
 
     @field_validator("vos")
     @classmethod
@@ -431,19 +430,19 @@ class Config(Section):
         return self._where(location) if self._where else self._source
 
     @property
-    def leftovers(self) -> Leftovers:
+    def unplaced(self) -> Unplaced:
         """What the file says besides; nothing if this is no file but what was published."""
-        return self._leftovers
+        return self._unplaced
 
     def read_from(
         self,
         source: str,
         where: Callable[[Location], str] | None = None,
-        leftovers: Leftovers | None = None,
+        unplaced: Unplaced | None = None,
     ) -> Config:
         """This document, which came from `source`; `where` is asked by the method of that name."""
         self._source, self._where = source, where
-        self._leftovers = leftovers or Leftovers()
+        self._unplaced = unplaced or Unplaced()
         return self
 
     @property

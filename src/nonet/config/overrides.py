@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, UnknownTaskError
 from nonet.base.streams import Priority, Size
+from nonet.rules.limits import Location
 from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.retry import RetryPolicyBase
 from nonet.tasks.task import BaseTask, Isolation
@@ -16,7 +17,6 @@ from nonet.tasks.task import BaseTask, Isolation
 if TYPE_CHECKING:  # without a published configuration nobody needs its models, which cost 30 ms
     from nonet.config.models import (
         Config,
-        Location,
         RetryPolicyConfig,
         Section,
         SizesConfig,

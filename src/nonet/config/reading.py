@@ -15,8 +15,6 @@ from nonet.config.models import (
     WRITTEN,
     AdmissionConfig,
     Config,
-    Leftovers,
-    Location,
     RetryPolicyConfig,
     ScheduleConfig,
     Section,
@@ -26,9 +24,11 @@ from nonet.config.models import (
     SmallConfig,
     TaskConfig,
     TaskOverride,
+    Unplaced,
     dotted,
 )
 from nonet.config.wording import place_reason, value_reason
+from nonet.rules.limits import Location
 
 Problem = tuple[str, Location, str]
 
@@ -86,8 +86,8 @@ def parse_sound(texts: Iterable[tuple[str, str]], source: str) -> tuple[Config, 
         places = [_location(details) for details in wrong]
         config = _sound(merged.document, places)
         arguments = tuple(_lost_arguments(merged.document, places))
-    leftovers = Leftovers(arguments, tuple(_empty_limits(merged.document)))
-    return config.read_from(source, merged.where, leftovers), merged.problems
+    unplaced = Unplaced(arguments, tuple(_empty_limits(merged.document)))
+    return config.read_from(source, merged.where, unplaced), merged.problems
 
 
 def _location(details: Any) -> Location:

@@ -20,7 +20,7 @@ import msgspec
 
 from nonet.base.streams import Priority, Size
 from nonet.client.client import CallbackSpawner
-from nonet.demo.files import (
+from nonet.demo.hashing import (
     Duplicates,
     Hashed,
     Walk,

@@ -26,8 +26,8 @@ from nonet.tasks.locks import (
 CONCURRENCY, RATE = "concurrency", "rate"
 DEFAULT = "default"
 
-Place: TypeAlias = tuple[str | int, ...]
-Problem: TypeAlias = tuple[Place, str]
+Location: TypeAlias = tuple[str | int, ...]
+Problem: TypeAlias = tuple[Location, str]
 
 _LETTERS = {CONCURRENCY: ConcurrencyLimiter.kind, RATE: RateLimiter.kind}
 _LIMITERS = {ConcurrencyLimiter.__name__: CONCURRENCY, RateLimiter.__name__: RATE}
@@ -184,7 +184,7 @@ class LimitRule:
         object_type: as it is written.
     """
 
-    place: Place
+    place: Location
     object_type: str
     key: str
     action: str
@@ -246,7 +246,7 @@ class _Reader:
                     continue
                 self._read_key(here, object_type, key, node)
 
-    def _read_key(self, at: Place, object_type: str, key: str, node: object) -> None:
+    def _read_key(self, at: Location, object_type: str, key: str, node: object) -> None:
         for here, name, item in self._items(at, node, "limiters or actions"):
             if _is_limiter(name, item):
                 self._read_limiter(here, object_type, key, "", name, item)
@@ -255,7 +255,7 @@ class _Reader:
                     self._read_limiter(there, object_type, key, name, limiter, values)
 
     def _read_limiter(
-        self, at: Place, object_type: str, key: str, action: str, name: str, values: object
+        self, at: Location, object_type: str, key: str, action: str, name: str, values: object
     ) -> None:
         limiter = _LIMITERS.get(name)
         if limiter is None:
@@ -268,7 +268,9 @@ class _Reader:
             limit, window = found
             self.rules.append(LimitRule(at, object_type, key, action, limiter, limit, window))
 
-    def _settings(self, at: Place, limiter: str, values: object) -> tuple[int, float | None] | None:
+    def _settings(
+        self, at: Location, limiter: str, values: object
+    ) -> tuple[int, float | None] | None:
         """Limit and window of one limiter, or None if something is wrong with them."""
         wanted, before = _SETTINGS[limiter], len(self.problems)
         found: dict[str, Any] = {}
@@ -289,7 +291,9 @@ class _Reader:
             return None
         return found["limit"], found.get("window_seconds")
 
-    def _items(self, at: Place, value: object, content: str) -> Iterator[tuple[Place, str, object]]:
+    def _items(
+        self, at: Location, value: object, content: str
+    ) -> Iterator[tuple[Location, str, object]]:
         """Each item of a mapping with its place and its key as text."""
         if not isinstance(value, dict):
             self._problem(at, f"must be a mapping of {content}, not {value!r:.40}")
@@ -309,7 +313,7 @@ class _Reader:
                 seen.add(text)
                 yield (*at, written), text, item
 
-    def _problem(self, at: Place, reason: str) -> None:
+    def _problem(self, at: Location, reason: str) -> None:
         self.problems.append((at, reason))
 
 
@@ -339,7 +343,7 @@ def resolve_limits(
         task_classes: the bare names of all registered task classes.
     """
     limits: dict[LimitAddress, Limit] = {}
-    problems: dict[Place, str] = {}
+    problems: dict[Location, str] = {}
     for rule in rules:
         found = find_problem(rule.place, rule.object_type, rule.key, task_classes)
         if isinstance(found, str):
@@ -353,7 +357,7 @@ def resolve_limits(
 
 
 def find_problem(
-    place: Place, written: str, key: str | None, task_classes: Collection[str]
+    place: Location, written: str, key: str | None, task_classes: Collection[str]
 ) -> str | Problem:
     """The registered object type that is meant, or why there can be no limits here.
 

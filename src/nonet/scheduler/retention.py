@@ -71,10 +71,10 @@ class Retention:
         return min(_LOOK_SECONDS, pause)
 
     async def _purge(self) -> None:
-        from nonet.stores.sql.dead_letters import Selection  # SQL costs 170 ms to import
+        from nonet.stores.sql.dead_letters import LetterFilter  # SQL costs 170 ms to import
 
         letters = await self._letters()
-        old = Selection(died_before=datetime.now(UTC) - timedelta(seconds=self._keep_seconds))
+        old = LetterFilter(died_before=datetime.now(UTC) - timedelta(seconds=self._keep_seconds))
         purged = 0
         try:
             # Rows without a namespace would stay for ever where no operator adopts them.

@@ -30,7 +30,7 @@ from nonet.base.streams import Size
 from nonet.config.settings import Settings, plain_settings
 from nonet.daemon.service import Stop
 from nonet.scheduler.scheduler import Scheduler
-from nonet.stores.namespace.stage import Stage, Survey, Unfinished
+from nonet.stores.namespace.sandbox import Sandbox, Survey, Unfinished
 from nonet.tasks.handles import Handle, R
 from nonet.tasks.injection import Injector, load_entry_points
 from nonet.tasks.registry import load_lock_types
@@ -157,7 +157,7 @@ class System:
             if running is not None:
                 await running.stop()
                 if error is None:
-                    _refuse_leaks(running.stage)
+                    _refuse_leaks(running.sandbox)
         finally:
             await self._closing.aclose()
 
@@ -225,7 +225,7 @@ class System:
         running = self._open_one
         step = await self._step(by)
         running.app.broker.moved += step
-        running.stage.advance(step)
+        running.sandbox.advance(step)
         running.scheduler.nobody_led_until(await self.now())
         running.pace.hurry()
 
@@ -246,7 +246,7 @@ class System:
         stuck_since = time.monotonic()
         while True:
             running.check()
-            survey = running.stage.survey()
+            survey = running.sandbox.survey()
             if not _has_work(survey) and (quiet := await self._quiet(running)) is not None:
                 await self._refuse_stuck(quiet)
                 return
@@ -324,7 +324,7 @@ class System:
     def assert_clean(self) -> None:
         """Fail if a key is left that neither expires nor belongs to an unfinished task."""
         __tracebackhide__ = True
-        _refuse_leaks(self._open_one.stage)
+        _refuse_leaks(self._open_one.sandbox)
 
     # ---- opening ---------------------------------------------------------------------------------
 
@@ -337,19 +337,19 @@ class System:
         self._register(app)
         await closing.enter_async_context(app)
         settings = app.settings
-        stage = Stage(app.broker.url, settings.namespace, settings.lock_ttl)
-        closing.callback(stage.close)
+        sandbox = Sandbox(app.broker.url, settings.namespace, settings.lock_ttl)
+        closing.callback(sandbox.close)
         if not settings.redis_url.get_secret_value().startswith(EMBEDDED):
-            closing.callback(stage.erase)
+            closing.callback(sandbox.erase)
         if self._now is not None:
             app.broker.moved = self._now - await app.broker.now()
-        stage.begin(app.broker.moved)
+        sandbox.begin(app.broker.moved)
         app.broker.clock = _MovedClock()
-        app.client.envelopes = RecordingEnvelopes(app.client.envelopes, stage.known)
+        app.client.envelopes = RecordingEnvelopes(app.client.envelopes, sandbox.known)
         injector = await closing.enter_async_context(app.injector())
         if problems := app.dependency_problems(injector):
             raise DependencyError("; ".join(problems))
-        return self._start(app, injector, stage)
+        return self._start(app, injector, sandbox)
 
     def _register(self, app: Nonet) -> None:
         if self._tasks is None:
@@ -364,7 +364,7 @@ class System:
                 name = item.__name__ if isinstance(item, ModuleType) else item
                 app.registry.add_module(name)
 
-    def _start(self, app: Nonet, injector: Injector, stage: Stage) -> _Running:
+    def _start(self, app: Nonet, injector: Injector, sandbox: Sandbox) -> _Running:
         pace, stop = _Pace(), Stop()
         scheduler = app.scheduler(injector, hooks=None if self._tasks is None else {})
         if self._fires_all:
@@ -376,7 +376,7 @@ class System:
         started = [asyncio.create_task(run, name=name) for name, run in services.items()]
         envelopes = app.client.envelopes
         assert isinstance(envelopes, RecordingEnvelopes)
-        running = _Running(app, stage, scheduler, pace, stop, started, envelopes)
+        running = _Running(app, sandbox, scheduler, pace, stop, started, envelopes)
         self._closing.push_async_callback(running.stop)
         return running
 
@@ -409,7 +409,7 @@ class System:
         runs any more after the survey, and nothing is written into the outbox.
         """
         due = await self._due_entries(running.app)
-        prepared, survey = running.envelopes.prepared, running.stage.survey()
+        prepared, survey = running.envelopes.prepared, running.sandbox.survey()
         if _has_work(survey):
             return None
         left = {item.id: item for item in survey.unfinished}
@@ -422,7 +422,7 @@ class System:
             running.pace.hurry()
             return None
         # What was handed over meanwhile may have run, and have written again.
-        survey = running.stage.survey()
+        survey = running.sandbox.survey()
         is_same = running.envelopes.prepared == prepared
         return survey if is_same and not _has_work(survey) else None
 
@@ -487,7 +487,7 @@ class _Running:
     """What is there while the system is open."""
 
     app: Nonet
-    stage: Stage
+    sandbox: Sandbox
     scheduler: Scheduler
     pace: _Pace
     workers: Stop
@@ -612,9 +612,9 @@ def _is_held_up(entry: EntryStatus, left: Mapping[str, Unfinished]) -> bool:
     return not before.has_run or entry.overlap == Overlap.QUEUE
 
 
-def _refuse_leaks(stage: Stage) -> None:
+def _refuse_leaks(sandbox: Sandbox) -> None:
     __tracebackhide__ = True
-    if leaked := stage.leaked():
+    if leaked := sandbox.leaked():
         text = "keys are left that neither expire nor belong to an unfinished task"
         raise AssertionError(_listed(text, leaked))
 

@@ -13,7 +13,7 @@ from typing import Any
 from nonet.messages.message import VERSION
 from nonet.stores.queue.leases import Said
 from nonet.tasks.registry import Registry
-from nonet.worker.children.memory import all_resident
+from nonet.worker.children.processes import all_resident
 from nonet.worker.lag import Culprit
 
 

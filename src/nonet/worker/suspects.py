@@ -32,7 +32,7 @@ from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import Child, ForkServerError
 from nonet.worker.children.isolated import Isolated, crash_of, stopped
-from nonet.worker.children.wire import Admit, Ended, Exited
+from nonet.worker.children.wire import Admit, Concluded, Exited
 
 # fetch.lua has these two numbers, too.
 _STRONG = 2
@@ -355,7 +355,7 @@ class _Group:
                 elif isinstance(message, Admit) and message.fence in self._running:
                     attempt = self._running[message.fence].attempt
                     self._child.channel.send(await self._isolated.admitted(attempt, message))
-                elif isinstance(message, Ended) and message.fence in self._running:
+                elif isinstance(message, Concluded) and message.fence in self._running:
                     self._leave(message.fence).end(message.conclusion)
             self._child.is_busy = False
         finally:

@@ -152,9 +152,9 @@ async def _cancel_all(
     as_json: bool,
 ) -> ExitCode:
     """Cancel what a filter means, once somebody at a terminal has agreed."""
-    from nonet.stores.namespace.cancellation import UNFINISHED, Selection
+    from nonet.stores.namespace.cancellation import UNFINISHED, TaskFilter
 
-    selection = Selection(task, labels, UNFINISHED)
+    selection = TaskFilter(task, labels, UNFINISHED)
     cancellation = nonet.client.cancellation
     if not yes:
         number = sum([len(page) async for page in cancellation.find(selection)])

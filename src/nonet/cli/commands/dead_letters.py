@@ -41,7 +41,7 @@ from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, Selection
+    from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, LetterFilter
 
 app = typer.Typer(help="Dead letters: what failed for good, kept in SQL.")
 
@@ -318,10 +318,10 @@ def purge(
     """
 
     async def command() -> int:
-        from nonet.stores.sql.dead_letters import Selection
+        from nonet.stores.sql.dead_letters import LetterFilter
 
         name = _full_name(task, tasks, namespace, state_dir)
-        old = Selection(**_filters(status, name, reason, older_than, None))
+        old = LetterFilter(**_filters(status, name, reason, older_than, None))
         found = 0
         async with _dead_letters(namespace, state_dir) as letters:
             await _tell_of_unnamed(letters)
@@ -354,7 +354,7 @@ def _tell_purge(found: int, before: datetime | None, dry_run: bool, as_json: boo
         typer.echo(f"{found} dead letters {'would be purged' if dry_run else 'purged'}")
 
 
-def _in_words(old: Selection) -> str:
+def _in_words(old: LetterFilter) -> str:
     """What a purge was to delete, for the event stream."""
     given = {name: getattr(old, name) for name in ("status", "task_class", "reason")}
     filters = [f"{name} {value}" for name, value in given.items() if value]
@@ -416,7 +416,7 @@ def _filters(
     older_than: timedelta | None,
     newer_than: timedelta | None,
 ) -> dict[str, Any]:
-    """Fields of a `Selection`; what was not given is left out."""
+    """Fields of a `LetterFilter`; what was not given is left out."""
     now = datetime.now(UTC)
     filters = {
         "status": status,
@@ -439,7 +439,7 @@ class _Targets:
     """
 
     rows: list[int]
-    selection: Selection | None
+    selection: LetterFilter | None
     limit: int | None
     dry_run: bool
 
@@ -467,7 +467,7 @@ def _targets(
     Raises:
         ConfigurationError: both, or neither: a slip must not act on everything.
     """
-    from nonet.stores.sql.dead_letters import Selection
+    from nonet.stores.sql.dead_letters import LetterFilter
 
     if rows and (every or filters or limit is not None or dry_run):
         raise ConfigurationError(
@@ -479,7 +479,7 @@ def _targets(
             "which letters? Name rows (see 'task-run dlq list'), or give a filter (--status, "
             "--task, --reason, --older-than, --newer-than), or --all"
         )
-    return _Targets(rows or [], None if rows else Selection(**filters), limit, dry_run)
+    return _Targets(rows or [], None if rows else LetterFilter(**filters), limit, dry_run)
 
 
 async def _each(

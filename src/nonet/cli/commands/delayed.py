@@ -13,7 +13,7 @@ from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.stores.namespace.cancellation import Selection
+    from nonet.stores.namespace.cancellation import TaskFilter
     from nonet.tasks.handles import TaskStatus
 
 app = typer.Typer(help="Delayed tasks: those that wait for their time, or for a retry.")
@@ -180,13 +180,13 @@ def _selection(
     label: list[str] | None,
     every: bool,
     dry_run: bool,
-) -> Selection | None:
+) -> TaskFilter | None:
     """Which tasks are meant by filters; None: they are named.
 
     Raises:
         ConfigurationError: both, or neither: a slip must not act on everything.
     """
-    from nonet.stores.namespace.cancellation import Selection
+    from nonet.stores.namespace.cancellation import TaskFilter
 
     labels = labels_of(label)
     if ids and (task or labels or every or dry_run):
@@ -199,7 +199,7 @@ def _selection(
             "which tasks? Name them (see 'task-run delayed list'), or give a filter (--task, "
             "--label), or --all"
         )
-    return None if ids else Selection(task or "", labels, ("delayed",))
+    return None if ids else TaskFilter(task or "", labels, ("delayed",))
 
 
 def labels_of(pairs: list[str] | None) -> dict[str, str]:

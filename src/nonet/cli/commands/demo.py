@@ -34,7 +34,7 @@ def demo(
     # What these bring takes longer than `--help` needs.
     from nonet.cli.commands import demo_view
     from nonet.config.settings import load_settings
-    from nonet.demo.run import run_demo
+    from nonet.demo.audit import run_demo
 
     async def command() -> int:
         state = load_settings(state_dir=state_dir).state_dir

@@ -23,8 +23,8 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 
 from nonet.cli.output import print_table, printable
-from nonet.demo.files import as_text
-from nonet.demo.run import NAMESPACE, TASKS, Progress, Summary
+from nonet.demo.audit import NAMESPACE, TASKS, Progress, Summary
+from nonet.demo.hashing import as_text
 
 _LARGEST = 5
 _PLAIN_SECONDS = 5.0

@@ -24,9 +24,9 @@ from nonet.base.streams import Size
 from nonet.cli.common import say, set_up_logging, settings_options
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon import runfiles
-from nonet.daemon.fleet.child import Line
 from nonet.daemon.fleet.retirement import Retirement
-from nonet.daemon.fleet.supervisor import END_SECONDS, Plan, Supervisor
+from nonet.daemon.fleet.supervisor import END_SECONDS, FleetPlan, Supervisor
+from nonet.daemon.fleet.worker_process import Line
 from nonet.daemon.health import answering_probes
 from nonet.daemon.service import (
     DRAIN_SIGNAL,
@@ -165,7 +165,7 @@ async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | N
     set_up_logging(fleet.debug, settings)
     describe_process(size=fleet.size)
     application = Nonet(settings, load_tasks=False)
-    plan = Plan(
+    plan = FleetPlan(
         fleet.size,
         fleet.minimum,
         fleet.maximum,

@@ -11,9 +11,9 @@ from pathlib import Path
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config
 from nonet.config.settings import Settings
-from nonet.config.sources.base import Check, Source
 from nonet.config.sources.files import FileSource
 from nonet.config.sources.git import GitSource, parse_address
+from nonet.config.sources.source import Check, Source
 
 __all__ = ["Check", "Source", "open_source"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config
-from nonet.config.sources.base import (
+from nonet.config.sources.source import (
     MAX_BYTES,
     MAX_FILES,
     Check,

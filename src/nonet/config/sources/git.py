@@ -11,8 +11,8 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from nonet.base.errors import ConfigurationError, url_problem
 from nonet.config.models import Config
-from nonet.config.sources.base import Check, Judged, judge, told
 from nonet.config.sources.repository import Credentials, GitError, Repository
+from nonet.config.sources.source import Check, Judged, judge, told
 
 _SCHEMES = ("https", "ssh", "file")
 _BRANCH = re.compile(r"[^\W_][\w./+@=-]{0,250}")

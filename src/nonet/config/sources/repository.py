@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nonet.base.errors import ConfigurationError
-from nonet.config.sources.base import (
+from nonet.config.sources.source import (
     MAX_BYTES,
     MAX_FILES,
     Documents,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from nonet.daemon.fleet.child import Line
+from nonet.daemon.fleet.worker_process import Line
 from nonet.daemon.service import Stop
 
 logger = logging.getLogger(__name__)

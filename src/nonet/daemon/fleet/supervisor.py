@@ -15,8 +15,8 @@ from nonet.base.errors import NonetError
 from nonet.base.streams import Size
 from nonet.daemon.contact import Contact
 from nonet.daemon.fleet.backoff import Backoff
-from nonet.daemon.fleet.child import Child
 from nonet.daemon.fleet.retirement import spread
+from nonet.daemon.fleet.worker_process import WorkerProcess
 from nonet.daemon.health import Page, Report, free_port, never_stuck
 from nonet.daemon.service import ExitCode, Stop, every, who, wind_up
 from nonet.rules.demand import Demand, spawns
@@ -38,7 +38,7 @@ _STATES = ("starting", "ready", "draining", "silent")
 
 
 @dataclass(frozen=True)
-class Plan:
+class FleetPlan:
     """What a fleet shall be.
 
     Attributes:
@@ -67,7 +67,7 @@ class Plan:
 class _Member:
     """A child and when it has to be replaced."""
 
-    child: Child
+    child: WorkerProcess
     ends_at: float
     port: int = 0
     is_old: bool = False
@@ -83,10 +83,10 @@ class Supervisor:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: FleetPlan,
         demands: Demands,
         broker: Broker,
-        start: Callable[[Sequence[str]], Child] = Child,
+        start: Callable[[Sequence[str]], WorkerProcess] = WorkerProcess,
     ) -> None:
         self.id = f"fleet-{plan.size}-{secrets.token_hex(4)}"
         self._plan = plan
@@ -95,7 +95,7 @@ class Supervisor:
         self._start_child = start
         self._members: list[_Member] = []
         # Those that died; some of their child processes may live.
-        self._dead: list[Child] = []
+        self._dead: list[WorkerProcess] = []
         self._backoff = Backoff()
         self._demand: Demand | None = None
         self._wanted = 0
@@ -336,7 +336,7 @@ class Supervisor:
     def _staying(self) -> list[_Member]:
         return [item for item in self._members if not item.child.is_leaving]
 
-    def _kill_silent(self, child: Child, now: float) -> None:
+    def _kill_silent(self, child: WorkerProcess, now: float) -> None:
         """A worker that is frozen, or hangs, is ended; its tasks run elsewhere."""
         heard_at = self._redis.heard_at
         if heard_at is None or self._redis.is_silent(now):
@@ -394,7 +394,7 @@ class Supervisor:
         return codes
 
 
-def _note(child: Child, is_registered: bool, now: float) -> None:
+def _note(child: WorkerProcess, is_registered: bool, now: float) -> None:
     child.is_registered = is_registered
     if is_registered:
         child.was_registered, child.silent_since = True, None
@@ -402,7 +402,7 @@ def _note(child: Child, is_registered: bool, now: float) -> None:
         child.silent_since = now
 
 
-def _state(child: Child) -> str:
+def _state(child: WorkerProcess) -> str:
     if child.is_leaving:
         return "draining"
     if not child.was_registered:

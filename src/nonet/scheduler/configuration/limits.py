@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from nonet.base.errors import UnknownTaskError
-from nonet.config.models import AdmissionConfig, Config, Location
+from nonet.config.models import AdmissionConfig, Config
 from nonet.config.reading import problems_error
-from nonet.rules.limits import Limit, LimitAddress, find_problem, resolve_limits
+from nonet.rules.limits import Limit, LimitAddress, Location, find_problem, resolve_limits
 from nonet.tasks.registry import Registry
 
 
@@ -67,7 +67,7 @@ def ceilings_by_scope(admission: AdmissionConfig) -> dict[str, int]:
 
 def _of_empty(config: Config, task_classes: Collection[str]) -> Iterator[tuple[Location, str]]:
     """Object types and keys that set no limit: they are misspelt like others."""
-    for at in config.leftovers.limits:
+    for at in config.unplaced.limits:
         depth = 2 if at[0] == "common" else 3
         section, (object_type, *key) = at[:depth], at[depth:]
         found = find_problem(

@@ -21,7 +21,7 @@ BATCH = 1_000  # most occurrences that one call of `due` fires, or counts one by
 
 
 @dataclass(frozen=True)
-class Step:
+class Occurrence:
     """One occurrence, and what becomes of it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Due:
             the first occurrence left over. None when the schedule is exhausted.
     """
 
-    steps: list[Step]
+    steps: list[Occurrence]
     next: datetime | None
 
 
@@ -92,7 +92,7 @@ def due(
         if planned is None or planned > now:
             return Due([], planned or next_after(schedule, now))
         is_passed = catch_up is CatchUp.SKIP and planned <= now - misfire_grace
-        step = Step(planned, missed=1, fires=False) if is_passed else Step(planned)
+        step = Occurrence(planned, missed=1, fires=False) if is_passed else Occurrence(planned)
         return Due([step], _next_answer(schedule, planned, now))
     if last is None:
         return Due([], next_after(schedule, now))
@@ -102,7 +102,7 @@ def due(
     for _ in range(BATCH):
         if moment is None or moment > now:
             break
-        steps.append(Step(moment))
+        steps.append(Occurrence(moment))
         moment = next_after(schedule, moment)
     if catch_up is CatchUp.ONE and len(steps) > 1 and steps[0].instant <= cutoff:
         older, younger, *others = steps
@@ -122,19 +122,19 @@ def _next_answer(schedule: TaskScheduleBase, planned: datetime, now: datetime) -
 
 def _make_good(
     schedule: TaskScheduleBase, last: datetime, cutoff: datetime, catch_up: CatchUp, limit: int
-) -> list[Step]:
+) -> list[Occurrence]:
     """What becomes of the occurrences in (`last`, `cutoff`]."""
     latest = latest_until(schedule, last, cutoff)
     if latest is None:
         return []
     number = _count(schedule, last, latest)
     if catch_up is CatchUp.SKIP:
-        return [Step(latest, missed=number, fires=False)]
+        return [Occurrence(latest, missed=number, fires=False)]
     if catch_up is CatchUp.ONE:
-        return [Step(latest, missed=number - 1)]
+        return [Occurrence(latest, missed=number - 1)]
     first, *others = _newest(schedule, last, latest, limit)
     missed = max(0, number - 1 - len(others))
-    return [Step(first, missed=missed), *map(Step, others)]
+    return [Occurrence(first, missed=missed), *map(Occurrence, others)]
 
 
 def _newest(

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from nonet.base.errors import InvalidArgumentsError, unknown_argument
-from nonet.config.models import Config, Location, dotted
+from nonet.config.models import Config, dotted
 from nonet.config.reading import Problem
 from nonet.config.wording import value_reason
+from nonet.rules.limits import Location
 from nonet.rules.outcomes import summarize
 from nonet.scheduler.periodic.plan import all_vos, find_class, is_vo_aware, periodic_classes
 from nonet.tasks.registry import Registry, TaskClass
@@ -81,7 +82,7 @@ def _all_written(config: Config, registry: Registry, vos: Iterable[str]) -> Iter
             for index, entry in enumerate(entries):
                 at = (*section_at, "periodic-tasks", written, index, "args")
                 yield _written(at, registry.get(name), entry.args, its)
-    for at, args in config.leftovers.arguments:
+    for at, args in config.unplaced.arguments:
         if (name := find_class(str(at[-3]), classes)) is not None:
             yield _written(at, registry.get(name), args, ())
 

@@ -20,7 +20,7 @@ from nonet.client.client import Client
 from nonet.daemon.service import is_end
 from nonet.rules.outcomes import ErrorSummary, summarize
 from nonet.scheduler.periodic.asking import Asker
-from nonet.scheduler.periodic.due import Due, Step, due
+from nonet.scheduler.periodic.due import Due, Occurrence, due
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.plan import Entry
 from nonet.scheduler.periodic.planning import Planned, Planner, Situation
@@ -260,7 +260,7 @@ class PeriodicLoop:
             planned=planned,
         )
 
-    def _wait(self, planned: Planned, step: Step, now: datetime, took: timedelta) -> None:
+    def _wait(self, planned: Planned, step: Occurrence, now: datetime, took: timedelta) -> None:
         """Try again soon, then less often: the occurrence before has not begun, or not ended."""
         if planned.wait >= _LONGEST_WAIT and planned.base is None:
             logger.warning(
@@ -273,7 +273,9 @@ class PeriodicLoop:
         planned.look = now + max(planned.wait, _SHARE * took)
         planned.wait = min(2 * planned.wait, _LONGEST_WAIT)
 
-    async def _submit(self, term: str, entry: Entry, step: Step, following: datetime | None) -> str:
+    async def _submit(
+        self, term: str, entry: Entry, step: Occurrence, following: datetime | None
+    ) -> str:
         if not step.fires:
             answer = await self._store.pass_over(
                 term, entry.key, step.instant, step.missed, following
@@ -299,7 +301,7 @@ class PeriodicLoop:
         logger.info("%s: occurrence %s %s", entry.key, step.instant.isoformat(), answer)
         return answer
 
-    def _overlap(self, entry: Entry, submission: Submission, step: Step) -> str:
+    def _overlap(self, entry: Entry, submission: Submission, step: Occurrence) -> str:
         """What the occurrence does while the one before still runs.
 
         Of those that nobody fired in time, because nobody led, none is skipped for the lateness
@@ -328,7 +330,7 @@ def _since(now: datetime, asked: float) -> datetime:
     return now + timedelta(seconds=time.monotonic() - asked)
 
 
-def _with_following(decision: Due) -> list[tuple[Step, datetime | None]]:
+def _with_following(decision: Due) -> list[tuple[Occurrence, datetime | None]]:
     """Each step with the occurrence after it."""
     instants = [step.instant for step in decision.steps]
     return list(zip(decision.steps, [*instants[1:], decision.next], strict=False))

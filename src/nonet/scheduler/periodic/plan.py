@@ -10,8 +10,9 @@ from typing import Any
 
 from nonet.base import keys
 from nonet.base.errors import hint_of_task
-from nonet.config.models import Config, Location, SectionConfig, TaskConfig
+from nonet.config.models import Config, SectionConfig, TaskConfig
 from nonet.config.reading import problems_error
+from nonet.rules.limits import Location
 from nonet.rules.outcomes import summarize
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase

@@ -25,7 +25,7 @@ from nonet.stores.connection.replies import REFUSALS, translated
 from nonet.stores.connection.topology import (
     FindingConnection,
     FindingSyncConnection,
-    Place,
+    ServerUrl,
     read_place,
     will_pass,
 )
@@ -74,7 +74,7 @@ def connect(url: str, prefix: str) -> AsyncRedis:
             socket_timeout=_TIMEOUT_SECONDS,
             retry=retry,
         )
-    return Client.over(pool, place, _TIMEOUT_SECONDS, _RETRIES)
+    return LaneClient.over(pool, place, _TIMEOUT_SECONDS, _RETRIES)
 
 
 def connect_blocking(url: str, prefix: str) -> AsyncRedis:
@@ -88,7 +88,7 @@ def connect_blocking(url: str, prefix: str) -> AsyncRedis:
             socket_timeout=BLOCK_SECONDS + _TIMEOUT_SECONDS,
             retry=AsyncRetry(ExponentialBackoff(), 0),
         )
-    return Client.over(pool, place, BLOCK_SECONDS + _TIMEOUT_SECONDS, 0)
+    return LaneClient.over(pool, place, BLOCK_SECONDS + _TIMEOUT_SECONDS, 0)
 
 
 def connect_sync(url: str, prefix: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> SyncRedis:
@@ -105,7 +105,7 @@ def connect_sync(url: str, prefix: str, *, timeout_seconds: float = _TIMEOUT_SEC
     return client
 
 
-class Client(aioredis.Redis):
+class LaneClient(aioredis.Redis):
     """redis-py's client for single commands, and a lane for scripts.
 
     Attributes:
@@ -119,7 +119,7 @@ class Client(aioredis.Redis):
     failover_seconds: float
 
     @classmethod
-    def over(cls, pool: Any, place: Place, timeout_seconds: float, retries: int) -> Client:
+    def over(cls, pool: Any, place: ServerUrl, timeout_seconds: float, retries: int) -> LaneClient:
         """A client of which each answer comes within a time."""
         client: Any = cls.from_pool(pool)
         _find_first(pool, place, FindingConnection)
@@ -130,7 +130,7 @@ class Client(aioredis.Redis):
         client.failover_seconds = _FAILOVER_SECONDS if place.finder and retries else 0.0
         client._popping = {}
         client._timeout = timeout_seconds
-        made: Client = client
+        made: LaneClient = client
         return made
 
     def lane_for(self, key: str) -> Lane:
@@ -335,7 +335,7 @@ def _url_errors(url: str) -> Iterator[None]:
     raise ConfigurationError(f"NONET_REDIS_URL {masked(url)!r}: {problem}") from None
 
 
-def _find_first(pool: Any, place: Place, how: type) -> None:
+def _find_first(pool: Any, place: ServerUrl, how: type) -> None:
     """Let the connections of a pool find their server, if it is no fixed one.
 
     Raises:

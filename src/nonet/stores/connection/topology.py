@@ -86,7 +86,7 @@ class Finder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerUrl:
     """A Redis URL that was read.
 
     Attributes:
@@ -98,7 +98,7 @@ class Place:
     finder: Finder | None = None
 
 
-def read_place(url: str, prefix: str) -> Place:
+def read_place(url: str, prefix: str) -> ServerUrl:
     """Read one of the URLs of Redis that Nonet knows, see docs/how-to/prepare-redis.md.
 
     Args:
@@ -116,7 +116,7 @@ def read_place(url: str, prefix: str) -> Place:
         known = ", ".join(f"{scheme}+{kind}://" for scheme in _SCHEMES for kind in _KINDS)
         raise _wrong(url, f"there are redis://, rediss://, unix://, embedded://, {known}")
     if not kind:
-        return Place(url)
+        return ServerUrl(url)
     parts = urlsplit(url)
     login, at, servers = parts.netloc.rpartition("@")
     service, _, database = unquote(parts.path).strip("/").partition("/")
@@ -137,13 +137,13 @@ def read_place(url: str, prefix: str) -> Place:
         if database not in ("", "0"):
             raise _wrong(url, "a cluster has one database, 0")
         options = {name: value for name, value in options.items() if name != "db"}
-        return Place(plain, _Cluster(addresses, key_slot(prefix.encode()), options))
+        return ServerUrl(plain, _Cluster(addresses, key_slot(prefix.encode()), options))
     if not service or not re.fullmatch(r"\d*", database):
         raise _wrong(url, "write redis+sentinel://HOST:PORT,HOST:PORT/SERVICE/DATABASE")
     login_free = {
         name: value for name, value in options.items() if name not in ("db", "username", "password")
     }
-    return Place(plain, _Sentinels(addresses, service, {**login_free, **sentinel_login}))
+    return ServerUrl(plain, _Sentinels(addresses, service, {**login_free, **sentinel_login}))
 
 
 class _Sentinels:

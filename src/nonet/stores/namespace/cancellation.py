@@ -33,7 +33,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TaskFilter:
     """Which live tasks somebody means.
 
     Attributes:
@@ -72,7 +72,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class CancelledTasks:
     """What a mass action did.
 
     Attributes:
@@ -133,7 +133,7 @@ class Cancellation:
             await self._log(done, len(done), who, reason)
         return {id: states[id] for id in ids}
 
-    async def cancel_all(self, selection: Selection, who: str, reason: str = "") -> Tally:
+    async def cancel_all(self, selection: TaskFilter, who: str, reason: str = "") -> CancelledTasks:
         """Cancel all tasks that are meant.
 
         What is submitted meanwhile may be left out. Needs little memory, however many there are.
@@ -151,16 +151,16 @@ class Cancellation:
                 running += [id for id in done if states[id] == "cancelling"]
         finally:
             await self._log(first, number, who, f"{reason + '; ' if reason else ''}{selection}")
-        return Tally(number, tuple(running))
+        return CancelledTasks(number, tuple(running))
 
-    async def _each_page(self, selection: Selection, why: str) -> AsyncIterator[dict[str, str]]:
+    async def _each_page(self, selection: TaskFilter, why: str) -> AsyncIterator[dict[str, str]]:
         """Cancel page by page; the state of each task afterwards."""
         async for ids in self.find(selection):
             yield await self._cancel(ids, why, running="running" in selection.states)
         async for kept in self._kept_ones(selection):
             yield await self._cancel_kept(kept, why)
 
-    async def find(self, selection: Selection) -> AsyncIterator[list[str]]:
+    async def find(self, selection: TaskFilter) -> AsyncIterator[list[str]]:
         """Ids of the tasks that are meant and live in Redis, page by page, in no order."""
         async for page in self._pages():
             meant = [id for id, name, state in page if selection.names(name, state)]
@@ -238,7 +238,7 @@ class Cancellation:
         except ConfigurationError:
             return {}
 
-    async def _kept_ones(self, selection: Selection) -> AsyncIterator[dict[str, str]]:
+    async def _kept_ones(self, selection: TaskFilter) -> AsyncIterator[dict[str, str]]:
         """Classes of durable tasks that are meant, by their ids; to people they are delayed."""
         is_any = "delayed" in selection.states
         if not is_any or self._outbox is None or not self._may_have_sql():

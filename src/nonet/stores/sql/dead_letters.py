@@ -110,7 +110,7 @@ class DeadLetter(NewDeadLetter):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
+class LetterFilter:
     """Which letters are meant: those that pass every filter; one that is None passes all.
 
     Attributes:
@@ -253,10 +253,10 @@ class DeadLetters:
 
         Args:
             every_namespace: all that are in the database, not those of this namespace alone.
-            filters: fields of `Selection`.
+            filters: fields of `LetterFilter`.
         """
         query = sa.select(*(c for c in dlq_tasks.c if c.name not in ("task_args", "traceback")))
-        query = query.where(*Selection(**filters).clauses())
+        query = query.where(*LetterFilter(**filters).clauses())
         if not every_namespace:
             query = query.where(self._own)
         if self._database.is_missing:
@@ -361,7 +361,7 @@ class DeadLetters:
             )
             return changed.rowcount > 0
 
-    async def discard(self, row_id: int, *, only: Selection | None = None) -> None:
+    async def discard(self, row_id: int, *, only: LetterFilter | None = None) -> None:
         """Delete a letter.
 
         Args:
@@ -382,7 +382,7 @@ class DeadLetters:
                 letter = await self._read(connection, row_id)
                 raise ConflictError(f"{_state(letter)}: it is not one of those that were meant")
 
-    async def pages(self, selection: Selection) -> AsyncIterator[builtins.list[int]]:
+    async def pages(self, selection: LetterFilter) -> AsyncIterator[builtins.list[int]]:
         """Row ids of the letters that fit, oldest first, some hundred at a time.
 
         Letters that come while the pages are read are not in them: a task that is submitted
@@ -399,7 +399,7 @@ class DeadLetters:
                 yield rows
 
     async def _page(
-        self, selection: Selection, last: int, end: int
+        self, selection: LetterFilter, last: int, end: int
     ) -> tuple[builtins.list[int], int | None]:
         """What fits of the next rows up to `end`, and the last one looked at; None at the end.
 
@@ -414,7 +414,7 @@ class DeadLetters:
             query = sa.select(row).where(row.between(first, last), self._own, *selection.clauses())
             return list((await connection.scalars(query.order_by(row))).all()), last
 
-    async def purge(self, selection: Selection) -> AsyncIterator[int]:
+    async def purge(self, selection: LetterFilter) -> AsyncIterator[int]:
         """Delete the letters that fit, oldest first, some hundred at a time.
 
         Each batch is a transaction that locks its own rows alone. Gives how many it deleted.

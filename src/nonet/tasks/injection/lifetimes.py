@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 
 from nonet.base.errors import DependencyError
 from nonet.tasks.injection.providers import Provider, name_of
-from nonet.tasks.injection.recipes import Kind, Step
+from nonet.tasks.injection.recipes import Kind, Made
 
 # One thread for each call that is under way: a teardown that gives something back must never
 # queue behind set-ups that wait for it.
 _THREADS = ThreadPoolExecutor(100_000, thread_name_prefix="nonet-task-dependency")
 
-_Request: TypeAlias = tuple[Step, dict[str, object], "asyncio.Future[object]"]
+_Request: TypeAlias = tuple[Made, dict[str, object], "asyncio.Future[object]"]
 
 
 class ProcessScope:
@@ -37,7 +37,7 @@ class ProcessScope:
         self._context = contextvars.copy_context()
         self._closed = False
 
-    async def get(self, step: Step, arguments: dict[str, object]) -> object:
+    async def get(self, step: Made, arguments: dict[str, object]) -> object:
         if self._closed:
             raise DependencyError(f"{name_of(step.call)} was asked for after the injector closed")
         answer = self._made.get(step.call)
@@ -70,7 +70,7 @@ class ProcessScope:
                         raise
 
 
-async def make(step: Step, arguments: dict[str, object], stack: AsyncExitStack) -> object:
+async def make(step: Made, arguments: dict[str, object], stack: AsyncExitStack) -> object:
     """Call one dependency; leave its teardown, if it has one, on the stack."""
     if step.kind is Kind.THREAD:
         made = await _in_thread(step.call, **arguments)

@@ -50,7 +50,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Made:
     call: Any  # a Provider; for a VALUE its type
     kind: Kind
     scope: Scope
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    steps: tuple[Step, ...]
+    steps: tuple[Made, ...]
     arguments: tuple[Argument, ...]
     problems: tuple[str, ...]
 
@@ -113,7 +113,7 @@ class _Compiler:
     overrides: Mapping[Provider, Provider]
     registry: DependencyRegistry
     values: Collection[type]
-    _steps: list[Step] = field(default_factory=list)
+    _steps: list[Made] = field(default_factory=list)
     _slots: dict[tuple[Provider, Scope], int] = field(default_factory=dict)
     _doubles: set[int] = field(default_factory=set)
     _path: list[Provider] = field(default_factory=list)
@@ -186,7 +186,7 @@ class _Compiler:
                 f"{title}: a process-scoped dependency cannot use {name_of(wanted)}, "
                 "which belongs to one attempt"
             )
-        return self._add(Step(wanted, Kind.VALUE, "attempt"))
+        return self._add(Made(wanted, Kind.VALUE, "attempt"))
 
     def _dependency(self, title: str, wanted: object, marker: Dependency, scope: Scope) -> int:
         call = _usable(title, wanted)
@@ -207,14 +207,14 @@ class _Compiler:
         self._path.append(call)
         arguments = self._arguments(call, marker.scope)
         self._path.pop()
-        slot = self._add(Step(call, _kind(call), marker.scope, arguments))
+        slot = self._add(Made(call, _kind(call), marker.scope, arguments))
         if marker.use_cache:
             self._slots[call, marker.scope] = slot
         if is_double:
             self._doubles.add(slot)
         return slot
 
-    def _add(self, step: Step) -> int:
+    def _add(self, step: Made) -> int:
         self._steps.append(step)
         return len(self._steps) - 1
 

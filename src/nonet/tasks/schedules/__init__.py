@@ -11,7 +11,11 @@ from __future__ import annotations
 from typing import cast
 
 from nonet.base.errors import ConfigurationError, suggestion
-from nonet.tasks.schedules.base import (
+from nonet.tasks.schedules.cron import CronSchedule
+from nonet.tasks.schedules.lateness import latest_until, misfire_grace_of
+from nonet.tasks.schedules.policies import CatchUp, Overlap
+from nonet.tasks.schedules.recurrence import RRuleSchedule
+from nonet.tasks.schedules.schedule import (
     MICROSECOND,
     IntervalSeconds,
     IntervalSecondsSchedule,
@@ -19,10 +23,6 @@ from nonet.tasks.schedules.base import (
     next_after,
     takes_after,
 )
-from nonet.tasks.schedules.cron import CronSchedule
-from nonet.tasks.schedules.lateness import latest_until, misfire_grace_of
-from nonet.tasks.schedules.policies import CatchUp, Overlap
-from nonet.tasks.schedules.recurrence import RRuleSchedule
 from nonet.tasks.schedules.wallclock import zone
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from nonet.tasks.schedules.base import (
+from nonet.tasks.schedules.schedule import (
     MICROSECOND,
     IntervalSecondsSchedule,
     TaskScheduleBase,

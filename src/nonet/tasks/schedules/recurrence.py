@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 from zoneinfo import ZoneInfo
 
 from nonet.base.errors import ConfigurationError, suggestion
-from nonet.tasks.schedules.base import MICROSECOND
 from nonet.tasks.schedules.feasible import DAYS, UNITS, check_feasible
+from nonet.tasks.schedules.schedule import MICROSECOND
 from nonet.tasks.schedules.wallclock import WallClockSchedule, zone
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, available_timezones
 
 from nonet.base.errors import ConfigurationError, suggestion
-from nonet.tasks.schedules.base import TaskScheduleBase, present_or
+from nonet.tasks.schedules.schedule import TaskScheduleBase, present_or
 
 # CEST, UTC+2, +02:00: what people write instead of a zone.
 _SHORT = re.compile(r"[A-Z]{2,5}|[A-Z]{0,5} ?[+-][0-9:.]+")

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from nonet.config.settings import Settings
 from nonet.worker.children.forking import Child, ForkServer, ForkServerError
-from nonet.worker.children.memory import children_of, resident
+from nonet.worker.children.processes import children_of, resident
 from nonet.worker.children.wire import Exited, Kill, Run
 
 logger = logging.getLogger(__name__)

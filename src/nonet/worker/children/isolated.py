@@ -32,8 +32,8 @@ from nonet.worker.children.wire import (
     Admit,
     Admitted,
     Begun,
+    Concluded,
     Cut,
-    Ended,
     Exited,
     Guard,
     Judge,
@@ -177,7 +177,7 @@ class Isolated:
                     attempt.started = attempt.started or is_own
                 elif message is None:
                     return await asyncio.shield(self._children.exit_of(child))
-                elif isinstance(message, Ended) and is_own:
+                elif isinstance(message, Concluded) and is_own:
                     return message.conclusion
         finally:
             if kill is not None:
@@ -257,7 +257,7 @@ class Isolated:
             back = HandedBack(f"no process to ask its policy in: {error}", _NO_CHILD)
             back = replace(back, started=True, is_suspect=not is_counted)
             return self._concluder.conclude(attempt, back, usage)
-        if isinstance(message, Ended):
+        if isinstance(message, Concluded):
             return replace(message.conclusion, usage=usage)
         logger.error("task %s: its retry policy did not answer: no retry", delivery.id)
         return self._concluder.conclude(attempt, replace(failed, reason=Reason.CRASH), usage)

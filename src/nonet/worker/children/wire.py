@@ -224,7 +224,7 @@ class Admit(Message, frozen=True):
     lines: str
 
 
-class Ended(Message, frozen=True):
+class Concluded(Message, frozen=True):
     """The attempt, or the judgement, is over.
 
     Attributes:
@@ -235,7 +235,7 @@ class Ended(Message, frozen=True):
     conclusion: Conclusion
 
 
-FromChild = Hello | Begun | Admit | Ended
+FromChild = Hello | Begun | Admit | Concluded
 
 _ENCODER = msgspec.msgpack.Encoder()
 _FOR_FORK_SERVER = msgspec.msgpack.Decoder(ToForkServer)

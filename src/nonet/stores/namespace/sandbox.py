@@ -51,7 +51,7 @@ class Survey:
     next_due: timedelta | None
 
 
-class Stage:
+class Sandbox:
     """One namespace, as a test sees it.
 
     Args:

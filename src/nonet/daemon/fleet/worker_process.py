@@ -25,7 +25,7 @@ _START = "from nonet.cli.daemons.worker import main; main()"
 _MOST_BYTES = 65_536
 
 
-class Child:
+class WorkerProcess:
     """A worker process that this process has started.
 
     Args:

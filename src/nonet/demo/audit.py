@@ -16,7 +16,7 @@ from nonet.base.streams import Size
 from nonet.config.settings import plain_settings
 from nonet.daemon.service import Stop, stop_on_signals
 from nonet.demo.daemons import Daemon, running
-from nonet.demo.files import Duplicates, as_text
+from nonet.demo.hashing import Duplicates, as_text
 from nonet.demo.tasks import Audited, AuditTree, DiskSlots, HashFile, read_report
 from nonet.demo.workspace import workspace
 from nonet.stores.queue.groups import callback_id
