@@ -42,7 +42,7 @@ _INCOMPLETE = {
     *("NoArgsIsHelpError", "MissingParameter"),
     *("BadOptionUsage", "BadArgumentUsage", "BadParameter"),
 }
-_CONFIGURATION = {"vos", "common", "vo-overrides", "admission"}
+_CONFIGURATION = {"vos", "common", "vo-overrides", "ceilings"}
 
 
 def command_lines(page: Page) -> Iterator[tuple[str, bool]]:

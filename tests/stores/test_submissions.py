@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import RedisServer
-from stores.test_admission import publish
 from stores.test_broker import make_broker
+from stores.test_ceilings import publish
 
 from nonet.base.errors import AdmissionRejected, LimitImpossible, NonetError, ServerUnreachableError
 from nonet.stores.queue.broker import Broker, Presence

@@ -74,7 +74,7 @@ SIZES = st.fixed_dictionaries(
     },
 )
 CEILINGS = st.integers(1, 2**31 - 1)
-ADMISSION = st.fixed_dictionaries(
+CEILINGS = st.fixed_dictionaries(
     {},
     optional={
         "namespace": CEILINGS,
@@ -102,6 +102,6 @@ DOCUMENTS = st.fixed_dictionaries(
     optional={
         "common": SECTIONS,
         "vo-overrides": st.dictionaries(TEXT, SECTIONS, max_size=2),
-        "admission": ADMISSION,
+        "ceilings": CEILINGS,
     },
 )

@@ -27,7 +27,7 @@ def refusal(text: str) -> list[str]:
     [
         (
             "vo: []",
-            "vo: unknown key 'vo', known are vos, common, vo-overrides, admission. Did you mean",
+            "vo: unknown key 'vo', known are vos, common, vo-overrides, ceilings. Did you mean",
         ),
         ("vos: lhcb", "vos: must be a list: write [lhcb]"),
         ("vos: 5", "vos: must be a list, such as [lhcb, gridpp]; write [] for an empty one"),
@@ -62,37 +62,37 @@ def refusal(text: str) -> list[str]:
         (ENTRY % "x", f"{AT}[0]: must be a mapping, lines of 'key: value', not text"),
         (
             "limits: {}",
-            "limits: unknown key 'limits', known are vos, common, vo-overrides, admission."
+            "limits: unknown key 'limits', known are vos, common, vo-overrides, ceilings."
             " Write it under common, or under a VO of vo-overrides",
         ),
-        ("admission: ", "admission: must be a mapping; write {} for an empty one"),
+        ("ceilings: ", "ceilings: must be a mapping; write {} for an empty one"),
         (
-            "admission: {streams: {background: 5}}",
-            "admission.streams.background: as a key: unknown stream, known are realtime:small,",
+            "ceilings: {streams: {background: 5}}",
+            "ceilings.streams.background: as a key: unknown stream, known are realtime:small,",
         ),
         (
-            "admission: {stream: {}}",
-            "admission.stream: unknown key 'stream', known are namespace, streams, tasks. Did you",
+            "ceilings: {stream: {}}",
+            "ceilings.stream: unknown key 'stream', known are namespace, streams, tasks. Did you",
         ),
         *(
-            (f"admission: {{namespace: {value}}}", "admission.namespace: must be ")
+            (f"ceilings: {{namespace: {value}}}", "ceilings.namespace: must be ")
             for value in ("0", "-1", "'5'", "5.0", "yes", "2147483648")
         ),
-        ("admission: {namespace: }", "admission.namespace: has no value: write one, or remove"),
+        ("ceilings: {namespace: }", "ceilings.namespace: has no value: write one, or remove"),
         (
-            "admission: {streams: {'normal:small': 0}}",
-            "admission.streams.normal:small: must be at least 1; leave it out to have no ceiling",
+            "ceilings: {streams: {'normal:small': 0}}",
+            "ceilings.streams.normal:small: must be at least 1; leave it out to have no ceiling",
         ),
-        ("admission: {tasks: {Sweep: x}}", "admission.tasks.Sweep: must be a whole number"),
-        ("admission: {tasks: {'': 5}}", "admission.tasks.: as a key: must not be empty"),
+        ("ceilings: {tasks: {Sweep: x}}", "ceilings.tasks.Sweep: must be a whole number"),
+        ("ceilings: {tasks: {'': 5}}", "ceilings.tasks.: as a key: must not be empty"),
         (
             "tasks: {}",
-            "tasks: unknown key 'tasks', known are vos, common, vo-overrides, admission."
+            "tasks: unknown key 'tasks', known are vos, common, vo-overrides, ceilings."
             " Write it under common, or under a VO of vo-overrides",
         ),
         (
-            "vo-overrides: {lhcb: {admission: {}}}",
-            "vo-overrides.lhcb.admission: unknown key 'admission', known are periodic-tasks,"
+            "vo-overrides: {lhcb: {ceilings: {}}}",
+            "vo-overrides.lhcb.ceilings: unknown key 'ceilings', known are periodic-tasks,"
             " limits, tasks, sizes. Write it at the top, beside common",
         ),
         (
@@ -527,7 +527,7 @@ def test_a_reason_of_several_lines_is_one_problem() -> None:
         ("vos: [a]\ncommon: 5", "vos: [a]"),
         ("vos: [a]\nvo-overrides: {x: 5, y: {}}", "vos: [a]\nvo-overrides: {y: {}}"),
         ("vos: [a]\nvo-overrides: 5", "vos: [a]"),
-        ("common: {admission: {}, tasks: {T: {}}}", "common: {tasks: {T: {}}}"),
+        ("common: {ceilings: {}, tasks: {T: {}}}", "common: {tasks: {T: {}}}"),
         (
             "common: {tasks: {T: {size: huge}, U: {size: small}}}",
             "common: {tasks: {U: {size: small}}}",

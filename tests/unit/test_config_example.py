@@ -15,7 +15,7 @@ from nonet.config.models import Config
 from nonet.config.overrides import Overrides, override_problems
 from nonet.config.reading import parse_config
 from nonet.rules.limits import Limit, LimitAddress
-from nonet.scheduler.configuration.limits import configured_admission, configured_limits
+from nonet.scheduler.configuration.limits import configured_ceilings, configured_limits
 from nonet.scheduler.periodic.plan import Entry, entries
 from nonet.tasks.registry import Registry
 from nonet.tasks.retry import ExponentialBackoff
@@ -134,6 +134,6 @@ def test_its_sizes_and_ceilings(config: Config, registry: Registry) -> None:
     assert (found.isolation, found.memory_limit) == (Isolation.CHILD, 512 * 2**20)
     assert found.origins["memory_limit"] == "common.sizes.medium.memory-limit"
     assert overrides.effective(pilots, "lhcb").memory_limit is None
-    admission = configured_admission(config, registry)
-    assert (admission.namespace, admission.streams) == (500_000, {"background:small": 200_000})
-    assert admission.tasks == {"example_tasks:RemoveFile": 100_000}
+    ceilings = configured_ceilings(config, registry)
+    assert (ceilings.namespace, ceilings.streams) == (500_000, {"background:small": 200_000})
+    assert ceilings.tasks == {"example_tasks:RemoveFile": 100_000}

@@ -510,7 +510,7 @@ def test_a_published_policy_is_looked_up_when_it_is_needed() -> None:
 @pytest.mark.parametrize(
     ("document", "reason"),
     [
-        ('{"common": {"admission": {}}}', "common.admission: Extra inputs are not permitted"),
+        ('{"common": {"ceilings": {}}}', "common.ceilings: Extra inputs are not permitted"),
         ('{"common": {"tasks": {"A": {"size": "huge"}}}}', "common.tasks.A.size: "),
         ("", "Expecting value"),
         ("{", "Expecting property name"),

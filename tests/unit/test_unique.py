@@ -140,6 +140,6 @@ def test_a_refusal_is_whole_in_another_process() -> None:
     assert str(copy) == str(error) and vars(copy) == vars(error)
     assert str(error) == (
         "3 tasks were not submitted: stream normal:small has 4 of at most 5 tasks; 500 tasks of the"
-        " same call were submitted before; try again in 7 s, or raise the ceiling (admission in"
+        " same call were submitted before; try again in 7 s, or raise the ceiling (ceilings in"
         " NONET_CONFIG)"
     )

@@ -256,7 +256,7 @@ _SCOPES = {"namespace": "the namespace", "stream": "stream", "task": "class"}
 
 
 class AdmissionRejected(NonetError):
-    """There are as many tasks as a ceiling of the configuration (``admission``) allows.
+    """There are as many tasks as a ceiling of the configuration (``ceilings``) allows.
 
     Raised inside ``execute`` it hands the task back for `retry_after`, without using an attempt.
 
@@ -290,11 +290,9 @@ class AdmissionRejected(NonetError):
         subject = f"{_SCOPES.get(kind, kind)} {of}".strip()
         what = "the task was" if wanted == 1 else f"{wanted} tasks were"
         why = f"{what} not submitted: {subject} has {active} of at most {ceiling} tasks"
-        after = (
-            f"; try again in {retry_after:g} s, or raise the ceiling (admission in NONET_CONFIG)"
-        )
+        after = f"; try again in {retry_after:g} s, or raise the ceiling (ceilings in NONET_CONFIG)"
         if wanted > ceiling:
-            after = "; submit fewer at a time, or raise the ceiling (admission in NONET_CONFIG)"
+            after = "; submit fewer at a time, or raise the ceiling (ceilings in NONET_CONFIG)"
         before = f"; {accepted} tasks of the same call were submitted before" if accepted else ""
         super().__init__(why + before + after)
         self.brief: str = f"{subject} has {active} of at most {ceiling} tasks"

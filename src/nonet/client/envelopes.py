@@ -137,7 +137,7 @@ class Envelopes:
             key = _unique_key(task_class, task, wanted, content, in_group=group)
             locks = _lines(locks, unique_lock(wanted, key))
             terms = _lines(terms, unique_term(wanted, key))
-        if content.parent:  # ceilings leave room for what running tasks need, see lib/admission
+        if content.parent:  # ceilings leave room for what running tasks need, see lib/ceilings
             terms = _lines(terms, f"by|{content.parent}")
         return locks, terms
 

@@ -52,6 +52,16 @@ class Document:
         # Constructing has resolved `<<`, so that what was merged is found in its new place too.
         self.lines.update(_lines(node, (), loader))
 
+    def rename(self, old: str, new: str) -> int | None:
+        """Take the key `old` on top for `new`, if that is not there; its line, or None."""
+        if not isinstance(self.value, dict) or old not in self.value or new in self.value:
+            return None
+        self.value[new] = self.value.pop(old)
+        line = self.line_of((old,))
+        below = {at: line for at, line in self.lines.items() if at[:1] == (old,)}
+        self.lines.update({(new, *at[1:]): line for at, line in below.items()})
+        return line
+
     def line_of(self, path: Path) -> int:
         """The line of the longest known beginning of `path`; 0: not known."""
         found = (self.lines.get(path[:length]) for length in range(len(path), 0, -1))

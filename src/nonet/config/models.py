@@ -47,6 +47,9 @@ from nonet.tasks.task import LEAST_MEMORY_LIMIT, Isolation
 
 Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
 
+# Keys on top that have another name now; files may still have the old one.
+RENAMED = {"admission": "ceilings"}
+
 MOST_SECONDS = 366 * 86_400
 MOST_JITTER_SECONDS = 86_400
 MOST_CAUGHT_UP = 1_000
@@ -326,8 +329,8 @@ _Stream: TypeAlias = Annotated[
 ]
 
 
-class AdmissionConfig(Section):
-    """``admission: {namespace: 100000, tasks: {RemoveFile: 5000}}``; what is not there has none.
+class CeilingsConfig(Section):
+    """``ceilings: {namespace: 100000, tasks: {RemoveFile: 5000}}``; what is not there has none.
 
     Attributes:
         namespace: of all tasks together.
@@ -399,16 +402,17 @@ class Config(Section):
         vos: virtual organisations, besides those named under `vo_overrides`.
         common: what holds for the installation and for every VO.
         vo_overrides: per VO; a class named there replaces its common entries for this VO.
-        admission: how many tasks there may be at a time before a submission is refused.
+        ceilings: how many tasks there may be at a time before a submission is refused.
     """
 
     vos: list[Name] = Field(default_factory=list)
     common: SectionConfig = SectionConfig()
     vo_overrides: dict[Name, SectionConfig] = Field(default_factory=dict, alias="vo-overrides")
-    admission: AdmissionConfig = AdmissionConfig()
+    ceilings: CeilingsConfig = CeilingsConfig()
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)
     _unplaced: Unplaced = PrivateAttr(Unplaced())
+    _warnings: tuple[str, ...] = PrivateAttr(())
 
     @field_validator("vos")
     @classmethod
@@ -434,15 +438,21 @@ class Config(Section):
         """What the file says besides; nothing if this is no file but what was published."""
         return self._unplaced
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the file says in an old way, and where."""
+        return self._warnings
+
     def read_from(
         self,
         source: str,
         where: Callable[[Location], str] | None = None,
         unplaced: Unplaced | None = None,
+        warnings: tuple[str, ...] = (),
     ) -> Config:
         """This document, which came from `source`; `where` is asked by the method of that name."""
         self._source, self._where = source, where
-        self._unplaced = unplaced or Unplaced()
+        self._unplaced, self._warnings = unplaced or Unplaced(), warnings
         return self
 
     @property
@@ -457,6 +467,9 @@ class Config(Section):
         Comments, the order of keys and defaults that are written out do not change it.
         """
         found = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        for old, new in RENAMED.items():  # workers of the version before read it, too
+            if new in found:
+                found[old] = found.pop(new)
         return json.dumps(found, sort_keys=True)
 
     @classmethod
@@ -470,7 +483,11 @@ class Config(Section):
             ConfigurationError: it is of another version, and uses what this one does not know.
         """
         try:
-            return cls.model_validate(json.loads(text), context=PUBLISHED)
+            found = json.loads(text)
+            for old, new in RENAMED.items():
+                if old in found:
+                    found[new] = found.pop(old)
+            return cls.model_validate(found, context=PUBLISHED)
         except ValidationError as error:
             wrong = error.errors()[0]
             reason = f"{dotted(wrong['loc'])}: {wrong['msg']}; update this process"

@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from nonet.base.errors import ConfigurationError, suggestion
 from nonet.config.document import Document
 from nonet.config.models import (
+    RENAMED,
     SHARED,
     WRITTEN,
-    AdmissionConfig,
+    CeilingsConfig,
     Config,
     RetryPolicyConfig,
     ScheduleConfig,
@@ -87,7 +88,8 @@ def parse_sound(texts: Iterable[tuple[str, str]], source: str) -> tuple[Config, 
         config = _sound(merged.document, places)
         arguments = tuple(_lost_arguments(merged.document, places))
     unplaced = Unplaced(arguments, tuple(_empty_limits(merged.document)))
-    return config.read_from(source, merged.where, unplaced), merged.problems
+    read = config.read_from(source, merged.where, unplaced, tuple(merged.warnings))
+    return read, merged.problems
 
 
 def _location(details: Any) -> Location:
@@ -107,7 +109,7 @@ def _sound(document: dict[Any, Any], wrong: Iterable[Location]) -> Config:
 
 def _whole(location: Location) -> int:
     """How much of a path leads to a part that says nothing false when it is left out."""
-    if location[:1] == ("admission",):
+    if location[:1] == ("ceilings",):
         return 3
     section = {"common": 1, "vo-overrides": 2}.get(str(location[0]), 0) if location else 0
     if not section or len(location) <= section:
@@ -178,12 +180,16 @@ class _Merger:
     def __init__(self, source: str) -> None:
         self.document: dict[Any, Any] = {}
         self.problems: list[Problem] = []
+        self.warnings: list[str] = []
         self._source = source
         self._documents: dict[str, Document] = {}
         self._files: dict[tuple[Any, ...], str] = {}
 
     def add(self, file: str, text: str) -> None:
         document = self._documents[file] = Document(text)
+        for old, new in RENAMED.items():
+            if (line := document.rename(old, new)) is not None:
+                self.warnings.append(f"{_place(file, line)}: {old} is called {new} now: rename it")
         for line, reason in document.problems:
             self.problems.append((_place(file, line), (), reason))
         if document.value is None and not document.problems:
@@ -262,8 +268,8 @@ def _model_at(location: Location) -> type[Section]:
     match location:
         case ():
             return Config
-        case ("admission", *_):
-            return AdmissionConfig
+        case ("ceilings", *_):
+            return CeilingsConfig
         case ("common", *inside) | ("vo-overrides", _, *inside):
             pass
     match inside:

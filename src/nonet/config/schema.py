@@ -37,9 +37,9 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "vos": "Virtual organisations, besides those named under vo-overrides.",
         "common": "What holds for the installation and for every VO.",
         "vo-overrides": "Per VO; a class named there replaces its common entry for this VO.",
-        "admission": "How many tasks there may be before a submission is refused.",
+        "ceilings": "How many tasks there may be before a submission is refused.",
     },
-    "AdmissionConfig": {
+    "CeilingsConfig": {
         "namespace": "All tasks together.",
         "streams": "Per stream, such as background:small: its tasks.",
         "tasks": "Per class (Class, or category:Class): its tasks.",

@@ -55,7 +55,7 @@ def place_reason(location: Sequence[Any], details: Mapping[str, Any]) -> str:
     kind, value = details["type"], details.get("input")
     advice = ""
     match tuple(location):
-        case ("admission", *_) if kind == "greater_than_equal":
+        case ("ceilings", *_) if kind == "greater_than_equal":
             return (
                 "must be at least 1; leave it out to have no ceiling. To stop a class, pause it: "
                 "task-run pause --help"

@@ -62,7 +62,7 @@ def _configuration(parts: Parts, periodic: PeriodicLoop) -> ConfigurationLoop:
         open_source(settings.config, settings, fits),
         fits,
         stores.limits,
-        stores.admission,
+        stores.ceilings,
         stores.publication,
         periodic.adopt,
     )

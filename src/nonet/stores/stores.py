@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nonet.base.errors import NonetError
 from nonet.base.loop import in_own_thread
 from nonet.config.settings import Settings
-from nonet.stores.namespace.admission import Admission
+from nonet.stores.namespace.ceilings import Ceilings
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.namespace.events import Events
@@ -39,7 +39,7 @@ class Stores:
         periodic: the periodic entries.
         limits: the limits that hold, and those set by hand.
         controls: what is paused.
-        admission: how many tasks there are, and may be.
+        ceilings: how many tasks there are, and may be.
         demands: how much work there is for how many workers.
         events: who changed what.
         quarantine: bytes that are no task.
@@ -55,7 +55,7 @@ class Stores:
         self.periodic = Periodic(broker, namespace)
         self.limits = Limits(client, namespace)
         self.controls = Controls(client, namespace)
-        self.admission = Admission(client, namespace)
+        self.ceilings = Ceilings(client, namespace)
         self.demands = Demands(client, namespace, broker.lock_ttl_ms)
         self.events = Events(client, namespace)
         self.quarantine = Quarantine(broker, namespace)

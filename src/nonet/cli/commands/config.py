@@ -246,7 +246,7 @@ class _Installation:
             "never_fire": checked.never_fire,
             "limits": len(checked.limits),
             "overrides": sum(len(section.tasks) for _, _, section in checked.config.sections),
-            "ceilings": checked.ceilings,
+            "ceilings": checked.number_of_ceilings,
             "vos": self.vos(checked.config),
         }
 

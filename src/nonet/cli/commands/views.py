@@ -13,7 +13,7 @@ from nonet.daemon.service import ExitCode
 from nonet.rules.pauses import in_words, of_task
 
 if TYPE_CHECKING:
-    from nonet.stores.namespace.admission import Load
+    from nonet.stores.namespace.ceilings import Load
     from nonet.stores.queue.groups import GroupStatus
 
 
@@ -39,7 +39,7 @@ def queues(
             delayed = await nonet.client.results.delayed()
             pauses = await nonet.stores.controls.load()
             desired = await nonet.stores.demands.published()
-            loads = {item.scope: item for item in await nonet.stores.admission.loads()}
+            loads = {item.scope: item for item in await nonet.stores.ceilings.loads()}
         rows: list[dict[str, Any]] = [
             {
                 "queue": (name := f"{item.priority}:{item.size}"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from nonet.base.errors import ConfigurationError
-from nonet.config.models import AdmissionConfig, Config
+from nonet.config.models import CeilingsConfig, Config
 from nonet.config.overrides import override_problems
 from nonet.config.reading import problems_error
 from nonet.config.sources import Source
@@ -23,7 +23,7 @@ from nonet.rules.limits import Limit, LimitAddress
 from nonet.rules.outcomes import summarize
 from nonet.scheduler.configuration.limits import (
     ceilings_by_scope,
-    configured_admission,
+    configured_ceilings,
     configured_limits,
 )
 from nonet.scheduler.periodic.entry_arguments import argument_problems, refusal
@@ -39,7 +39,7 @@ from nonet.scheduler.periodic.plan import (
     is_enabled,
     periodic_classes,
 )
-from nonet.stores.namespace.admission import Admission, ceilings_version
+from nonet.stores.namespace.ceilings import Ceilings, ceilings_version
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.limits import Limits, limits_version
 from nonet.stores.namespace.publication import Publication
@@ -59,7 +59,7 @@ class Checked:
     Attributes:
         entries: all periodic entries, disabled ones too.
         limits: all limits, by their addresses.
-        admission: all ceilings, those of classes by their full names.
+        ceilings: all ceilings, those of classes by their full names.
         warnings: what is fine and still may not be meant.
         never_fire: how many enabled entries have no occurrence any more.
     """
@@ -67,14 +67,14 @@ class Checked:
     config: Config
     entries: list[Entry]
     limits: Mapping[LimitAddress, Limit]
-    admission: AdmissionConfig
+    ceilings: CeilingsConfig
     warnings: tuple[str, ...] = ()
     never_fire: int = 0
 
     @property
-    def ceilings(self) -> int:
+    def number_of_ceilings(self) -> int:
         """How many ceilings there are."""
-        found = self.admission
+        found = self.ceilings
         return (found.namespace is not None) + len(found.streams) + len(found.tasks)
 
     @property
@@ -105,7 +105,7 @@ def check(config: Config, registry: Registry, vos: Iterable[str] = ()) -> Checke
 def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
     found: list[Entry] = []
     limits: dict[LimitAddress, Limit] = {}
-    admission = AdmissionConfig()
+    ceilings = CeilingsConfig()
     problems: list[str] = []
     vos = tuple(vos)
     classes = periodic_classes(registry)
@@ -118,7 +118,7 @@ def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
     with _noting(problems):
         limits = configured_limits(config, {name.rpartition(":")[2] for name in names})
     with _noting(problems):
-        admission = configured_admission(config, registry)
+        ceilings = configured_ceilings(config, registry)
     with _noting(problems):
         if wrong := override_problems(config, registry):
             raise problems_error(wrong)
@@ -132,8 +132,8 @@ def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
         )
     over = [entry for entry in planned if entry.enabled and _is_over(entry.schedule)]
     warnings += dict.fromkeys(map(_never_fires, over))
-    warnings += [*_without_schedule(config, registry), *registry.oversights()]
-    return Checked(config, planned, limits, admission, tuple(warnings), len(over))
+    warnings += [*config.warnings, *_without_schedule(config, registry), *registry.oversights()]
+    return Checked(config, planned, limits, ceilings, tuple(warnings), len(over))
 
 
 def _is_over(schedule: TaskScheduleBase) -> bool:
@@ -216,7 +216,7 @@ class ConfigurationLoop:
         source: Source,
         fits: Callable[[Config], Checked],
         limits: Limits,
-        admission: Admission,
+        ceilings: Ceilings,
         publication: Publication,
         adopt: Callable[[list[Entry]], None],
     ) -> None:
@@ -225,7 +225,7 @@ class ConfigurationLoop:
         self._source = source
         self._fits = fits
         self._limits = limits
-        self._admission = admission
+        self._ceilings = ceilings
         self._publication = publication
         self._adopt_them = adopt
         self._read_at = 0.0
@@ -337,9 +337,9 @@ class ConfigurationLoop:
             if not await self._limits.publish(term, current.limits, who()):
                 raise DeposedError
             logger.info("limits published: %d", len(current.limits))
-        ceilings = ceilings_by_scope(current.admission)
-        if await self._admission.published() != ceilings_version(ceilings):
-            if not await self._admission.publish(term, ceilings, who()):
+        ceilings = ceilings_by_scope(current.ceilings)
+        if await self._ceilings.published() != ceilings_version(ceilings):
+            if not await self._ceilings.publish(term, ceilings, who()):
                 raise DeposedError
             logger.info("ceilings published: %d", len(ceilings))
         if self._reported != (term, self.problem):

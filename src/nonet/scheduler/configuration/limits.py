@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from nonet.base.errors import UnknownTaskError
-from nonet.config.models import AdmissionConfig, Config
+from nonet.config.models import CeilingsConfig, Config
 from nonet.config.reading import problems_error
 from nonet.rules.limits import Limit, LimitAddress, Location, find_problem, resolve_limits
 from nonet.tasks.registry import Registry
@@ -33,7 +33,7 @@ def configured_limits(config: Config, task_classes: Collection[str]) -> dict[Lim
     return limits
 
 
-def configured_admission(config: Config, registry: Registry) -> AdmissionConfig:
+def configured_ceilings(config: Config, registry: Registry) -> CeilingsConfig:
     """The ceilings of the configuration, those of classes by their full names.
 
     Raises:
@@ -42,8 +42,8 @@ def configured_admission(config: Config, registry: Registry) -> AdmissionConfig:
     tasks: dict[str, int] = {}
     written: dict[str, str] = {}
     problems: dict[Location, str] = {}
-    for name, ceiling in config.admission.tasks.items():
-        at = ("admission", "tasks", name)
+    for name, ceiling in config.ceilings.tasks.items():
+        at = ("ceilings", "tasks", name)
         try:
             full = registry.get(name).name
         except UnknownTaskError as error:
@@ -54,14 +54,14 @@ def configured_admission(config: Config, registry: Registry) -> AdmissionConfig:
         tasks[full], written[full] = ceiling, name
     if problems:
         raise problems_error((config.where(at), at, reason) for at, reason in problems.items())
-    return config.admission.model_copy(update={"tasks": tasks})
+    return config.ceilings.model_copy(update={"tasks": tasks})
 
 
-def ceilings_by_scope(admission: AdmissionConfig) -> dict[str, int]:
+def ceilings_by_scope(ceilings: CeilingsConfig) -> dict[str, int]:
     """The ceilings as they are published, by ``namespace``, ``stream:…`` and ``task:…``."""
-    of_streams = {f"stream:{name}": ceiling for name, ceiling in admission.streams.items()}
-    of_tasks = {f"task:{name}": ceiling for name, ceiling in admission.tasks.items()}
-    of_all = {"namespace": admission.namespace} if admission.namespace is not None else {}
+    of_streams = {f"stream:{name}": ceiling for name, ceiling in ceilings.streams.items()}
+    of_tasks = {f"task:{name}": ceiling for name, ceiling in ceilings.tasks.items()}
+    of_all = {"namespace": ceilings.namespace} if ceilings.namespace is not None else {}
     return {**of_all, **of_streams, **of_tasks}
 
 

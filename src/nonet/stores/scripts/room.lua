@@ -5,5 +5,5 @@
 -- returns 1, or what submit says if it is FULL
 -- @include base wake record submitting
 local function replace() end
--- @defer unique admission find_excess
+-- @defer unique ceilings find_excess
 return is_capped and find_excess(ARGV, 1) or 1

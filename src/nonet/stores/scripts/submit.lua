@@ -17,7 +17,7 @@ local function replace(id, by)
 end
 -- @defer unique claim_key
 claim = claim_key
--- @defer unique admission find_excess
+-- @defer unique ceilings find_excess
 
 -- The first task of a run that is not known, if its locks can never be taken.
 local function refused(run, past)

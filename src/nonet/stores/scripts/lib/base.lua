@@ -5,7 +5,7 @@ local P = KEYS[1]
 local clock, marks = redis.call('TIME'), redis.call('MGET', P .. 'clock', P .. 'pausing', P .. 'capped',
   P .. 'fence', P .. 'watched')
 local stepped, is_pausing = marks[1], marks[2]  -- whether anything is paused: see lib/pauses
-local is_capped = marks[3]  -- whether there are ceilings: see lib/admission
+local is_capped = marks[3]  -- whether there are ceilings: see lib/ceilings
 local offset = tonumber(stepped or '') or 0
 local now = clock[1] * 1000000 + clock[2] + offset
 

@@ -1,4 +1,4 @@
--- lib/admission: needs base, record, submitting, unique. How many tasks there may be at a time. HASH ceilings: namespace,
+-- lib/ceilings: needs base, record, submitting, unique. How many tasks there may be at a time. HASH ceilings: namespace,
 -- stream:PRIORITY:SIZE or task:NAME → how many; STRING capped is there while it is.
 
 -- When places come back is told by the ends of the last periods: of so many, or of fewer with so many ends.

@@ -16,7 +16,7 @@ from stores.test_unique import task as unique_task
 from nonet.base.errors import AdmissionRejected
 from nonet.config.settings import Settings
 from nonet.scheduler import relay as relay_module
-from nonet.stores.namespace.admission import Admission, Load
+from nonet.stores.namespace.ceilings import Ceilings, Load
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue import broker as broker_module
@@ -40,15 +40,15 @@ async def broker(redis_url: str) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-def admission(broker: Broker) -> Admission:
-    return Admission(broker.client, "test")
+def ceilings(broker: Broker) -> Ceilings:
+    return Ceilings(broker.client, "test")
 
 
 async def publish(broker: Broker, ceilings: dict[str, int]) -> None:
     """As the leader does."""
     term = await Leadership(broker, "test").lead("leader", 86_400, "{}")
     assert term is not None
-    assert await Admission(broker.client, "test").publish(term, ceilings, WHO)
+    assert await Ceilings(broker.client, "test").publish(term, ceilings, WHO)
 
 
 async def refused(broker: Broker, *tasks: Submission) -> AdmissionRejected:
@@ -57,8 +57,8 @@ async def refused(broker: Broker, *tasks: Submission) -> AdmissionRejected:
     return caught.value
 
 
-async def active(admission: Admission, scope: str = "namespace") -> int:
-    found = {load.scope: load.active for load in await admission.loads()}
+async def active(ceilings: Ceilings, scope: str = "namespace") -> int:
+    found = {load.scope: load.active for load in await ceilings.loads()}
     return found.get(scope, 0)
 
 
@@ -66,30 +66,30 @@ def tasks(count: int, name: str = "t", **fields: object) -> list[Submission]:
     return [task(f"{name}{n}", **fields) for n in range(count)]  # type: ignore[arg-type]
 
 
-async def test_what_has_not_ended_counts(broker: Broker, admission: Admission) -> None:
+async def test_what_has_not_ended_counts(broker: Broker, ceilings: Ceilings) -> None:
     """Queued, delayed, waiting, running and dying: until the end, once."""
     hour = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
     await broker.submit([*tasks(3), task("later", due_us=hour), task("other", "realtime:large")])
     await broker.submit([task("t0")])
-    assert await active(admission) == 5
-    assert await active(admission, "stream:normal:small") == 4
-    assert await active(admission, "task:probe:Task") == 5
+    assert await active(ceilings) == 5
+    assert await active(ceilings, "stream:normal:small") == 4
+    assert await active(ceilings, "task:probe:Task") == 5
     first, second, third = await fetch(broker)
     assert await broker.settle(first, "retry", b"", delay=timedelta(seconds=60)) == "OK"
     assert await broker.settle(second, "dying", b"") == "OK"
-    assert await active(admission) == 5
+    assert await active(ceilings) == 5
     assert await broker.settle(second, "dead", b"") == "OK"
     assert await broker.settle(third, "done", b"") == "OK"
     assert await broker.settle(third, "done", b"") == "OK"
     assert await broker.cancel(["later", "t2"], "no") == ["cancelled", "done"]
-    assert await active(admission) == 2
+    assert await active(ceilings) == 2
     assert await broker.cancel([first.id, "other"], "no") == ["cancelled"] * 2
     assert await broker.client.exists(f"{broker.prefix}active") == 0
 
 
 @pytest.mark.parametrize("scope", ["namespace", "stream:normal:small", "task:probe:Task"])
 async def test_a_ceiling_holds_for_its_scope(
-    broker: Broker, admission: Admission, scope: str
+    broker: Broker, ceilings: Ceilings, scope: str
 ) -> None:
     """What is above it is refused with the numbers; what is elsewhere is not."""
     await publish(broker, {scope: 3})
@@ -107,23 +107,23 @@ async def test_a_ceiling_holds_for_its_scope(
     assert await broker.submit([task("more")]) == [True]
 
 
-async def test_what_is_known_counts_once(broker: Broker, admission: Admission) -> None:
+async def test_what_is_known_counts_once(broker: Broker, ceilings: Ceilings) -> None:
     """Also of many that are submitted in one go, in which some are repeated."""
     await broker.submit(tasks(3))
     await broker.submit(tasks(5))
-    assert await active(admission) == 5
+    assert await active(ceilings) == 5
     await broker.submit([*tasks(5), *tasks(7)])
-    assert await active(admission) == 7
+    assert await active(ceilings) == 7
 
 
-async def test_all_of_a_chunk_or_none(broker: Broker, admission: Admission) -> None:
+async def test_all_of_a_chunk_or_none(broker: Broker, ceilings: Ceilings) -> None:
     """Of several chunks those before the refused one are submitted, as the error tells."""
     await publish(broker, CEILING)
     await refused(broker, *tasks(4))
-    assert await active(admission) == 0
+    assert await active(ceilings) == 0
     await publish(broker, {"namespace": 700})
     error = await refused(broker, *tasks(1200))
-    assert (error.accepted, await active(admission)) == (500, 500)
+    assert (error.accepted, await active(ceilings)) == (500, 500)
     assert "500 tasks of the same call were submitted before" in str(error)
 
 
@@ -154,25 +154,25 @@ async def test_repeats_of_one_call_count_once(broker: Broker) -> None:
     assert [item.created for item in await broker.accept(twice)] == [True, False, True, False, True]
 
 
-async def test_a_replacement_needs_no_room(broker: Broker, admission: Admission) -> None:
+async def test_a_replacement_needs_no_room(broker: Broker, ceilings: Ceilings) -> None:
     """The newer one takes the place of the one that waits; beside one that runs it is one more."""
     await publish(broker, {"namespace": 2})
     latest = Unique.keep_latest()
     await broker.submit([unique_task("a", latest), task("t")])
     assert await broker.submit([unique_task("b", latest)]) == [True]
-    assert await active(admission) == 2
+    assert await active(ceilings) == 2
     assert {item.id for item in await fetch(broker)} == {"b", "t"}
     await refused(broker, unique_task("c", latest))
 
 
-async def test_one_that_is_dying_is_not_replaced(broker: Broker, admission: Admission) -> None:
+async def test_one_that_is_dying_is_not_replaced(broker: Broker, ceilings: Ceilings) -> None:
     """Nobody ends it before it is in SQL: a newer one of its key is one more."""
     await publish(broker, {"namespace": 1})
     latest = Unique.keep_latest()
     await broker.submit([unique_task("a", latest)])
     await broker.settle(await fetch_one(broker), "dying", b"")
     assert (await refused(broker, unique_task("b", latest))).active == 1
-    assert await active(admission) == 1
+    assert await active(ceilings) == 1
 
 
 async def test_a_replacement_gives_no_place_back(broker: Broker) -> None:
@@ -187,14 +187,14 @@ async def test_a_replacement_gives_no_place_back(broker: Broker) -> None:
     assert (await refused(broker, task("new"))).retry_after == before
 
 
-async def test_internal_work_is_never_refused(broker: Broker, admission: Admission) -> None:
+async def test_internal_work_is_never_refused(broker: Broker, ceilings: Ceilings) -> None:
     """Retries, what follows a settle, callbacks, and what was admitted before: they count."""
     await publish(broker, {"namespace": 1})
     await broker.submit([task("a")])
     assert await broker.settle(await fetch_one(broker), "retry", b"") == "OK"
     delivery = await fetch_one(broker)
     assert await broker.settle(delivery, "done", b"", submissions=tasks(2)) == "OK"
-    assert await active(admission) == 2
+    assert await active(ceilings) == 2
     assert await broker.submit([task("kept").admitted()]) == [True]
     groups = Groups(broker.client, "test")
     callback = task("callback")
@@ -202,7 +202,7 @@ async def test_internal_work_is_never_refused(broker: Broker, admission: Admissi
         "g", "", policy="all_done", ttl_seconds=60, total=0, callback=callback, on_failure=None
     )
     await groups.seal("g", "")
-    assert await active(admission) == 4
+    assert await active(ceilings) == 4
     await refused(broker, task("new"))
 
 
@@ -247,7 +247,7 @@ class TestHeadroom:
         await refused(broker, *children(5, second.id))
 
 
-async def test_many_submitters_never_overshoot(broker: Broker, admission: Admission) -> None:
+async def test_many_submitters_never_overshoot(broker: Broker, ceilings: Ceilings) -> None:
     """Exactly as many as fit are accepted, whoever submits them at the same time."""
     await publish(broker, {"namespace": 15})
     others = [make_broker(broker.url) for _ in range(5)]
@@ -259,7 +259,7 @@ async def test_many_submitters_never_overshoot(broker: Broker, admission: Admiss
             await other.aclose()
     assert sum(item == [True] for item in ended) == 15
     assert sum(isinstance(item, AdmissionRejected) for item in ended) == 35
-    assert await active(admission) == 15
+    assert await active(ceilings) == 15
 
 
 class TestRetryAfter:
@@ -308,16 +308,16 @@ class TestRetryAfter:
 
 class TestPublishing:
     async def test_ceilings_are_replaced_as_a_whole(
-        self, broker: Broker, admission: Admission
+        self, broker: Broker, ceilings: Ceilings
     ) -> None:
         """Those that are gone hold no more, and the event stream tells what has changed."""
         await publish(broker, {"namespace": 9, "stream:normal:small": 4})
         await publish(broker, {"namespace": 8, "task:probe:Task": 2})
-        assert await admission.loads() == [Load("namespace", 0, 8), Load("task:probe:Task", 0, 2)]
-        version = await admission.published()
+        assert await ceilings.loads() == [Load("namespace", 0, 8), Load("task:probe:Task", 0, 2)]
+        version = await ceilings.published()
         await publish(broker, {})
-        assert version and await admission.published() == ""
-        assert await admission.loads() == [Load("namespace", 0, None)]
+        assert version and await ceilings.published() == ""
+        assert await ceilings.loads() == [Load("namespace", 0, None)]
         events = await Events(broker.client, "test").last(9, kind="ceilings-published")
         told = [item.text for item in events]
         assert told[1].split("; ") == [
@@ -327,12 +327,12 @@ class TestPublishing:
         ]
 
     async def test_who_was_deposed_publishes_nothing(
-        self, broker: Broker, admission: Admission
+        self, broker: Broker, ceilings: Ceilings
     ) -> None:
         """The term is checked in the script."""
         await publish(broker, CEILING)
-        assert not await admission.publish("1", {"namespace": 1}, WHO)
-        assert (await admission.loads())[0].ceiling == 3
+        assert not await ceilings.publish("1", {"namespace": 1}, WHO)
+        assert (await ceilings.loads())[0].ceiling == 3
 
 
 class TestRepair:
@@ -341,31 +341,31 @@ class TestRepair:
         """A walk takes several calls, as beside many tasks."""
         monkeypatch.setattr(broker_module, "_KEYS_PER_PAGE", 1)
 
-    async def test_a_walk_of_one_call_is_exact(self, broker: Broker, admission: Admission) -> None:
+    async def test_a_walk_of_one_call_is_exact(self, broker: Broker, ceilings: Ceilings) -> None:
         """Nothing comes or goes in it: it puts the count right at once, whatever the traffic."""
         await broker.submit(tasks(2))
         for by in (5, -1):
             await broker.client.hincrby(f"{broker.prefix}active", "normal:small|probe:Task", by)
             await broker.submit([task(f"new{by}")])
-            expected = await active(admission) - by
+            expected = await active(ceilings) - by
             assert (await broker.mend(timedelta(0)))[1] is False
-            assert await active(admission) == expected
+            assert await active(ceilings) == expected
 
     @pytest.mark.usefixtures("in_pages")
-    async def test_a_walk_puts_the_count_right(self, broker: Broker, admission: Admission) -> None:
+    async def test_a_walk_puts_the_count_right(self, broker: Broker, ceilings: Ceilings) -> None:
         """What a foreign hand took away, or added, is noticed by two walks that see the same."""
         await broker.submit(tasks(5))
         await broker.client.delete(f"{broker.prefix}t:t0", f"{broker.prefix}t:t1")
         await broker.client.hset(f"{broker.prefix}active", "normal:small|gone", 7)
         for walk in range(2):
-            assert await active(admission) == 12, walk
+            assert await active(ceilings) == 12, walk
             while (await broker.mend(timedelta(0)))[1]:
                 pass
-        assert await active(admission) == 3
+        assert await active(ceilings) == 3
 
     @pytest.mark.usefixtures("in_pages")
     async def test_a_count_that_moves_is_left_alone(
-        self, broker: Broker, admission: Admission
+        self, broker: Broker, ceilings: Ceilings
     ) -> None:
         """Between two walks tasks came: what each of them missed may be just those."""
         await broker.submit(tasks(2))
@@ -374,11 +374,11 @@ class TestRepair:
             while (await broker.mend(timedelta(0)))[1]:
                 pass
             await broker.submit([task(f"new{n}")])
-        assert await active(admission) == 7
+        assert await active(ceilings) == 7
 
     @pytest.mark.usefixtures("in_pages")
     async def test_a_class_of_one_task_after_the_other_is_counted_right(
-        self, broker: Broker, admission: Admission
+        self, broker: Broker, ceilings: Ceilings
     ) -> None:
         """Each walk meets a task that has ended at its end: none is missing, however alike."""
         large = "normal:large|probe:Task"
@@ -437,7 +437,7 @@ class TestDurable:
         assert await outbox.count() == 0
 
     async def test_a_relay_beside_a_burst_never_overshoots(
-        self, broker: Broker, admission: Admission, outbox: Outbox, settings: Settings
+        self, broker: Broker, ceilings: Ceilings, outbox: Outbox, settings: Settings
     ) -> None:
         """Accepted are as many as fit; of what was refused nothing is left, and nothing runs."""
         await publish(broker, {"namespace": 5})
@@ -462,7 +462,7 @@ class TestDurable:
         ids = [f"a{n}" for n in range(60)]
         _, states = await broker.presence(ids)
         assert [state is Presence.LIVE for state in states] == made
-        assert (sum(made), await active(admission), await outbox.count()) == (5, 5, 5)
+        assert (sum(made), await active(ceilings), await outbox.count()) == (5, 5, 5)
 
     async def test_a_relay_leaves_alone_what_is_asked_for(
         self, broker: Broker, outbox: Outbox, settings: Settings, monkeypatch: pytest.MonkeyPatch
@@ -527,7 +527,7 @@ class TestDurable:
         assert await outbox.count() == 1
 
     async def test_what_was_accepted_is_handed_over(
-        self, broker: Broker, admission: Admission, outbox: Outbox
+        self, broker: Broker, ceilings: Ceilings, outbox: Outbox
     ) -> None:
         """The relay is not refused: these tasks were accepted before."""
         await outbox.submit([task("a"), task("b")], ids_are_new=True)
@@ -536,4 +536,4 @@ class TestDurable:
         epoch = await outbox.epoch()
         page = await outbox.due(epoch, again=True, skip=0)
         assert await outbox.hand_over(page, epoch, admitted=True) == [True, True]
-        assert await active(admission) == 2
+        assert await active(ceilings) == 2

@@ -23,7 +23,7 @@ TASKS = "acceptance.unique_tasks"
 def ceiling(site: Site, text: str) -> str:
     """A file with ceilings, for the scheduler."""
     site.settings["NONET_TASKS"] = TASKS
-    return site.write("nonet.yaml", f"admission: {text}")
+    return site.write("nonet.yaml", f"ceilings: {text}")
 
 
 async def published(site: Site) -> None:

@@ -28,7 +28,7 @@ class Load:
     ceiling: int | None
 
 
-class Admission:
+class Ceilings:
     """The ceilings of one namespace, over a broker's connection."""
 
     def __init__(self, client: AsyncRedis, namespace: str) -> None:
