@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from docs import page_tasks
 from docs.pages import ROOT, Block, Page, all_pages
 from example import example_tasks
 
@@ -140,7 +141,7 @@ def _is_configuration(block: Block) -> bool:
 
 @pytest.mark.parametrize("block", _shown("yaml"), ids=str)
 def test_yaml_is_read(block: Block) -> None:
-    """Each is YAML; a configuration of Nonet is a good one, for the tasks of the example.
+    """Each is YAML; a configuration of Nonet is good, for the example's tasks and `page_tasks`.
 
     Where a page has tasks of its own whoever follows it checks that they fit.
     """
@@ -151,6 +152,7 @@ def test_yaml_is_read(block: Block) -> None:
     with example_tasks() as module:
         registry = Registry()
         registry.add_module(module)
+        registry.add_module(page_tasks.__name__)
         try:
             config = parse_config(block.text, str(block))
             if not any(other.language == "python" for other in page.files()):
