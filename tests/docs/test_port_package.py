@@ -15,6 +15,7 @@ from daemons import Daemon, wait_until
 from docs.pages import Page, codes, write_file
 
 PAGE = Page.read("how-to/port-from-diracx.md")
+NAMES = Page.read("reference/diracx.md")
 SHAPES = Path(__file__).parent / "shapes"
 _FILE = "databases.py"
 _ENTRY_POINTS = """
@@ -87,7 +88,7 @@ asyncio.run(main())
 
 def _renamed() -> Iterator[tuple[str, str]]:
     """From what the page calls a name of DiracX to what it says of it: a path below a module."""
-    for theirs, ours, remark in PAGE.rows("Names"):
+    for theirs, ours, remark in NAMES.rows("Names"):
         old, new = codes(theirs), codes(ours)
         if _FILE in remark:
             yield from ((name, f"mypackage.databases.{name}") for name in old)
@@ -100,7 +101,7 @@ def _renamed() -> Iterator[tuple[str, str]]:
 
 
 def ported(source: str) -> str:
-    """A module of DiracX with the imports and decorators that the page's table of names says."""
+    """A module of DiracX with the imports and decorators that the table of names says."""
     names = dict(_renamed())
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):

@@ -1,4 +1,4 @@
-"""The port guide: what it names of Nonet is there."""
+"""The names of DiracX in the reference: what they are called in Nonet is there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from docs.test_shown import refusal, words_of
 
 from nonet.config.settings import Settings
 
-PAGE = Page.read("how-to/port-from-diracx.md")
+PAGE = Page.read("reference/diracx.md")
 _GROUPS = ("tasks.CATEGORY", "lock_object_types", "startup", "dependencies", "vos", "overflow")
 
 
