@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -29,7 +28,6 @@ from nonet.config.schema import json_schema
 from nonet.config.settings import Settings
 from nonet.daemon.service import ExitCode
 from nonet.rules.outcomes import Reason
-from nonet.stores.connection.redis import script
 from nonet.stores.sql.dead_letters import dlq_tasks
 from nonet.stores.sql.mirror import mirror
 from nonet.stores.sql.outbox import outbox_tasks
@@ -168,29 +166,6 @@ def test_keys_are_those_of_the_code() -> None:
     """Each key of `nonet.base.keys`, with its type, and no other one."""
     found = {name: row[1] for name, row in told("redis-keys").items()}
     assert found == dict(_KEY.findall(keys.__doc__ or ""))
-
-
-@pytest.mark.parametrize("name", told("redis-keys"))
-def test_who_writes_or_reads_a_key_knows_it(name: str) -> None:
-    """A script that is said to use a key has it in its text, with the parts that it includes."""
-    _, _, _, writers, readers, _ = told("redis-keys")[name]
-    if name.startswith(("lock:", "limiter:")):
-        return  # the task brings its name
-    head = re.split("[A-Z…]", name)[0].removesuffix(":")
-    for user in codes(f"{writers} {readers}"):
-        if (_SCRIPTS / f"{user}.lua").exists():
-            assert f"'{head}" in text_of(user), f"{user} does not use {name}"
-        else:
-            assert re.fullmatch(r"task-run .+|group_results\(\)|doctor|groups|status", user)
-
-
-@cache
-def text_of(name: str) -> str:
-    """A script with all that it includes, now or when it needs it."""
-    text = (_SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
-    deferred = re.findall(r"(?m)^-- @defer (.+) \w+$", text)
-    parts = [_SCRIPTS / "lib" / f"{part}.lua" for part in " ".join(deferred).split()]
-    return script(name)[0] + "".join(path.read_text(encoding="utf-8") for path in parts)
 
 
 def parts_of(name: str) -> set[str]:

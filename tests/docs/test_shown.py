@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from docs import page_tasks
 from docs.pages import ROOT, Block, Page, all_pages
 from example import example_tasks
 
+from docs import page_tasks
 from nonet.base.errors import ConfigurationError
 from nonet.cli import run as task_run
 from nonet.cli.daemons import scheduler as task_scheduler
