@@ -36,7 +36,7 @@ def test_the_wheel_has_the_files_of_the_packages_and_no_other(tree: Path, wheel:
     )
     assert files_of(wheel) - metadata == wanted
     assert {"nonet/py.typed", "nonet/stores/scripts/settle.lua"} <= wanted
-    assert any(name.startswith("nonet/stores/migrations/versions/0001") for name in wanted)
+    assert any(name.startswith("nonet/stores/sql/migrations/versions/0001") for name in wanted)
     assert {name.partition("/")[2] for name in metadata} == {
         *("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
     }
