@@ -53,7 +53,7 @@ soak: $(DEV) servers ## the long tests, which `make test` leaves out
 bench: $(DEV) servers ## how fast it is, next to bare redis-py (and its peers, see docs/benchmarks.md)
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
 
-compare: $(DEV) servers ## Nonet next to its peers, each installed from the package index; --write: into README.md
+compare: $(DEV) servers ## Nonet next to its peers, each installed from the package index; --write: into docs/benchmarks.md and README.md
 	@$(BIN)/python benchmarks/compare.py $(ARGS)
 
 bench-quick: $(DEV) servers ## the same with little load, in two minutes at most

@@ -1,4 +1,4 @@
-"""Nonet next to its peers: `make compare`. Prints the measured rows of the table in README.md.
+"""Nonet next to its peers: `make compare`. Prints the measured rows of docs/benchmarks.md.
 
 Each system runs in a virtual environment of its own (`.venv-compare/`, made by uv), against a Redis
 of its own without persistence, and works off the same tasks: `compared/with_NAME.py`. Rounds go
@@ -64,9 +64,15 @@ SYSTEMS = {
 }
 
 SUBMIT = "submit one by one, tasks/s"
-DRAIN = "one worker works off a queue, tasks/s"
+DRAIN = "one worker drains a queue, tasks/s"
 LATENCY = "from submit to start, median ms"
-KILLED = f"{_KILLED} tasks in hand, `kill -9`: ended 2 min later"
+KILLED = f"{_KILLED} tasks running, `kill -9`: ended after 2 min"
+
+# Which rows `--write` replaces in which page.
+PAGES = {
+    "docs/benchmarks.md": (SUBMIT, DRAIN, LATENCY, KILLED),
+    "README.md": (DRAIN, LATENCY, KILLED),
+}
 
 
 @dataclass
@@ -96,8 +102,10 @@ def main() -> None:
     print(_about(names))
     print("\n".join(lines))
     if options.write and complete:
-        readme = _ROOT / "README.md"
-        readme.write_text(with_rows(readme.read_text(), lines, options.rounds))
+        for page, rows in PAGES.items():
+            shown = [line for line in lines if line.split("|")[1].strip() in rows]
+            path = _ROOT / page
+            path.write_text(with_rows(path.read_text(), shown, options.rounds))
     sys.exit(0 if complete else 1)
 
 
@@ -125,7 +133,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often each row is measured")
     parser.add_argument("--only", default="", help=f"some of {','.join(SYSTEMS)}")
-    parser.add_argument("--write", action="store_true", help="put the rows into README.md")
+    parser.add_argument("--write", action="store_true", help="put the rows into the pages")
     return parser.parse_args()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 Document = Mapping[str, Any]  # what the harness writes
 
 OURS, RAW = "ours", "raw_async"
+_SHARED = {"redis", "hiredis", "uvloop", "msgspec", "pydantic"}  # libraries below several of them
 
 
 @dataclass(frozen=True)
@@ -92,22 +93,19 @@ def markdown(documents: Sequence[Document]) -> str:
     if not documents:
         return ""
     peers = _peers(documents)
-    names = ["Nonet", "÷ best peer", "best peer", *map(short, peers), "raw"]
+    names = ["Nonet", "÷ best peer", *map(short, peers), "raw"]
     lines = ["| row | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     for line in LINES:
         ours, top = value(documents, line, OURS), best(documents, line)
         if ours is None and top is None:
             continue
-        ratio = f"{ours / top[1]:.2f} ×" if ours is not None and top and top[1] else ""
+        ratio = ""
+        if ours is not None and top and top[1]:
+            ratio = f"{ours / top[1]:.2f} {short(top[0])}"
         others = [value(documents, line, peer) for peer in [*peers, RAW]]
-        cells = [
-            _cell(ours, line),
-            ratio,
-            short(top[0]) if top else "",
-            *(_cell(x) for x in others),
-        ]
+        cells = [_cell(ours, line), ratio, *(_cell(x) for x in others)]
         lines.append(f"| {line.title} | " + " | ".join(cells) + " |")
-    lines.append("\nOf rates (/s of tasks) more is better, of all else less.")
+    lines.append("\nMore is better for rates (/s of tasks), less for all else.")
     return "\n".join([*lines, "", *_settings(documents[0], [OURS, *peers, RAW])])
 
 
@@ -123,10 +121,15 @@ def _cell(found: float | None, line: Line | None = None) -> str:
 
 
 def _settings(document: Document, peers: Sequence[str]) -> list[str]:
-    """One line for each: versions and settings."""
+    """One line for each: its own packages and settings."""
     found = []
     for peer in peers:
         if meta := document["meta"].get(peer):
-            versions = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
-            found.append(f"- **{short(peer)}**: {versions}. {meta['settings']}")
+            versions = ", ".join(
+                f"{name} {version}"
+                for name, version in meta["versions"].items()
+                if name not in _SHARED or peer == RAW
+            )
+            facts = ". ".join(filter(None, (versions, meta["settings"])))
+            found.append(f"- **{short(peer)}**: {facts}")
     return found

@@ -45,16 +45,11 @@ def markdown(runs: Sequence[Run]) -> str:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Our own rows: a column for each run, medians with the range of the rounds."""
-    names = ["run"] if len(runs) == 1 else [f"run {n + 1}" for n in range(len(runs))]
-    lines = [
-        "| row | " + " | ".join(names) + " | compared | target |",
-        "|---|" + "---:|" * len(runs) + "---|---|",
-    ]
+    """Our own rows: medians with the range of all rounds of all runs."""
+    lines = ["| row | median (range) | compared | target |", "|---|---:|---|---|"]
     for figure in FIGURES:
-        if any(figure.key in run["figures"] for run in runs):
-            cells = [_cell(figure, run["figures"].get(figure.key, [])) for run in runs]
-            cells += [_compared(figure, runs), figure.target]
+        if values := [value for run in runs for value in run["figures"].get(figure.key, [])]:
+            cells = (_cell(figure, values), _compared(figure, runs), figure.target)
             lines.append(f"| {figure.title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -68,12 +63,9 @@ def number(value: float) -> str:
 
 
 def _cell(figure: Figure, values: Sequence[float]) -> str:
-    if not values:
-        return "–"
     median = f"{number(statistics.median(values))} {figure.unit}".strip()
-    if len(values) == 1:
-        return median
-    return f"{median} ({number(min(values))}–{number(max(values))})"
+    low, high = number(min(values)), number(max(values))
+    return median if low == high else f"{median} ({low}–{high})"
 
 
 def _compared(figure: Figure, runs: Sequence[Run]) -> str:
@@ -93,5 +85,5 @@ def _compared(figure: Figure, runs: Sequence[Run]) -> str:
 
 def _about(runs: Sequence[Run]) -> str:
     facts = [", ".join(f"{name} {fact}" for name, fact in run["machine"].items()) for run in runs]
-    rounds = f"{runs[0]['load']} load, medians (ranges) of {runs[0]['rounds']} rounds"
+    rounds = f"{runs[0]['load']} load; runs: {len(runs)}, rounds of each: {runs[0]['rounds']}"
     return "; ".join([*dict.fromkeys(facts)]) + f"; {rounds}."

@@ -1,4 +1,4 @@
-"""The table of README.md, and what `make compare` puts into it."""
+"""The tables in docs/benchmarks.md and README.md, and what `make compare` puts into them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -26,23 +25,27 @@ def compare(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_every_cell_has_a_figure(compare: ModuleType) -> None:
-    """Each system has a column, and each measured row a figure in each."""
+@pytest.mark.parametrize("name", ["docs/benchmarks.md", "README.md"])
+def test_every_cell_has_a_figure(compare: ModuleType, name: str) -> None:
+    """Each system has a column, and each measured row of the page a figure in each."""
+    page = (ROOT / name).read_text(encoding="utf-8")
     titles = [system.title for system in compare.SYSTEMS.values()]
-    assert f"| | {' | '.join(titles)} |" in README
-    for row in (compare.SUBMIT, compare.DRAIN, compare.LATENCY, compare.KILLED):
-        (line,) = [line for line in README.splitlines() if line.startswith(f"| {row} |")]
+    assert f"| | {' | '.join(titles)} |" in page
+    for row in compare.PAGES[name]:
+        (line,) = [line for line in page.splitlines() if line.startswith(f"| {row} |")]
         figures = line.split("|")[2:-1]
         assert len(figures) == len(titles)
         assert all(re.fullmatch(r" [\d,.]+ ", figure) for figure in figures), line
 
 
-def test_new_rows_take_the_place_of_the_old(compare: ModuleType) -> None:
+@pytest.mark.parametrize("name", ["docs/benchmarks.md", "README.md"])
+def test_new_rows_take_the_place_of_the_old(compare: ModuleType, name: str) -> None:
     """The figures and the date are new, all else stays; a row that is not there is an error."""
+    before = (ROOT / name).read_text(encoding="utf-8")
     line = f"| {compare.DRAIN} | 1 | 2 |"
-    page = compare.with_rows(README, [line], rounds=7)
+    page = compare.with_rows(before, [line], rounds=7)
     assert line in page
     assert "rounds: 7" in page
-    assert len(page.splitlines()) == len(README.splitlines())
+    assert len(page.splitlines()) == len(before.splitlines())
     with pytest.raises(ValueError, match="no row 'another'"):
-        compare.with_rows(README, ["| another | 1 |"], rounds=7)
+        compare.with_rows(before, ["| another | 1 |"], rounds=7)
