@@ -10,7 +10,6 @@ from typing import Any
 Document = Mapping[str, Any]  # what the harness writes
 
 OURS, RAW = "ours", "raw_async"
-_SHARED = {"redis", "hiredis", "uvloop", "msgspec", "pydantic"}  # libraries below several of them
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def short(peer: str) -> str:
 
 
 def markdown(documents: Sequence[Document]) -> str:
-    """The table, and what the peers were set to; empty without a run."""
+    """The table; empty without a run."""
     if not documents:
         return ""
     peers = _peers(documents)
@@ -105,8 +104,9 @@ def markdown(documents: Sequence[Document]) -> str:
         others = [value(documents, line, peer) for peer in [*peers, RAW]]
         cells = [_cell(ours, line), ratio, *(_cell(x) for x in others)]
         lines.append(f"| {line.title} | " + " | ".join(cells) + " |")
-    lines.append("\nMore is better for rates (/s of tasks), less for all else.")
-    return "\n".join([*lines, "", *_settings(documents[0], [OURS, *peers, RAW])])
+    more = "More is better for rates (/s of tasks), less for all else."
+    where = "[benchmarks.json](benchmarks.json) has the versions and settings of all."
+    return "\n".join([*lines, "", f"{more} {where}"])
 
 
 def _peers(documents: Sequence[Document]) -> list[str]:
@@ -118,18 +118,3 @@ def _cell(found: float | None, line: Line | None = None) -> str:
         return "–"
     digits = 0 if abs(found) >= 100 else 1 if abs(found) >= 10 else 2
     return f"{found:,.{digits}f} {line.unit if line else ''}".strip()
-
-
-def _settings(document: Document, peers: Sequence[str]) -> list[str]:
-    """One line for each: its own packages and settings."""
-    found = []
-    for peer in peers:
-        if meta := document["meta"].get(peer):
-            versions = ", ".join(
-                f"{name} {version}"
-                for name, version in meta["versions"].items()
-                if name not in _SHARED or peer == RAW
-            )
-            facts = ". ".join(filter(None, (versions, meta["settings"])))
-            found.append(f"- **{short(peer)}**: {facts}")
-    return found

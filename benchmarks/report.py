@@ -80,7 +80,8 @@ def _compared(figure: Figure, runs: Sequence[Run]) -> str:
     if not ratios:
         return ""
     title = next(f.title for f in FIGURES if f.key == figure.limit)
-    return f"{statistics.median(ratios):.2f} × {title}"
+    limit = "raw" if title.startswith("raw: ") else title
+    return f"{statistics.median(ratios):.2f} × {limit}"
 
 
 def _about(runs: Sequence[Run]) -> str:

@@ -19,6 +19,7 @@ RECIPES = (
     "durable-tasks",
     "callbacks",
     "periodic-tasks",
+    "tenants",
     "fastapi",
     "run-by-hand",
 )  # tests/testing/test_plugin.py runs test-your-tasks

@@ -33,7 +33,7 @@ def _download(folder: Path, pinned: Path) -> None:
     """Fetch what the tutorial installs, in the versions that are written to `pinned`."""
     pinned.write_text(_pinned())
     pip = [sys.executable, "-m", "pip", "download", "-q", "-d", folder, "-c", pinned]
-    wanted = [f"{ROOT}[embedded]", "pytest", "pytest-asyncio", "hatchling"]
+    wanted = [f"{ROOT}[embedded]", "hatchling"]
     ended = subprocess.run([*pip, *wanted], capture_output=True, text=True)
     assert ended.returncode == 0, f"no packages to install from:\n{ended.stderr}"
     (folder / _DONE).touch()
@@ -62,6 +62,7 @@ def test_the_tutorial_works(index: Path) -> None:
         "PIP_FIND_LINKS": str(index),
         "PIP_COMPILE": "0",  # only what is imported
     }
-    page = Page.read("tutorial.md")
+    parts = [Page.read(name) for name in ("tutorial.md", "tutorial-deploy.md")]
+    page = Page("docs/tutorial*.md", "\n".join(part.source for part in parts))
     with followed(page, instead={"PATH/TO/CLONE": str(ROOT)}, environment=offline) as terminal:
         assert terminal.left() == []

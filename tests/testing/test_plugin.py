@@ -89,7 +89,7 @@ def test_every_example_of_the_guide_passes(project: Project) -> None:
     for name, text in examples:
         project.write(name, text)
     tests = sum(len(re.findall(r"^(?:async )?def test_", text, re.M)) for _, text in examples)
-    assert passed(project.run()) == tests == 7
+    assert passed(project.run()) == tests == 6
 
 
 def test_installed_packages_bring_the_plugin() -> None:
