@@ -92,7 +92,7 @@ def markdown(documents: Sequence[Document]) -> str:
     if not documents:
         return ""
     peers = _peers(documents)
-    names = ["Nonet", "÷ best peer", *map(short, peers), "raw"]
+    names = ["Nonet", "÷ best peer", *map(short, peers)]
     lines = ["| row | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
     for line in LINES:
         ours, top = value(documents, line, OURS), best(documents, line)
@@ -101,7 +101,7 @@ def markdown(documents: Sequence[Document]) -> str:
         ratio = ""
         if ours is not None and top and top[1]:
             ratio = f"{ours / top[1]:.2f} {short(top[0])}"
-        others = [value(documents, line, peer) for peer in [*peers, RAW]]
+        others = [value(documents, line, peer) for peer in peers]
         cells = [_cell(ours, line), ratio, *(_cell(x) for x in others)]
         lines.append(f"| {line.title} | " + " | ".join(cells) + " |")
     more = "More is better for rates (/s of tasks), less for all else."
