@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from sharing import shared
 
 from nonet.base.keys import STRUCTURE
 from nonet.stores.namespace.sandbox import leaked_keys
+from nonet.stores.queue.broker import Broker
 
 _databases = itertools.count(1)
 # How long an example takes says how busy the machine is.
@@ -43,6 +44,14 @@ def redis_url(redis_server: RedisServer) -> str:
         for namespace in ("test", "acceptance", "cli", "nonet"):
             client.hset(f"{{{namespace}}}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
     return redis_server.url
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    """An open broker of the empty namespace ``test``, with the times of production."""
+    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    yield opened
+    await opened.aclose()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 from nonet.tasks.locks import LockedObjectType
 
 EXAMPLE = Path(__file__).parents[1] / "config.example.yaml"
-TASKS = "unit.example_tasks"
+TASKS = "example_tasks"
 
 
 @contextmanager

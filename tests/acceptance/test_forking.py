@@ -12,7 +12,8 @@ from acceptance.site import Site
 from daemons import until
 
 from nonet.config.settings import load_settings
-from nonet.worker.children.children import Children, forking
+from nonet.worker.children import forking
+from nonet.worker.children.children import Children
 from nonet.worker.children.forking import ForkServerError
 
 

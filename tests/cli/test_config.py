@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 from cli.terminal import NAMESPACE, Ended, TaskRun
+from config.json_schema import Validator
 from example import EXAMPLE, TASKS
-from unit.json_schema import Validator
 
 from nonet import Nonet
 from nonet.config.reading import parse_config

@@ -1,0 +1,125 @@
+"""Tokens and passwords of git servers: the server gets them, and nobody else."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from config.sources.secure_server import SecureServer, serving
+
+from nonet.base.errors import ConfigurationError
+from nonet.config.settings import Settings
+from nonet.config.sources import Source, open_source
+
+USER, PASSWORD = "bo t", 's3cret/\\n%"$x'
+IN_URL = "bo%20t:s3cret%2F%5Cn%25%22$x"
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    """A repository with one commit, below ``tmp_path / "served"``."""
+    path = tmp_path / "served" / "conf"
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text("vos: [lhcb]")
+    identity = ("-c", "user.name=Nobody", "-c", "user.email=nobody@example.org")
+    for command in (
+        ("init", "--quiet", "--initial-branch=main"),
+        ("add", "config.yaml"),
+        (*identity, "commit", "--quiet", "-m", "change"),
+    ):
+        subprocess.run(["git", "-C", str(path), *command], check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def server(remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SecureServer]:
+    with serving(remote.parent, tmp_path, (USER, PASSWORD)) as server:
+        monkeypatch.setenv("GIT_SSL_CAINFO", str(server.certificate))
+        monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+        monkeypatch.setenv("GIT_TRACE", str(tmp_path / "trace"))
+        yield server
+
+
+def source_of(server: SecureServer, credentials: str, tmp_path: Path) -> Source:
+    url = f"git+https://{credentials}@127.0.0.1:{server.port}/conf/.git#main"
+    return open_source(url, Settings(state_dir=tmp_path / "state"))
+
+
+def commands(tmp_path: Path) -> str:
+    """What git has started, in its own words."""
+    trace = (tmp_path / "trace").read_text()
+    assert "remote-https" in trace
+    return trace
+
+
+async def test_a_password_is_in_no_command_line(server: SecureServer, tmp_path: Path) -> None:
+    """The server is told; arguments of processes, the disk and what git logs show nothing."""
+    source = source_of(server, IN_URL, tmp_path)
+    assert (await source.read()).vos == ["lhcb"]
+    assert len(server.seen) > 1
+    lines = [line for seen in server.seen for line in seen]
+    assert any(b"remote-https" in line for line in lines)
+    assert not [line for line in lines if b"s3cret" in line or b"bo t" in line or b"bo%" in line]
+    assert "s3cret" not in commands(tmp_path) and "bo t" not in commands(tmp_path)
+    files = [file for file in (tmp_path / "state").rglob("*") if file.is_file()]
+    assert files and not [file for file in files if b"s3cret" in file.read_bytes()]
+
+
+async def test_a_token_may_stand_alone(server: SecureServer, tmp_path: Path) -> None:
+    """As the user, with no password."""
+    server.wanted = ("t0ken", "")
+    assert (await source_of(server, "t0ken", tmp_path).read()).vos == ["lhcb"]
+    assert not [line for seen in server.seen for line in seen if b"t0ken" in line]
+    assert "t0ken" not in commands(tmp_path)
+
+
+async def test_a_user_may_have_a_credential_helper(server: SecureServer, tmp_path: Path) -> None:
+    """It is asked for the password of that user; with a password in the URL it is not asked."""
+    server.wanted = ("bot", "helped")
+    answer = (
+        '!answer() { grep -q username=bot && echo password=helped; echo "$1" >> asked; }; answer'
+    )
+    (tmp_path / "gitconfig").write_text(
+        f'[credential]\n\thelper = "{answer.replace(chr(34), chr(92) + chr(34))}"\n'
+    )
+    assert (await source_of(server, "bot", tmp_path).read()).vos == ["lhcb"]
+    assert list((tmp_path / "state").rglob("asked"))
+    with pytest.raises(ConfigurationError, match="Authentication failed"):
+        await source_of(server, "bot:other", tmp_path / "new").read()
+    assert not list((tmp_path / "new" / "state").rglob("asked"))
+
+
+async def test_settings_of_the_caller_stay(
+    server: SecureServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the environment sets for git counts still, beside the password."""
+    monkeypatch.delenv("GIT_SSL_CAINFO")
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "http.sslCAInfo")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(server.certificate))
+    assert (await source_of(server, IN_URL, tmp_path).read()).vos == ["lhcb"]
+
+
+async def test_a_wrong_password_is_said(server: SecureServer, tmp_path: Path) -> None:
+    """Not shown; and nobody is asked for another one."""
+    with pytest.raises(ConfigurationError, match="Authentication failed") as raised:
+        await source_of(server, "user:wr0ng", tmp_path).read()
+    assert "wr0ng" not in str(raised.value)
+
+
+async def test_a_redirect_takes_no_password_along(
+    server: SecureServer, tmp_path: Path, remote: Path
+) -> None:
+    """Another server that asks for one gets none."""
+    (tmp_path / "other").mkdir()
+    with serving(remote.parent, tmp_path / "other", (USER, PASSWORD)) as other:
+        both = tmp_path / "both.pem"
+        both.write_bytes(server.certificate.read_bytes() + other.certificate.read_bytes())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GIT_SSL_CAINFO", str(both))
+            server.redirect_to = f"https://127.0.0.1:{other.port}"
+            with pytest.raises(ConfigurationError):
+                await source_of(server, IN_URL, tmp_path).read()
+    assert other.authorized and set(other.authorized) == {None}

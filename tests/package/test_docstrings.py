@@ -1,0 +1,228 @@
+"""Docstrings of public names tell all that there is to know, and their examples run."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import enum
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import fastapi
+import pytest
+from package import docstring_scene as scene
+from public import FRAMEWORK, documented
+
+import nonet
+import nonet.contrib.fastapi
+import nonet.testing
+from nonet import BaseTask, ChildResult, LockedObjectType
+from nonet.tasks import hooks
+from nonet.tasks.injection import REGISTRY
+from nonet.testing import System, run_inline
+
+SECTIONS = ("Args", "Attributes", "Class attributes")
+
+
+DOCUMENTED = documented()
+
+
+def doc_of(thing: Any) -> str:
+    if thing is nonet.contrib.fastapi.NonetApp:
+        return alias_doc()
+    return inspect.cleandoc(thing.__doc__ or "")
+
+
+def alias_doc() -> str:
+    """What stands below the alias of FastAPI, which has no docstring of its own at run time."""
+    source = Path(nonet.contrib.fastapi.__file__).read_text(encoding="utf-8")
+    (found,) = re.findall(r'(?s)NonetApp: TypeAlias = [^\n]*\n"""(.*?)"""', source)
+    return inspect.cleandoc(found)
+
+
+@cache
+def sections(doc: str) -> dict[str, str]:
+    """The blocks of a docstring, by their titles."""
+    found = re.findall(r"(?m)^(\w[\w ]*):\n((?:(?: {4,}.*)?(?:\n|\Z))+)", doc)
+    return {title: inspect.cleandoc(f"\n{text}") for title, text in found}
+
+
+def told(thing: Any) -> set[str]:
+    """The names that a docstring explains, or those to which it refers, and base classes."""
+    doc = doc_of(thing)
+    names: set[str] = set()
+    for title in SECTIONS:
+        for line in re.findall(r"(?m)^(\w[\w, ]*): ", sections(doc).get(title, "")):
+            names |= set(re.split(r", *", line))
+    for other in re.findall(r"(?:[Ss]ee|those of|as of|as in) `(?:nonet\.)?([\w.]+)`", doc):
+        if (referred := DOCUMENTED.get(f"nonet.{other}")) is not None and referred is not thing:
+            names |= told(referred)
+    return names
+
+
+def parameters(thing: Any) -> list[str]:
+    """What a caller may give; of a class that has no constructor of its own: nothing."""
+    if inspect.isclass(thing):
+        if issubclass(thing, enum.Enum):
+            return list(thing.__members__)
+        if dataclasses.is_dataclass(thing):
+            return [field.name for field in dataclasses.fields(thing) if field.init]
+        if "model_fields" in dir(thing):
+            return list(thing.model_fields)
+        thing = vars(thing).get("__init__") or vars(thing).get("__new__")
+    if not inspect.isfunction(thing):
+        return []
+    return [name for name in inspect.signature(thing).parameters if name not in ("self", "cls")]
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_parameters_and_fields_are_explained(name: str) -> None:
+    """Each of them is in the docstring, or in the one that it refers to."""
+    thing = DOCUMENTED[name]
+    assert doc_of(thing), "it has no docstring"
+    if FRAMEWORK.search(doc_of(thing)) or thing is nonet.CallbackSpawner:
+        return  # authors get one
+    missing = [part for part in parameters(thing) if part not in told(thing)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_public_names_have_an_example(name: str) -> None:
+    """Of all but errors that nobody has to catch or raise, and of parts of classes."""
+    thing = DOCUMENTED[name]
+    is_part = name.rpartition(".")[0] in DOCUMENTED
+    is_error = inspect.isclass(thing) and issubclass(thing, Exception)
+    assert is_part or is_error or "Example" in sections(doc_of(thing))
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_what_is_returned_is_read_as_a_sentence(name: str) -> None:
+    """On the site what stands before a colon of the first line would be shown as a type."""
+    first = sections(doc_of(DOCUMENTED[name])).get("Returns", "").split("\n")[0]
+    assert ":" not in re.sub(r"`+[^`]*`+", "", first)
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_pages_are_named_by_their_titles(name: str) -> None:
+    """Who reads the site has no paths."""
+    assert not re.search(r"docs/\S*\.md", doc_of(DOCUMENTED[name]))
+
+
+def examples() -> dict[str, str]:
+    """The code below ``Example:`` of each docstring; `>>>` is for doctest."""
+    texts = {name: doc_of(thing) for name, thing in DOCUMENTED.items()}
+    found = {name: sections(text).get("Example", "") for name, text in texts.items()}
+    return {name: code for name, code in found.items() if code and ">>>" not in code}
+
+
+EXAMPLES = examples()
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """What an example registers is not there for other tests."""
+    places, registered = dict(LockedObjectType._places), dict(hooks._registered)
+    providers, overrides = dict(REGISTRY._providers), dict(REGISTRY.overrides)
+    yield
+    for name in LockedObjectType._places.keys() - places.keys():
+        delattr(LockedObjectType, name.upper())
+    LockedObjectType._places.clear()
+    LockedObjectType._places.update(places)
+    hooks._registered.clear()
+    hooks._registered.update(registered)
+    REGISTRY._providers, REGISTRY.overrides = providers, overrides
+    REGISTRY._changed()
+
+
+@pytest.fixture
+def module() -> Iterator[types.ModuleType]:
+    """Where an example runs: a module with what a reader takes as given."""
+    made = types.ModuleType("docstring_example")
+    for source in (scene, nonet, nonet.testing, nonet.contrib.fastapi):
+        names = getattr(source, "__all__", None) or [n for n in vars(source) if n[0] != "_"]
+        vars(made).update({name: getattr(source, name) for name in names})
+    vars(made).update(
+        Annotated=typing.Annotated,
+        AsyncIterator=typing.AsyncIterator,
+        Canary=DOCUMENTED["nonet.contrib.canary.Canary"],
+        FastAPI=fastapi.FastAPI,
+        data=b"data",
+        fastapi=fastapi,
+        parts=["a", "b"],
+        suppress=contextlib.suppress,
+        timedelta=scene.timedelta,
+        web=fastapi.FastAPI(),
+    )
+    nonet.register_locked_object_type("storage_element")
+    sys.modules[made.__name__] = made
+    yield made
+    del sys.modules[made.__name__]
+
+
+async def run(code: str, names: dict[str, Any]) -> None:
+    """Execute a piece of code that may await."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    compiled = compile(code, "<example>", "exec", flags=flags, dont_inherit=True)
+    made = types.FunctionType(compiled, names)()
+    if inspect.isawaitable(made):
+        await made
+
+
+def is_inside_a_task(code: str) -> bool:
+    """Whether it asks for the context where it stands, not in a class that it defines."""
+    return bool(re.search(r"context\(\)", re.sub(r"(?ms)^(@|class|def).*?(?=^\S|\Z)", "", code)))
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+async def test_examples_run(
+    name: str,
+    module: types.ModuleType,
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each does without an error what it says: in a task if it is a part of one, else beside a
+    system that executes what it submits."""
+    code, names = EXAMPLES[name], vars(module)
+    environment: Mapping[str, str] = {
+        "REDIS_URL": redis_url,
+        "NAMESPACE": "test",
+        "TASKS": scene.__name__,
+        "STATE_DIR": str(tmp_path),
+    }
+    for variable, value in environment.items():
+        monkeypatch.setenv(f"NONET_{variable}", value)
+    if "mypackage" in code:
+        monkeypatch.setitem(sys.modules, "mypackage", types.ModuleType("mypackage"))
+        monkeypatch.setitem(sys.modules, "mypackage.tasks", scene)
+    if is_inside_a_task(code):
+
+        class Inside(BaseTask):
+            files = ("a", "b")
+
+            async def execute(self) -> None:
+                await run(code, {**names, "self": self})
+
+        children = [ChildResult("c1", "done", 1), ChildResult("c2", "dead", error="it broke")]
+        await run_inline(Inside(), group_results=children)
+        return
+    if not re.search(r"\b(await|async (with|for)|app|client|system)\b", code):
+        await run(code, names)
+        return
+    async with System(tasks=[scene.__name__], redis_url=redis_url) as system:
+        names.update(app=system.app, client=system.app.client, system=system)
+        names["handle"] = await scene.Add(1, 2).schedule()
+        await scene.RemoveFile("CERN-DST", "/lhcb/a").schedule()
+        for statement in ast.parse(code).body:
+            await run(ast.unparse(statement), names)
+            made = names.get(getattr(statement, "name", ""))
+            if inspect.isclass(made) and issubclass(made, BaseTask):
+                system.app.registry.add(made, module.__name__)

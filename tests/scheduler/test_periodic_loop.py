@@ -1,0 +1,575 @@
+"""The loop that fires periodic entries: what it submits, over restarts, wipes and other plans.
+
+The loop asks Redis what time it is; these tests answer for it, so that days pass in no time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nonet import (
+    CatchUp,
+    IntervalSecondsSchedule,
+    MutexLock,
+    Nonet,
+    Overlap,
+    PeriodicBaseTask,
+    Size,
+)
+from nonet.scheduler.periodic import periodic_loop as periodic
+from nonet.scheduler.periodic.memory import Memory
+from nonet.scheduler.periodic.periodic_loop import PeriodicLoop, jitter, occurrence_id
+from nonet.scheduler.periodic.plan import Entry
+from nonet.stores.namespace.leadership import DeposedError, Leadership
+from nonet.stores.namespace.periodic import Periodic
+from nonet.tasks.schedules import CronSchedule, TaskScheduleBase
+
+TENS = IntervalSecondsSchedule(10)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+GRACE = timedelta(seconds=60)
+
+
+@dataclass
+class Sweep(PeriodicBaseTask):
+    depth: int = 1
+    size = Size.SMALL
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Shared(Sweep):
+    @property
+    def execution_locks(self) -> list[Any]:
+        return []
+
+
+@dataclass
+class Queued(Sweep):
+    _overlap = Overlap.QUEUE
+
+
+@dataclass
+class Refusing(Sweep):
+    def __post_init__(self) -> None:
+        raise SystemExit("not today")
+
+
+class Once(TaskScheduleBase):
+    """An author's schedule that knows only the present, and is asked once per firing."""
+
+    def __init__(self, *answers: datetime | None) -> None:
+        self.answers = list(answers)
+
+    def next_occurrence(self) -> datetime | None:  # type: ignore[override]  # that is the point
+        return self.answers.pop(0)
+
+
+def entry(task: str = "Sweep", name: str = "a", **more: Any) -> Entry:
+    full = f"test_periodic_loop:{task}"
+    more = {"schedule": TENS, "args": {}, "misfire_grace": 60.0, **more}
+    return Entry(f"{full}||{name}", full, None, name, **more)
+
+
+class Rig:
+    """A scheduler's periodic loop at a time of ours, and a worker that runs what it submits."""
+
+    def __init__(self, app: Nonet) -> None:
+        self.app = app
+        self.now = START
+        self.leadership = Leadership(app.broker, "test")
+        self.term = ""
+
+    async def lead(self, owner: str = "a") -> None:
+        self.term = await self.leadership.lead(owner, 3600, "{}") or self.term
+
+    def loop(self, *entries: Entry) -> PeriodicLoop:
+        """That of a process that has just started."""
+        memory = Memory(self.app.stores.mirror, self.app.settings.may_have_sql)
+        loop = PeriodicLoop(self.app.client, Periodic(self.app.broker, "test"), memory, GRACE)
+        self.app.broker.now = self._now  # type: ignore[method-assign]
+        loop.adopt(entries)
+        return loop
+
+    async def _now(self) -> datetime:
+        return self.now
+
+    async def at(self, loop: PeriodicLoop, seconds: float, *, looks: int = 1) -> list[int]:
+        """Tick at a time; the seconds of the occurrences that ran then, one after the other.
+
+        It ends after so many `looks` at which nothing ran.
+        """
+        self.now = START + timedelta(seconds=seconds)
+        ran: list[int] = []
+        nothing = 0
+        while nothing < looks:
+            await loop.tick(self.term)
+            done = await self.run_all()
+            nothing = 0 if done else nothing + 1
+            ran += done
+            self.now += timedelta(milliseconds=20)  # what waited for the one before is tried again
+        return ran
+
+    async def run_all(self) -> list[int]:
+        """Run what is queued."""
+        deliveries, _ = await self.app.broker.fetch("small-a", "small", 100)
+        for delivery in deliveries:
+            assert await self.app.broker.settle(delivery, "done", b"document") == "OK"
+        return [await self._second_of(delivery.envelope) for delivery in deliveries]
+
+    async def _second_of(self, envelope: bytes) -> int:
+        from nonet.messages.message import decode_envelope
+
+        said = decode_envelope(envelope).labels["occurrence"]
+        return round((datetime.fromisoformat(said) - START).total_seconds())
+
+
+@pytest.fixture
+async def rig(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Rig]:
+    # How long this machine takes to answer is no matter of ours.
+    monkeypatch.setattr(periodic, "_SHARE", 0)
+    monkeypatch.setattr(periodic, "_since", lambda now, asked: now)
+    async with Nonet.from_settings(
+        redis_url=redis_url, namespace="test", tasks=(__name__,), state_dir=tmp_path
+    ) as app:
+        made = Rig(app)
+        await made.lead()
+        yield made
+
+
+async def test_each_point_of_the_grid_is_submitted_once(rig: Rig) -> None:
+    """An entry begins with the next point, and goes on from there over a restart."""
+    loop = rig.loop(entry())
+    assert await rig.at(loop, 5) == []
+    assert await rig.at(loop, 10) == [10]
+    assert await rig.at(loop, 19) == []
+    restarted = rig.loop(entry())
+    assert await rig.at(restarted, 42) == [20, 30, 40]
+    assert await rig.at(restarted, 50.5) == [50]
+
+
+async def test_what_was_missed_for_long_follows_the_catch_up_policy(rig: Rig) -> None:
+    """`one`, `skip` and `all` differ only in what is older than the grace."""
+    ran = {}
+    for how in ("one", "skip", "all"):
+        loop = rig.loop(entry(name=how, catch_up=CatchUp(how), catch_up_limit=2))
+        await rig.at(loop, 0)
+        ran[how] = await rig.at(loop, 105)
+    young = [50, 60, 70, 80, 90, 100]
+    assert ran == {"one": young, "skip": young, "all": [30, 40, *young]}
+    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    assert (status.name, status.fired, status.missed) == ("all", 8, 2)
+
+
+async def test_any_outage_costs_an_entry_one_run(rig: Rig) -> None:
+    """An interval that is shorter than the setting is its grace: nothing runs in a burst."""
+    fives = entry(schedule=IntervalSecondsSchedule(5), misfire_grace=None)
+    loop = rig.loop(fives)
+    await rig.at(loop, 0)
+    assert await rig.at(loop, 5) == [5]
+    away = rig.loop(fives)  # for 18 seconds; three occurrences were missed
+    assert await rig.at(away, 23) == [20]
+    assert await rig.at(away, 25) == [25]
+    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    assert (status.fired, status.missed) == (3, 2)
+
+
+async def test_a_mutexed_entry_is_skipped_while_it_runs_and_another_is_not(rig: Rig) -> None:
+    """Without a word of the admin, overlap follows the locks of the task."""
+    loop = rig.loop(entry("Sweep"), entry("Shared"), entry("Queued", overlap=Overlap.QUEUE))
+    await rig.at(loop, 0)
+    rig.now = START + timedelta(seconds=10)
+    await loop.tick(rig.term)
+    running, _ = await rig.app.broker.fetch("small-a", "small", 10)
+    started = round((START + timedelta(seconds=10)).timestamp() * 1_000_000)
+    for delivery in running:
+        await rig.app.broker.client.hset(f"{{test}}:t:{delivery.id}", "started", started)
+    rig.now = START + timedelta(seconds=20)
+    await loop.tick(rig.term)
+    store = Periodic(rig.app.broker, "test")
+    counts = {item.task[-6:]: (item.fired, item.skipped) for item in await store.statuses()}
+    assert counts == {":Sweep": (1, 1), "Shared": (2, 0), "Queued": (1, 0)}
+    for delivery in running:
+        await rig.app.broker.settle(delivery, "done", b"document")
+    assert sorted(await rig.at(loop, 29)) == [20, 20]
+
+
+async def test_nothing_repeats_or_shifts_when_redis_was_emptied(rig: Rig) -> None:
+    """The scheduler that lives on remembers what fired last."""
+    loop = rig.loop(entry("Shared"))
+    assert await rig.at(loop, 10) == []
+    assert await rig.at(loop, 20) == [20]
+    await rig.app.broker.client.flushall()
+    await rig.lead()
+    assert await rig.at(loop, 43) == [30, 40]
+
+
+async def test_who_stood_by_does_not_trust_its_memory(rig: Rig) -> None:
+    """What another leader fired meanwhile is not fired again after a loss of all data."""
+    first, second = rig.loop(entry("Shared")), rig.loop(entry("Shared"))
+    await rig.at(first, 10)
+    assert await rig.at(first, 20) == [20]
+    first.memory.stand_by()
+    assert await rig.at(second, 30) == [30]
+    await rig.app.broker.client.flushall()
+    await rig.lead()
+    assert await rig.at(first, 35) == []
+    assert await rig.at(first, 40) == [40]
+
+
+@pytest.mark.parametrize("has_sql", [True, False])
+async def test_a_scheduler_that_starts_after_a_wipe_asks_sql(rig: Rig, has_sql: bool) -> None:
+    """With a database nothing is lost; without one it goes on from now, and repeats nothing."""
+    if has_sql:
+        await (await rig.app.stores.mirror()).save("other", {"x": "1"})  # makes the SQLite file
+    loop = rig.loop(entry("Shared"))
+    await rig.at(loop, 10)
+    assert await rig.at(loop, 20) == [20]
+    await loop.memory.save(rig.term)
+    await rig.app.broker.client.flushall()
+    await rig.lead()
+    restarted = rig.loop(entry("Shared"))
+    assert await rig.at(restarted, 43) == ([30, 40] if has_sql else [])
+    assert await rig.at(restarted, 55) == [50]
+
+
+async def test_what_is_planned_no_more_is_forgotten_in_sql(rig: Rig) -> None:
+    """An entry that comes back later does not make up for the time in which there was none."""
+    mirror = await rig.app.stores.mirror()
+    await mirror.save("periodic", {"x": "1"})
+    loop = rig.loop(entry())
+    await rig.at(loop, 10)
+    await loop.memory.save(rig.term)
+    assert set(await mirror.load("periodic")) == {entry().key}
+    loop.adopt([replace(entry(), enabled=False)])
+    await rig.at(loop, 15)
+    await loop.memory.save(rig.term)
+    assert set(await mirror.load("periodic")) == set()
+    loop.adopt([entry()])
+    assert await rig.at(loop, 500) == []
+    assert await rig.at(loop, 510) == [510]
+
+
+async def test_another_schedule_holds_from_the_switch_on(rig: Rig) -> None:
+    """It does not make up for the time in which it did not hold, and repeats nothing."""
+    daily = replace(entry(), schedule=CronSchedule("0 0 * * *"))
+    loop = rig.loop(daily)
+    hours = 3600
+    await rig.at(loop, 14 * hours)
+    loop.adopt([replace(entry(), schedule=CronSchedule("0 13 * * *"))])
+    assert await rig.at(loop, 14 * hours + 1) == []
+    assert await rig.at(loop, 37 * hours) == [37 * hours]
+    loop.adopt([replace(entry(), schedule=IntervalSecondsSchedule(hours))])
+    assert await rig.at(loop, 37 * hours + 5) == []
+    assert await rig.at(loop, 38 * hours) == [38 * hours]
+
+
+async def test_what_had_to_wait_is_not_lost_at_a_switch(rig: Rig) -> None:
+    """An occurrence that was held back by the one before runs, if the new schedule has it."""
+    loop = rig.loop(entry("Shared"))
+    await rig.at(loop, 5)
+    for seconds in (10, 21):  # no worker is there: 20 waits for 10
+        rig.now = START + timedelta(seconds=seconds)
+        await loop.tick(rig.term)
+    loop.adopt([replace(entry("Shared"), schedule=IntervalSecondsSchedule(5))])
+    assert await rig.at(loop, 22) == [10, 15, 20]
+
+
+async def test_jitter_delays_what_is_submitted(rig: Rig) -> None:
+    """It is due by its share of the jitter after its instant, and without jitter at once."""
+    late = entry("Shared", jitter=3600)
+    due = START + jitter(late, START)
+    assert rig.loop().prepare(late, START).due_us == round(due.timestamp() * 1_000_000)
+    assert rig.loop().prepare(entry(), START).due_us == 0
+
+
+async def test_what_waits_is_planned_anew_when_its_entry_changes(rig: Rig) -> None:
+    """Other arguments: the same occurrence runs, once, with the new ones."""
+    loop = rig.loop(entry())
+    await rig.at(loop, 5)
+    rig.now = START + timedelta(seconds=10)
+    await loop.tick(rig.term)  # it is queued, and no worker is there
+    loop.adopt([replace(entry(), args={"depth": 2})])
+    rig.now += timedelta(seconds=1)
+    await loop.tick(rig.term)
+    (delivery,), _ = await rig.app.broker.fetch("small-a", "small", 10)
+    at = START + timedelta(seconds=10)
+    assert delivery.id == occurrence_id(entry().key, at)
+    envelope = rig.app.client.envelopes.read(delivery.id, delivery.envelope)
+    assert envelope.args == {"depth": 2} or 2 in dict(envelope.args).values()
+    await rig.app.broker.settle(delivery, "done", b"document")
+    assert await rig.at(loop, 20) == [20]
+
+
+async def test_what_is_adopted_while_a_plan_is_made_is_planned_next(rig: Rig) -> None:
+    """A configuration that changes amid the planning of the one before is not forgotten."""
+    loop = rig.loop(entry())
+    fired = loop._store.fired
+
+    async def adopt_meanwhile() -> Any:
+        loop.adopt([entry(), entry("Shared")])
+        loop._store.fired = fired  # type: ignore[method-assign]
+        return await fired()
+
+    loop._store.fired = adopt_meanwhile  # type: ignore[method-assign]
+    await rig.at(loop, 5)
+    assert await rig.at(loop, 10) == [10]
+    assert sorted(await rig.at(loop, 20)) == [20, 20]
+
+
+async def test_a_broken_entry_hurts_no_other(rig: Rig) -> None:
+    """What a constructor or a schedule raises is told of that entry; the others fire."""
+    wrong = Once("soon", None)  # type: ignore[arg-type]  # that is the point
+    loop = rig.loop(entry("Refusing"), entry("Sweep", "odd", schedule=wrong), entry())
+    await rig.at(loop, 5)
+    assert await rig.at(loop, 10) == [10]
+    assert set(loop.problems) == {entry("Refusing").key, entry("Sweep", "odd").key}
+    assert "not today" in loop.problems[entry("Refusing").key]
+
+
+async def test_entries_that_a_full_redis_refuses_fire_again_by_themselves(rig: Rig) -> None:
+    """They are broken until there is room; what came due meanwhile is fired then."""
+    loop = rig.loop(entry())
+    await rig.at(loop, 5)
+    client = rig.app.broker.client
+    await client.config_set("maxmemory", 1)
+    try:
+        rig.now = START + timedelta(seconds=10)
+        await loop.tick(rig.term)
+        assert "BrokerFullError" in loop.problems[entry().key]
+    finally:
+        await client.config_set("maxmemory", 0)
+    assert await rig.at(loop, 21) == [10, 20]
+    assert loop.problems == {}
+
+
+async def test_a_schedule_that_is_asked_once_keeps_its_answer(rig: Rig) -> None:
+    """Over a restart too: it is asked again only after it has fired."""
+    at = [START + timedelta(seconds=seconds) for seconds in (10, 30)]
+    first = rig.loop(entry(schedule=Once(at[0])))
+    await rig.at(first, 5)
+    second = rig.loop(entry(schedule=Once(at[1], None)))
+    assert await rig.at(second, 12) == [10]
+    assert await rig.at(second, 31) == [30]
+    assert await rig.at(second, 1000) == []
+
+
+async def test_who_was_deposed_fires_nothing(rig: Rig) -> None:
+    """Its tick says so."""
+    loop = rig.loop(entry())
+    await rig.at(loop, 5)
+    await rig.leadership.resign("a", rig.term)
+    rig.now = START + timedelta(seconds=10)
+    with pytest.raises(DeposedError):
+        await loop.tick(rig.term)
+    with pytest.raises(DeposedError):
+        await rig.loop(entry()).tick(rig.term)
+
+
+async def test_nothing_repeats_when_redis_comes_back_with_older_data(rig: Rig) -> None:
+    """What was fired after the snapshot was taken is known to the leader, which lives on."""
+    loop = rig.loop(entry("Shared"))
+    await rig.at(loop, 5)
+    assert await rig.at(loop, 10) == [10]
+    client = rig.app.broker.client
+    older = {key: await client.dump(key) for key in (b"{test}:periodic", b"{test}:epoch")}
+    assert await rig.at(loop, 30) == [20, 30]
+    await client.flushall()
+    for key, value in older.items():
+        await client.restore(key, 0, value)
+    await rig.lead()
+    assert await rig.at(loop, 35) == []
+    assert await rig.at(loop, 40) == [40]
+
+
+async def test_a_task_that_runs_long_skips_what_comes_due_after_a_takeover(rig: Rig) -> None:
+    """Only what nobody could fire is late; the rest is skipped as ever, and nothing piles up."""
+    loop = rig.loop(entry())
+    await rig.at(loop, 5)
+    rig.now = START + timedelta(seconds=25)  # 10 and 20 were missed
+    restarted = rig.loop(entry())
+    ran: list[int] = []
+    for _ in range(40):  # each occurrence runs for 35 seconds
+        await restarted.tick(rig.term)
+        rig.now += timedelta(seconds=1)
+        deliveries, _ = await rig.app.broker.fetch("small-a", "small", 1)
+        if not deliveries:
+            continue
+        ran.append(await rig._second_of(deliveries[0].envelope))
+        for _ in range(35):
+            rig.now += timedelta(seconds=1)
+            await restarted.tick(rig.term)
+        await rig.app.broker.settle(deliveries[0], "done", b"document")
+    assert ran[:2] == [10, 20]
+    lateness = round((rig.now - START).total_seconds()) - ran[-1]
+    assert lateness < 60
+    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    assert status.skipped > status.fired and status.missed == 0
+
+
+class Counting(TaskScheduleBase):
+    """Every ten seconds; says how often it was asked."""
+
+    asked = 0
+
+    def next_occurrence(self, after: datetime | None = None) -> datetime | None:
+        type(self).asked += 1
+        return TENS.next_occurrence(after)
+
+
+async def test_who_waits_is_not_counted_anew_at_each_try(rig: Rig) -> None:
+    """However long an occurrence waits, a look at it costs as much as the first hour."""
+    waiting = entry("Shared", schedule=Counting())
+    loop = rig.loop(waiting)
+    await rig.at(loop, 5)
+    rig.now = START + timedelta(seconds=10)
+    await loop.tick(rig.term)  # submitted, and no worker is there
+    costs = []
+    for hours in range(1, 30):
+        rig.now = START + timedelta(hours=hours)
+        Counting.asked = 0
+        await loop.tick(rig.term)
+        costs.append(Counting.asked)
+    assert max(costs[10:]) <= 2 * max(costs[:3])
+    assert await rig.run_all() == [10]
+    ran: list[int] = []
+    while len(ran) < 8:
+        rig.now += timedelta(seconds=1)
+        await loop.tick(rig.term)
+        ran += await rig.run_all()
+    assert ran == list(range(ran[0], ran[0] + 80, 10)) and ran[0] <= 29 * 3600
+    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    assert status.fired == 9 and status.missed > 7000  # of one look no more than 1,000 are counted
+
+
+async def test_an_entry_that_cannot_be_planned_is_planned_later(rig: Rig) -> None:
+    """A schedule that fails when a plan is made is asked again; the others are planned at once."""
+
+    class Flaky(TaskScheduleBase):
+        fails = True
+
+        def next_occurrence(self, after: datetime | None = None) -> datetime | None:
+            if Flaky.fails:
+                raise OSError("the calendar server is away")
+            return TENS.next_occurrence(after)
+
+    flaky = entry("Shared", "flaky", schedule=Flaky())
+    loop = rig.loop(flaky, entry("Shared"))
+    await rig.at(loop, 5)
+    assert await rig.at(loop, 10) == [10]
+    assert "calendar server" in loop.problems[flaky.key]
+    Flaky.fails = False
+    await rig.at(loop, 21)
+    assert sorted(await rig.at(loop, 40)) == [30, 30, 40, 40]
+    assert loop.problems == {}
+
+
+async def test_a_schedule_that_answers_with_the_past_is_broken(rig: Rig) -> None:
+    """It is asked again now and then, and does not keep the loop busy."""
+    loop = rig.loop(entry("Shared", schedule=Once(*[START] * 9)))
+    rig.now = START + timedelta(seconds=5)
+    await loop.tick(rig.term)
+    assert "not after" in loop.problems[entry("Shared").key]
+    assert await loop.tick(rig.term) > 0.5
+
+
+async def test_a_schedule_that_hangs_holds_up_nobody(rig: Rig) -> None:
+    """It is asked in a thread, is broken after a while, and not asked again before it answers."""
+    go_on = threading.Event()
+
+    class Hanging(TaskScheduleBase):
+        asked = 0
+
+        def next_occurrence(self, after: datetime | None = None) -> datetime | None:
+            Hanging.asked += 1
+            go_on.wait(30)
+            return TENS.next_occurrence(after)
+
+    hanging = entry("Shared", "hanging", schedule=Hanging())
+    loop = rig.loop(hanging, entry("Shared"))
+    loop._asker._longest_seconds = 0.05
+    try:
+        await rig.at(loop, 5)
+        assert await rig.at(loop, 10) == [10]
+        assert "has not answered" in loop.problems[hanging.key]
+        await rig.at(loop, 60)  # it is planned again, and still hangs
+        assert Hanging.asked == 1
+    finally:
+        go_on.set()
+
+
+async def test_what_may_not_fire_yet_is_planned_and_late(rig: Rig) -> None:
+    """While the start-up hooks run nothing is submitted; what was due meanwhile is, after them."""
+    loop = rig.loop(entry("Shared"))
+    for seconds in (5, 12, 21):
+        rig.now = START + timedelta(seconds=seconds)
+        await loop.tick(rig.term, may_fire=False)
+        assert await rig.run_all() == []
+    assert await rig.at(loop, 25) == [10, 20]
+
+
+async def test_what_was_forgotten_is_not_recalled(rig: Rig) -> None:
+    """Also if SQL has not heard of it yet."""
+    mirror = await rig.app.stores.mirror()
+    await mirror.save("periodic", {"x": "1", "y": "1"})
+    memory = rig.loop().memory
+    memory.forget("x")
+    assert set(await memory.recall()) == {"y"}
+
+
+async def test_who_is_disabled_amid_a_tick_is_not_fired_in_it(rig: Rig) -> None:
+    """What is adopted while entries are fired holds for the rest of them."""
+    first, second = entry("Shared"), entry("Shared", "b")
+    loop = rig.loop(first, second)
+    await rig.at(loop, 5)
+    fire = loop._store.fire
+
+    async def adopt_meanwhile(*args: Any, **options: Any) -> str:
+        loop.adopt([first, replace(second, enabled=False)])
+        return await fire(*args, **options)
+
+    loop._store.fire = adopt_meanwhile  # type: ignore[method-assign]
+    assert await rig.at(loop, 10) == [10]
+
+
+async def test_what_was_disabled_while_sql_did_not_hear_of_it_is_forgotten(rig: Rig) -> None:
+    """The time in which an entry was disabled is not made up for, whoever led then."""
+    await (await rig.app.stores.mirror()).save("other", {"x": "1"})  # makes the SQLite file
+    loop = rig.loop(entry("Shared"))
+    await rig.at(loop, 10)
+    await loop.memory.save(rig.term)
+    off = replace(entry("Shared"), enabled=False)
+    loop.adopt([off])
+    await rig.at(loop, 15)  # and it ends before it could write to SQL
+    second = rig.loop(off)
+    await rig.at(second, 500)
+    await second.memory.save(rig.term)
+    second.adopt([entry("Shared")])
+    assert await rig.at(second, 1000) == []
+    assert await rig.at(second, 1010) == [1010]
+
+
+def test_jitter_is_the_same_for_everybody_and_within_its_bound() -> None:
+    """It spreads occurrences over the whole of its range."""
+    item = entry(jitter=30)
+    late = [jitter(item, START + timedelta(minutes=n)) for n in range(200)]
+    assert late == [jitter(item, START + timedelta(minutes=n)) for n in range(200)]
+    assert timedelta(0) <= min(late) < timedelta(seconds=3)
+    assert timedelta(seconds=27) < max(late) < timedelta(seconds=30)
+
+
+def test_locks_that_exclude_are_known_by_their_lines() -> None:
+    """What the loop looks for is how a mutex is encoded."""
+    from nonet.scheduler.periodic.periodic_loop import EXCLUSIVE
+    from nonet.tasks.locks import encode_locks
+
+    assert encode_locks([MutexLock("task", "x")]).startswith(EXCLUSIVE)

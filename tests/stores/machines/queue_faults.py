@@ -1,0 +1,453 @@
+"""Deliberate errors in the scripts of the queue, each of which the state machine must notice."""
+
+from __future__ import annotations
+
+from stores.machines.lock_site import Fault
+
+FINISHED = "P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,"
+KNOWN = "if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then\n    return 0"
+
+SUBMITTING = (
+    Fault("a live id is submitted again", KNOWN, KNOWN.replace("P .. 't:' .. id, ", "")),
+    Fault("an ended id is submitted again", KNOWN, KNOWN.replace(", P .. 'r:' .. id", "")),
+    Fault(
+        "an ended child is submitted again",
+        "redis.call('HEXISTS', P .. 'g:' .. group .. ':results', id) == 1",
+        "false",
+    ),
+    Fault(
+        "a child is not counted",
+        "redis.call('SADD', P .. 'g:' .. group .. ':pending', id)",
+        "",
+    ),
+    Fault("a delayed task runs at once", "local later = due > now", "local later = false"),
+    Fault(
+        "a task that has ended is unknown",
+        "known = redis.call('EXISTS', P .. 'r:' .. ARGV[i])",
+        "known = 0",
+    ),
+)
+
+FETCHING = (
+    Fault(
+        "normal tasks come before realtime",
+        "{'realtime', 'normal', 'background'}",
+        "{'normal', 'realtime', 'background'}",
+    ),
+    Fault(
+        "woken tasks come last",
+        "read_with_handed('woken', priority)\n  read_stream('tasks', priority)",
+        "read_stream('tasks', priority)\n  read_with_handed('woken', priority)",
+    ),
+    Fault(
+        "a worker gets more than it has slots",
+        "local wanted = math.min(most(), looks)",
+        "local wanted = looks",
+    ),
+    Fault(
+        "what is dying is executed",
+        "elseif record.state == 'dying' then\n      bury",
+        "elseif false then\n      bury",
+    ),
+    Fault(
+        "a void pointer is handed over",
+        "if record.gen ~= pointer.gen or is_in_hands",
+        "if not record.gen or is_in_hands",
+    ),
+    Fault(
+        "what runs is handed over again",
+        "(record.state ~= 'queued' and record.state ~= 'dying')",
+        "false",
+    ),
+    Fault(
+        "a new consumer group begins at the end",
+        "'CREATE', key, 'workers', '0'",
+        "'CREATE', key, 'workers', '$'",
+    ),
+    Fault(
+        "garbage is thrown away",
+        "return quarantine(key, entry, fields, 'not a task pointer')",
+        "return drop(key, entry)",
+    ),
+    Fault(
+        "what was saved is not handed over",
+        "record.saved and saved_by(pointer.id) or ''",
+        "''",
+    ),
+    Fault(
+        "who died before its first beat is not forgotten",
+        "redis.call('ZADD', P .. 'workers', 'NX', unpack(members))",
+        "",
+    ),
+    Fault(
+        "fences do not grow",
+        "local fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)",
+        "local fence, started = 0, digits(now)",
+    ),
+    Fault(
+        "a lost fetch is not given back",
+        "if not known[key .. ' ' .. item[1]] then",
+        "if false then",
+    ),
+    Fault(
+        "a lost fetch gives back what the worker knows",
+        "if not known[key .. ' ' .. item[1]] then",
+        "if true then",
+    ),
+)
+
+SETTLING = (
+    Fault(
+        "a settle does not check the fence",
+        "if record.gen ~= gen or record.fence ~= fence then\n    return answer_again",
+        "if record.gen ~= gen then\n    return answer_again",
+    ),
+    Fault(
+        "a settle does not check the generation",
+        "if record.gen ~= gen or record.fence ~= fence then\n    return answer_again",
+        "if record.fence ~= fence then\n    return answer_again",
+    ),
+    Fault("a repeated settle is refused", "if record.settled == fence or", "if"),
+    Fault(
+        "a repeated end is refused",
+        "or string.match(ended, '^%a+|(%d+)[ |]') == fence then",
+        "then",
+    ),
+    Fault(
+        "a retry counts twice", "tonumber(record.attempt or '0') + 1", "2 + (record.attempt or 0)"
+    ),
+    Fault(
+        "handing back uses an attempt",
+        "redis.call('HSET', key, 'settled', fence, 'blocker', text)",
+        "redis.call('HSET', key, 'settled', fence, 'attempt', (record.attempt or 0) + 1)",
+    ),
+    Fault(
+        "a retry does not wait",
+        "requeue(id, state, stream, tonumber(gen), now + delay)",
+        "requeue(id, state, stream, tonumber(gen), now)",
+    ),
+    Fault("errors are not kept", "redis.call('RPUSH', P .. 'h:' .. id, ARGV[i + 6])", ""),
+    Fault(
+        "a lost lock does not count",
+        "if is_held and lost_lock(locks, owner) then",
+        "if false then",
+    ),
+    Fault(
+        "what is dying keeps its locks",
+        "if locks then\n    releases",
+        "if locks and outcome ~= 'dying' then\n    releases",
+    ),
+    Fault(
+        "a dying task is executed after it was handed back",
+        "local state = record.state == 'dying' and 'dying' or outcome == 'retry'",
+        "local state = outcome == 'retry'",
+    ),
+    Fault(
+        "a settled entry stays",
+        "try(redis.call, 'XDEL', key, unpack(those))",
+        "",
+    ),
+    Fault(
+        "children of a commit are lost",
+        "submit_next(i + 11, count)",
+        "",
+    ),
+    Fault(
+        "what failed submits the children of its commit",
+        "if outcome == 'done' then\n      submit_next",
+        "if true then\n      submit_next",
+    ),
+    Fault(
+        "who lost the delivery saves over what others saved",
+        "if record.gen ~= ARGV[2] or record.fence ~= ARGV[3] then",
+        "if not record.gen then",
+    ),
+)
+
+ENDING = (
+    Fault(
+        "an end does not count",
+        "count_active(kept.stream, kept.name or '', -1)",
+        "",
+    ),
+    Fault("a plain end does not count", "count_active(stream, name, -number)", ""),
+    Fault(
+        "what ended plainly stays",
+        "redis.call('DEL', unpack(keys))\n  for stream, names",
+        "for stream, names",
+    ),
+    Fault(
+        "the locks of what ended plainly stay",
+        "gone[#gone + 1] = P .. 'l:' .. id",
+        "",
+    ),
+    Fault(
+        "what was retried ends plainly",
+        "return not record.settled and record.state == 'running'",
+        "return record.state == 'running'",
+    ),
+    Fault("a repeated submission counts", KNOWN, f"count_active(stream, name, 1)\n  {KNOWN}"),
+    Fault("the error of what died stays", FINISHED, FINISHED.replace(" P .. 'e:' .. id,", "")),
+    Fault(
+        "the history of what ended stays",
+        "P .. 'h:' .. id, P .. 'c:' .. id)",
+        "P .. 'c:' .. id)",
+    ),
+    Fault(
+        "what was saved stays",
+        "P .. 'h:' .. id, P .. 'c:' .. id)",
+        "P .. 'h:' .. id)",
+    ),
+    Fault(
+        "without a result the id is forgotten",
+        "redis.call('SET', P .. 'r:' .. id, ttl > 0",
+        "local _ = ttl > 0 and redis.call('SET', P .. 'r:' .. id, ttl > 0",
+    ),
+    Fault(
+        "a result stays for ever",
+        "value .. doc or value, 'PX', kept_ms)",
+        "value .. doc or value)",
+    ),
+    Fault("a result is forgotten too early", "math.max(ttl, dedup)", "math.min(ttl, dedup)"),
+    Fault(
+        "a group does not hear of its children",
+        "if record.group and record.group ~= '' then",
+        "if false then",
+    ),
+)
+
+GROUPS = (
+    Fault(
+        "the callback comes although a child failed",
+        "ttl_of_group(group[3]), tonumber(group[1] or '0') == 0 or",
+        "ttl_of_group(group[3]), true or",
+    ),
+    Fault("all_done is all_success", " or group[2] == 'all_done'", ""),
+    Fault("a group without children never fires", "fire_if_complete(ARGV[1])", ""),
+    Fault(
+        "a group fires before it is sealed",
+        "if redis.call('HGET', key, 'state') == 'sealed'",
+        "if redis.call('HGET', key, 'state') ~= 'fired'",
+    ),
+    Fault(
+        "a group fires with its first child",
+        "and redis.call('SCARD', key .. ':pending') == 0 then",
+        "then",
+    ),
+    Fault(
+        "a group fires again",
+        "'state', 'fired', 'outcome'",
+        "'outcome'",
+    ),
+    Fault(
+        "a failed child counts twice",
+        "redis.call('HINCRBY', key, 'failed', 1)\n    end\n    redis.call('SREM'",
+        "redis.call('HINCRBY', key, 'failed', 2)\n    end\n    redis.call('SREM'",
+    ),
+    Fault("a group that was not sealed waits for ever", "if record.opens then", "if false then"),
+    Fault(
+        "a group that was cut off counts as done",
+        "'state', 'sealed', 'policy', 'all_success',",
+        "'state', 'sealed',",
+    ),
+    Fault(
+        "a parent that runs again opens its group again",
+        "if state then\n  return state\nend",
+        "",
+    ),
+    Fault(
+        "a group that has fired stays",
+        "redis.call('PEXPIRE', key .. suffix, ttl)",
+        "",
+    ),
+    Fault(
+        "a group that a program left stays",
+        "redis.call('PEXPIRE', key .. suffix, digits(ttl))",
+        "",
+    ),
+)
+
+SWEEPING = (
+    Fault("a requeue keeps the generation", "gen = digits(gen + 1)", "gen = digits(gen)"),
+    Fault("deaths do not count", "redis.call('HINCRBY', key, 'deaths', 1)", ""),
+    Fault("nobody dies of crashes", "if crashes >= limit and not is_newer then", "if false then"),
+    Fault(
+        "an innocent among others is blamed",
+        "and redis.call('SCARD', accused) == 1 then",
+        "then",
+    ),
+    Fault(
+        "an attempt that has ended leaves its task a suspect",
+        "redis.call('HDEL', key, record.judge and 'judge' or 'suspect')",
+        "",
+    ),
+    Fault(
+        "a suspect goes before ordinary work",
+        "and is_unread('tasks', priority)) then",
+        "and false) then",
+    ),
+    Fault(
+        "a death uses an attempt",
+        "redis.call('HINCRBY', key, 'deaths', 1)",
+        "redis.call('HINCRBY', key, 'deaths', 1)\n  redis.call('HSET', key, 'attempt', 9)",
+    ),
+    Fault("dead workers are not forgotten", "forgotten < MOST and forget(gone)", "false"),
+    Fault(
+        "a beat does not extend the lease",
+        "redis.pcall('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')",
+        "redis.pcall('XPENDING', P .. stream_key, 'workers')",
+    ),
+    Fault(
+        "a beat keeps what was taken back",
+        "if record.gen ~= gen or record.fence ~= fence then\n    return false",
+        "if not record.gen then\n    return false",
+    ),
+    Fault(
+        "a walk does not see what is dying",
+        "return state == 'dying' and (is_due or is_pointed_at(id, record)) or is_held(id, record)",
+        "return state == 'dying' or is_held(id, record)",
+    ),
+    Fault(
+        "a walk does not see what ran on the dead",
+        "return state == 'dying' and (is_due or is_pointed_at(id, record)) or is_held(id, record)",
+        "return state == 'running' or is_due or is_pointed_at(id, record)",
+    ),
+    Fault(
+        "a walk takes from the living",
+        "elseif not is_alive(record.owner) then",
+        "else",
+    ),
+    Fault(
+        "a walk does not see what is queued",
+        "return is_pointed_at(id, record)\n  end\n  return state",
+        "return true\n  end\n  return state",
+    ),
+    Fault(
+        "a walk does not see what is delayed",
+        "delay(id, not record.places and tonumber(record.due or '') or now)\n    return true",
+        "return false",
+    ),
+    Fault(
+        "what is due is moved too early",
+        "'ZRANGEBYSCORE', due_key, '-inf', digits(now)",
+        "'ZRANGEBYSCORE', due_key, '-inf', digits(now + 2000000)",
+    ),
+    Fault(
+        "what was moved stays due",
+        "redis.call('ZREM', due_key, unpack(gone))",
+        "",
+    ),
+    Fault(
+        "a deposed leader promotes",
+        "if leader[1] ~= term or tonumber(leader[2]) <= now then",
+        "if false then",
+    ),
+    Fault(
+        "workers promote beside a leader",
+        "if ago >= 0 and ago < tonumber(ARGV[3]) then",
+        "if false then",
+    ),
+    Fault(
+        "who lost its lock to an operator is not executed again",
+        "requeue(record.id, due > now",
+        "tostring(record.id, due > now",
+    ),
+)
+
+LEADING = (
+    Fault("two lead", "if yields or alive and leader[1] ~= ARGV[1] then", "if false then"),
+    Fault(
+        "a new leader has the old term",
+        "math.max((tonumber(redis.call('GET', P .. 'term') or '') or 0) + 1, now)",
+        "math.max((tonumber(redis.call('GET', P .. 'term') or '') or 0), 1)",
+    ),
+    Fault(
+        "whoever led fires",
+        "if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then\n  return 'DEPOSED'",
+        "if false then\n  return 'DEPOSED'",
+    ),
+    Fault(
+        "who led last fires after its lease",
+        "tonumber(leader[2]) <= now then\n  return 'DEPOSED'",
+        "false then\n  return 'DEPOSED'",
+    ),
+    Fault(
+        "an occurrence is fired twice", "last and tonumber(occurrence) <= tonumber(last)", "false"
+    ),
+    Fault(
+        "two occurrences of an entry wait",
+        "elseif not runs and attempts == 0 and not (previous.deaths or previous.suspect) then",
+        "elseif false then",
+    ),
+    Fault(
+        "an occurrence is not remembered",
+        "remember(ARGV[8])",
+        "",
+    ),
+    Fault(
+        "older data are not noticed",
+        "if not since or not seq or seq < known_seq then",
+        "if not since or not seq then",
+    ),
+    Fault(
+        "a leader does not raise the sequence",
+        "digits(redis.call('HINCRBY', P .. 'epoch', 'seq', 1))",
+        "seq",
+    ),
+    Fault(
+        "no calm after a loss",
+        "'calm', digits(now + calm * 1000)",
+        "'calm', '0'",
+    ),
+    Fault("the calm is ignored", "expiry = expiry or calm_until(lock)", ""),
+    Fault(
+        "a loss that is told second is ignored",
+        "elseif found.first and known_since > 0 and known_since < since then",
+        "elseif false then",
+    ),
+)
+
+CANCELLING = (
+    Fault(
+        "what runs is cancelled",
+        "queued = true, delayed = true, waiting = true",
+        "queued = true, delayed = true, waiting = true, running = true",
+    ),
+    Fault(
+        "what is delayed is not cancelled",
+        "queued = true, delayed = true, waiting = true",
+        "queued = true, waiting = true",
+    ),
+    Fault(
+        "a cancelled task stays due",
+        "ZREM', P .. 'tasks:delayed', id)\n  redis.call('ZREM', P .. 'deadlines', id)",
+        "ZREM', P .. 'deadlines', id)",
+    ),
+    Fault(
+        "a group does not hear of a cancelled child",
+        "'pointer', 'group',\n    'opens', 'waited', 'owner', 'v', 'name', 'unfit'",
+        "'pointer',\n    'opens', 'waited', 'owner', 'v', 'name', 'unfit'",
+    ),
+    Fault(
+        "a worker is not told",
+        "redis.call('SADD', orders, id)",
+        "",
+    ),
+    Fault(
+        "what was cancelled is retried",
+        "if record.cancel and record.state == 'running' then\n      end_cancelled",
+        "if false then\n      end_cancelled",
+    ),
+    Fault(
+        "what was cancelled is executed again after a death",
+        "  if record.cancel and state == 'running' and not is_newer then",
+        "  if false then",
+    ),
+    Fault(
+        "what was cancelled is handed over again",
+        "return record.cancel or deadline",
+        "return deadline",
+    ),
+)
+
+FAULTS = (*SUBMITTING, *FETCHING, *CANCELLING, *SETTLING, *ENDING, *GROUPS, *SWEEPING, *LEADING)

@@ -1,0 +1,352 @@
+"""The lock scripts under random histories: nothing that must never happen does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from servers import RedisServer
+from stores.machines.lock_faults import FAULTS, ONLY_THE_FIRST, REST_OF_A_BUDGET
+from stores.machines.lock_machine import CHOICES, SETTINGS, Delivery, LockMachine, Pace, Violation
+from stores.machines.lock_site import Fault, Site
+
+QUICK = [
+    fault
+    for fault in FAULTS
+    if fault.name
+    in (
+        "a settle wakes nobody",
+        "readers do not see waiting writers",
+        "a renewal revives what ran out",
+        "no watch on a refusal",
+    )
+]
+FIRST, MUTEX, WRITER, READER = (CHOICES[n] for n in (0, 2, 3, 5))
+BUDGET_OF_THREE = "offers_left = 3"
+MOST_TASKS = 14
+LOCKS = st.lists(st.sampled_from(CHOICES), max_size=3)
+SOME_LOCKS = st.lists(st.sampled_from(CHOICES), min_size=1, max_size=3)
+WORKER = st.integers(0, 2)
+WHICH = st.integers(0, 15)
+PACES = (
+    Pace(),
+    Pace(first=300_000_000, aging=3_600_000_000),
+    Pace(first=2_000_000),
+    Pace(first=2_000_000, aging=5_000_000),
+)
+PAUSES = (100_000, 1_000_000, 5_100_000, 10_100_000, 20_000_000, 31_000_000, 61_000_000)
+
+
+class LockRules(RuleBasedStateMachine):
+    """What can happen, in any order. Subclasses say where: on which sites."""
+
+    sites: tuple[Site, ...]
+    steps = 0  # of all histories
+    caught: int | None = None  # after how many steps the first violation was noticed
+
+    @initialize(site=st.integers(0, 9), pace=st.sampled_from(PACES))
+    def begin(self, site: int, pace: Pace) -> None:
+        self.machine = LockMachine(self.sites[site % len(self.sites)], pace)
+        self.is_sound = True
+
+    def play(self, step: Callable[..., Any], *args: Any, **options: Any) -> None:
+        LockRules.steps += 1
+        self.is_sound = False
+        try:
+            step(*args, **options)
+        except Violation:
+            LockRules.caught = LockRules.caught or LockRules.steps
+            raise
+        self.is_sound = True
+
+    def delivery(self, which: int) -> Delivery:
+        live = self.machine.live
+        return live[which % len(live)]
+
+    def has_live(self) -> bool:
+        return bool(self.machine.live)
+
+    def has_room(self) -> bool:
+        return len(self.machine.state.records) < MOST_TASKS
+
+    @precondition(has_room)
+    @rule(
+        priority=st.sampled_from(["normal", "realtime", "background"]),
+        locks=LOCKS,
+        task=st.sampled_from(["B", "A"]),
+        vo=st.sampled_from(["", "", "v"]),
+        delay=st.sampled_from([0, 0, 0, 3_000_000]),
+    )
+    def submit(self, priority: str, locks: Any, task: str, vo: str, delay: int) -> None:
+        self.play(self.machine.submit, priority, locks, task, vo, delay)
+
+    @precondition(has_room)
+    @rule(
+        locks=st.lists(st.sampled_from(CHOICES), min_size=1, max_size=2),
+        count=st.integers(2, 6),
+        task=st.sampled_from(["B", "A"]),
+    )
+    def submit_rivals(self, locks: Any, count: int, task: str) -> None:
+        for _ in range(count):
+            self.play(self.machine.submit, "normal", locks, task, "")
+
+    @rule(worker=WORKER, free=st.integers(1, 5), looks=st.sampled_from([200, 200, 200, 3, 1]))
+    def fetch(self, worker: int, free: int, looks: int) -> None:
+        self.play(self.machine.fetch, worker, free, looks)
+
+    @rule(worker=WORKER, free=st.integers(3, 20))
+    def fetch_much(self, worker: int, free: int) -> None:
+        self.play(self.machine.fetch, worker, free, 200)
+
+    @rule(worker=WORKER, free=st.integers(1, 3))
+    def lose_fetch(self, worker: int, free: int) -> None:
+        self.play(self.machine.lose_fetch, worker, free)
+
+    @precondition(has_live)
+    @rule(which=WHICH)
+    def end(self, which: int) -> None:
+        self.play(self.machine.settle, self.delivery(which), "done")
+
+    @precondition(has_live)
+    @rule(
+        which=WHICH,
+        outcome=st.sampled_from(["done", "retry", "back", "dead", "dying"]),
+        begun=st.sampled_from(["no", "yes", "goes on"]),
+        delay=st.sampled_from([0, 0, 1_500_000, 30_000_000]),
+    )
+    def settle(self, which: int, outcome: str, begun: str, delay: int) -> None:
+        delivery, options = self.delivery(which), {"delay": delay, "goes_on": begun == "goes on"}
+        self.play(self.machine.settle, delivery, outcome, started=begun != "no", **options)
+
+    @precondition(lambda self: bool(self.machine.late))
+    @rule(which=WHICH, outcome=st.sampled_from(["done", "retry", "back", "dead", "dying"]))
+    def settle_late(self, which: int, outcome: str) -> None:
+        late = self.machine.late
+        self.play(self.machine.settle_late, late[which % len(late)], outcome)
+
+    @precondition(has_live)
+    @rule(workers=st.sampled_from([(0, 1, 2), (0,), (1,), (2,)]))
+    def renew(self, workers: tuple[int, ...]) -> None:
+        for worker in workers:
+            self.play(self.machine.renew, worker)
+
+    @precondition(has_live)
+    @rule(which=WHICH, locks=LOCKS)
+    def readmit(self, which: int, locks: Any) -> None:
+        self.play(self.machine.readmit, self.delivery(which), locks)
+
+    @precondition(has_live)
+    @rule(worker=WORKER)
+    def take_over(self, worker: int) -> None:
+        self.play(self.machine.take_over, worker)
+
+    @rule(worker=WORKER)
+    def crash(self, worker: int) -> None:
+        self.play(self.machine.crash, worker)
+
+    @rule(worker=WORKER)
+    def reclaim(self, worker: int) -> None:
+        self.play(self.machine.reclaim, worker)
+
+    @rule(pause=st.sampled_from(PAUSES))
+    def advance(self, pause: int) -> None:
+        self.play(self.machine.advance, pause)
+
+    @rule(which=st.integers(0, 3), by=st.sampled_from([0, 0, -1, 1]))
+    def advance_to_event(self, which: int, by: int) -> None:
+        self.play(self.machine.advance_to_event, which, by)
+
+    @rule(batch=st.sampled_from([500, 500, 2]))
+    def promote(self, batch: int) -> None:
+        self.play(self.machine.promote, batch)
+
+    @rule()
+    def settle_down(self) -> None:
+        self.play(self.machine.settle_down)
+
+    @precondition(has_room)
+    @rule(which=st.integers(0, 3), locks=SOME_LOCKS, wait=st.booleans())
+    def ask_hold(self, which: int, locks: Any, wait: bool) -> None:
+        self.play(self.machine.ask_hold, f"h{which}", locks, wait=wait)
+
+    @precondition(lambda self: bool(self.machine.holds))
+    @rule(which=WHICH, verb=st.sampled_from(["ask", "renew", "unhold"]))
+    def go_on_with_hold(self, which: int, verb: str) -> None:
+        id = sorted(self.machine.holds)[which % len(self.machine.holds)]
+        if verb == "ask":
+            self.play(self.machine.ask_hold, id, [], wait=True)
+        else:
+            self.play(self.machine.renew_hold if verb == "renew" else self.machine.unhold, id)
+
+    @rule(setting=st.sampled_from(SETTINGS), which=WHICH)
+    def set_limit(self, setting: Any, which: int) -> None:
+        name, values = setting
+        self.play(self.machine.set_limit, name, values[which % len(values)])
+
+    @precondition(has_room)
+    @rule(value=st.sampled_from(["1", "2"]))
+    def limit_class_while_it_runs(self, value: str) -> None:
+        self.play(self.machine.set_limit, "C||task|A|", value)
+        for worker in range(3):
+            self.play(self.machine.renew, worker)
+        self.play(self.machine.submit, "normal", [], "A", "")
+
+    @precondition(lambda self: bool(self.machine.model.limits))
+    @rule()
+    def unset_limits(self) -> None:
+        for name in list(self.machine.model.limits):
+            self.play(self.machine.set_limit, name, None)
+
+    @rule(really=st.integers(0, 19))
+    def flush(self, really: int) -> None:
+        if really == 19:
+            self.play(self.machine.flush)
+
+    def teardown(self) -> None:
+        if getattr(self, "is_sound", False):
+            self.play(self.machine.finish)
+
+
+def run(
+    server: RedisServer,
+    number: int,
+    examples: int,
+    length: int,
+    *faults: Fault,
+    shrink: bool = True,
+) -> None:
+    """Play random histories on a server; raises what was violated, with the shortest history."""
+    with server.client() as client:
+        both = (Site(client, faults), Site(client, faults, thrifty=True))
+        rules = type("Rules", (LockRules,), {"sites": both})
+        seed(number)(rules)
+        phases = [Phase.generate, *([Phase.shrink] if shrink else [])]
+        run_state_machine_as_test(
+            rules,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=length,
+                deadline=None,
+                database=None,
+                phases=phases,
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+
+
+def overtake_behind_the_woken(client: redis.Redis, *faults: Fault) -> None:
+    """A writer comes when two readers are woken and a reader with a lower rank waits."""
+    machine = LockMachine(Site(client, faults))
+    machine.ask_hold("h0", [MUTEX], wait=False)
+    machine.ask_hold("h1", [WRITER], wait=False)
+    machine.submit("realtime", [READER, MUTEX], "B", "")
+    machine.submit("background", [READER], "B", "")
+    machine.submit("background", [READER], "B", "")
+    machine.fetch(0, 9, 200)
+    machine.unhold("h1")
+    machine.submit("realtime", [WRITER], "B", "")
+    assert machine.fetch(0, 1, 1) == []
+    machine.finish()
+
+
+def end_a_budget_at_the_unlucky(client: redis.Redis, *faults: Fault) -> None:
+    """The budget of a tick ends at a waiter that cannot run, and behind it is one that could."""
+    budget = Fault("thrifty", "offers_left = 80", BUDGET_OF_THREE)
+    machine = LockMachine(Site(client, [budget, *faults]), PACES[1])
+    machine.ask_hold("h0", [FIRST, MUTEX, WRITER], wait=False)
+    for locks in ([FIRST], [MUTEX], [FIRST, MUTEX, READER], [READER]):
+        machine.submit("normal", locks, "B", "")
+    machine.fetch(0, 9, 200)
+    machine.advance(30_000_000)  # the hold is gone: three queues are due
+    machine.settle_down()
+    assert {delivery.job.id for delivery in machine.fetch(0, 9, 200)} == {"t1", "t2", "t4"}
+    machine.finish()
+
+
+@pytest.mark.parametrize(
+    ("history", "fault"),
+    [
+        (overtake_behind_the_woken, ONLY_THE_FIRST),
+        (end_a_budget_at_the_unlucky, REST_OF_A_BUDGET),
+    ],
+)
+def test_a_rare_history(
+    redis_server: RedisServer, history: Callable[..., None], fault: Fault
+) -> None:
+    """What random histories meet too rarely goes well, and would not with the fault."""
+    with redis_server.client() as client:
+        history(client)
+        with pytest.raises(Violation):
+            history(client, fault)
+
+
+def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
+    """No history of some hundred steps breaks a promise about locks."""
+    start, before = time.monotonic(), LockRules.steps
+    run(redis_server, 1, 110, 150)
+    print(f"{LockRules.steps - before} steps in {time.monotonic() - start:.1f} s")
+
+
+@pytest.mark.soak
+def test_nothing_forbidden_happens_for_long(redis_server: RedisServer) -> None:
+    """The same for 200,000 steps and more, from twenty seeds."""
+    begun, first = time.monotonic(), LockRules.steps
+    for number in range(100, 120):
+        start, before = time.monotonic(), LockRules.steps
+        run(redis_server, number, 110, 150)
+        steps = LockRules.steps - before
+        print(f"seed {number}: {steps} steps in {time.monotonic() - start:.1f} s")
+    steps = LockRules.steps - first
+    print(f"{steps} steps in {time.monotonic() - begun:.0f} s")
+    assert steps >= 200_000
+
+
+def steps_to_catch(server: RedisServer, fault: Fault, most: int) -> int | None:
+    """How many steps it takes to notice a fault; None: more than `most`."""
+    before, LockRules.caught = LockRules.steps, None
+    number = 0
+    while LockRules.caught is None and LockRules.steps - before < most:
+        number += 1
+        try:
+            run(server, number, 50, 150, fault, shrink=False)
+        except Violation:
+            break
+    return None if LockRules.caught is None else LockRules.caught - before
+
+
+@pytest.mark.parametrize("fault", QUICK, ids=[fault.name for fault in QUICK])
+def test_a_deliberate_fault_is_caught(redis_server: RedisServer, fault: Fault) -> None:
+    """What the machine would not notice it does not prove: some faults, the others by hand."""
+    assert steps_to_catch(redis_server, fault, 20_000) is not None
+
+
+@pytest.mark.soak
+def test_every_deliberate_fault_is_caught(redis_server: RedisServer) -> None:
+    """Each of the listed errors in the scripts is noticed within some ten thousand steps."""
+    missed = []
+    for fault in FAULTS:
+        steps = steps_to_catch(redis_server, fault, 60_000)
+        print(f"{steps or 'not'!s:>6}  {fault.name}", flush=True)
+        missed += [] if steps else [fault.name]
+    print(f"{len(FAULTS) - len(missed)} of {len(FAULTS)} faults caught; the number is of steps")
+    assert not missed
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_a_fault_changes_a_script(redis_server: RedisServer, fault: Fault) -> None:
+    """The list of faults follows the scripts: the text that each replaces is there."""
+    with redis_server.client() as client:
+        Site(client, [fault])

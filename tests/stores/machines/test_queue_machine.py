@@ -1,0 +1,563 @@
+"""The scripts of the queue under random histories of a fleet: nothing forbidden happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from servers import RedisServer
+from stores.machines.lock_machine import Violation
+from stores.machines.lock_site import Fault
+from stores.machines.queue_faults import FAULTS
+from stores.machines.queue_machine import (
+    ENTRIES,
+    MUTEXES,
+    PRIORITIES,
+    SECOND,
+    Delivery,
+    QueueMachine,
+)
+from stores.machines.queue_site import QueueSite
+
+QUICK = [
+    fault
+    for fault in FAULTS
+    if fault.name
+    in (
+        "deaths do not count",
+        "a group fires before it is sealed",
+        "an occurrence is fired twice",
+        "a walk does not see what is dying",
+        "no calm after a loss",
+        "an ended child is submitted again",
+        "normal tasks come before realtime",
+        "a retry counts twice",
+        "a plain end does not count",
+        "what ended plainly stays",
+        "the locks of what ended plainly stay",
+        "what was retried ends plainly",
+        "what failed submits the children of its commit",
+        "the history of what ended stays",
+        "all_done is all_success",
+        "whoever led fires",
+        "a requeue keeps the generation",
+    )
+]
+MOST_TASKS = 14
+WORKER = st.integers(0, 2)
+WHICH = st.integers(0, 15)
+PRIORITY = st.sampled_from(PRIORITIES)
+OUTCOMES = ("done", "retry", "back", "dead", "dying", "crash", "suspect")
+OUTCOME = st.sampled_from([*OUTCOMES, "done", "retry", "saved"])
+PAUSES = tuple(SECOND * n // 10 for n in (1, 10, 51, 101, 200, 310, 610, 910))
+
+
+class QueueRules(RuleBasedStateMachine):
+    """What can happen, in any order. Subclasses say where: on which site."""
+
+    site: QueueSite
+    steps = 0  # of all histories
+    caught: int | None = None  # after how many steps the first violation was noticed
+
+    @initialize()
+    def begin(self) -> None:
+        self.machine = QueueMachine(self.site)
+        self.is_sound = True
+
+    def play(self, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        QueueRules.steps += 1
+        self.is_sound = False
+        try:
+            answer = step(*args, **options)
+        except Violation:
+            QueueRules.caught = QueueRules.caught or QueueRules.steps
+            raise
+        self.is_sound = True
+        return answer
+
+    def delivery(self, which: int) -> Delivery:
+        hands = self.machine.hands
+        return hands[which % len(hands)]
+
+    def has_hands(self) -> bool:
+        return bool(self.machine.hands)
+
+    def has_late(self) -> bool:
+        return bool(self.machine.late)
+
+    def has_room(self) -> bool:
+        return len(self.machine.model.tasks) < MOST_TASKS
+
+    def knows_ids(self) -> bool:
+        return bool(self.machine.model.tasks or self.machine.model.ended)
+
+    @precondition(has_room)
+    @rule(
+        priority=PRIORITY,
+        lock=st.sampled_from([0, 0, 0, 1, 1, 2]),
+        delay=st.sampled_from([0, 0, 0, 3 * SECOND]),
+        twice=st.booleans(),
+    )
+    def submit(self, priority: str, lock: int, delay: int, twice: bool) -> None:
+        self.play(self.machine.submit, priority, lock, delay, twice=twice)
+
+    @precondition(has_room)
+    @rule(
+        tasks=st.lists(
+            st.tuples(PRIORITY, st.sampled_from([0, 0, 1]), st.sampled_from([0, 0, SECOND])),
+            min_size=2,
+            max_size=6,
+        )
+    )
+    def submit_some(self, tasks: list[tuple[str, int, int]]) -> None:
+        for priority, lock, delay in tasks:
+            self.play(self.machine.submit, priority, lock, delay)
+
+    @precondition(lambda self: self.knows_ids())
+    @rule(which=WHICH, ended=st.booleans())
+    def submit_again(self, which: int, ended: bool) -> None:
+        model = self.machine.model
+        ids = sorted(model.ended if ended and model.ended else model.tasks or model.ended)
+        self.play(self.machine.submit_again, ids[which % len(ids)])
+
+    @precondition(lambda self: self.knows_ids())
+    @rule(which=WHICH, ended=st.sampled_from([False, False, False, True]))
+    def cancel(self, which: int, ended: bool) -> None:
+        model = self.machine.model
+        ids = sorted(model.ended if ended else model.tasks) or ["nobody"]
+        self.play(self.machine.cancel, ids[which % len(ids)])
+
+    @precondition(has_hands)
+    @rule(which=WHICH, then=st.sampled_from(["", "ask", "void"]))
+    def cancel_running(self, which: int, then: str) -> None:
+        machine, delivery = self.machine, self.delivery(which)
+        self.play(machine.cancel, delivery.id, order="by somebody: for a test")
+        task = machine.model.tasks.get(delivery.id)
+        if then == "ask":
+            self.play(machine.ask_orders, delivery.worker)
+        elif then == "void" and task and task.mutex:  # and its lock is taken from it
+            names = [lock.redis_key for lock in MUTEXES]
+            self.play(machine.break_lock, names.index(task.mutex))
+            self.play(machine.fetch, machine.workers[0], 3)
+
+    @precondition(lambda self: self.knows_ids())
+    @rule(which=WHICH)
+    def ask_presence(self, which: int) -> None:
+        model = self.machine.model
+        ids = sorted([*model.tasks, *model.ended])
+        self.play(self.machine.ask_presence, [ids[which % len(ids)], "nobody"])
+
+    @rule(priority=PRIORITY, which=st.integers(0, 20))
+    def foreign_entry(self, priority: str, which: int) -> None:
+        ids = ["", "nobody", *sorted(self.machine.model.tasks)]
+        self.play(self.machine.foreign_entry, priority, ids[which % len(ids)])
+
+    @rule(worker=WORKER, free=st.integers(1, 6), looks=st.sampled_from([200, 200, 200, 2]))
+    def fetch(self, worker: int, free: int, looks: int) -> None:
+        if not self.machine.workers[worker].is_frozen:
+            self.play(self.machine.fetch, self.machine.workers[worker], free, looks)
+
+    @rule(worker=WORKER, free=st.integers(1, 3))
+    def lose_fetch(self, worker: int, free: int) -> None:
+        if not self.machine.workers[worker].is_frozen:
+            self.play(self.machine.lose_fetch, self.machine.workers[worker], free)
+
+    @rule(worker=WORKER, free=st.integers(2, 9), outcomes=st.lists(OUTCOME, max_size=6))
+    def work(self, worker: int, free: int, outcomes: list[str]) -> None:
+        """A worker fetches and settles, as most of the time."""
+        process = self.machine.workers[worker]
+        if process.is_frozen:
+            return
+        self.play(self.machine.fetch, process, free)
+        mine = [d for d in self.machine.hands if d.worker == process.name]
+        for delivery, outcome in zip(mine, outcomes, strict=False):
+            if outcome == "saved":
+                self.play(self.machine.checkpoint, delivery)
+            else:
+                self.play(self.machine.settle, delivery, outcome, after=outcome == "dead")
+
+    @rule(pause=st.sampled_from([SECOND, 31 * SECOND]))
+    def come_due(self, pause: int) -> None:
+        self.play(self.machine.advance, pause)
+        for worker in self.machine.workers:
+            if not worker.is_frozen:
+                self.play(self.machine.beat, worker)
+        self.play(self.machine.promote)
+
+    @precondition(has_hands)
+    @rule(which=WHICH, after=st.sampled_from([0, 0, 0, 2]), ttl=st.booleans())
+    def end(self, which: int, after: int, ttl: bool) -> None:
+        self.play(self.machine.settle, self.delivery(which), "done", ttl=ttl, after=after)
+
+    @precondition(has_hands)
+    @rule(
+        which=WHICH,
+        outcome=st.sampled_from(OUTCOMES),
+        delay=st.sampled_from([0, 0, 1_500_000, 30 * SECOND]),
+        after=st.sampled_from([0, 1]),
+    )
+    def settle(self, which: int, outcome: str, delay: int, after: int) -> None:
+        self.play(self.machine.settle, self.delivery(which), outcome, delay, after=after)
+
+    @precondition(has_late)
+    @rule(which=WHICH, outcome=st.sampled_from(OUTCOMES))
+    def settle_late(self, which: int, outcome: str) -> None:
+        late = self.machine.late
+        self.play(self.machine.settle, late[which % len(late)], outcome)
+
+    @precondition(lambda self: self.has_hands() or self.has_late())
+    @rule(which=WHICH)
+    def checkpoint(self, which: int) -> None:
+        every = [*self.machine.hands, *self.machine.late]
+        self.play(self.machine.checkpoint, every[which % len(every)])
+
+    @precondition(has_room)
+    @rule(lock=st.integers(1, 2), outcome=st.sampled_from(OUTCOMES))
+    def hand_a_lock_on(self, lock: int, outcome: str) -> None:
+        """Who comes next gets what was given back."""
+        machine = self.machine
+        for _ in range(2):
+            self.play(machine.submit, "realtime", lock)
+            for delivery in self.play(machine.fetch, machine.workers[0], 3):
+                self.play(machine.settle, delivery, outcome, 3 * SECOND)
+
+    @rule(worker=st.integers(0, 2))
+    def oversleep(self, worker: int) -> None:
+        """A worker loses what it has, takes it again, and beats with both."""
+        machine, process = self.machine, self.machine.workers[worker]
+        if worker:
+            return
+        self.play(machine.fetch, process, 2)
+        self.play(machine.advance, 46 * SECOND)
+        self.play(machine.reclaim, process)
+        self.play(machine.fetch, process, 3)
+        self.play(machine.beat, process)
+
+    @precondition(lambda self: bool(self.machine.beliefs))
+    @rule(pause=st.sampled_from([11 * SECOND, 31 * SECOND]))
+    def outlive_a_lock(self, pause: int) -> None:
+        """A worker settles what it held a lock for, after it renewed it the last time."""
+        fences = [belief.fence for belief in self.machine.beliefs.values()]
+        self.play(self.machine.advance, pause)
+        for delivery in [d for d in self.machine.hands if d.fence in fences]:
+            self.play(self.machine.settle, delivery, "done")
+
+    @precondition(lambda self: self.has_hands() and self.has_room())
+    @rule(
+        which=WHICH,
+        count=st.integers(0, 3),
+        policy=st.sampled_from(["all_success", "all_done"]),
+        stop=st.sampled_from([9, 9, 9, 1, 2, 3]),
+        on_failure=st.booleans(),
+        ends=st.sampled_from(["", "", "done", "dead", "retry"]),
+    )
+    def spawn(
+        self, which: int, count: int, policy: str, stop: int, on_failure: bool, ends: str
+    ) -> None:
+        delivery = self.delivery(which)
+        self.play(self.machine.spawn, delivery, count, policy, stop, on_failure=on_failure)
+        if ends:
+            self.play(self.machine.settle, delivery, ends)
+
+    @precondition(lambda self: self.has_late() and self.has_room())
+    @rule(which=WHICH, stop=st.sampled_from([2, 3, 9]))
+    def spawn_late(self, which: int, stop: int) -> None:
+        late = self.machine.late
+        delivery = late[which % len(late)]
+        self.play(self.machine.spawn, delivery, 2, "all_success", stop, on_failure=True)
+
+    @precondition(lambda self: bool(self.machine.model.groups))
+    @rule(which=WHICH)
+    def spawn_again(self, which: int) -> None:
+        groups = self.machine.model.groups
+        known = [(gid, id) for gid, each in groups.items() for id in (*each.results, *each.pending)]
+        if known:
+            gid, id = sorted(known)[which % len(known)]
+            self.play(self.machine.spawn_child, gid, int(id.rpartition(".")[2]))
+
+    @precondition(lambda self: self.has_hands() and self.has_room())
+    @rule(
+        which=WHICH,
+        pause=st.sampled_from([0, 91 * SECOND]),
+        policy=st.sampled_from(["all_success", "all_done"]),
+        outcome=st.sampled_from(["done", "dead"]),
+        ends=st.sampled_from(["", "", "done", "dead"]),
+    )
+    def run_a_group(self, which: int, pause: int, policy: str, outcome: str, ends: str) -> None:
+        """A parent spawns, its children run; then it ends, or spawns again and seals."""
+        machine, parent = self.machine, self.delivery(which)
+        self.play(machine.spawn, parent, 2, policy, 2, on_failure=True)
+        for delivery in self.play(machine.fetch, machine.workers[0], 9):
+            self.play(machine.settle, delivery, outcome)
+        self.play(machine.advance, pause)
+        self.play(machine.beat, machine.workers[0])
+        if ends:
+            self.play(machine.settle, parent, ends)
+        else:
+            self.play(machine.spawn, parent, 2, policy, 9, on_failure=True)
+
+    @rule(workers=st.sampled_from([(0, 1, 2), (0, 1, 2), (0,), (1,), (2,)]))
+    def beat(self, workers: tuple[int, ...]) -> None:
+        for worker in workers:
+            if not self.machine.workers[worker].is_frozen:
+                self.play(self.machine.beat, self.machine.workers[worker])
+
+    @precondition(has_hands)
+    @rule(worker=WORKER, kindly=st.booleans())
+    def end_of_a_worker(self, worker: int, kindly: bool) -> None:
+        if not kindly:
+            self.play(self.machine.crash, worker)
+        elif not self.machine.workers[worker].is_frozen:
+            self.play(self.machine.stop, worker)
+
+    @rule(worker=st.integers(1, 2))
+    def freeze_or_thaw(self, worker: int) -> None:
+        process = self.machine.workers[worker]
+        process.is_frozen = not process.is_frozen
+
+    @precondition(lambda self: bool(self.machine.beliefs))
+    @rule(which=st.integers(0, 1))
+    def break_lock(self, which: int) -> None:
+        self.play(self.machine.break_lock, which)
+
+    @rule(worker=st.sampled_from([0, 0, 1, 2]), walk=st.booleans())
+    def sweep(self, worker: int, walk: bool) -> None:
+        if walk:
+            self.play(self.machine.mend)
+        elif not self.machine.workers[worker].is_frozen:
+            self.play(self.machine.reclaim, self.machine.workers[worker])
+
+    @precondition(has_hands)
+    @rule()
+    def die_and_reclaim(self) -> None:
+        machine = self.machine
+        for worker in (1, 2):
+            self.play(machine.crash, worker)
+        self.play(machine.advance, 46 * SECOND)
+        self.play(machine.beat, machine.workers[0])
+        self.play(machine.reclaim, machine.workers[0])
+
+    @rule(times=st.sampled_from([0, 0, 0, 0, 1, 3]))
+    def die_again(self, times: int) -> None:
+        """Every worker that takes a task dies with it."""
+        machine = self.machine
+        for _ in range(times):
+            self.play(machine.fetch, machine.workers[0], 9)
+            self.play(machine.crash, 0)
+            self.play(machine.advance, 46 * SECOND)
+            self.play(machine.reclaim, machine.workers[0])
+
+    @rule(scheduler=st.sampled_from([None, 0, 1]))
+    def promote(self, scheduler: int | None) -> None:
+        term = "" if scheduler is None else self.machine.schedulers[scheduler].term or "0"
+        self.play(self.machine.promote, term)
+
+    @rule(scheduler=st.integers(0, 1), entry=st.sampled_from(ENTRIES))
+    def tick(self, scheduler: int, entry: str) -> None:
+        """As a scheduler does all the time."""
+        process = self.machine.schedulers[scheduler]
+        self.play(self.machine.lead, process)
+        self.play(self.machine.promote, process.term or "0")
+        for back in (1, 0):
+            self.play(self.machine.fire, process, entry, back)
+
+    @rule(
+        scheduler=st.integers(0, 1),
+        entry=st.sampled_from(ENTRIES),
+        back=st.sampled_from([None, 0, 0, 1, 3, -2]),
+    )
+    def lead_or_fire(self, scheduler: int, entry: str, back: int | None) -> None:
+        process = self.machine.schedulers[scheduler]
+        if back is None:
+            self.play(self.machine.lead, process)
+        else:
+            self.play(self.machine.fire, process, entry, back)
+
+    @rule(pause=st.sampled_from(PAUSES))
+    def advance(self, pause: int) -> None:
+        self.play(self.machine.advance, pause)
+
+    @rule(
+        which=WHICH,
+        what=st.sampled_from(["stream", "group", "group", "delayed", "", ""]),
+        walk=st.booleans(),
+    )
+    def foreign_hand(self, which: int, what: str, walk: bool) -> None:
+        streams = sorted(key for key, rows in self.machine.facts.streams.items() if rows)
+        if what == "delayed":
+            self.play(self.machine.delete_delayed)
+        elif what and streams:
+            key = streams[which % len(streams)]
+            self.play(self.machine.delete_stream, key, only_group=what == "group")
+        if what and walk:
+            self.play(self.machine.mend)
+
+    @precondition(has_hands)
+    @rule(which=WHICH, worker=st.integers(0, 5), delay=st.sampled_from([0, 3 * SECOND]))
+    def lose_place_of_the_dying(self, which: int, worker: int, delay: int) -> None:
+        """In a worker's hands, in the delayed set, or in a stream: where the dying may be."""
+        machine, delivery = self.machine, self.delivery(which)
+        if worker > 2:
+            return
+        self.play(machine.settle, delivery, "dying")
+        if worker == 0:
+            self.play(machine.settle, delivery, "back", delay)
+        if delay:
+            self.play(machine.delete_delayed)
+        elif delivery.stream in machine.facts.streams:
+            self.play(machine.delete_stream, delivery.stream, only_group=worker == 1)
+        self.play(machine.fetch, machine.workers[0], 9)
+        self.play(machine.settle, delivery, "dead")
+
+    @precondition(has_room)
+    @rule(
+        lock=st.integers(1, 2),
+        pause=st.sampled_from([0, 10 * SECOND, 31 * SECOND]),
+        really=st.integers(0, 9),
+    )
+    def flush_under_a_lock(self, lock: int, pause: int, really: int) -> None:
+        machine = self.machine
+        if really != 9:
+            return
+        for _ in range(2):
+            self.play(machine.submit, "realtime", lock)
+            self.play(machine.fetch, machine.workers[0], 9)
+            self.play(machine.beat, machine.workers[0])
+            if machine.beliefs:
+                self.play(machine.flush)
+            self.play(machine.beat, machine.workers[0])
+            self.play(machine.advance, pause)
+
+    @rule(
+        what=st.sampled_from(["flush", "save", "save", "restore", "restore"]),
+        really=st.integers(0, 3),
+    )
+    def lose_data(self, what: str, really: int) -> None:
+        if really != 3:
+            return
+        if what == "flush":
+            self.play(self.machine.flush)
+        elif what == "save":
+            self.play(self.machine.save)
+            self.play(self.machine.lead, self.machine.schedulers[0])
+        elif what == "restore" and self.machine.older:
+            self.play(self.machine.restore)
+
+    @rule(outcome=OUTCOME, really=st.integers(0, 3))
+    def come_back_older(self, outcome: str, really: int) -> None:
+        """Redis loses what a worker did since the snapshot."""
+        machine = self.machine
+        if really != 3:
+            return
+        self.play(machine.save)
+        self.play(machine.lead, machine.schedulers[0])
+        for delivery in self.play(machine.fetch, machine.workers[0], 4)[:2]:
+            self.play(machine.settle, delivery, "done" if outcome == "saved" else outcome)
+        self.play(machine.lead, machine.schedulers[0])
+        self.play(machine.restore)
+
+    @rule(really=st.integers(0, 3))
+    def heal(self, really: int) -> None:
+        if really == 3:
+            self.play(self.machine.heal)
+
+    def teardown(self) -> None:
+        if getattr(self, "is_sound", False):
+            self.play(self.machine.finish)
+
+
+def run(
+    server: RedisServer,
+    number: int,
+    examples: int,
+    length: int,
+    *faults: Fault,
+    shrink: bool = True,
+) -> None:
+    """Play random histories on a server; raises what was violated, with the shortest history."""
+    with server.client() as client:
+        rules = type("Rules", (QueueRules,), {"site": QueueSite(client, faults)})
+        seed(number)(rules)
+        phases = [Phase.generate, *([Phase.shrink] if shrink else [])]
+        run_state_machine_as_test(
+            rules,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=length,
+                deadline=None,
+                database=None,
+                phases=phases,
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+
+
+def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
+    """No history of some hundred steps breaks a promise about tasks, groups or occurrences."""
+    start, before = time.monotonic(), QueueRules.steps
+    run(redis_server, 1, 60, 120)
+    print(f"{QueueRules.steps - before} steps in {time.monotonic() - start:.1f} s")
+
+
+@pytest.mark.soak
+def test_nothing_forbidden_happens_for_long(redis_server: RedisServer) -> None:
+    """The same for 200,000 steps and more, from twenty seeds."""
+    begun, first = time.monotonic(), QueueRules.steps
+    for number in range(100, 120):
+        start, before = time.monotonic(), QueueRules.steps
+        run(redis_server, number, 80, 120)
+        steps = QueueRules.steps - before
+        print(f"seed {number}: {steps} steps in {time.monotonic() - start:.1f} s", flush=True)
+    steps = QueueRules.steps - first
+    print(f"{steps} steps in {time.monotonic() - begun:.0f} s")
+    assert steps >= 200_000
+
+
+def steps_to_catch(server: RedisServer, fault: Fault, most: int) -> int | None:
+    """How many steps it takes to notice a fault; None: more than `most`."""
+    before, QueueRules.caught = QueueRules.steps, None
+    number = 0
+    while QueueRules.caught is None and QueueRules.steps - before < most:
+        number += 1
+        try:
+            run(server, number, 50, 120, fault, shrink=False)
+        except Violation:
+            break
+    return None if QueueRules.caught is None else QueueRules.caught - before
+
+
+@pytest.mark.parametrize("fault", QUICK, ids=[fault.name for fault in QUICK])
+def test_a_deliberate_fault_is_caught(redis_server: RedisServer, fault: Fault) -> None:
+    """What the machine would not notice it does not prove: some faults, the others by hand."""
+    assert steps_to_catch(redis_server, fault, 20_000) is not None
+
+
+@pytest.mark.soak
+def test_every_deliberate_fault_is_caught(redis_server: RedisServer) -> None:
+    """Each is noticed within 300,000 steps; some need a rare history, most some thousand steps."""
+    missed = []
+    for fault in FAULTS:
+        steps = steps_to_catch(redis_server, fault, 300_000)
+        print(f"{steps or 'not'!s:>6}  {fault.name}", flush=True)
+        missed += [] if steps else [fault.name]
+    print(f"{len(FAULTS) - len(missed)} of {len(FAULTS)} faults caught; the number is of steps")
+    assert not missed
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_a_fault_changes_a_script(redis_server: RedisServer, fault: Fault) -> None:
+    """The list of faults follows the scripts: the text that each replaces is there."""
+    with redis_server.client() as client:
+        QueueSite(client, [fault])

@@ -1,0 +1,539 @@
+"""Ceilings: how many tasks there are, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from stores.queue.test_broker import fetch, fetch_one, make_broker, task
+from scheduler.test_relay import relay_of
+from stores.queue.test_unique import task as unique_task
+
+from nonet.base.errors import AdmissionRejected
+from nonet.config.settings import Settings
+from nonet.scheduler import relay as relay_module
+from nonet.stores.namespace.ceilings import Ceilings, Load
+from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.queue import broker as broker_module
+from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.stores.sql.database import Database
+from nonet.stores.sql import outbox as outbox_module
+from nonet.stores.sql.outbox import Outbox
+from nonet.tasks.unique import Unique
+
+WHO = "ann@host 7"
+CEILING = {"namespace": 3}
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = make_broker(redis_url)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def ceilings(broker: Broker) -> Ceilings:
+    return Ceilings(broker.client, "test")
+
+
+async def publish(broker: Broker, ceilings: dict[str, int]) -> None:
+    """As the leader does."""
+    term = await Leadership(broker, "test").lead("leader", 86_400, "{}")
+    assert term is not None
+    assert await Ceilings(broker.client, "test").publish(term, ceilings, WHO)
+
+
+async def refused(broker: Broker, *tasks: Submission) -> AdmissionRejected:
+    with pytest.raises(AdmissionRejected) as caught:
+        await broker.accept(tasks)
+    return caught.value
+
+
+async def active(ceilings: Ceilings, scope: str = "namespace") -> int:
+    found = {load.scope: load.active for load in await ceilings.loads()}
+    return found.get(scope, 0)
+
+
+def tasks(count: int, name: str = "t", **fields: object) -> list[Submission]:
+    return [task(f"{name}{n}", **fields) for n in range(count)]  # type: ignore[arg-type]
+
+
+async def test_what_has_not_ended_counts(broker: Broker, ceilings: Ceilings) -> None:
+    """Queued, delayed, waiting, running and dying: until the end, once."""
+    hour = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+    await broker.submit([*tasks(3), task("later", due_us=hour), task("other", "realtime:large")])
+    await broker.submit([task("t0")])
+    assert await active(ceilings) == 5
+    assert await active(ceilings, "stream:normal:small") == 4
+    assert await active(ceilings, "task:probe:Task") == 5
+    first, second, third = await fetch(broker)
+    assert await broker.settle(first, "retry", b"", delay=timedelta(seconds=60)) == "OK"
+    assert await broker.settle(second, "dying", b"") == "OK"
+    assert await active(ceilings) == 5
+    assert await broker.settle(second, "dead", b"") == "OK"
+    assert await broker.settle(third, "done", b"") == "OK"
+    assert await broker.settle(third, "done", b"") == "OK"
+    assert await broker.cancel(["later", "t2"], "no") == ["cancelled", "done"]
+    assert await active(ceilings) == 2
+    assert await broker.cancel([first.id, "other"], "no") == ["cancelled"] * 2
+    assert await broker.client.exists(f"{broker.prefix}active") == 0
+
+
+@pytest.mark.parametrize("scope", ["namespace", "stream:normal:small", "task:probe:Task"])
+async def test_a_ceiling_holds_for_its_scope(
+    broker: Broker, ceilings: Ceilings, scope: str
+) -> None:
+    """What is above it is refused with the numbers; what is elsewhere is not."""
+    await publish(broker, {scope: 3})
+    await broker.submit(tasks(3))
+    error = await refused(broker, task("more"))
+    assert (error.scope, error.active, error.ceiling) == (scope, 3, 3)
+    assert error.retry_after >= 1
+    other = Submission("other", "probe:Other", "realtime:small", b"e")
+    if scope == "namespace":
+        await refused(broker, other)
+    else:
+        assert await broker.submit([other]) == [True]
+    await broker.settle(await fetch_one(broker), "done", b"")
+    await broker.cancel([f"t{n}" for n in range(3)], "room is made")
+    assert await broker.submit([task("more")]) == [True]
+
+
+async def test_what_is_known_counts_once(broker: Broker, ceilings: Ceilings) -> None:
+    """Also of many that are submitted in one go, in which some are repeated."""
+    await broker.submit(tasks(3))
+    await broker.submit(tasks(5))
+    assert await active(ceilings) == 5
+    await broker.submit([*tasks(5), *tasks(7)])
+    assert await active(ceilings) == 7
+
+
+async def test_all_of_a_chunk_or_none(broker: Broker, ceilings: Ceilings) -> None:
+    """Of several chunks those before the refused one are submitted, as the error tells."""
+    await publish(broker, CEILING)
+    await refused(broker, *tasks(4))
+    assert await active(ceilings) == 0
+    await publish(broker, {"namespace": 700})
+    error = await refused(broker, *tasks(1200))
+    assert (error.accepted, await active(ceilings)) == (500, 500)
+    assert "500 tasks of the same call were submitted before" in str(error)
+
+
+async def test_more_than_a_ceiling_never_fits(broker: Broker) -> None:
+    """The error says what helps."""
+    await publish(broker, CEILING)
+    assert "submit fewer at a time" in str(await refused(broker, *tasks(4)))
+
+
+async def test_a_repeat_is_no_new_task(broker: Broker) -> None:
+    """An active or remembered id, and an active key, attach at the ceiling."""
+    await publish(broker, CEILING)
+    unique = Unique.until_done()
+    await broker.submit([task("t0"), task("t1"), unique_task("u", unique)])
+    await broker.settle(await fetch_one(broker), "done", b"")
+    await broker.submit([task("t2")])
+    again = [task("t1"), task("t0"), unique_task("v", unique)]
+    accepted = await broker.accept(again)
+    assert accepted == [Accepted("t1", False), Accepted("t0", False), Accepted("u", False)]
+    await refused(broker, *again, task("new"))
+
+
+async def test_repeats_of_one_call_count_once(broker: Broker) -> None:
+    """Twice the same id, or the same key, is one task."""
+    await publish(broker, CEILING)
+    unique = Unique.until_start()
+    twice = [unique_task("a", unique), unique_task("b", unique), task("t"), task("t"), task("s")]
+    assert [item.created for item in await broker.accept(twice)] == [True, False, True, False, True]
+
+
+async def test_a_replacement_needs_no_room(broker: Broker, ceilings: Ceilings) -> None:
+    """The newer one takes the place of the one that waits; beside one that runs it is one more."""
+    await publish(broker, {"namespace": 2})
+    latest = Unique.keep_latest()
+    await broker.submit([unique_task("a", latest), task("t")])
+    assert await broker.submit([unique_task("b", latest)]) == [True]
+    assert await active(ceilings) == 2
+    assert {item.id for item in await fetch(broker)} == {"b", "t"}
+    await refused(broker, unique_task("c", latest))
+
+
+async def test_one_that_is_dying_is_not_replaced(broker: Broker, ceilings: Ceilings) -> None:
+    """Nobody ends it before it is in SQL: a newer one of its key is one more."""
+    await publish(broker, {"namespace": 1})
+    latest = Unique.keep_latest()
+    await broker.submit([unique_task("a", latest)])
+    await broker.settle(await fetch_one(broker), "dying", b"")
+    assert (await refused(broker, unique_task("b", latest))).active == 1
+    assert await active(ceilings) == 1
+
+
+async def test_a_replacement_gives_no_place_back(broker: Broker) -> None:
+    """However often the newest replaces the one that waits: nobody is told that places come."""
+    await publish(broker, {"namespace": 2})
+    latest = Unique.keep_latest()
+    await broker.submit([task("t")])
+    await broker.submit([unique_task("a0", latest)])
+    before = (await refused(broker, task("new"))).retry_after
+    for n in range(1, 50):
+        assert await broker.submit([unique_task(f"a{n}", latest)]) == [True]
+    assert (await refused(broker, task("new"))).retry_after == before
+
+
+async def test_internal_work_is_never_refused(broker: Broker, ceilings: Ceilings) -> None:
+    """Retries, what follows a settle, callbacks, and what was admitted before: they count."""
+    await publish(broker, {"namespace": 1})
+    await broker.submit([task("a")])
+    assert await broker.settle(await fetch_one(broker), "retry", b"") == "OK"
+    delivery = await fetch_one(broker)
+    assert await broker.settle(delivery, "done", b"", submissions=tasks(2)) == "OK"
+    assert await active(ceilings) == 2
+    assert await broker.submit([task("kept").admitted()]) == [True]
+    groups = Groups(broker.client, "test")
+    callback = task("callback")
+    await groups.open(
+        "g", "", policy="all_done", ttl_seconds=60, total=0, callback=callback, on_failure=None
+    )
+    await groups.seal("g", "")
+    assert await active(ceilings) == 4
+    await refused(broker, task("new"))
+
+
+def children(count: int, parent: str, name: str = "c") -> list[Submission]:
+    """As code in a running task submits them."""
+    return tasks(count, f"{name}-{parent}-", terms=f"by|{parent}")
+
+
+class TestHeadroom:
+    """Tasks that have to submit before they can end do not block each other for ever."""
+
+    async def test_running_tasks_have_some_above_a_ceiling(self, broker: Broker) -> None:
+        """A tenth, at least one place; not for clients, nor by the name of who does not run."""
+        await publish(broker, {"namespace": 20})
+        await broker.submit(tasks(20))
+        first, second = (await fetch(broker, free=2))[:2]
+        await refused(broker, task("new"))
+        await refused(broker, *children(1, "t7"))
+        await refused(broker, *children(1, "unknown"))
+        await refused(broker, task("new"), *children(1, first.id))
+        await refused(broker, *children(3, first.id))
+        assert await broker.submit(children(1, first.id)) == [True]
+        assert await broker.submit(children(1, second.id)) == [True]
+        told = await refused(broker, *children(1, second.id, "more"))
+        assert (told.active, told.ceiling) == (22, 20)
+        await broker.check_room(children(1, first.id))
+        await broker.settle(first, "done", b"")
+        assert await broker.submit(children(1, second.id, "more")) == [True]
+        await refused(broker, task("new"))
+
+    async def test_where_nothing_ends_they_go_on(self, broker: Broker) -> None:
+        """After half a minute in which nothing has ended any number fits, until something ends."""
+        await publish(broker, {"namespace": 2})
+        await broker.submit(tasks(2))
+        first, second = await fetch(broker)
+        await refused(broker, *children(5, first.id))
+        await broker.client.set(f"{broker.prefix}clock", 46_000_000)
+        await refused(broker, *tasks(1, "new"))
+        assert await broker.submit(children(5, first.id)) == [True] * 5
+        assert await broker.submit(children(1, first.id, "more")) == [True]
+        assert await broker.settle(first, "done", b"") == "OK"
+        await refused(broker, *children(5, second.id))
+
+
+async def test_many_submitters_never_overshoot(broker: Broker, ceilings: Ceilings) -> None:
+    """Exactly as many as fit are accepted, whoever submits them at the same time."""
+    await publish(broker, {"namespace": 15})
+    others = [make_broker(broker.url) for _ in range(5)]
+    try:
+        calls = [others[n % 5].submit([task(f"t{n}")]) for n in range(50)]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+    finally:
+        for other in others:
+            await other.aclose()
+    assert sum(item == [True] for item in ended) == 15
+    assert sum(isinstance(item, AdmissionRejected) for item in ended) == 35
+    assert await active(ceilings) == 15
+
+
+class TestRetryAfter:
+    async def test_nothing_has_ended_yet(self, broker: Broker) -> None:
+        """Nobody can tell: a fixed time."""
+        await publish(broker, CEILING)
+        await broker.submit(tasks(3))
+        assert (await refused(broker, task("more"))).retry_after == 10
+
+    @pytest.mark.parametrize("seconds_each", [0.1, 2.0, 20.0, 90.0])
+    async def test_the_pace_of_the_last_ends(self, broker: Broker, seconds_each: float) -> None:
+        """Tasks that end one after the other: a place comes back after about as long."""
+        await publish(broker, CEILING)
+        clock, at = f"{broker.prefix}clock", 0.0
+        await broker.submit(tasks(3))
+        for n in range(8):
+            at += seconds_each
+            await broker.client.set(clock, round(at * 1e6))
+            assert await broker.settle(await fetch_one(broker), "done", b"") == "OK"
+            await broker.submit([task(f"more{n}")])
+        told = (await refused(broker, task("new"))).retry_after
+        assert max(1, math.floor(seconds_each * 0.7)) <= told <= seconds_each * 2 + 15
+        crowd = await refused(broker, *tasks(3, "crowd"))
+        assert told <= crowd.retry_after <= 300
+
+    async def test_it_follows_a_change_of_pace(self, broker: Broker) -> None:
+        """The last ends count, not the slow ones of some minutes ago."""
+        await publish(broker, CEILING)
+        at = 0.0
+        await broker.submit(tasks(3))
+        for n, seconds in enumerate([60.0] * 3 + [0.1] * 10):
+            at += seconds
+            await broker.client.set(f"{broker.prefix}clock", round(at * 1e6))
+            assert await broker.settle(await fetch_one(broker), "done", b"") == "OK"
+            await broker.submit([task(f"more{n}")])
+        assert (await refused(broker, task("new"))).retry_after <= 3
+
+    async def test_it_is_capped(self, broker: Broker) -> None:
+        """No one is told to wait for longer than five minutes."""
+        await publish(broker, {"namespace": 500})
+        await broker.submit(tasks(500))
+        await broker.settle(await fetch_one(broker), "done", b"")
+        await broker.client.set(f"{broker.prefix}clock", 120_000_000)
+        assert (await refused(broker, *tasks(400, "more"))).retry_after == 300
+
+
+class TestPublishing:
+    async def test_ceilings_are_replaced_as_a_whole(
+        self, broker: Broker, ceilings: Ceilings
+    ) -> None:
+        """Those that are gone hold no more, and the event stream tells what has changed."""
+        await publish(broker, {"namespace": 9, "stream:normal:small": 4})
+        await publish(broker, {"namespace": 8, "task:probe:Task": 2})
+        assert await ceilings.loads() == [Load("namespace", 0, 8), Load("task:probe:Task", 0, 2)]
+        version = await ceilings.published()
+        await publish(broker, {})
+        assert version and await ceilings.published() == ""
+        assert await ceilings.loads() == [Load("namespace", 0, None)]
+        events = await Events(broker.client, "test").last(9, kind="ceilings-published")
+        told = [item.text for item in events]
+        assert told[1].split("; ") == [
+            "namespace: 9 -> 8",
+            "stream:normal:small: 4 -> not set",
+            "task:probe:Task: not set -> 2",
+        ]
+
+    async def test_who_was_deposed_publishes_nothing(
+        self, broker: Broker, ceilings: Ceilings
+    ) -> None:
+        """The term is checked in the script."""
+        await publish(broker, CEILING)
+        assert not await ceilings.publish("1", {"namespace": 1}, WHO)
+        assert (await ceilings.loads())[0].ceiling == 3
+
+
+class TestRepair:
+    @pytest.fixture
+    def in_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A walk takes several calls, as beside many tasks."""
+        monkeypatch.setattr(broker_module, "_KEYS_PER_PAGE", 1)
+
+    async def test_a_walk_of_one_call_is_exact(self, broker: Broker, ceilings: Ceilings) -> None:
+        """Nothing comes or goes in it: it puts the count right at once, whatever the traffic."""
+        await broker.submit(tasks(2))
+        for by in (5, -1):
+            await broker.client.hincrby(f"{broker.prefix}active", "normal:small|probe:Task", by)
+            await broker.submit([task(f"new{by}")])
+            expected = await active(ceilings) - by
+            assert (await broker.mend(timedelta(0)))[1] is False
+            assert await active(ceilings) == expected
+
+    @pytest.mark.usefixtures("in_pages")
+    async def test_a_walk_puts_the_count_right(self, broker: Broker, ceilings: Ceilings) -> None:
+        """What a foreign hand took away, or added, is noticed by two walks that see the same."""
+        await broker.submit(tasks(5))
+        await broker.client.delete(f"{broker.prefix}t:t0", f"{broker.prefix}t:t1")
+        await broker.client.hset(f"{broker.prefix}active", "normal:small|gone", 7)
+        for walk in range(2):
+            assert await active(ceilings) == 12, walk
+            while (await broker.mend(timedelta(0)))[1]:
+                pass
+        assert await active(ceilings) == 3
+
+    @pytest.mark.usefixtures("in_pages")
+    async def test_a_count_that_moves_is_left_alone(
+        self, broker: Broker, ceilings: Ceilings
+    ) -> None:
+        """Between two walks tasks came: what each of them missed may be just those."""
+        await broker.submit(tasks(2))
+        await broker.client.hset(f"{broker.prefix}active", "normal:small|probe:Task", 3)
+        for n in range(4):
+            while (await broker.mend(timedelta(0)))[1]:
+                pass
+            await broker.submit([task(f"new{n}")])
+        assert await active(ceilings) == 7
+
+    @pytest.mark.usefixtures("in_pages")
+    async def test_a_class_of_one_task_after_the_other_is_counted_right(
+        self, broker: Broker, ceilings: Ceilings
+    ) -> None:
+        """Each walk meets a task that has ended at its end: none is missing, however alike."""
+        large = "normal:large|probe:Task"
+        await broker.submit(tasks(9, "stays"))
+        for n in range(4):
+            await broker.submit([task(f"short{n}", "normal:large")])
+            is_open, met = True, None
+            while is_open and not met:
+                is_open = (await broker.mend(timedelta(0)))[1]
+                met = await broker.client.hget(f"{broker.prefix}active:walk", large)
+            ((delivery,), _) = await broker.fetch("w", "large", 1)
+            assert await broker.settle(delivery, "done", b"{}") == "OK"
+            while is_open:
+                is_open = (await broker.mend(timedelta(0)))[1]
+            assert await broker.client.hget(f"{broker.prefix}active", large) is None
+
+
+class TestDurable:
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> Settings:
+        return Settings(state_dir=tmp_path)
+
+    @pytest.fixture
+    async def outbox(self, broker: Broker, settings: Settings) -> AsyncIterator[Outbox]:
+        database = Database(settings.sql_url())
+        opened = Outbox(database, broker, "test")
+        await opened.prepare()
+        yield opened
+        await database.close()
+
+    async def test_no_row_is_written_of_what_is_refused(
+        self, broker: Broker, outbox: Outbox
+    ) -> None:
+        """The ceiling is asked before SQL; a row that is open already is not refused."""
+        await publish(broker, {"namespace": 1})
+        assert await outbox.submit([task("a")], ids_are_new=True) == [True]
+        with pytest.raises(AdmissionRejected):
+            await outbox.submit([task("b")], ids_are_new=True)
+        assert await outbox.count() == 1
+        assert await outbox.submit([task("a")], ids_are_new=False) == [False]
+
+    async def test_a_row_that_is_refused_after_all_is_taken_back(
+        self, broker: Broker, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody else took the last place between the two looks."""
+        await publish(broker, {"namespace": 1})
+        check = broker.check_room
+
+        async def then_full(submissions: list[Submission]) -> None:
+            await check(submissions)
+            await broker.submit([task("faster")])
+
+        monkeypatch.setattr(broker, "check_room", then_full)
+        with pytest.raises(AdmissionRejected):
+            await outbox.submit([task("a")], ids_are_new=True)
+        assert await outbox.count() == 0
+
+    async def test_a_relay_beside_a_burst_never_overshoots(
+        self, broker: Broker, ceilings: Ceilings, outbox: Outbox, settings: Settings
+    ) -> None:
+        """Accepted are as many as fit; of what was refused nothing is left, and nothing runs."""
+        await publish(broker, {"namespace": 5})
+        relay, is_over = relay_of(outbox, settings), asyncio.Event()
+
+        async def hand_over() -> None:
+            while not is_over.is_set():
+                await relay.tick("1")
+
+        async def submit(n: int) -> bool:
+            try:
+                await outbox.submit([task(f"a{n}")], ids_are_new=True)
+            except AdmissionRejected:
+                return False
+            return True
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            group.create_task(hand_over())
+            made = await asyncio.gather(*(submit(n) for n in range(60)))
+            is_over.set()
+        await relay.tick("1")
+        ids = [f"a{n}" for n in range(60)]
+        _, states = await broker.presence(ids)
+        assert [state is Presence.LIVE for state in states] == made
+        assert (sum(made), await active(ceilings), await outbox.count()) == (5, 5, 5)
+
+    async def test_a_relay_leaves_alone_what_is_asked_for(
+        self, broker: Broker, outbox: Outbox, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Between the row and the answer of Redis the relay does not accept what may be refused."""
+        await publish(broker, {"namespace": 1})
+        accept, relay = broker.accept, relay_of(outbox, settings)
+
+        async def after_the_relay(submissions: list[Submission]) -> list[Accepted]:
+            monkeypatch.setattr(broker, "accept", accept)
+            await relay.tick("1")
+            await broker.submit([task("faster")])
+            return await accept(submissions)
+
+        monkeypatch.setattr(broker, "accept", after_the_relay)
+        with pytest.raises(AdmissionRejected):
+            await outbox.submit([task("a")], ids_are_new=True)
+        await relay.tick("1")
+        assert await outbox.count() == 0
+        assert [item.id for item in await fetch(broker)] == ["faster"]
+
+    async def test_what_a_dead_submitter_has_left_waits_for_room(
+        self, broker: Broker, outbox: Outbox, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody has accepted it: the relay takes it over once its claim is over, if it fits."""
+        monkeypatch.setattr(outbox_module, "_CLAIM_SECONDS", -1.0)
+        monkeypatch.setattr(relay_module, "_REFUSED_SECONDS", 0.0)
+        await publish(broker, {"namespace": 1})
+        accept, relay = broker.accept, relay_of(outbox, settings)
+
+        async def killed(submissions: list[Submission]) -> list[Accepted]:
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(broker, "accept", killed)
+        with pytest.raises(asyncio.CancelledError):
+            await outbox.submit([task("a")], ids_are_new=True)
+        monkeypatch.setattr(broker, "accept", accept)
+        await broker.submit([task("other")])
+        await relay.tick("1")
+        (other,) = await fetch(broker)
+        assert (other.id, await outbox.count()) == ("other", 1)
+        await broker.settle(other, "done", b"")
+        await relay.tick("1")
+        assert [item.id for item in await fetch(broker)] == ["a"]
+
+    async def test_what_the_relay_has_taken_over_is_accepted(
+        self, broker: Broker, outbox: Outbox, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A submitter that was believed dead, and is refused then, is not told so: it will run."""
+        monkeypatch.setattr(outbox_module, "_CLAIM_SECONDS", -1.0)
+        await publish(broker, {"namespace": 1})
+        accept, relay = broker.accept, relay_of(outbox, settings)
+
+        async def after_the_relay(submissions: list[Submission]) -> list[Accepted]:
+            monkeypatch.setattr(broker, "accept", accept)
+            await broker.submit([task("faster")])
+            await relay.tick("1")
+            return await accept(submissions)
+
+        monkeypatch.setattr(broker, "accept", after_the_relay)
+        assert await outbox.submit([task("a")], ids_are_new=True) == [True]
+        assert await outbox.count() == 1
+
+    async def test_what_was_accepted_is_handed_over(
+        self, broker: Broker, ceilings: Ceilings, outbox: Outbox
+    ) -> None:
+        """The relay is not refused: these tasks were accepted before."""
+        await outbox.submit([task("a"), task("b")], ids_are_new=True)
+        await broker.client.flushall()
+        await publish(broker, {"namespace": 1})
+        epoch = await outbox.epoch()
+        page = await outbox.due(epoch, again=True, skip=0)
+        assert await outbox.hand_over(page, epoch, admitted=True) == [True, True]
+        assert await active(ceilings) == 2

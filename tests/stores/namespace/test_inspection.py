@@ -1,0 +1,384 @@
+"""What the doctor sees of a real namespace, and on which servers daemons start."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nonet.base import keys
+from nonet.base.errors import ConfigurationError
+from nonet.operate.doctor import diagnose
+from nonet.rules.diagnosis import Finding, Row, examine
+from nonet.stores.connection.redis import script
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.publication import Publication
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, RateLimiter, SharedRWLock, encode_locks
+
+LOCKS = encode_locks(
+    [
+        MutexLock("job", 7),
+        SharedRWLock("job", 8),
+        ConcurrencyLimiter("job", 9, limit=1),
+        RateLimiter("job", 10, limit=5, window_seconds=60),
+    ]
+)
+SCRIPTS = Path(__file__).parents[3] / "src" / "nonet" / "stores" / "scripts"
+
+
+def task(id: str, locks: str = "", **fields: object) -> Submission:
+    return Submission(id, "p:T", "normal:small", b"e", locks, **fields)  # type: ignore[arg-type]
+
+
+async def findings(broker: Broker) -> list[Finding]:
+    rows = [row async for row in Inspection(broker, "test").rows()]
+    return [found for row in rows if (found := examine(row, lease=45)) is not None]
+
+
+async def busy(broker: Broker, redis_url: str) -> None:
+    """A namespace in which something of everything is alive."""
+    leases = Leases(
+        redis_url, "test", "small-a", "{}", worker_ttl=30, lock_ttl=30, timeout_seconds=5
+    )
+    leases.renew([])
+    leases.close()
+    groups = Groups(broker.client, "test")
+    await groups.open(
+        "g", "", policy="all_done", ttl_seconds=60, total=1, callback=task("cb"), on_failure=None
+    )
+    await broker.submit([task("child", group="g")])
+    await groups.seal("g", "")
+    await broker.submit([task("r", LOCKS), task("w", LOCKS), task("d", due_us=2**52), task("bad")])
+    deliveries, _ = await broker.fetch("small-a", "small", 10)
+    for delivery in deliveries:
+        if delivery.id == "bad":
+            await broker.settle(delivery, "dying", b"doc")
+    await broker.submit([task("done"), task("retried"), task("queued")])
+    (done, retried), _ = await broker.fetch("small-a", "small", 2)
+    await broker.settle(done, "done", b"result")
+    await broker.settle(retried, "retry", b"error")
+    await broker.hold("hold-1", encode_locks([MutexLock("job", 11)]))
+    await broker.hold("hold-2", LOCKS, wait=True)
+    await broker.scripts.run("wait", "queued", "client-1")  # somebody awaits its result
+
+
+async def test_a_busy_namespace_is_healthy(broker: Broker, redis_url: str) -> None:
+    """Tasks of every state, locks, groups and holds: no finding."""
+    await busy(broker, redis_url)
+    assert await findings(broker) == []
+
+
+async def drop(broker: Broker, *keys: str) -> None:
+    assert await broker.client.delete(*(f"{{test}}:{key}" for key in keys)) > 0
+
+
+DAMAGE: dict[str, Callable[[Broker], Awaitable[object]]] = {
+    "task": lambda b: drop(b, "tasks:normal:small"),
+    "lock": lambda b: drop(b, "t:r"),
+    "queue": lambda b: b.client.zadd("{test}:queue:lock:mutex:job:7", {"ghost": 1}),
+    "group": lambda b: drop(b, "t:child"),
+    "worker": lambda b: drop(b, "workers"),
+    "stream": lambda b: drop(b, "t:queued"),
+    "key": lambda b: b.client.set("{test}:odd", 1),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+async def test_damage_is_found(broker: Broker, redis_url: str, kind: str) -> None:
+    """What was deleted or added by a foreign hand is told, of its kind."""
+    await busy(broker, redis_url)
+    await DAMAGE[kind](broker)
+    assert kind in {finding.kind for finding in await findings(broker)}
+
+
+Damage = Callable[[Any], Awaitable[object]]
+
+
+def field(id: str, **values: str) -> Damage:
+    return lambda redis: redis.hset(f"{{test}}:t:{id}", mapping=values)
+
+
+def lost(id: str, name: str) -> Damage:
+    return lambda redis: redis.hdel(f"{{test}}:t:{id}", name)
+
+
+def other_type(key: str) -> Damage:
+    async def do(redis: Any) -> None:
+        await redis.delete(f"{{test}}:{key}")
+        await redis.rpush(f"{{test}}:{key}", "x")
+
+    return do
+
+
+async def point_again(redis: Any) -> None:
+    """To the task `queued`, from a second and a third stream."""
+    gen = await redis.hget("{test}:t:queued", "gen")
+    for name in ("tasks:realtime:large", "woken:normal:small"):
+        await redis.xadd(f"{{test}}:{name}", {"id": "queued", "gen": gen})
+
+
+async def point_to_delayed(redis: Any) -> None:
+    """To the delayed task, with its own pointer."""
+    gen = await redis.hget("{test}:t:d", "gen")
+    entry = await redis.xadd("{test}:tasks:normal:small", {"id": "d", "gen": gen})
+    await redis.hset("{test}:t:d", "pointer", b"tasks:normal:small " + entry)
+
+
+async def lose_stream(redis: Any) -> None:
+    """Of what runs on a worker that lives; it has not beaten since."""
+    await redis.delete("{test}:tasks:normal:small", "{test}:woken:normal:small")
+
+
+MISSED: dict[str, tuple[Damage, str]] = {
+    "in three streams": (point_again, "which is elsewhere"),
+    "queued and delayed": (
+        lambda redis: redis.zadd("{test}:tasks:delayed", {"queued": 2**52}),
+        "is queued, and delayed, too",
+    ),
+    "delayed and queued": (point_to_delayed, "is delayed, and in a stream, too"),
+    "running without entry": (lose_stream, "runs on worker small-a, which does not have it"),
+    "no stream": (lost("d", "stream"), "it has no stream"),
+    "no ticket": (lost("d", "ticket"), "it has no ticket"),
+    "odd stream": (field("d", stream="normal:tiny"), "the stream 'normal:tiny', which"),
+    "no state": (lost("d", "state"), "it has no state"),
+    "odd state": (field("d", state="done"), "it has the state 'done'"),
+    "no number": (field("r", attempt="x"), "its attempt is 'x', which is no number"),
+    "no envelope": (lost("d", "b"), "its envelope is gone"),
+    "record": (other_type("t:d"), "its record is a Redis list, not a hash"),
+    "locks of a task": (other_type("l:w"), "its list of locks is a Redis list, not a string"),
+    "never due": (
+        lambda redis: redis.execute_command("ZADD", "{test}:tasks:delayed", "inf", "d"),
+        "is due at inf",
+    ),
+    "open": (lambda redis: redis.sadd("{test}:open:nobody", "g"), "no record"),
+    "lock": (lambda redis: redis.set("{test}:lock:mutex:job:1", "abc"), "holds 'abc'"),
+    "writer": (lambda redis: redis.set("{test}:lock:rw:job:1:w", "x|y"), "holds 'x|y'"),
+    "reader": (lambda redis: redis.zadd("{test}:lock:rw:job:1:r", {"x": 1}), "holds 'x 1'"),
+    "slot": (
+        lambda redis: redis.execute_command("ZADD", "{test}:limiter:conc:job:1", "inf", "a/1/1"),
+        "holds 'a/1/1 inf'",
+    ),
+    "worker": (
+        lambda redis: redis.execute_command("ZADD", "{test}:workers", "-inf", "small-x"),
+        "holds 'small-x -inf'",
+    ),
+    "fence": (lambda redis: redis.set("{test}:fence", 10**17), f"holds '{10**17}'"),
+    "term": (lambda redis: redis.set("{test}:term", "abc"), "holds 'abc'"),
+    "promoted": (lambda redis: redis.set("{test}:promoted", "abc"), "holds 'abc'"),
+    "epoch": (lambda redis: redis.hset("{test}:epoch", "seq", "abc"), "holds 'seq abc'"),
+    "leader": (lambda redis: redis.hset("{test}:leader", "term", "7"), "holds 'owner (none)'"),
+    "hook": (lambda redis: redis.hset("{test}:startup", "h", "abc"), "holds 'h abc'"),
+    "hooks": (other_type("startup"), "is not what its name says (list)"),
+    "quarantine": (other_type("quarantine"), "is not what its name says (list)"),
+    "due": (other_type("tasks:delayed"), "is not what its name says (list)"),
+    "workers": (other_type("workers"), "is not what its name says (list)"),
+    "stream": (other_type("tasks:normal:small"), "is not what its name says (list)"),
+    "leader type": (other_type("leader"), "is not what its name says (list)"),
+}
+
+
+@pytest.mark.parametrize("name", MISSED)
+async def test_no_damage_is_missed(broker: Broker, redis_url: str, name: str) -> None:
+    """Each is a finding that names it, and the doctor goes on to the end."""
+    await busy(broker, redis_url)
+    damage, said = MISSED[name]
+    await damage(broker.client)
+    diagnosis = await diagnose(Inspection(broker, "test"), lease=45, wait_seconds=0)
+    assert any(said in finding.problem for finding in diagnosis.problems), diagnosis.problems
+
+
+async def test_what_its_worker_has_without_an_entry_is_fine(broker: Broker, redis_url: str) -> None:
+    """A deleted stream is no problem of what runs as long as its worker says so with each beat."""
+    await busy(broker, redis_url)
+    await lose_stream(broker.client)
+    now = (await broker.logical_now()).timestamp()
+    await broker.client.hset("{test}:t:r", "kept", str(round(now * 1e6)))
+    found = [finding.what for finding in await findings(broker) if finding.kind == "task"]
+    assert "r" not in found and "queued" in found
+
+
+async def test_what_waits_for_sql_is_told(broker: Broker, redis_url: str) -> None:
+    """A dying task is no problem, but somebody should know."""
+    await busy(broker, redis_url)
+    diagnosis = await diagnose(Inspection(broker, "test"), lease=45, wait_seconds=0)
+    assert "1 dead tasks wait for SQL" in [hint.problem for hint in diagnosis.hints]
+
+
+async def test_large_keys_are_walked_in_pages(broker: Broker, redis_url: str) -> None:
+    """One child among thousands that is missing is found, and no call looks at many at once."""
+    await busy(broker, redis_url)
+    await broker.submit([task(f"c{i:04}", group="g") for i in range(3000)])
+    await drop(broker, "t:c2998", "b:c2998", "tasks:normal:small")
+    await broker.client.zadd("{test}:queue:lock:mutex:job:7", {f"w{i}": i for i in range(3000)})
+    rows = [row async for row in Inspection(broker, "test").rows()]
+    problems = [found.problem for row in rows if (found := examine(row, lease=45))]
+    assert "waits for task c2998, which nobody has" in problems
+    waiters = {row[2] for row in rows if row[0] == "waiter"}
+    assert waiters >= {f"w{i}" for i in range(3000)}
+    most = 0
+    for what in ("keys", "g:g:pending", "queue:lock:mutex:job:7"):
+        _, *page = await broker.scripts.run("inspect", what, "0", 200)
+        most = max(most, len(page))
+    assert most < 1000
+
+
+async def test_only_what_lasts_counts(broker: Broker) -> None:
+    """A problem that is gone at the second look is none; one that stays is, after the wait."""
+    inspection = Inspection(broker, "test")
+    await broker.client.set("{test}:odd", 1, px=300)
+    await broker.client.set("{test}:other", 1)
+    diagnosis = await diagnose(inspection, lease=45, wait_seconds=1.2)
+    assert [finding.what for finding in diagnosis.problems] == ["{test}:other"]
+    await broker.client.delete("{test}:other")
+    healthy = await diagnose(inspection, lease=45, wait_seconds=60)
+    assert healthy.is_healthy and healthy.seconds < 30
+
+
+class Changing(Inspection):
+    """Between two looks one thing is mended, and another one breaks."""
+
+    looks = 0
+
+    async def rows(self) -> AsyncIterator[Row]:
+        self.looks += 1
+        await self._broker.client.delete(f"{{test}}:odd-{self.looks - 1}")
+        await self._broker.client.set(f"{{test}}:odd-{self.looks}", 1)
+        async for row in super().rows():
+            yield row
+
+
+async def test_what_comes_and_goes_is_no_problem(broker: Broker) -> None:
+    """Each look finds something, but nothing twice: what is under way looks like that."""
+    diagnosis = await diagnose(Changing(broker, "test"), lease=45, wait_seconds=20)
+    assert diagnosis.is_healthy
+
+
+async def test_what_was_looked_at_has_names_that_people_know(broker: Broker) -> None:
+    """Tasks and stream entries, not the rows of a script."""
+    await broker.submit([task("a"), task("b")])
+    diagnosis = await diagnose(Inspection(broker, "test"), lease=45, wait_seconds=0)
+    assert diagnosis.looked_at == {"tasks": 2, "stream entries": 2}
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+async def test_durable_tasks_count_if_they_stay(broker: Broker, lasts: bool) -> None:
+    """Rows that a relay takes meanwhile are no problem; rows that stay are, once."""
+    left = iter([(3, 60.0), (2, 60.0), (2, 61.0)] if lasts else [(3, 60.0), (0, 0.0)])
+
+    async def overdue() -> tuple[int, float]:
+        return next(left, (2, 62.0) if lasts else (0, 0.0))
+
+    diagnosis = await diagnose(
+        Inspection(broker, "test"), lease=45, wait_seconds=1.5, overdue=overdue
+    )
+    assert [finding.what for finding in diagnosis.problems] == ["durable tasks"] * lasts
+
+
+async def test_long_streams_are_walked_to_the_end(broker: Broker) -> None:
+    """Also the last of thousands of entries and due tasks is looked at."""
+    await broker.submit([task(f"t{i:04}") for i in range(2500)])
+    await broker.submit([task(f"d{i:04}", due_us=2**52) for i in range(2500)])
+    await drop(broker, "t:t2499", "b:t2499", "t:d2499", "b:d2499")
+    found = await findings(broker)
+    assert sorted(finding.kind for finding in found) == ["count", "stream", "task"]
+
+
+def test_every_key_of_the_table_is_known_to_the_doctor() -> None:
+    """A kind of key that somebody adds is inspected, or said to need none."""
+    types = "STREAM|ZSET|HASH|STRING|LIST|SET"
+    heads = re.findall(rf"^    ([a-z]+)\S* +(?:{types}) ", keys.__doc__ or "", re.M)
+    known = set(re.findall(r"\b(\w+) = \{(?:false|'\w+'), ", script("inspect")[0]))
+    assert set(heads) <= known | {"tasks", "lock", "limiter"}
+
+
+def test_every_command_of_the_scripts_is_probed() -> None:
+    """A permission that a script needs is asked for before a daemon starts."""
+    used = set()
+    for path in SCRIPTS.rglob("*.lua"):
+        if path.stem != "probe":
+            used |= set(re.findall(r"\bcall\('([A-Z]+)'", path.read_text()))
+    probed = set(re.findall(r"\btry(?:_without_key)?\('([A-Z]+)'", script("probe")[0]))
+    assert used <= probed | {"TIME"}
+
+
+async def test_probing_leaves_nothing(broker: Broker) -> None:
+    """Whoever may do everything is denied nothing, and no key stays."""
+    before = {key async for key in broker.client.scan_iter()}
+    await Inspection(broker, "test").check(allow_eviction=False)
+    assert {key async for key in broker.client.scan_iter()} == before
+
+
+@pytest.mark.parametrize("command", ["xclaim", "blpop", "zpopmax", "info", "hset", "xgroup"])
+async def test_a_missing_permission_is_named(broker: Broker, command: str) -> None:
+    """A daemon does not start without a command that it needs; INFO it can do without."""
+    admin = broker.client
+    await admin.acl_setuser(
+        "limited",
+        enabled=True,
+        nopass=True,
+        keys=["*"],
+        commands=["+@all", f"-{command}"],
+        reset=True,
+    )
+    host = admin.connection_pool.connection_kwargs
+    url = f"redis://limited:x@{host['host']}:{host['port']}/0"
+    limited = Broker(url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
+    try:
+        if command == "info":
+            await Inspection(limited, "test").check(allow_eviction=False)
+        else:
+            with pytest.raises(ConfigurationError, match=command):
+                await Inspection(limited, "test").check(allow_eviction=False)
+    finally:
+        await limited.aclose()
+        await admin.acl_deluser("limited")
+
+
+async def test_an_evicting_server_is_refused_unless_allowed(broker: Broker) -> None:
+    """Redis must not drop tasks to make room; who knows better can say so."""
+    await broker.client.config_set("maxmemory-policy", "volatile-lru")
+    try:
+        with pytest.raises(ConfigurationError, match=r"volatile-lru.*NONET_ALLOW_EVICTION"):
+            await Inspection(broker, "test").check(allow_eviction=False)
+        await Inspection(broker, "test").check(allow_eviction=True)
+    finally:
+        await broker.client.config_set("maxmemory-policy", "noeviction")
+
+
+async def test_what_the_leader_says_of_itself_is_told(broker: Broker) -> None:
+    """Its broken entries, its memory and the configuration that is refused; garbage is nothing."""
+    leadership, inspection = Leadership(broker, "test"), Inspection(broker, "test")
+    info = {"broken": {"p:T||default": "ValueError: no"}, "remembers": "process"}
+    term = await leadership.lead("a", 30, json.dumps(info)) or ""
+    await Publication(broker.client, "test").report(term, "c.yaml:1: bad")
+    server = await inspection.server()
+    assert (server.leader, server.broken, server.remembers) == ("a", *info.values())
+    assert server.config_problem == "c.yaml:1: bad"
+    for garbage in ("", "{", "[]", "null"):
+        await broker.client.hset("{test}:leader", "info", garbage)
+        server = await inspection.server()
+        assert (server.leader, server.broken, server.remembers) == ("a", {}, "")
+    await broker.client.hset("{test}:leader", mapping={"info": json.dumps(info), "expiry": 1})
+    server = await inspection.server()
+    assert (server.leader, server.broken, server.remembers) == ("", {}, "")
+
+
+async def test_a_wrong_count_is_told(broker: Broker) -> None:
+    """Of a stream whose count stands still: more, or fewer, than it has records."""
+    await broker.submit([task("a"), task("b")])
+    rows = [row async for row in Inspection(broker, "test").rows() if row[0] == "count"]
+    assert rows == []
+    await broker.client.hset("{test}:active", mapping={"normal:small|p:T": 5, "x:y|gone": 1})
+    rows = [row async for row in Inspection(broker, "test").rows() if row[0] == "count"]
+    assert rows == [["count", "normal:small", 5, 2], ["count", "x:y", 1, 0]]
+    finding = examine(rows[0], lease=45)
+    assert finding is not None and "5 tasks are counted, but there are 2" in finding.problem

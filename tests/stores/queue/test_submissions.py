@@ -1,0 +1,177 @@
+"""Submissions that are asked for at the same time go together, and know nothing of each other."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from servers import RedisServer
+from stores.namespace.test_ceilings import publish
+from stores.queue.test_broker import make_broker
+
+from nonet.base.errors import AdmissionRejected, LimitImpossible, NonetError, ServerUnreachableError
+from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.tasks.locks import RateLimiter, encode_locks
+
+_IMPOSSIBLE = encode_locks([RateLimiter("job", 7, n_items=5, limit=2, window_seconds=60)])
+_examples = count()
+
+
+def task(
+    id: str, name: str = "probe:Task", stream: str = "normal:small", **more: str
+) -> Submission:
+    return Submission(id, name, stream, b"envelope", **more)  # type: ignore[arg-type]
+
+
+async def calls(broker: Broker) -> int:
+    """How many scripts Redis has run."""
+    found = await broker.client.info("commandstats")
+    return sum(found.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
+
+
+async def known(broker: Broker, *ids: str) -> list[bool]:
+    _, found = await broker.presence(ids)
+    return [presence is not Presence.UNKNOWN for presence in found]
+
+
+async def test_callers_share_calls(broker: Broker) -> None:
+    """Tasks that many callers submit at the same time are made by few calls, each once."""
+    before = await calls(broker)
+    answers = await asyncio.gather(*(broker.accept([task(f"t{n}")]) for n in range(1200)))
+    assert answers == [[Accepted(f"t{n}", True)] for n in range(1200)]
+    assert await calls(broker) - before <= 6  # the first one alone, then 500 at a time
+    assert all(await known(broker, *(f"t{n}" for n in range(1200))))
+
+
+async def test_a_lone_caller_waits_for_nobody(broker: Broker) -> None:
+    """One who submits one task after the other, after a crowd too, makes one call for each."""
+    await asyncio.gather(*(broker.accept([task(f"c{n}")]) for n in range(20)))
+    before = await calls(broker)
+    for n in range(10):
+        assert await broker.accept([task(f"t{n}")]) == [Accepted(f"t{n}", True)]
+    assert await calls(broker) - before == 10
+
+
+async def test_one_id_from_many_callers_is_one_task(broker: Broker) -> None:
+    """Of callers that submit the same id at the same time exactly one creates it."""
+    answers = await asyncio.gather(*(broker.accept([task("same")]) for _ in range(30)))
+    assert sum(item.created for (item,) in answers) == 1
+    assert {item.id for (item,) in answers} == {"same"}
+
+
+async def test_what_is_full_for_one_is_not_for_others(broker: Broker) -> None:
+    """Who asks for more than there is room for is refused as a whole, and others are not."""
+    await publish(broker, {"task:probe:Scarce": 3})
+    scarce = [[task(f"s{n}-{i}", "probe:Scarce") for i in range(2)] for n in range(4)]
+    plenty = [[task(f"p{n}")] for n in range(20)]
+    answers = await asyncio.gather(
+        *(broker.accept(chunk) for chunk in [*plenty[:10], *scarce, *plenty[10:]]),
+        return_exceptions=True,
+    )
+    assert all(isinstance(answer, list) for answer in [*answers[:10], *answers[14:]])
+    accepted = [answer for answer in answers[10:14] if isinstance(answer, list)]
+    refused = [answer for answer in answers[10:14] if isinstance(answer, AdmissionRejected)]
+    assert (len(accepted), len(refused)) == (1, 3)
+    assert {(error.scope, error.wanted, error.accepted) for error in refused} == {
+        ("task:probe:Scarce", 2, 0)
+    }
+    made = [await known(broker, *(item.id for item in chunk)) for chunk in scarce]
+    assert sorted(made) == [[False, False]] * 3 + [[True, True]]
+
+
+async def test_what_is_impossible_for_one_is_not_for_others(broker: Broker) -> None:
+    """A task whose limiter can never let it run is refused, and those beside it are submitted."""
+    bad = task("bad", locks=_IMPOSSIBLE)
+    chunks = [[task("a")], [task("b"), bad], [task("c")], [bad], [task("d")]]
+    answers = await asyncio.gather(*map(broker.accept, chunks), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [
+        *(list, LimitImpossible, list, LimitImpossible, list)
+    ]
+    assert [item.created for n in (0, 2, 4) for item in answers[n]] == [True] * 3
+    assert await known(broker, "a", "b", "c", "bad", "d") == [True, False, True, False, True]
+
+
+async def test_damaged_records_of_one_are_no_error_of_others(broker: Broker) -> None:
+    """A task that cannot be made fails for its caller, who hears why; those beside it are made."""
+    await broker.client.set("{test}:g:broken:results", "no hash")
+    bad = task("bad", group="broken")
+    chunks = [[task("a")], [task("b"), bad, task("c")], [task("d")], [bad]]
+    answers = await asyncio.gather(*map(broker.accept, chunks), return_exceptions=True)
+    assert answers[0] == [Accepted("a", True)]
+    assert answers[2] == [Accepted("d", True)]
+    for error in (answers[1], answers[3]):
+        assert isinstance(error, NonetError)
+        assert "WRONGTYPE" in str(error)
+    with pytest.raises(NonetError, match="WRONGTYPE"):
+        await broker.accept([bad])
+
+
+async def test_who_goes_away_takes_no_others_along(broker: Broker) -> None:
+    """Cancelled callers disturb no other one; what had not been sent yet is not submitted."""
+    first = asyncio.create_task(broker.accept([task("first")]))
+    others = [asyncio.create_task(broker.accept([task(f"t{n}")])) for n in range(10)]
+    await asyncio.sleep(0)  # the first call is under way, the others wait for its answer
+    first.cancel()
+    others[3].cancel()
+    answers = await asyncio.gather(*others, return_exceptions=True)
+    assert isinstance(answers.pop(3), asyncio.CancelledError)
+    assert all(answer[0].created for answer in answers)  # type: ignore[index]
+    assert (await broker.accept([task("t3")]))[0].created
+
+
+async def test_all_hear_that_redis_is_gone() -> None:
+    """Each of many callers is told that the server does not answer, and later ones submit again."""
+    with RedisServer() as server:
+        broker = make_broker(server.url)
+        try:
+            assert (await broker.accept([task("before")]))[0].created
+            server.stop()
+            answers = await asyncio.gather(
+                *(broker.accept([task(f"t{n}")]) for n in range(20)), return_exceptions=True
+            )
+            assert {type(answer) for answer in answers} == {ServerUnreachableError}
+            server.start()
+            assert (await broker.accept([task("after")]))[0].created
+        finally:
+            await broker.aclose()
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["A", "B"]), st.booleans())),
+        max_size=20,
+    )
+)
+def test_together_is_as_one_after_the_other(
+    redis_url: str, steps: list[list[tuple[int, str, bool]]]
+) -> None:
+    """Whatever callers submit at the same time: each id is made once, by who asked first."""
+    example = next(_examples)
+    chunks = [
+        [
+            task(f"{example}-{n}", f"p:{name}", "normal:small" if is_small else "realtime:large")
+            for n, name, is_small in step
+        ]
+        for step in steps
+    ]
+
+    async def all_at_once() -> list[list[Accepted]]:
+        broker = make_broker(redis_url)
+        try:
+            return list(await asyncio.gather(*map(broker.accept, chunks)))
+        finally:
+            await broker.aclose()
+
+    seen: set[str] = set()
+    for chunk, answer in zip(chunks, asyncio.run(all_at_once()), strict=True):
+        assert [item.id for item in answer] == [item.id for item in chunk]
+        for item in answer:
+            assert item.created == (item.id not in seen)
+            seen.add(item.id)
