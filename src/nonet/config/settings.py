@@ -294,7 +294,11 @@ class Settings(BaseSettings):
         return ("nonet", *self.entry_points)
 
     def slots_of(self, size: Size) -> int:
-        """How many tasks a worker of a size runs at a time, if it is not told."""
+        """How many tasks a worker runs at a time, unless its command line says otherwise.
+
+        Args:
+            size: of the worker.
+        """
         return self.concurrency or _DEFAULT_CONCURRENCY[size]
 
     @property

@@ -150,7 +150,7 @@ def complete(desired: Mapping[str, int]) -> dict[str, int]:
     >>> complete({"small": 3})
     {'small': 3, 'medium': 0, 'large': 0}
     """
-    return {size: desired.get(size, 0) for size in Size}
+    return {size.value: desired.get(size, 0) for size in Size}
 
 
 def _texts(flat: Sequence[bytes]) -> dict[str, str]:
