@@ -12,6 +12,7 @@ from sharing import shared
 def test_what_is_shared_is_made_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whoever comes meanwhile waits, and gets the same; whole, as it is moved there."""
     made = []
+    tmp_path_factory.getbasetemp()  # pytest makes it at the first call, not safe among threads
 
     def make(place: Path) -> None:
         made.append(place)
