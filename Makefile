@@ -17,7 +17,7 @@ LOCKED := uv.lock pyproject.toml scripts/sync scripts/helm
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test check docs reference faults soak bench compare bench-quick budget image image-test audit sbom dist release format clean servers
+.PHONY: help demo test quick check docs reference faults soak bench compare bench-quick budget image image-test audit sbom dist release format clean servers
 
 help:             ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -27,6 +27,9 @@ demo: $(DEMO)     ## audit a directory tree for duplicate files, with real daemo
 
 test: $(DEV) servers ## run the tests against real servers, four at a time
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+quick: $(DEV)     ## the tests that need no server, in less than a minute: for each save
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not server and not soak and not static" $(ARGS)
 
 check: $(DEV)     ## ruff, mypy and pyright --strict, the direction of imports, and the site of the pages
 	@$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from preloaded import PLACES
-from servers import MariaServer, RedisServer
+from servers import MariaServer, RedisServer, Server
 from sharing import shared
 
 from nonet.base.keys import STRUCTURE
@@ -19,9 +19,30 @@ from nonet.stores.namespace.sandbox import leaked_keys
 from nonet.stores.queue.broker import Broker
 
 _databases = itertools.count(1)
+_TESTS = Path(__file__).parent
+# Fixtures that start a server, and folders whose tests run the product as a whole.
+_SERVERS = {"redis_server", "maria_server"}
+_WHOLE = {
+    *("acceptance", "budget", "demo", "examples", "faults", "image"),
+    *("release", "topologies", "upgrade"),
+}
 # How long an example takes says how busy the machine is.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let no test start a server where those that do are left out."""
+    Server.forbidden = "not server" in config.option.markexpr
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs servers or daemons, before `-m` selects."""
+    for item in items:
+        folder = item.path.relative_to(_TESTS).parts[0]
+        if folder in _WHOLE or _SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker("server")
 
 
 def pytest_report_header() -> list[str]:

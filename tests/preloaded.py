@@ -1,12 +1,13 @@
-"""`Preloaded`: a command of Nonet in a process of its own that need not import the libraries again.
+"""`Preloaded`: a command of Nonet in a process of its own that need not import all of it again.
 
     process = Preloaded([script, "--size", "small"], environment=..., cwd=path, stdout=file)
     process.wait(30)
 
-Most of the processor time of these tests would be imports of the same libraries, thousands of
-times. So one process has imported them and forks: each fork runs the console script from its first
-line, imports Nonet, and ends as any interpreter does. What a fork cannot change (what the loader
-and the interpreter read at their start) is left to a real start: see `may_be_preloaded`.
+Most of the processor time of these tests would be the same imports, thousands of times. So one
+process has imported Nonet and the libraries, and forks: each fork runs the console script from its
+first line, reads its own environment, imports the tasks, and ends as any interpreter does. What a
+fork cannot change (what the loader and the interpreter read at their start) is left to a real
+start: see `may_be_preloaded`.
 
 `PRELOADED=0 make test` starts everything for real.
 """
@@ -17,6 +18,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import select
 import signal
@@ -34,8 +36,8 @@ from typing import IO
 
 _TESTS = str(Path(__file__).parent)
 _SCRIPTS = ("task-run", "task-scheduler", "task-worker")
-# Read by Nonet and the tasks of the tests, which each fork imports, and by OpenTelemetry when it is
-# set up; others may be read by a library when it is imported.
+# Read by Nonet when it runs, not when it is imported, by the tasks of the tests, which each fork
+# imports, and by OpenTelemetry when it is set up; others may be read by a library's import.
 _HARMLESS = (
     *("NONET_", "PROBE_", "EXAMPLE_", "UPGRADE_", "KUBERNETES_"),
     *("OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_", "OTEL_SERVICE_"),
@@ -44,8 +46,14 @@ _LIBRARIES = """
 asyncio concurrent.futures.thread ctypes email.message getpass http.server sqlite3 ssl zoneinfo
 alembic.command aiosqlite croniter dateutil.rrule hiredis msgspec opentelemetry.trace
 pydantic pydantic_settings redis.asyncio redis.asyncio.sentinel sqlalchemy.ext.asyncio
-sqlalchemy.dialects.sqlite.aiosqlite structlog typer uvloop yaml
+sqlalchemy.dialects.mysql.aiomysql sqlalchemy.dialects.sqlite.aiosqlite structlog typer uvloop yaml
 """.split()  # noqa: SIM905  # shorter than a list
+# What a command imports later if at all: extras, help for tests, processes of tasks, and modules
+# that register something, as tasks do.
+_NOT_IN_COMMANDS = (
+    *("nonet.contrib", "nonet.demo", "nonet.testing", "nonet.child_process"),
+    "nonet.stores.sql.migrations",
+)
 # Values of PYTHONPATH of which no library is hidden.
 PLACES = {_TESTS, f"{_TESTS}/upgrade"}
 _MESSAGE_BYTES = 1 << 20
@@ -185,8 +193,13 @@ _server = cache(_Server)
 
 def _serve() -> str:
     """Fork for whoever asks; returns in the forks, with the script to run."""
+    import nonet
+
     for name in _LIBRARIES:
         with suppress(ModuleNotFoundError):  # of an extra
+            importlib.import_module(name)
+    for _, name, _ in pkgutil.walk_packages(nonet.__path__, "nonet."):
+        if not name.startswith(_NOT_IN_COMMANDS):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
