@@ -28,7 +28,9 @@ from stores.machines.queue_machine import (
     Delivery,
     QueueMachine,
 )
-from stores.machines.queue_site import QueueSite
+from stores.machines.queue_site import SCRIPTS, QueueSite
+
+from nonet.stores.connection.redis import script
 
 QUICK = [
     fault
@@ -556,8 +558,7 @@ def test_every_deliberate_fault_is_caught(redis_server: RedisServer) -> None:
     assert not missed
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
-def test_a_fault_changes_a_script(redis_server: RedisServer, fault: Fault) -> None:
+def test_a_fault_changes_a_script() -> None:
     """The list of faults follows the scripts: the text that each replaces is there."""
-    with redis_server.client() as client:
-        QueueSite(client, [fault])
+    texts = [script(name)[0] for name in SCRIPTS]
+    assert [fault.name for fault in FAULTS if not any(fault.old in text for text in texts)] == []
