@@ -21,7 +21,7 @@ from nonet.stores.queue.broker import Broker
 _databases = itertools.count(1)
 _TESTS = Path(__file__).parent
 # Fixtures that start a server, and folders whose tests run the product as a whole.
-_SERVERS = {"redis_server", "maria_server"}
+_SERVERS = {"redis_server", "maria_server", "nonet_server", "servers"}
 _WHOLE = {
     *("acceptance", "budget", "demo", "examples", "faults", "image"),
     *("release", "topologies", "upgrade"),

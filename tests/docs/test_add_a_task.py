@@ -6,8 +6,11 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 from docs.followed import followed
 from docs.pages import Page
+
+pytestmark = pytest.mark.server
 
 
 def test_a_task_is_added_from_this_page_alone() -> None:

@@ -30,6 +30,7 @@ _ENVIRONMENT = {
 }
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_works_as_it_is_written(name: str) -> None:
     """Its files are written, its commands typed, and they print what the page shows."""
@@ -44,6 +45,7 @@ def test_recipe_works_as_it_is_written(name: str) -> None:
         assert terminal.left() == []
 
 
+@pytest.mark.server
 def test_the_readme_works_as_it_is_written() -> None:
     """Its task runs, and nothing runs any more at its end."""
     with followed(Page.read(ROOT / "README.md"), environment=_ENVIRONMENT) as terminal:

@@ -14,6 +14,8 @@ from docs.followed import followed
 from docs.pages import ROOT, Page
 from sharing import alone
 
+pytestmark = pytest.mark.server
+
 _LOCK = ROOT / "uv.lock"
 _DONE = "complete"
 

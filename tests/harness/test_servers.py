@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from daemons import wait_until
+
+pytestmark = pytest.mark.server
 
 _RUN = """
 from servers import RedisServer

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from daemons import wait_until
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "how-to" / "test-your-tasks.md"
 

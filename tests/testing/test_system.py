@@ -39,6 +39,8 @@ from nonet.stores.connection.embedded import open_embedded
 from nonet.tasks.locks import BaseLock
 from nonet.testing import NotIdleError, System
 
+pytestmark = pytest.mark.server
+
 JOB = LockedObjectType.JOB
 HALF_PAST = datetime(2001, 2, 3, 4, 30, tzinfo=UTC)
 

@@ -20,6 +20,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.stores.connection.embedded import find_server, open_embedded
 
+pytestmark = pytest.mark.server
+
 # A user in a process of its own: opens the server, says which one it got, stays until told to go.
 _USER = """
 import os, subprocess, sys

@@ -52,7 +52,7 @@ async def engine_of(url: str) -> AsyncIterator[AsyncEngine]:
         await engine.dispose()
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server)])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of its own without tables."""
     if request.param == "sqlite":

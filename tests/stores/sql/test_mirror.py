@@ -24,7 +24,7 @@ from nonet.stores.sql.mirror import _PAGE_ROWS, Mirror, _upsert, mirror
 KIND = "periodic"
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server)])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of its own without tables."""
     if request.param == "sqlite":

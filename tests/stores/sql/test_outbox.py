@@ -30,7 +30,7 @@ STREAM = "normal:small"
 UNREACHABLE = "redis://127.0.0.1:1"
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server)])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of its own without tables."""
     if request.param == "sqlite":
