@@ -20,10 +20,11 @@ from nonet.stores.queue.broker import Broker
 
 _databases = itertools.count(1)
 _TESTS = Path(__file__).parent
-# Fixtures that start a server, and folders whose tests run the product as a whole.
+# Fixtures that start a server, and folders whose tests run the product as a whole or need more
+# than Python: a chart is rendered by Helm's library.
 _SERVERS = {"redis_server", "maria_server", "nonet_server", "servers"}
 _WHOLE = {
-    *("acceptance", "budget", "demo", "examples", "faults", "image"),
+    *("acceptance", "budget", "chart", "demo", "examples", "faults", "image"),
     *("release", "topologies", "upgrade"),
 }
 # How long an example takes says how busy the machine is.

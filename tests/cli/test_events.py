@@ -151,6 +151,7 @@ def test_every_kind_is_known() -> None:
     assert set(EVENT_KINDS) == written | dlq
 
 
+@pytest.mark.server
 async def test_following_survives_redis(own_run: TaskRun, own_redis: RedisServer) -> None:
     """A flush, a crash and a restart without data: it says that Redis was away, and goes on."""
     await set_limit(own_run, "a")

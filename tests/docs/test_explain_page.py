@@ -89,7 +89,7 @@ def _said() -> Iterator[tuple[str, str]]:
 
 
 def _cases() -> ModuleType:
-    path = ROOT / "tests" / "unit" / "test_explanation.py"
+    path = ROOT / "tests" / "rules" / "test_explanation.py"
     spec = importlib.util.spec_from_file_location("cases_of_explain", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

@@ -95,6 +95,7 @@ async def test_no_database_is_made_to_purge_it(sqlite_url: str) -> None:
     assert sql.is_missing(sqlite_url)
 
 
+@pytest.mark.server
 async def test_sql_that_is_away_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """The chore does not fail: it says why once, and purges when SQL is back."""
     with MariaServer() as server:

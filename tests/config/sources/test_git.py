@@ -21,6 +21,8 @@ from nonet.config.sources import repository as module
 from nonet.config.sources.git import parse_address
 from nonet.config.sources.source import MAX_BYTES, MAX_FILES
 
+pytestmark = pytest.mark.server
+
 
 class Remote:
     """The repository of an administrator."""

@@ -13,6 +13,8 @@ from nonet.base.errors import ConfigurationError
 from nonet.config.settings import Settings
 from nonet.config.sources import Source, open_source
 
+pytestmark = pytest.mark.server
+
 USER, PASSWORD = "bo t", 's3cret/\\n%"$x'
 IN_URL = "bo%20t:s3cret%2F%5Cn%25%22$x"
 

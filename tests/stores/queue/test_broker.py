@@ -437,6 +437,7 @@ class TestWait:
         assert (await broker.now() - started).total_seconds() < 2
         await results.aclose()
 
+    @pytest.mark.server
     async def test_a_frozen_redis_does_not_prolong_a_wait(self) -> None:
         """A timeout is kept, and says the same, when Redis does not answer at all."""
         with RedisServer() as server:

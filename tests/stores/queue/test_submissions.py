@@ -123,6 +123,7 @@ async def test_who_goes_away_takes_no_others_along(broker: Broker) -> None:
     assert (await broker.accept([task("t3")]))[0].created
 
 
+@pytest.mark.server
 async def test_all_hear_that_redis_is_gone() -> None:
     """Each of many callers is told that the server does not answer, and later ones submit again."""
     with RedisServer() as server:

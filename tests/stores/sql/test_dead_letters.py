@@ -642,6 +642,7 @@ async def test_schema_is_absent_then_current(empty_url: str) -> None:
     assert await sql.upgrade(empty_url) == revision
 
 
+@pytest.mark.server
 async def test_four_processes_upgrade_at_once(empty_url: str) -> None:
     """Processes that start together on an empty database all succeed."""
     code = """if True:
@@ -776,6 +777,7 @@ async def connect_once(database: sql.Database) -> None:
         await connection.execute(sa.select(1))
 
 
+@pytest.mark.server
 async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
     """Four processes that begin on no file at all store all their letters."""
     url = f"sqlite:///{tmp_path}/nonet.db"
