@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nonet.scheduler.periodic.due import BATCH, Due, Step, due
+from nonet.scheduler.periodic.due import BATCH, Due, Occurrence, due
 from nonet.tasks.schedules import (
     CatchUp,
     CronSchedule,
@@ -180,7 +180,7 @@ def test_what_is_caught_up(
 ) -> None:
     """`skip` passes over all that are old, `all` fires the newest of them up to its limit."""
     decision = due(schedule, at(last), at(now), GRACE, **how)
-    assert decision.steps == [Step(at(when), missed, fires) for when, missed, fires in steps]
+    assert decision.steps == [Occurrence(at(when), missed, fires) for when, missed, fires in steps]
 
 
 @settings(deadline=None)  # other people's load is no fault of ours
@@ -272,7 +272,7 @@ def test_a_year_of_missed_occurrences_is_decided_at_once(
     started = time.perf_counter()
     decision = due(schedule, now - timedelta(days=365), now, timedelta())
     assert time.perf_counter() - started < 5
-    assert decision.steps == [Step(now, collapsed)]
+    assert decision.steps == [Occurrence(now, collapsed)]
 
 
 def test_more_than_a_batch_is_fired_in_several_calls() -> None:
@@ -306,10 +306,10 @@ def test_an_authors_schedule_is_asked_once_per_firing() -> None:
     assert first == Due([], at("10:00"))
     assert due(schedule, None, at("09:30"), GRACE, planned=first.next) == first
     second = due(schedule, None, at("10:00:05"), GRACE, planned=first.next)
-    assert second == Due([Step(at("10:00"))], at("11:00"))
+    assert second == Due([Occurrence(at("10:00"))], at("11:00"))
     assert due(schedule, at("10:00"), at("12:00"), GRACE, planned=second.next) == Due(
-        [Step(at("11:00"))], None
+        [Occurrence(at("11:00"))], None
     )
     again = FromNow(at("13:00"))
     skipped = due(again, None, at("12:00"), GRACE, planned=at("11:00"), catch_up=CatchUp.SKIP)
-    assert skipped == Due([Step(at("11:00"), missed=1, fires=False)], at("13:00"))
+    assert skipped == Due([Occurrence(at("11:00"), missed=1, fires=False)], at("13:00"))

@@ -9,8 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from stores.queue.test_broker import fetch, fetch_one, make_broker, task
 from scheduler.test_relay import relay_of
+from stores.queue.test_broker import fetch, fetch_one, make_broker, task
 from stores.queue.test_unique import task as unique_task
 
 from nonet.base.errors import AdmissionRejected
@@ -23,8 +23,8 @@ from nonet.stores.queue import broker as broker_module
 from nonet.stores.queue.broker import Broker, Presence
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.submissions import Accepted, Submission
-from nonet.stores.sql.database import Database
 from nonet.stores.sql import outbox as outbox_module
+from nonet.stores.sql.database import Database
 from nonet.stores.sql.outbox import Outbox
 from nonet.tasks.unique import Unique
 

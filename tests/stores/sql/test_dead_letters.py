@@ -33,8 +33,8 @@ from nonet.stores.sql import database as sql
 from nonet.stores.sql.dead_letters import (
     DeadLetter,
     DeadLetters,
+    LetterFilter,
     NewDeadLetter,
-    Selection,
     Status,
     dlq_tasks,
     storable,
@@ -375,8 +375,8 @@ async def test_a_namespace_acts_on_its_own_letters(letters: DeadLetters, url: st
         await letters.get(theirs)
     with pytest.raises(NotFoundError):
         await letters.discard(theirs)
-    assert [rows async for rows in letters.pages(Selection())] == [[row]]
-    assert [count async for count in letters.purge(Selection())] == [1]
+    assert [rows async for rows in letters.pages(LetterFilter())] == [[row]]
+    assert [count async for count in letters.purge(LetterFilter())] == [1]
     assert [each.id for each in await other.list()] == [theirs]
     await other.close()
 
@@ -415,8 +415,8 @@ async def test_discard_spares_what_no_longer_fits(letters: DeadLetters) -> None:
     row = await letters.add(letter())
     await dispatched(letters, row, "new")
     with pytest.raises(ConflictError, match=f"dead letter {row} is DISPATCHED"):
-        await letters.discard(row, only=Selection(status="PENDING"))
-    await letters.discard(row, only=Selection(status="DISPATCHED"))
+        await letters.discard(row, only=LetterFilter(status="PENDING"))
+    await letters.discard(row, only=LetterFilter(status="DISPATCHED"))
     with pytest.raises(NotFoundError):
         await letters.get(row)
 
@@ -436,7 +436,7 @@ async def aged(url: str, ages: list[timedelta]) -> list[int]:
     return rows
 
 
-async def read_pages(letters: DeadLetters, selection: Selection) -> list[list[int]]:
+async def read_pages(letters: DeadLetters, selection: LetterFilter) -> list[list[int]]:
     return [page async for page in letters.pages(selection)]
 
 
@@ -455,7 +455,7 @@ async def test_letters_are_chosen_by_age(url: str, letters: DeadLetters) -> None
     ):
         found = [each.id for each in await letters.list(**filters)]
         assert sorted(found) == expected
-        assert await read_pages(letters, Selection(**filters)) == [expected]
+        assert await read_pages(letters, LetterFilter(**filters)) == [expected]
 
 
 async def test_pages_pass_over_gaps_and_end_where_they_began(letters: DeadLetters) -> None:
@@ -466,7 +466,7 @@ async def test_pages_pass_over_gaps_and_end_where_they_began(letters: DeadLetter
     kept = rows[:100] + rows[900:]
     met: list[int] = []
     sizes: list[int] = []
-    async for page in letters.pages(Selection()):
+    async for page in letters.pages(LetterFilter()):
         sizes.append(len(page))
         met += page
         await letters.add(letter(f"late-{len(sizes)}"))
@@ -480,16 +480,16 @@ async def test_purge_deletes_what_fits_and_nothing_else(url: str, letters: DeadL
     rows = await aged(url, [month] * 3 + [timedelta(hours=1)] * 2)
     await dispatched(letters, rows[1], "new")
     old = datetime.now(UTC) - timedelta(days=7)
-    gone = [n async for n in letters.purge(Selection(died_before=old, status="DISPATCHED"))]
+    gone = [n async for n in letters.purge(LetterFilter(died_before=old, status="DISPATCHED"))]
     assert gone == [1]
-    assert sum([n async for n in letters.purge(Selection(died_before=old))]) == 2
-    assert await read_pages(letters, Selection()) == [rows[3:]]
+    assert sum([n async for n in letters.purge(LetterFilter(died_before=old))]) == 2
+    assert await read_pages(letters, LetterFilter()) == [rows[3:]]
 
 
 async def test_purge_creates_no_database(sqlite_url: str) -> None:
     """Where nothing has died there is nothing to purge: no SQLite file is made for it."""
     letters = DeadLetters(sqlite_url, "test")
-    assert [n async for n in letters.purge(Selection())] == []
+    assert [n async for n in letters.purge(LetterFilter())] == []
     await letters.close()
     assert sql.is_missing(sqlite_url)
 
