@@ -14,8 +14,9 @@ import pytest
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config
 from nonet.config.settings import Settings
-from nonet.config.sources import Source, base, open_source
+from nonet.config.sources import Source, open_source
 from nonet.config.sources import files as module
+from nonet.config.sources import source as base
 from nonet.config.sources.source import MAX_BYTES, MAX_FILES
 
 
