@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
-
 _LONGEST = 60  # beyond that no message carries it
 
 
@@ -27,6 +25,8 @@ def is_version(text: str) -> bool:
     >>> is_version("1.4.0rc1"), is_version("latest")
     (True, False)
     """
+    from packaging.version import InvalidVersion, Version  # takes 3 ms; few processes compare
+
     try:
         return len(text) <= _LONGEST and bool(Version(text))
     except InvalidVersion:
@@ -41,6 +41,8 @@ def is_older(version: str, least: str) -> bool:
     """
     if not is_version(version) or not is_version(least):
         return True
+    from packaging.version import Version  # as above
+
     return Version(version) < Version(least)
 
 

@@ -28,7 +28,7 @@ from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, url_problem
 from nonet.base.streams import Size
 from nonet.messages.signing import Signer, parse_keys
-from nonet.rules.outcomes import CRASH_LIMIT
+from nonet.rules.crashes import CRASH_LIMIT
 
 _PREFIX = "NONET_"
 

@@ -18,6 +18,7 @@ from nonet.base.errors import (
     StopRetrying,
     UnableToAcquireLockError,
 )
+from nonet.rules.crashes import CRASH_LIMIT
 from nonet.tasks.retry import RetryPolicyBase
 
 # settle.lua keeps no more of a text in the record, which is then still a packed hash.
@@ -32,8 +33,6 @@ ERROR_CHARACTERS = 10_000
 _LOCK_DELAY = timedelta(seconds=1)
 _FULL_DELAY = timedelta(seconds=5)
 _LONGEST_REFUSAL = timedelta(minutes=5)
-# So many processes may die with a task alone before it is not executed again.
-CRASH_LIMIT = 3
 
 
 class Reason(StrEnum):

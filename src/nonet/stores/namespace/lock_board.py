@@ -12,8 +12,8 @@ from typing import Any
 from nonet.base.errors import InvalidArgumentsError, MalformedMessageError, NotFoundError
 from nonet.base.keys import prefix
 from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
+from nonet.rules.crashes import CRASH_LIMIT
 from nonet.rules.explanation import Facts, LockHolder, Needs, Peer, Refusal
-from nonet.rules.outcomes import CRASH_LIMIT
 from nonet.rules.pauses import Pause
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, Scripts, literal, server_errors
