@@ -45,7 +45,7 @@ _HARMLESS = (
 _LIBRARIES = """
 asyncio concurrent.futures.thread ctypes email.message getpass http.server sqlite3 ssl zoneinfo
 alembic.command aiosqlite croniter dateutil.rrule hiredis msgspec opentelemetry.trace
-pydantic pydantic_settings redis.asyncio redis.asyncio.sentinel sqlalchemy.ext.asyncio
+pydantic redis.asyncio redis.asyncio.sentinel sqlalchemy.ext.asyncio
 sqlalchemy.dialects.mysql.aiomysql sqlalchemy.dialects.sqlite.aiosqlite structlog typer uvloop yaml
 """.split()  # noqa: SIM905  # shorter than a list
 # What a command imports later if at all: extras, help for tests, processes of tasks, and modules

@@ -14,7 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -22,7 +24,6 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, DotEnvSettingsSource, NoDecode, SettingsConfigDict
 
 from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, url_problem
@@ -31,6 +32,7 @@ from nonet.messages.signing import Signer, parse_keys
 from nonet.rules.crashes import CRASH_LIMIT
 
 _PREFIX = "NONET_"
+_ENV_FILE = Path(".env")
 
 # Small tasks share the loop; those of medium size have a core each, a large one has the machine.
 _DEFAULT_CONCURRENCY = {
@@ -48,8 +50,6 @@ _SLOTS = re.compile(r"(small|medium|large):([1-9]\d{0,4})")
 _FROM_FILES = ("redis_url", "db_url", "signing_keys")
 # In a URL: that of the user, and those among the parameters, such as sentinel_password.
 _PASSWORDS = re.compile(r"://[^:/?#@]*:([^/?#@]+)@|[?&][^=&#]*passw[^=&#]*=([^&#]+)", re.I)
-Names = Annotated[tuple[str, ...], NoDecode]
-Slots = Annotated[Mapping[str, int], NoDecode]
 
 
 def _state_dir() -> Path:
@@ -63,7 +63,7 @@ def _state_dir() -> Path:
         ) from None
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Settings of one process; durations in seconds.
 
     Every field ``x`` is the environment variable ``NONET_X``.
@@ -131,14 +131,8 @@ class Settings(BaseSettings):
         assert settings.renew_interval == 10
     """
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix=_PREFIX,
-        env_file=".env",
-        env_file_encoding="utf-8",
-        env_ignore_empty=True,
-        extra="ignore",
-        frozen=True,
-        allow_inf_nan=False,
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, allow_inf_nan=False, validate_default=True
     )
 
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
@@ -146,12 +140,12 @@ class Settings(BaseSettings):
     namespace: str = Field(default="nonet", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     config: str = Field(default="", repr=False)  # a URL may hold a token
     config_poll: float = Field(default=60, ge=1, le=1e6)
-    tasks: Names = ()
-    entry_points: Names = ()
-    extensions: Names = ()
+    tasks: tuple[str, ...] = ()
+    entry_points: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
     state_dir: Path = Field(default_factory=_state_dir)
     concurrency: int | None = Field(default=None, ge=1, le=10_000)
-    slots: Slots = Field(default_factory=dict)
+    slots: Mapping[str, int] = Field(default_factory=dict)
     child_max_tasks: int = Field(default=1000, ge=0, le=10**9)
     child_max_rss: Annotated[int, BeforeValidator(parse_bytes)] = 0
     lease: float = Field(default=45, gt=0)
@@ -241,12 +235,18 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_files(cls, values: Any) -> Any:
+    def _read_environment(cls, values: Any) -> Any:
+        """Take what is not given from variables, and secrets from the files that they name."""
+        if not isinstance(values, Mapping):  # a `Settings` already
+            return values
+        variables = _variables()
+        found = {name: variables.get(f"{_PREFIX}{name.upper()}") for name in cls.model_fields}
+        found = {name: value for name, value in found.items() if value} | dict(values)
         for name in _FROM_FILES:
-            path = _variables().get(f"{_PREFIX}{name.upper()}_FILE")
-            if path and name not in values:
-                values[name] = _read_secret(f"{_PREFIX}{name.upper()}_FILE", Path(path))
-        return values
+            path = variables.get(f"{_PREFIX}{name.upper()}_FILE")
+            if path and name not in found:
+                found[name] = _read_secret(f"{_PREFIX}{name.upper()}_FILE", Path(path))
+        return found
 
     @model_validator(mode="after")
     def _relations(self) -> Settings:
@@ -408,9 +408,13 @@ def _refuse_unknown_options(options: Iterable[str]) -> None:
 
 
 def _variables() -> dict[str, str | None]:
-    """The environment over ``.env``."""
-    from_file = DotEnvSettingsSource(Settings).env_vars
-    return {**{name.upper(): value for name, value in from_file.items()}, **os.environ}
+    """The environment over ``.env``, the names in upper case."""
+    from_file: Mapping[str, str | None] = {}
+    if _ENV_FILE.is_file() or _ENV_FILE.is_fifo():
+        from dotenv import dotenv_values  # few processes have such a file
+
+        from_file = dotenv_values(_ENV_FILE, encoding="utf-8")
+    return {name.upper(): value for name, value in (*from_file.items(), *os.environ.items())}
 
 
 def is_default_redis(url: str) -> bool:
