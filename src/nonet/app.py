@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from nonet.base.errors import (
-    ConfigurationError,
     ConflictError,
     NonetError,
     NotBoundError,
@@ -22,8 +20,8 @@ from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon.service import who
 from nonet.rules.explanation import Explanation
-from nonet.stores.queue.broker import Broker, Waits
-from nonet.stores.stores import Stores
+from nonet.stores.queue.broker import Broker
+from nonet.stores.stores import Stores, open_stores
 from nonet.tasks.execution import TaskContext
 from nonet.tasks.handles import Handle, R, TaskStatus
 from nonet.tasks.injection import Injector
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
     from nonet.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
-
-EMBEDDED = "embedded://"
 
 
 class Nonet:
@@ -132,24 +128,8 @@ class Nonet:
 
     async def _open(self) -> None:
         settings = self.settings
-        url = settings.redis_url.get_secret_value()
-        if url.startswith(EMBEDDED):
-            url = await asyncio.to_thread(self._start_embedded)
-        broker = Broker(
-            url,
-            settings.namespace,
-            lock_ttl=settings.lock_ttl,
-            lease=settings.lease,
-            result_ttl=settings.result_ttl,
-            dedup_ttl=settings.dedup_ttl,
-            message_limit=settings.message_limit,
-            crash_limit=settings.crash_limit,
-            confirm_replicas=settings.confirm_replicas,
-            waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
-        )
-        self._closing.push_async_callback(broker.aclose)
-        broker.follow()
-        stores = Stores(broker, settings)
+        stores = await open_stores(settings, self._closing)
+        broker = stores.broker
         client = Client(
             broker,
             self.registry,
@@ -163,7 +143,6 @@ class Nonet:
         self._closing.push_async_callback(client.aclose)
         bind_submitter(client)
         self._closing.callback(unbind_submitter, client)
-        self._closing.push_async_callback(stores.close)
         self._parts = Parts(settings, self.registry, stores, client)
         if self.prepares_sqlite:
             await self._prepare_sqlite()
@@ -584,15 +563,3 @@ class Nonet:
 
         letters = await self.dead_letters()
         return await resubmit(row_id, self.client, letters, again=again)
-
-    def _start_embedded(self) -> str:
-        from nonet.stores.connection.embedded import open_embedded
-
-        if self.settings.redis_url.get_secret_value() != EMBEDDED:
-            raise ConfigurationError(
-                "NONET_REDIS_URL: embedded:// takes nothing after it; "
-                "the place of its data is NONET_STATE_DIR"
-            )
-        server = open_embedded(self.settings.state_dir)
-        self._closing.push_async_callback(asyncio.to_thread, server.close)
-        return server.url

@@ -10,9 +10,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -34,11 +34,12 @@ from nonet.base.loop import loop_factory
 from nonet.base.loop import run as run_in_loop
 from nonet.cli.output import printable
 from nonet.daemon.service import ExitCode
-from nonet.telemetry.masking import without_secrets
+from nonet.telemetry.masking import keep_secret, without_secrets
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
     from nonet.config.settings import Settings
+    from nonet.stores.stores import Stores
     from nonet.tasks.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -307,6 +308,20 @@ def observer(namespace: str | None = None, state_dir: Path | None = None) -> Non
 
     settings = load_settings(**settings_options(None, namespace, state_dir))
     return Nonet(settings, load_tasks=False)
+
+
+@asynccontextmanager
+async def stores(
+    namespace: str | None = None, state_dir: Path | None = None
+) -> AsyncIterator[Stores]:
+    """What is kept of the namespace, for commands that need neither a client nor task classes."""
+    from nonet.config.settings import load_settings  # as of `application`
+    from nonet.stores.stores import open_stores
+
+    settings = load_settings(**settings_options(None, namespace, state_dir))
+    keep_secret(settings.secrets())
+    async with AsyncExitStack() as closing:
+        yield await open_stores(settings, closing)
 
 
 def registry_here(nonet: Nonet) -> Registry:

@@ -2,71 +2,188 @@
 
 from __future__ import annotations
 
-from functools import partial
+import asyncio
+from contextlib import AsyncExitStack
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from nonet.base.errors import NonetError
+from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread
 from nonet.config.settings import Settings
-from nonet.stores.namespace.ceilings import Ceilings
-from nonet.stores.namespace.controls import Controls
-from nonet.stores.namespace.demand import Demands
-from nonet.stores.namespace.events import Events
-from nonet.stores.namespace.leadership import Leader, Leadership
-from nonet.stores.namespace.limits import Limits
-from nonet.stores.namespace.periodic import Periodic
-from nonet.stores.namespace.publication import Publication
-from nonet.stores.namespace.quarantine import Quarantine
-from nonet.stores.queue.broker import Broker
-from nonet.stores.sql.row_closer import RowCloser
+from nonet.stores.queue.broker import Broker, Waits
 
-# SQL takes 400 ms to import: only who uses it does so.
+# A command uses one or two of the stores, and each takes milliseconds to import; SQL takes 400.
 if TYPE_CHECKING:
+    from nonet.stores.namespace.ceilings import Ceilings
+    from nonet.stores.namespace.controls import Controls
+    from nonet.stores.namespace.demand import Demands
+    from nonet.stores.namespace.events import Events
+    from nonet.stores.namespace.leadership import Leader, Leadership
+    from nonet.stores.namespace.limits import Limits
+    from nonet.stores.namespace.periodic import Periodic
+    from nonet.stores.namespace.publication import Publication
+    from nonet.stores.namespace.quarantine import Quarantine
+    from nonet.stores.queue.groups import Groups
+    from nonet.stores.queue.results import Results
     from nonet.stores.sql.database import Database
     from nonet.stores.sql.dead_letters import DeadLetters
     from nonet.stores.sql.mirror import Mirror
     from nonet.stores.sql.outbox import Outbox
+    from nonet.stores.sql.row_closer import RowCloser
+
+EMBEDDED = "embedded://"
+
+
+async def open_stores(settings: Settings, closing: AsyncExitStack) -> Stores:
+    """The stores of the namespace that `settings` name.
+
+    Args:
+        closing: closes them; an embedded server, which is started first, is stopped last.
+
+    Raises:
+        ConfigurationError: the URL of Redis cannot be used.
+    """
+    url = settings.redis_url.get_secret_value()
+    if url.startswith(EMBEDDED):
+        url = await asyncio.to_thread(_start_embedded, settings, closing)
+    broker = Broker(
+        url,
+        settings.namespace,
+        lock_ttl=settings.lock_ttl,
+        lease=settings.lease,
+        result_ttl=settings.result_ttl,
+        dedup_ttl=settings.dedup_ttl,
+        message_limit=settings.message_limit,
+        crash_limit=settings.crash_limit,
+        confirm_replicas=settings.confirm_replicas,
+        waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
+    )
+    closing.push_async_callback(broker.aclose)
+    broker.follow()
+    stores = Stores(broker, settings)
+    closing.push_async_callback(stores.close)
+    return stores
+
+
+def _start_embedded(settings: Settings, closing: AsyncExitStack) -> str:
+    from nonet.stores.connection.embedded import open_embedded
+
+    if settings.redis_url.get_secret_value() != EMBEDDED:
+        raise ConfigurationError(
+            "NONET_REDIS_URL: embedded:// takes nothing after it; "
+            "the place of its data is NONET_STATE_DIR"
+        )
+    server = open_embedded(settings.state_dir)
+    closing.push_async_callback(asyncio.to_thread, server.close)
+    return server.url
 
 
 class Stores:
-    """The stores of one namespace. SQL is opened on first use; `close` closes it.
+    """The stores of one namespace. Each is made on first use, as is SQL; `close` closes them.
 
     Args:
         broker: open.
 
     Attributes:
         broker: queues tasks and hands them over.
-        periodic: the periodic entries.
-        limits: the limits that hold, and those set by hand.
-        controls: what is paused.
-        ceilings: how many tasks there are, and may be.
-        demands: how much work there is for how many workers.
-        events: who changed what.
-        quarantine: bytes that are no task.
-        leadership: which scheduler leads.
-        publication: the configuration as the leader has published it.
-        rows: deletes the rows of durable tasks that have ended.
     """
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
-        client, namespace = broker.client, settings.namespace
         self._settings = settings
+        self._namespace = settings.namespace
         self.broker = broker
-        self.periodic = Periodic(broker, namespace)
-        self.limits = Limits(client, namespace)
-        self.controls = Controls(client, namespace)
-        self.ceilings = Ceilings(client, namespace)
-        self.demands = Demands(client, namespace, broker.lock_ttl_ms)
-        self.events = Events(client, namespace)
-        self.quarantine = Quarantine(broker, namespace)
-        self.leadership = Leadership(broker, namespace)
-        self.publication = Publication(client, namespace)
-        self.rows = RowCloser(self.outbox)
         self._database: Database | None = None
 
+    @cached_property
+    def results(self) -> Results:
+        """What is known of tasks, live or ended; how many there are; the workers."""
+        from nonet.stores.queue.results import Results
+
+        return Results(self.broker.client, self.broker.scripts, self.broker.url, self._namespace)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Callback groups."""
+        from nonet.stores.queue.groups import Groups
+
+        return Groups(self.broker.client, self._namespace)
+
+    @cached_property
+    def periodic(self) -> Periodic:
+        """The periodic entries."""
+        from nonet.stores.namespace.periodic import Periodic
+
+        return Periodic(self.broker, self._namespace)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits that hold, and those set by hand."""
+        from nonet.stores.namespace.limits import Limits
+
+        return Limits(self.broker.client, self._namespace)
+
+    @cached_property
+    def controls(self) -> Controls:
+        """What is paused."""
+        from nonet.stores.namespace.controls import Controls
+
+        return Controls(self.broker.client, self._namespace)
+
+    @cached_property
+    def ceilings(self) -> Ceilings:
+        """How many tasks there are, and may be."""
+        from nonet.stores.namespace.ceilings import Ceilings
+
+        return Ceilings(self.broker.client, self._namespace)
+
+    @cached_property
+    def demands(self) -> Demands:
+        """How much work there is for how many workers."""
+        from nonet.stores.namespace.demand import Demands
+
+        return Demands(self.broker.client, self._namespace, self.broker.lock_ttl_ms)
+
+    @cached_property
+    def events(self) -> Events:
+        """Who changed what."""
+        from nonet.stores.namespace.events import Events
+
+        return Events(self.broker.client, self._namespace)
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        """Bytes that are no task."""
+        from nonet.stores.namespace.quarantine import Quarantine
+
+        return Quarantine(self.broker, self._namespace)
+
+    @cached_property
+    def leadership(self) -> Leadership:
+        """Which scheduler leads."""
+        from nonet.stores.namespace.leadership import Leadership
+
+        return Leadership(self.broker, self._namespace)
+
+    @cached_property
+    def publication(self) -> Publication:
+        """The configuration as the leader has published it."""
+        from nonet.stores.namespace.publication import Publication
+
+        return Publication(self.broker.client, self._namespace)
+
+    @cached_property
+    def rows(self) -> RowCloser:
+        """Deletes the rows of durable tasks that have ended."""
+        from nonet.stores.sql.row_closer import RowCloser
+
+        return RowCloser(self.outbox)
+
     async def close(self) -> None:
-        """Close what was opened of SQL."""
-        await self.rows.aclose()
+        """Close what was opened."""
+        if "rows" in self.__dict__:
+            await self.rows.aclose()
+        if "results" in self.__dict__:
+            await self.results.aclose()
         if self._database is not None:
             await self._database.close()
             self._database = None

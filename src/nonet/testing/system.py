@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast, overload
 
-from nonet.app import EMBEDDED, Nonet
+from nonet.app import Nonet
 from nonet.base.clock import ClockWatch, Reading
 from nonet.base.errors import (
     ConfigurationError,
@@ -31,6 +31,7 @@ from nonet.config.settings import Settings, plain_settings
 from nonet.daemon.service import Stop
 from nonet.scheduler.scheduler import Scheduler
 from nonet.stores.namespace.sandbox import Sandbox, Survey, Unfinished
+from nonet.stores.stores import EMBEDDED
 from nonet.tasks.handles import Handle, R
 from nonet.tasks.injection import Injector, load_entry_points
 from nonet.tasks.registry import load_lock_types

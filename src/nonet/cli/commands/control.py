@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from nonet.base.errors import ConfigurationError, NotFoundError
-from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run, warn_of_unknown
+from nonet.cli.common import (
+    Debug,
+    Json,
+    Namespace,
+    StateDir,
+    observer,
+    run,
+    stores,
+    warn_of_unknown,
+)
 from nonet.cli.output import print_json, print_rows
 from nonet.daemon.service import ExitCode, who
 from nonet.rules.pauses import EVERYTHING, Pause, as_option, in_words, streams
@@ -80,12 +89,10 @@ def resume(
 
     async def command() -> int:
         wanted = _wanted(everything, stream, task)
-        async with observer(namespace, state_dir) as nonet:
-            before = {item.what for item in await nonet.stores.controls.load()}
-            await nonet.stores.controls.resume(
-                wanted, who()
-            )  # also if nothing is: it may be repeated
-            left = await nonet.stores.controls.load()
+        async with stores(namespace, state_dir) as kept:
+            before = {item.what for item in await kept.controls.load()}
+            await kept.controls.resume(wanted, who())  # also if nothing is: it may be repeated
+            left = await kept.controls.load()
         done = [what for what in wanted if what in before]
         if not done:
             raise NotFoundError(f"{_list(wanted)}: not paused. {_still(left)}")
@@ -109,8 +116,8 @@ def paused(
     """List what is paused: since when, by whom and why."""
 
     async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await nonet.stores.controls.load()
+        async with stores(namespace, state_dir) as kept:
+            found = await kept.controls.load()
         rows = [_row(item) for item in found]
         if not as_json:
             rows = [{**row, "what": in_words(row["what"])} for row in rows]

@@ -10,7 +10,7 @@ import typer
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError, suggestion
 from nonet.base.keys import EVENT_KINDS
-from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
+from nonet.cli.common import Debug, Json, Namespace, StateDir, run, stores
 from nonet.cli.output import cell, print_json, print_rows
 from nonet.daemon.service import ExitCode, stop_on_signals
 
@@ -34,20 +34,21 @@ def events(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Show what happened to the namespace, and who did it, the newest last.
+    """Show what happened to the namespace and who did it.
 
-    Limits, locks, dead letters and the quarantine changed by hand; limits changed by the
-    configuration; losses of data, steps of the clock, start-up hooks. Redis keeps about 10,000
-    events. With --follow --json each event is a line of its own. It goes on while Redis is away.
+    The newest event comes last. Limits, locks, dead letters and the quarantine changed by hand;
+    limits changed by the configuration; losses of data, steps of the clock, start-up hooks. Redis
+    keeps about 10,000 events. With --follow --json each event is a line of its own. It goes on
+    while Redis is away.
     """
 
     async def command() -> int:
         _check_kind(kind)
-        async with observer(namespace, state_dir) as nonet:
+        async with stores(namespace, state_dir) as kept:
             if follow:
-                await _follow(nonet.stores.events.follow(limit, kind=kind), as_json)
+                await _follow(kept.events.follow(limit, kind=kind), as_json)
                 return ExitCode.OK
-            found = await nonet.stores.events.last(limit, kind=kind)
+            found = await kept.events.last(limit, kind=kind)
         print_rows([dataclasses.asdict(item) for item in found], as_json, "no event")
         return ExitCode.OK
 

@@ -16,6 +16,7 @@ from nonet.cli.common import (
     observer,
     run,
     settings_options,
+    stores,
 )
 from nonet.cli.output import print_rows, printable
 from nonet.daemon.service import ExitCode, who
@@ -70,8 +71,8 @@ def list_(
     """
 
     async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await nonet.stores.limits.all()
+        async with stores(namespace, state_dir) as kept:
+            found = await kept.limits.all()
         rows = [
             {
                 "object_type": item.address.object_type,

@@ -21,6 +21,7 @@ from nonet.cli.common import (
     observer,
     run,
     say,
+    stores,
 )
 from nonet.cli.output import print_fields, print_json, print_rows, print_text
 from nonet.daemon.service import ExitCode, who
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from nonet.messages.message import Envelope
     from nonet.stores.namespace.quarantine import Quarantine, Quarantined
 
-app = typer.Typer(help="Quarantine: bytes in the streams or in records that are no task.")
+app = typer.Typer(help="Quarantine: bytes in streams or records that are no task.")
 
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Id, see 'quarantine list'.")]
 Entries = Annotated[
@@ -55,9 +56,9 @@ def list_(
     """List what is in the quarantine, the newest first, without the bytes."""
 
     async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            rows = [_row(item) async for item in nonet.stores.quarantine.newest(limit)]
-            count = await nonet.stores.quarantine.count_since_loss()
+        async with stores(namespace, state_dir) as kept:
+            rows = [_row(item) async for item in kept.quarantine.newest(limit)]
+            count = await kept.quarantine.count_since_loss()
         print_rows(rows, as_json, "the quarantine is empty")
         if count:
             typer.echo(f"{count} were put here since Redis was last empty", err=True)

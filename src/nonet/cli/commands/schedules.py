@@ -22,6 +22,7 @@ from nonet.cli.common import (
     registry_here,
     run,
     say,
+    stores,
 )
 from nonet.cli.output import print_fields, print_json, print_rows, printable
 from nonet.daemon.service import ExitCode, who
@@ -41,7 +42,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Only the entry of this
 
 @app.callback(invoke_without_command=True)
 def schedules(context: typer.Context) -> None:
-    """Periodic entries: what fires when, what is paused, and who leads."""
+    """Periodic entries: what fires when, what is paused, who leads."""
     if context.invoked_subcommand is None:
         list_()
 
@@ -60,8 +61,8 @@ def list_(
     """
 
     async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            leader, found = await nonet.leader(), await nonet.stores.periodic.statuses()
+        async with stores(namespace, state_dir) as kept:
+            leader, found = await kept.leader(), await kept.periodic.statuses()
         print_rows(
             [view.row(item, leader) for item in found], as_json, "no periodic entry is planned"
         )
@@ -119,8 +120,8 @@ def leader(
     """
 
     async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await nonet.leader()
+        async with stores(namespace, state_dir) as kept:
+            found = await kept.leader()
         if found is None:
             raise NotFoundError(view.NOBODY)
         told = {**json.loads(found.info), "term": found.term, "lease_ends": found.expiry}

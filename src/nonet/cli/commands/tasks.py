@@ -30,6 +30,7 @@ from nonet.cli.common import (
     run,
     say,
     set_up_logging,
+    stores,
 )
 from nonet.cli.output import (
     print_fields,
@@ -44,6 +45,7 @@ from nonet.telemetry.masking import keep_secret
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
+    from nonet.stores.queue.results import Results
     from nonet.tasks.handles import Handle, TaskStatus
     from nonet.tasks.registry import TaskClass
     from nonet.tasks.task import BaseTask
@@ -245,8 +247,8 @@ def list_(
 
     async def command() -> int:
         found: list[TaskStatus] = []
-        async with observer(namespace, state_dir) as nonet:
-            async for item in nonet.live(state=state, task=task):
+        async with stores(namespace, state_dir) as kept:
+            async for item in kept.results.live(state=state, task=task):
                 if len(found) == limit:
                     typer.echo(f"there are more than {limit}: see --limit", err=True)
                     break
@@ -271,9 +273,12 @@ def status(
     """Show one task, live or ended. Exit code 4: it is unknown."""
 
     async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await _status(nonet, id)
-            await _hint_at_worker(nonet, found)
+        async with stores(namespace, state_dir) as kept:
+            found = await kept.results.status(id)
+            await _hint_at_worker(kept.results, found)
+        if found is None:  # it is in SQL only, or no task
+            async with observer(namespace, state_dir) as nonet:
+                found = await _status(nonet, id)
         if as_json:
             print_json(found)
         else:
@@ -366,12 +371,12 @@ async def _status(nonet: Nonet, id: str) -> TaskStatus:
     raise NotFoundError(f"{id} is a group, not a task: 'task-run groups {id}' shows it")
 
 
-async def _hint_at_worker(nonet: Nonet, found: TaskStatus | None) -> None:
+async def _hint_at_worker(results: Results, found: TaskStatus | None) -> None:
     """Say on stderr that nobody runs a queued task yet."""
     if found is None or found.state != "queued":
         return
     size = found.stream.partition(":")[2]
-    workers = await nonet.client.results.workers()
+    workers = await results.workers()
     if not any(worker.alive and worker.size == size for worker in workers):
         typer.echo(f"no live task-worker --size {size} yet: it waits", err=True)
 
@@ -386,7 +391,8 @@ async def _report(nonet: Nonet, handle: Handle[Any], wait: float | None, as_json
             typer.echo("this id was submitted before: it is the same task", err=True)
     code = ExitCode.OK
     if wait is not None:
-        await _hint_at_worker(nonet, await nonet.client.results.status(handle))
+        results = nonet.client.results
+        await _hint_at_worker(results, await results.status(handle))
         code = await _await(handle, wait, report)
         if not as_json and "result" in report:
             _print_result(report["result"], False)

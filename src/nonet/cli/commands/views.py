@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
+from nonet.cli.common import Debug, Json, Namespace, StateDir, run, stores
 from nonet.cli.output import print_fields, print_json, print_rows
 from nonet.daemon.service import ExitCode
 from nonet.rules.pauses import in_words, of_task
@@ -34,12 +34,12 @@ def queues(
     """
 
     async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await nonet.client.results.queues()
-            delayed = await nonet.client.results.delayed()
-            pauses = await nonet.stores.controls.load()
-            desired = await nonet.stores.demands.published()
-            loads = {item.scope: item for item in await nonet.stores.ceilings.loads()}
+        async with stores(namespace, state_dir) as kept:
+            found = await kept.results.queues()
+            delayed = await kept.results.delayed()
+            pauses = await kept.controls.load()
+            desired = await kept.demands.published()
+            loads = {item.scope: item for item in await kept.ceilings.loads()}
         rows: list[dict[str, Any]] = [
             {
                 "queue": (name := f"{item.priority}:{item.size}"),
@@ -85,8 +85,8 @@ def groups(
     """
 
     async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            store = nonet.client.groups
+        async with stores(namespace, state_dir) as kept:
+            store = kept.groups
             if id is None:
                 found = [_group_row(item) for item in await store.list(limit)]
                 print_rows(found, as_json, "no group")

@@ -10,7 +10,7 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError
-from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
+from nonet.cli.common import Debug, Json, Namespace, StateDir, run, stores
 from nonet.cli.output import print_fields, print_json, print_rows
 from nonet.daemon.service import ExitCode
 from nonet.rules.explanation import span
@@ -38,8 +38,8 @@ def workers(
     """
 
     async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await nonet.client.results.workers()
+        async with stores(namespace, state_dir) as kept:
+            found = await kept.results.workers()
         if id is not None:
             _print_one(_chosen(found, id), as_json)
         elif as_json:
