@@ -67,13 +67,13 @@ def cancel(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """End tasks, queued, delayed, waiting or running: they are not executed (further).
+    """End tasks for good: queued, delayed, waiting or running ones.
 
-    A running coroutine is cancelled within a second; what does not end then is killed, or left
-    alone, after NONET_CANCEL_GRACE. Groups count a cancelled child as failed. 'task-run events'
-    shows who did. Exit codes: 0 all have ended cancelled, 1 one has ended otherwise, or not within
-    --wait, 2 no --yes and no terminal to ask at, 4 none of the named ones is known, or no such
-    class.
+    They are not executed again. A running coroutine is cancelled within a second; what does not
+    end then is killed, or left alone, after NONET_CANCEL_GRACE. Groups count a cancelled child as
+    failed. 'task-run events' shows who did. Exit codes: 0 all have ended cancelled, 1 one has
+    ended otherwise, or not within --wait, 2 no --yes and no terminal to ask at, 4 none of the named
+    ones is known, or no such class.
     """
 
     async def command() -> int:

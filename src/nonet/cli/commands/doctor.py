@@ -30,11 +30,12 @@ def doctor(
     state_dir: StateDir = None,
     debug: Debug = False,
 ) -> None:
-    """Prove that each task is in exactly one place and nothing is left over; check the server.
+    """Check that each task is in one place and nothing is left over.
 
-    What is wrong is looked at again until it is not, or has been so for --wait seconds: what a
-    killed process leaves behind is mended by the others in that time. Nothing is changed. Hints
-    are no problems. Exit codes: 0 healthy, 1 problems, 3 Redis unreachable.
+    The server and its settings are checked, too. What is wrong is looked at again until it is not,
+    or has been so for --wait seconds: what a killed process leaves behind is mended by the others
+    in that time. Nothing is changed. Hints are no problems. Exit codes: 0 healthy, 1 problems, 3
+    Redis unreachable.
     """
 
     async def command() -> int:

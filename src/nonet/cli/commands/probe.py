@@ -19,9 +19,10 @@ def probe(
         typer.Option(min=1, max=65535, help="Its port.", show_default="NONET_METRICS_PORT"),
     ] = None,
 ) -> None:
-    """Ask the daemon that runs here, for a HEALTHCHECK or an exec probe.
+    """Ask the daemon that runs here whether it is live or ready.
 
-    It asks the address that NONET_METRICS_HOST and NONET_METRICS_PORT of the environment name.
-    Exit codes: 0 yes, 1 no (the reasons are on stderr) or no answer, 2 no port.
+    For a HEALTHCHECK or an exec probe. It asks the address that NONET_METRICS_HOST and
+    NONET_METRICS_PORT of the environment name. Exit codes: 0 yes, 1 no (the reasons are on stderr)
+    or no answer, 2 no port.
     """
     raise typer.Exit(ask(what, port))
