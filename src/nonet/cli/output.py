@@ -11,7 +11,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
+from unicodedata import combining, east_asian_width
 
 import typer
 
@@ -19,10 +21,6 @@ from nonet.base.amounts import format_bytes
 
 if TYPE_CHECKING:
     from nonet.messages.message import Usage
-
-# Wider than any row: a terminal wraps a long line more legibly than a table folds its cells, and
-# ids stay whole for copying.
-_UNLIMITED_WIDTH = 1_000_000
 
 
 def print_json(value: Any) -> None:
@@ -51,17 +49,32 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table without lines, so that columns can be cut out of it."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    """A table without lines, so that columns can be cut out of it.
 
-    table = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
-    for name in columns:
-        table.add_column(name.replace("_", " "))
-    for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row))
-    Console(width=_UNLIMITED_WIDTH, highlight=False).print(table)
+    A terminal wraps a long line more legibly than a table folds its cells, and ids stay whole for
+    copying.
+    """
+    head = [[name.replace("_", " ") for name in columns]] if columns else []
+    table = head + [[cell(value) for value in row] for row in rows]
+    widths = [max(map(_width, column)) for column in zip_longest(*table, fillvalue="")]
+    for number, row in enumerate(table):
+        padded = (
+            text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=False)
+        )
+        line = "  ".join(padded).rstrip()
+        typer.echo(typer.style(line, bold=True) if columns and not number else line)
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes.
+
+    >>> _width("Tokyo"), _width("東京")
+    (5, 4)
+    """
+    if text.isascii():
+        return len(text)
+    marks = sum(combining(char) != 0 for char in text)
+    return len(text) - marks + sum(east_asian_width(char) in "WF" for char in text)
 
 
 def usage_in_words(usage: Usage) -> str:
