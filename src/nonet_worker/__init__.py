@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nonet.daemon.init import end_on_sigterm, run_under_init
+from nonet.daemon.init import collect_later, end_on_sigterm, run_under_init
 
 _OF_A_FLEET = ("--min", "--max")
 
@@ -23,6 +23,7 @@ def main() -> None:
     if _is_fleet(sys.argv[1:]):
         # All workers are started after the fleet has set its handler, and so are new.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    collect_later()
     run_under_init()  # before there is anything that its parent would have, too
     from nonet.cli.daemons.worker import main as work
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 
-from nonet.daemon.init import end_on_sigterm, run_under_init
+from nonet.daemon.init import collect_later, end_on_sigterm, run_under_init
 
 
 def schedule() -> None:
     """Entry point of ``task-scheduler``."""
     end_on_sigterm()
+    collect_later()
     run_under_init()
     from nonet.cli.daemons.scheduler import main as run
 
@@ -28,6 +29,7 @@ def main() -> None:
             _answer(path, None)
         case ["probe", ("livez" | "readyz") as path, "--port", port] if port.isdecimal():
             _answer(path, int(port))
+    collect_later()
     from nonet.cli.run import main as run
 
     run()

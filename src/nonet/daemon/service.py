@@ -20,6 +20,7 @@ from enum import IntEnum
 from typing import Any, NoReturn
 
 from nonet.base.errors import NonetError, ServerUnreachableError
+from nonet.daemon.init import STARTING_THRESHOLD
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ _HEED_SECONDS = 0.5
 # Ends the thread that hears them.
 _NO_SIGNAL = b"\0"
 # New objects before the garbage collector looks at them; Python's own number is a few tasks.
-_USUAL_THRESHOLD, _THRESHOLD = 700, 10_000
+_THRESHOLD = 10_000
 
 
 class ExitCode(IntEnum):
@@ -271,7 +272,7 @@ def spare_collector() -> None:
     hundreds of tasks.
     """
     gc.freeze()
-    if gc.get_threshold()[0] == _USUAL_THRESHOLD:
+    if gc.get_threshold()[0] == STARTING_THRESHOLD:  # else code of tasks has set another one
         gc.set_threshold(_THRESHOLD, *gc.get_threshold()[1:])
 
 

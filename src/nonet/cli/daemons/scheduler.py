@@ -46,7 +46,7 @@ def schedule(
     from nonet.app import Nonet  # what these bring takes longer than the help needs
     from nonet.config.settings import load_settings
     from nonet.daemon.health import answering_probes
-    from nonet.daemon.service import stop_on_signals
+    from nonet.daemon.service import spare_collector, stop_on_signals
     from nonet.telemetry.logs import process_description
     from nonet.telemetry.tracing import exporting_traces
 
@@ -62,6 +62,7 @@ def schedule(
             scheduler = application.scheduler(injector)
             address = settings.metrics_host, settings.metrics_port
             async with answering_probes(*address, scheduler):
+                spare_collector()
                 return await scheduler.run(stop)
 
     run(debug, command, in_spite_of_tasks=True)
