@@ -17,7 +17,7 @@ from typer.main import get_group
 from nonet.cli.common import PlainGroup, Version
 
 
-class Place(NamedTuple):
+class Command(NamedTuple):
     """Where a command is, and the first line of its help (at most 62 characters)."""
 
     module: str
@@ -26,45 +26,51 @@ class Place(NamedTuple):
 
 
 PLACES = {
-    "call": Place("tasks", "call", "Run one task here, without the broker, and print its result."),
-    "submit": Place("tasks", "submit", "Submit one task and print its id."),
-    "classes": Place("tasks", "classes", "List the task classes that are registered here."),
-    "list": Place("tasks", "list_", "List live tasks, in no order."),
-    "status": Place("tasks", "status", "Show one task, live or ended."),
-    "explain": Place("locks", "explain", "Say why a task does not run, or where it is."),
-    "cancel": Place(
+    "call": Command(
+        "tasks", "call", "Run one task here, without the broker, and print its result."
+    ),
+    "submit": Command("tasks", "submit", "Submit one task and print its id."),
+    "classes": Command("tasks", "classes", "List the task classes that are registered here."),
+    "list": Command("tasks", "list_", "List live tasks, in no order."),
+    "status": Command("tasks", "status", "Show one task, live or ended."),
+    "explain": Command("locks", "explain", "Say why a task does not run, or where it is."),
+    "cancel": Command(
         "cancel", "cancel", "End tasks for good: queued, delayed, waiting or running ones."
     ),
-    "queues": Place("views", "queues", "Show the nine streams and the delayed tasks."),
-    "workers": Place("workers", "workers", "Show the workers that are registered."),
-    "groups": Place("views", "groups", "Show callback groups, the newest first."),
-    "pause": Place(
+    "queues": Command("views", "queues", "Show the nine streams and the delayed tasks."),
+    "workers": Command("workers", "workers", "Show the workers that are registered."),
+    "groups": Command("views", "groups", "Show callback groups, the newest first."),
+    "pause": Command(
         "control", "pause", "Start nothing of some work any more, until 'task-run resume'."
     ),
-    "resume": Place("control", "resume", "Let paused work go on."),
-    "paused": Place("control", "paused", "List what is paused: since when, by whom and why."),
-    "events": Place("events", "events", "Show what happened to the namespace and who did it."),
-    "doctor": Place(
+    "resume": Command("control", "resume", "Let paused work go on."),
+    "paused": Command("control", "paused", "List what is paused: since when, by whom and why."),
+    "events": Command("events", "events", "Show what happened to the namespace and who did it."),
+    "doctor": Command(
         "doctor", "doctor", "Check that each task is in one place and nothing is left over."
     ),
-    "probe": Place("probe", "probe", "Ask the daemon that runs here whether it is live or ready."),
-    "demo": Place("demo", "demo", "Audit a directory tree for duplicate files, with real daemons."),
-    "locks": Place("locks", "app", "Show who holds locks and limiters, and who waits for them."),
-    "limits": Place(
+    "probe": Command(
+        "probe", "probe", "Ask the daemon that runs here whether it is live or ready."
+    ),
+    "demo": Command(
+        "demo", "demo", "Audit a directory tree for duplicate files, with real daemons."
+    ),
+    "locks": Command("locks", "app", "Show who holds locks and limiters, and who waits for them."),
+    "limits": Command(
         "limits", "app", "Limits: how many executions at a time, or in a window of time."
     ),
-    "delayed": Place(
+    "delayed": Command(
         "delayed", "app", "Delayed tasks: those that wait for their time, or for a retry."
     ),
-    "schedules": Place(
+    "schedules": Command(
         "schedules", "app", "Periodic entries: what fires when, what is paused, who leads."
     ),
-    "dlq": Place("dead_letters", "app", "Dead letters: what failed for good, kept in SQL."),
-    "quarantine": Place(
+    "dlq": Command("dead_letters", "app", "Dead letters: what failed for good, kept in SQL."),
+    "quarantine": Command(
         "quarantine", "app", "Quarantine: bytes in streams or records that are no task."
     ),
-    "config": Place("config", "app", "The central configuration: check it, and see what holds."),
-    "db": Place("database", "app", "Create, migrate and check the tables of the SQL database."),
+    "config": Command("config", "app", "The central configuration: check it, and see what holds."),
+    "db": Command("database", "app", "Create, migrate and check the tables of the SQL database."),
 }
 
 
@@ -73,12 +79,12 @@ class _Commands(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
-        if isinstance(found, Place):
+        if isinstance(found, Command):
             found = self[name] = _imported(name, found)
         return found
 
 
-def _imported(name: str, place: Place) -> Any:
+def _imported(name: str, place: Command) -> Any:
     module = importlib.import_module(f"nonet.cli.commands.{place.module}")
     found = getattr(module, place.attribute)
     alone = typer.Typer(rich_markup_mode=None)
