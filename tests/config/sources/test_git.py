@@ -23,6 +23,8 @@ from nonet.config.sources.source import MAX_BYTES, MAX_FILES
 
 pytestmark = pytest.mark.server
 
+pytestmark = pytest.mark.server
+
 
 class Remote:
     """The repository of an administrator."""
