@@ -398,7 +398,12 @@ def test_a_letter_is_lost_in_no_history(
     play(redis_server, tmp_path, examples, Fault())
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+# Chance takes long to notice the last one.
+@pytest.mark.parametrize(
+    "fault",
+    [*FAULTS[:-1], pytest.param(FAULTS[-1], marks=pytest.mark.soak)],
+    ids=lambda fault: fault.__name__,
+)
 def test_a_deliberate_fault_is_caught(
     redis_server: RedisServer,
     tmp_path: Path,

@@ -24,6 +24,7 @@ from stores.machines.lock_site import SCRIPTS, Fault, Site
 
 from nonet.stores.connection.redis import script
 
+# Those that are noticed soon; `make soak` looks for all of them.
 QUICK = [
     fault
     for fault in FAULTS
@@ -31,7 +32,6 @@ QUICK = [
     in (
         "a settle wakes nobody",
         "readers do not see waiting writers",
-        "a renewal revives what ran out",
         "no watch on a refusal",
     )
 ]
@@ -298,7 +298,7 @@ def test_a_rare_history(
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
     """No history of some hundred steps breaks a promise about locks."""
     start, before = time.monotonic(), LockRules.steps
-    run(redis_server, 1, 110, 150)
+    run(redis_server, 1, 60, 120)
     print(f"{LockRules.steps - before} steps in {time.monotonic() - start:.1f} s")
 
 

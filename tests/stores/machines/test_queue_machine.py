@@ -32,6 +32,7 @@ from stores.machines.queue_site import SCRIPTS, QueueSite
 
 from nonet.stores.connection.redis import script
 
+# Those that are noticed soon; `make soak` looks for all of them.
 QUICK = [
     fault
     for fault in FAULTS
@@ -40,7 +41,6 @@ QUICK = [
         "deaths do not count",
         "a group fires before it is sealed",
         "an occurrence is fired twice",
-        "a walk does not see what is dying",
         "no calm after a loss",
         "an ended child is submitted again",
         "normal tasks come before realtime",
@@ -509,7 +509,7 @@ def run(
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
     """No history of some hundred steps breaks a promise about tasks, groups or occurrences."""
     start, before = time.monotonic(), QueueRules.steps
-    run(redis_server, 1, 60, 120)
+    run(redis_server, 1, 45, 120)
     print(f"{QueueRules.steps - before} steps in {time.monotonic() - start:.1f} s")
 
 
