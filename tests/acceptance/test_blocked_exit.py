@@ -8,7 +8,7 @@ from acceptance.site import Site
 # A worker whose patience with a blocked loop is short; as the console script otherwise.
 IMPATIENT = """
 import sys
-from nonet import service
+from nonet.daemon import service
 service._BLOCKED_SECONDS = 0.5
 sys.argv = ["task-worker", "--size", "small", "--grace", "0.1"]
 from nonet.cli.daemons.worker import main

@@ -94,7 +94,7 @@ async def test_second_signal_ends_at_once(site: Site) -> None:
 # A worker whose patience with a blocked loop is short; as the console script otherwise.
 IMPATIENT = """
 import sys
-from nonet import service
+from nonet.daemon import service
 service._BLOCKED_SECONDS = service._FORCED_BLOCKED_SECONDS = 0.5
 sys.argv = ["task-worker", "--size", "small", "--grace", "0.3"]
 from nonet.cli.daemons.worker import main
