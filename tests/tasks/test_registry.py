@@ -677,9 +677,9 @@ def test_a_shared_package_is_of_who_brought_the_module(
 
     folder = Path(two.__file__).parent / "two-1.dist-info"
     (folder / "RECORD").write_text("two.py,,\n")
-    monkeypatch.setattr(versions, "_distributions", lambda: {"two": ("one", "two")})
+    monkeypatch.setattr(versions, "_names_of", {"two": ("one", "two")}.__getitem__)
     assert versions.distribution_of("two") == versions.Distribution("two", "1")
-    monkeypatch.setattr(versions, "_distributions", lambda: {"json": ("one", "two")})
+    monkeypatch.setattr(versions, "_names_of", {"json": ("one", "two")}.__getitem__)
     assert versions.distribution_of("json") is None
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+# A folder, or a file, at the top of a RECORD.
+_TOP = re.compile(r"^[^/,\n]+[/,]", re.MULTILINE)
 _LONGEST = 60  # beyond that no message carries it
 
 
@@ -61,18 +64,42 @@ def distribution_of(module: str) -> Distribution | None:
     that was installed in place (``pip install -e``) is found if it has the name of the package.
     """
     top = module.partition(".")[0]
-    found = _distributions().get(top, ())
+    found = _names_of(top)
     if len(found) > 1:
         file = _file_of(module)
         found = tuple(name for name in found if file and file in _files(name))
     return distribution_named(found[0] if found else top)
 
 
+def _names_of(package: str) -> tuple[str, ...]:
+    """The distributions that brought a top-level package or module."""
+    return tuple(dict.fromkeys(item.metadata["Name"] for item in _distributions().get(package, ())))
+
+
 @cache
-def _distributions() -> dict[str, tuple[str, ...]]:
-    """Distributions by package; reads the metadata of everything that is installed, once."""
-    found = importlib.metadata.packages_distributions()
-    return {package: tuple(dict.fromkeys(names)) for package, names in found.items()}
+def _distributions() -> dict[str, list[importlib.metadata.Distribution]]:
+    """Distributions by package; reads what everything that is installed says it has, once.
+
+    `importlib.metadata.packages_distributions` also parses the names and all files of each
+    distribution: 90 ms where a hundred are installed, instead of 15.
+    """
+    found: dict[str, list[importlib.metadata.Distribution]] = {}
+    for item in importlib.metadata.distributions():
+        declared = item.read_text("top_level.txt")
+        packages = declared.split() if declared else _packages(item.read_text("RECORD") or "")
+        for package in packages:
+            found.setdefault(package, []).append(item)
+    return found
+
+
+def _packages(record: str) -> set[str]:
+    """The packages and modules at the top of a list of installed files.
+
+    >>> sorted(_packages("a/b.py,,\\nc.py,,\\nd.so,,\\na-1.dist-info/RECORD,,\\n"))
+    ['a', 'a-1.dist-info', 'c', 'd']
+    """
+    tops = set(_TOP.findall(record))
+    return {top[:-1] if top.endswith("/") else top.partition(".")[0] for top in tops}
 
 
 @cache
