@@ -61,7 +61,7 @@ class Retried(BaseTask):
 
 def break_scripts(name: str, old: str, new: str) -> None:
     """Replace text in the scripts that this process runs."""
-    intact = nonet.stores.redis.script.__wrapped__
+    intact = nonet.stores.connection.redis.script.__wrapped__
 
     @cache
     def broken(wanted: str) -> tuple[str, str]:
@@ -70,7 +70,7 @@ def break_scripts(name: str, old: str, new: str) -> None:
             source = source.replace(old, new)
         return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
-    nonet.stores.redis.script = broken
+    nonet.stores.connection.redis.script = broken
 
 
 if "PROBE_FAULT" in os.environ:

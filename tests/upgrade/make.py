@@ -33,7 +33,10 @@ try:
     from nonet_worker import main as worker
 except ImportError:
     from nonet.cli.worker import main as worker
-from nonet.cli.scheduler import main as scheduler
+try:
+    from nonet.cli.entry import schedule as scheduler
+except ImportError:
+    from nonet.cli.scheduler import main as scheduler
 kind = sys.argv.pop(1)
 sys.argv[0] = "task-" + kind
 sys.exit((worker if kind == "worker" else scheduler)())
