@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -190,18 +190,21 @@ class Batch:
         self._damage_key(key, how)
 
     def _damage_key(self, key: bytes, how: str) -> None:
-        actual = self.client.type(key)
-        # At once: a script that comes in between would see a key that is gone.
-        pipe = self.client.pipeline(transaction=True).delete(key)
-        if how == "type":
-            _TYPES[self.random.choice([name for name in _TYPES if name != actual])](pipe, key)
-        elif how == "garbage" and actual == b"string":
-            pipe.set(key, self._bytes())
-        elif how == "garbage" and actual == b"list":
-            pipe.rpush(key, self._bytes())
-        elif how == "garbage":
-            pipe.set(key, self._bytes())
-        pipe.execute()
+        """At once, and not after the end of the task: who comes in between must see a key."""
+        with self.client.pipeline(transaction=True) as pipe, suppress(redis.WatchError):
+            pipe.watch(key)
+            actual: bytes = pipe.type(key)
+            if actual == b"none":
+                return
+            pipe.multi()
+            pipe.delete(key)
+            if how == "type":
+                _TYPES[self.random.choice([name for name in _TYPES if name != actual])](pipe, key)
+            elif how == "garbage" and actual == b"list":
+                pipe.rpush(key, self._bytes())
+            elif how == "garbage":
+                pipe.set(key, self._bytes())
+            pipe.execute()
 
     def _damage_field(self, key: bytes) -> str:
         name = self.random.choice([b"state", b"stream", *self.client.hkeys(key)])

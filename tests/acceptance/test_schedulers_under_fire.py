@@ -85,7 +85,7 @@ async def test_restarts_neither_lose_nor_shift_an_interval(
     seconds = ended - began
     print(f"\n{len(found)} runs in {seconds:.0f} s, every {interval} s, with {restarts} restarts")
     _lie_on_one_grid(found, seconds=interval)
-    assert abs(len(found) - seconds / interval) <= 1
+    assert abs(len(found) - seconds / interval) < 2  # one at each end may lie outside
 
 
 def _scheduler(site: Site, *options: str) -> Daemon:

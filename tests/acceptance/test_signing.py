@@ -12,6 +12,7 @@ from daemons import until
 
 from nonet import Nonet, TaskFailed
 from nonet.messages.message import VERSION, Envelope, encode
+from nonet.tasks.task import Options
 
 KEYS = {id: f"{id}:" + base64.b64encode(id.encode() * 16).decode() for id in ("new", "old", "evil")}
 
@@ -45,7 +46,9 @@ async def test_a_worker_with_keys_executes_only_what_they_sign(site: Site) -> No
         site.queue_raw("raw", encode(Envelope(VERSION, "raw", "probe_tasks:Quick", {}, {}, 0.0)))
         await refused(site, made, "raw", "not signed")
     async with app(site, "new") as made:
-        site.queue_raw("replayed", made.client.envelopes.prepare(Quick(1), id="first").envelope)
+        site.queue_raw(
+            "replayed", made.client.envelopes.prepare(Quick(1), Options(id="first")).envelope
+        )
         await refused(site, made, "replayed", "another task, first")
     assert worker.alive
     assert len(site.quarantined()) == 5

@@ -199,7 +199,7 @@ async def running(app: Nonet, veto: Veto) -> AsyncIterator[Worker]:
     """A worker in this process, with a veto of the test's own."""
     async with app.injector() as injector:
         worker, stop = app.worker(Size.SMALL, injector), Stop()
-        worker._veto = veto
+        worker._reader._veto = veto
         work = asyncio.create_task(worker.run(stop))
         yield worker
         stop.request()

@@ -33,7 +33,8 @@ def _depends_on_locale(call: ast.Call) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     values = [*call.args, *(keyword.value for keyword in call.keywords)]
     modes = [ast.literal_eval(value) for value in values if _is_mode(value)]
-    is_text = name in ("read_text", "write_text")
+    # That of a distribution takes a name, and reads UTF-8.
+    is_text = name == "write_text" or (name == "read_text" and not call.args)
     if name == "fdopen" or (name == "open" and (modes or not is_method)):  # not os.open
         is_text = not any("b" in mode for mode in modes)
     return is_text and "encoding" not in {keyword.arg for keyword in call.keywords}

@@ -218,6 +218,7 @@ class BaseTask(Constructible):
         """Submit this task through the open application.
 
         Args:
+            options: each of those that follow, by its name; none must be given.
             at_time: when to run it at the earliest; aware, or naive in UTC. None: now.
             id: your own id, at most 128 characters. Submitting an id again is the same task.
             labels: free data that travels along; ``priority`` and ``size`` among them override
