@@ -143,6 +143,15 @@ async def test_a_known_end_is_no_unknown_task(broker: Broker) -> None:
     assert await broker.client.hget("{test}:counters", "tasks:unknown") is None
 
 
+async def test_the_end_of_a_task_takes_its_damaged_keys_along(broker: Broker) -> None:
+    """If nobody has met the damage before, the task is done, and leaves nothing but its result."""
+    await broker.submit([task("a", MUTEX)])
+    (delivery,), _ = await broker.fetch("small-a", "small", 1)
+    await other_type(broker, "l:a")
+    assert await broker.settle(delivery, "done") == "OK"
+    assert await broker.client.keys("{test}:[tblehc]:a") == []
+
+
 GROUP: dict[str, Callable[[Broker], Awaitable[object]]] = {
     "state": lambda b: b.client.hset("{test}:g:g", "state", "odd"),
     "failed": lambda b: b.client.hset("{test}:g:g", "failed", "x"),

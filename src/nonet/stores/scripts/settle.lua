@@ -84,15 +84,13 @@ local function is_plain(record)
 end
 
 -- As finish() does, for many at once.
-local function end_plainly(k, id, record, fence, document, lines)
+local function end_plainly(k, id, record, fence, document)
   ended[#ended + 1] = k
   remember(id, 'done|' .. fence .. '|', document, ttl, dedup)
   gone[#gone + 1] = P .. 't:' .. id
+  gone[#gone + 1] = P .. 'l:' .. id  -- also of another type, of which no lines were read
   if not record.b then
     gone[#gone + 1] = P .. 'b:' .. id
-  end
-  if lines then
-    gone[#gone + 1] = P .. 'l:' .. id
   end
   if record.stream then
     local of_stream = counts[record.stream] or {}
@@ -207,7 +205,7 @@ local function write(k, i, record, outcome, counted, lines)
       put_back(i, record, stream, outcome, counted)
     end
   elseif outcome == 'done' and count == 0 and is_plain(record) then
-    end_plainly(k, id, record, fence, document, lines)
+    end_plainly(k, id, record, fence, document)
   else
     if outcome == 'done' then
       submit_next(i + 11, count)
