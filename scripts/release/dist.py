@@ -15,7 +15,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import uuid
 from datetime import UTC, datetime
@@ -41,8 +40,8 @@ def export(revision: str, to: Path, root: Path = ROOT) -> None:
     """The files of a revision."""
     archive = to.with_suffix(".tar")
     git("archive", "--format=tar", "-o", str(archive), revision, root=root)
-    with tarfile.open(archive) as files:
-        files.extractall(to, filter="data")
+    to.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["tar", "-xf", archive, "-C", to], check=True)
 
 
 def export_working_tree(to: Path, root: Path = ROOT) -> None:
