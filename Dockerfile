@@ -1,6 +1,6 @@
 # One image for all daemons and commands. scripts/image builds it; docs/how-to/build-an-image.md says how to use it.
 
-# Any Linux image with Python 3.11 or newer as `python3`, with its venv module.
+# Any Linux image with Python 3.11 or newer as `python3`, and its venv module.
 ARG BASE=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${BASE} AS builder
@@ -8,11 +8,11 @@ ARG UV_VERSION=0.13.8
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
 RUN python3 -m venv tools && python3 -m venv /opt/nonet
-# The secrets say where packages come from, if that is not the public index.
+# The secrets configure another package index than the public one.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf --mount=type=secret,id=ca.pem \
     tools/bin/pip install "uv==${UV_VERSION}" "hatchling>=1.27"
 COPY pyproject.toml uv.lock ./
-# A wheel for each, of the version and with the hash in the lock file: nothing is compiled here.
+# Install wheels with the versions and hashes of the lock file. Nothing is compiled.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf --mount=type=secret,id=ca.pem \
     tools/bin/uv export --frozen --no-dev --no-emit-project --no-header --no-annotate \
         --all-extras --no-extra embedded --no-extra fastapi --output-file requirements.txt >/dev/null \
@@ -22,7 +22,7 @@ COPY src src
 RUN tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir dist . \
     && /opt/nonet/bin/pip install --no-deps --no-index dist/*.whl \
     && /opt/nonet/bin/pip uninstall --yes setuptools
-# Task packages are installed beside Nonet, and none may change what Nonet was locked to.
+# Task packages go to /opt/tasks, and cannot replace the locked dependencies of Nonet.
 RUN sed -n 's/^\([A-Za-z0-9._-]*==[^ ;]*\).*/\1/p' requirements.txt >/opt/nonet/constraints.txt \
     && /opt/nonet/bin/python -c \
         'import sysconfig as s; print(s.get_path("purelib", vars={"base": "/opt/tasks"}))' \
@@ -36,8 +36,8 @@ LABEL org.opencontainers.image.title="nonet" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# /opt/tasks belongs to the user, so that `RUN pip install` of an image on top needs no root. State may
-# be of whatever user a cluster makes of us.
+# The user owns /opt/tasks, so that derived images can `RUN pip install` without root. Everyone can write
+# to the state directory, because a cluster may run the container as any user.
 RUN groupadd --gid 10001 nonet \
     && useradd --uid 10001 --gid 10001 --no-log-init --no-create-home --home-dir /var/lib/nonet \
         --shell /usr/sbin/nologin nonet \

@@ -3,11 +3,11 @@
 #
 #   PYTHON=python3.13   the interpreter of a new .venv (default: python3)
 #   ARGS="…"            options for what runs, e.g. make test ARGS="-k redis -x"
-#   JOBS=0              tests in one process, for a debugger (default: 4, which mostly wait)
+#   JOBS=0              tests in one process, for a debugger (default: 6, which mostly wait)
 
 PYTHON ?= python3
 ARGS ?=
-JOBS ?= 4
+JOBS ?= 6
 BIN := .venv/bin
 DEMO := .venv/.synced-demo
 DEV := .venv/.synced-dev
@@ -25,7 +25,7 @@ help:             ## this list
 demo: $(DEMO)     ## audit a directory tree for duplicate files, with real daemons
 	@$(BIN)/task-run demo $(ARGS)
 
-test: $(DEV) servers ## run the tests against real servers, four at a time
+test: $(DEV) servers ## run the tests against real servers, six at a time
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 quick: $(DEV)     ## the tests that need no server, in less than a minute: for each save

@@ -1,7 +1,7 @@
-"""Measures Nonet, next to what bare redis-py does, and next to its peers where they are installed.
+"""Measure Nonet, bare redis-py and, where they are installed, other task systems.
 
-Starts a Redis and daemons of its own, and leaves nothing behind. Every row is measured once a
-round, so that a machine that slows down slows all rows. What the rows mean: docs/benchmarks.md.
+The benchmark starts its own Redis and daemons, and removes them afterwards. Each round measures
+every row once, so a machine that slows down slows all rows. docs/benchmarks.md explains the rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STOP_SECONDS = 30
 async def measure(
     bench: Bench, chosen: Sequence[Row], rounds: int
 ) -> tuple[dict[str, list[float]], list[str]]:
-    """The values of all figures, one round after the other; and what went wrong."""
+    """Measure all rows, round by round; return the values of each figure, and the errors."""
     found: dict[str, list[float]] = {}
     wrong: list[str] = []
     for number in range(rounds):
@@ -46,7 +46,7 @@ async def measure(
             where, start = f"round {number + 1} of {rounds}, {row.name}", time.monotonic()
             try:
                 values = await row.measure(bench)
-            except Exception as error:  # one row that fails must not cost us the others
+            except Exception as error:  # one failing row must not end the run
                 wrong.append(f"{where}: {type(error).__name__}: {error}")
                 print(wrong[-1], file=sys.stderr)
                 continue
@@ -58,7 +58,7 @@ async def measure(
 
 
 def run_once(options: argparse.Namespace) -> dict[str, Any]:
-    """One run of all chosen rows, then one of the peers."""
+    """Run the chosen rows once, then the peers' harness."""
     load = _LOADS[options.load]
     start = time.time()
     with Place(max(load.queued, load.flood, load.drain) + 50_000) as place:
@@ -79,7 +79,7 @@ def run_once(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def machine(place: Place) -> dict[str, str]:
-    """What the numbers depend on, without saying whose machine it is."""
+    """Describe the machine without identifying its owner."""
     facts = {
         "system": f"{platform.system()} {platform.machine()}",
         "cores": str(os.cpu_count()),
@@ -110,7 +110,7 @@ def _is_wanted(row: Row, options: argparse.Namespace) -> bool:
 
 
 def _loop_factory() -> Any:
-    """Where uvloop is installed, this process uses it, as the peers' producers do."""
+    """Use uvloop where it is installed, as the producers of the peers do."""
     try:
         import uvloop
     except ImportError:
@@ -119,7 +119,7 @@ def _loop_factory() -> Any:
 
 
 def _peers(options: argparse.Namespace) -> Any:
-    """What the peers' harness found."""
+    """Run the peers' harness and return its results."""
     with tempfile.TemporaryDirectory(prefix="nonet-bench-") as directory:
         out = Path(directory) / "peers.json"
         places = ["--harness", options.harness, "--venvs", options.venvs]
@@ -140,20 +140,29 @@ def _peers(options: argparse.Namespace) -> Any:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--load", choices=_LOADS, default="full", help="how much is done")
-    parser.add_argument("--rounds", type=int, help="how often each row is measured; 3, quick 1")
-    parser.add_argument("--runs", type=int, default=1, help="how often all of it is done")
+    parser.add_argument("--load", choices=_LOADS, default="full", help="amount of work per value")
+    parser.add_argument("--rounds", type=int, help="how many times to measure each row; 3, quick 1")
     parser.add_argument(
-        "--only", type=lambda text: text.split(","), default=[], help=f"some of {','.join(NAMES)}"
+        "--runs", type=int, default=1, help="how many times to repeat the whole run"
     )
-    parser.add_argument("--harness", type=Path, help="directory of the peers' harness: run it, too")
-    parser.add_argument("--venvs", type=Path, help="with --harness: the peers' environments")
-    parser.add_argument("--peers", default="all", help="with --harness: adapters, a comma between")
-    parser.add_argument("--json", action="store_true", help="JSON instead of a table")
-    parser.add_argument("--out", type=Path, help="write JSON into this file, too")
-    parser.add_argument("--read", type=Path, help="measure nothing: what --out wrote before")
     parser.add_argument(
-        "--write", type=Path, nargs="?", const=_DOCS, help="put tables and plot into docs/"
+        "--only",
+        type=lambda text: text.split(","),
+        default=[],
+        help=f"only these rows: {','.join(NAMES)}",
+    )
+    parser.add_argument(
+        "--harness", type=Path, help="also run the peers' harness in this directory"
+    )
+    parser.add_argument(
+        "--venvs", type=Path, help="with --harness: directory of the peers' environments"
+    )
+    parser.add_argument("--peers", default="all", help="with --harness: adapters, comma-separated")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--out", type=Path, help="also write JSON to this file")
+    parser.add_argument("--read", type=Path, help="measure nothing; read the JSON that --out wrote")
+    parser.add_argument(
+        "--write", type=Path, nargs="?", const=_DOCS, help="write the tables and the plot to docs/"
     )
     options = parser.parse_args()
     if unknown := set(options.only) - set(NAMES):
@@ -166,7 +175,9 @@ def _parse() -> argparse.Namespace:
 
 def main() -> int:
     options = _parse()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell makes its background processes ignore it
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     for name in [name for name in os.environ if name.startswith("NONET_")]:
         del os.environ[name]
@@ -177,7 +188,7 @@ def main() -> int:
         runs = []
         for _ in range(options.runs):
             runs.append(run_once(options))
-            if options.out:  # a run takes long: keep what there is
+            if options.out:  # a run takes long, so keep the results so far
                 options.out.write_text(json.dumps({"runs": runs}))
     if options.write:
         report.write(runs, options.write)

@@ -1,4 +1,4 @@
-"""The tasks that the benchmark runs; a worker loads them with ``--tasks bench_tasks``."""
+"""The tasks of the benchmark; workers load them with ``--tasks bench_tasks``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BURN_NS = 1_000_000
 
 @dataclass
 class Noop(BaseTask):
-    """Nothing at all: what is measured is the system."""
+    """Do nothing, so that only the system is measured."""
 
     number: int
     size = Size.SMALL
@@ -27,7 +27,7 @@ class Noop(BaseTask):
 
 @dataclass
 class Locked(BaseTask):
-    """Nothing, under a mutex that no other task wants."""
+    """Do nothing, under a mutex that no other task takes."""
 
     number: int
     size = Size.SMALL
@@ -42,7 +42,7 @@ class Locked(BaseTask):
 
 @dataclass
 class Urgent(BaseTask):
-    """Nothing, before all others."""
+    """Do nothing, at priority realtime."""
 
     number: int
     size = Size.SMALL
@@ -54,7 +54,7 @@ class Urgent(BaseTask):
 
 @dataclass
 class Sleep(BaseTask):
-    """Waits for 10 ms, as a task does that talks to another system."""
+    """Sleep for 10 ms, like a task that waits for another system."""
 
     number: int
     size = Size.SMALL
@@ -67,7 +67,7 @@ class Sleep(BaseTask):
 
 @dataclass
 class Flood(BaseTask):
-    """Background work that keeps a slot busy for 5 ms."""
+    """Keep a slot busy for 5 ms, at priority background."""
 
     number: int
     size = Size.SMALL
@@ -81,7 +81,7 @@ class Flood(BaseTask):
 
 @dataclass
 class Burn(BaseTask):
-    """Computes: 1 ms of CPU time."""
+    """Use 1 ms of CPU time."""
 
     number: int
     size = Size.SMALL

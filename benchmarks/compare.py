@@ -1,8 +1,9 @@
-"""Nonet next to its peers: `make compare`. Prints the measured rows of docs/benchmarks.md.
+"""Compare Nonet with other task systems: ``make compare``.
 
-Each system runs in a virtual environment of its own (`.venv-compare/`, made by uv), against a Redis
-of its own without persistence, and works off the same tasks: `compared/with_NAME.py`. Rounds go
-over all systems in turn, so that a machine that slows down slows all of them.
+Prints the measured rows of docs/benchmarks.md. Each system runs in its own virtual environment
+(`.venv-compare/`, made by uv) against its own Redis without persistence, and executes the same
+tasks: see `compared/with_NAME.py`. Every round runs all systems in turn, so a machine that slows
+down slows all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _PROGRAMS = Path(__file__).resolve().parent / "compared"
 _ENVIRONMENTS = _ROOT / ".venv-compare"
 _DRAINED, _LATE, _LATE_RATE, _KILLED = 10_000, 100, 20.0, 100
 _PATIENCE_SECONDS = 120.0
-_LINE = struct.Struct("<iiq")  # as in compared/common.py, which only programs can import
+_LINE = struct.Struct(
+    "<iiq"
+)  # as in compared/common.py, which only the measured programs can import
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ DRAIN = "one worker drains a queue, tasks/s"
 LATENCY = "from submit to start, median ms"
 KILLED = f"{_KILLED} tasks running, `kill -9`: ended after 2 min"
 
-# Which rows `--write` replaces in which page.
+# The rows that `--write` replaces, by page.
 PAGES = {
     "docs/benchmarks.md": (SUBMIT, DRAIN, LATENCY, KILLED),
     "README.md": (DRAIN, LATENCY, KILLED),
@@ -82,18 +85,18 @@ class Found:
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, row: str, value: float) -> None:
-        """Keep one value."""
+        """Append one value."""
         self.values.setdefault(row, []).append(value)
 
 
 def main() -> None:
-    """Measure what the command line asks for."""
+    """Measure what the options select."""
     options = _options()
     if options.only and options.write:
         sys.exit("--write needs all systems: leave --only out")
     names = options.only.split(",") if options.only else list(SYSTEMS)
     if unknown := set(names) - set(SYSTEMS):
-        sys.exit(f"no such system: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
+        sys.exit(f"unknown system: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
     for name in names:
         _install(name)
     found = {name: Found() for name in names}
@@ -131,14 +134,14 @@ def with_rows(page: str, lines: list[str], rounds: int) -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each row is measured")
-    parser.add_argument("--only", default="", help=f"some of {','.join(SYSTEMS)}")
-    parser.add_argument("--write", action="store_true", help="put the rows into the pages")
+    parser.add_argument("--rounds", type=int, default=3, help="how many times to measure each row")
+    parser.add_argument("--only", default="", help=f"only these systems: {','.join(SYSTEMS)}")
+    parser.add_argument("--write", action="store_true", help="write the rows to the pages")
     return parser.parse_args()
 
 
 def _install(name: str) -> None:
-    """Make the environment of a system, or bring it up to date."""
+    """Create or update the environment of a system."""
     place = _ENVIRONMENTS / name
     uv = [sys.executable, "-m", "uv"]
     if find_spec("uv") is None:
@@ -151,20 +154,20 @@ def _install(name: str) -> None:
 
 
 async def _measure(found: dict[str, Found], rounds: int) -> bool:
-    """Fill what is found; whether all could be measured."""
+    """Measure all systems into `found`; return whether every measurement succeeded."""
     done = []
     for number in range(rounds):
         for name, kept in found.items():
             print(f"round {number + 1}: {SYSTEMS[name].title}", file=sys.stderr)
             done += [await _try(_drain(name, kept)), await _try(_latency(name, kept))]
-    # These wait more than they work: all at once.
+    # Run these systems concurrently: they mostly wait.
     print("kill -9 of a worker", file=sys.stderr)
     done += await asyncio.gather(*(_try(_kill(name, kept)) for name, kept in found.items()))
     return all(done)
 
 
 async def _try(measurement: Coroutine[Any, Any, None]) -> bool:
-    """Carry one out; a system that fails is named, and its cell stays empty."""
+    """Run one measurement. If it fails, name the system and leave its cell empty."""
     try:
         await measurement
     except RuntimeError as error:
@@ -184,7 +187,7 @@ async def _drain(name: str, kept: Found) -> None:
 
 async def _latency(name: str, kept: Found) -> None:
     with _Site(name) as site, site.worker():
-        await site.submit("nothing", 1)  # it is ready once it has run something
+        await site.submit("nothing", 1)  # a worker that has run a task is ready
         await site.until(0, 1)
         site.forget()
         submitted = await site.submit("nothing", _LATE, rate=_LATE_RATE)
@@ -194,7 +197,7 @@ async def _latency(name: str, kept: Found) -> None:
 
 
 async def _kill(name: str, kept: Found) -> None:
-    """All tasks have begun when the processes of their worker are killed; another one follows."""
+    """Kill a worker whose tasks have all started, start another, and count the tasks that end."""
     with _Site(name) as site:
         await site.submit("pause", _KILLED)
         with site.worker() as worker:
@@ -206,21 +209,21 @@ async def _kill(name: str, kept: Found) -> None:
 
 
 class _Worker(Daemon):
-    """A worker with whatever processes it has started."""
+    """A worker and every process that it has started."""
 
     def kill(self) -> None:
-        """End all of them at once, as the loss of a machine does."""
+        """Kill all processes at once, as the loss of a machine would."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self) -> None:
-        """End what is left."""
+        """Kill the processes that remain."""
         if self._process.poll() is None:
             self.kill()
 
 
 class _Site:
-    """A Redis, a journal, and programs of one system."""
+    """A Redis, a journal, and the programs of one system."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -245,7 +248,7 @@ class _Site:
         self._journal.write_bytes(b"")
 
     async def submit(self, kind: str, count: int, rate: float = 0) -> dict[str, Any]:
-        """Let a program submit so many tasks one by one; what it prints."""
+        """Let a program submit `count` tasks one by one; return its output."""
         program = await asyncio.create_subprocess_exec(
             *self._command("submit", kind, str(count), str(rate)),
             env=self._environment(),
@@ -260,7 +263,7 @@ class _Site:
 
     @contextmanager
     def worker(self) -> Iterator[_Worker]:
-        """A worker; it is killed at the end of the block."""
+        """Run a worker while the block runs, then kill it."""
         log = Path(self._home.name) / f"worker-{len(self._logs)}.log"
         self._logs.append(log)
         worker = _Worker(self._command("worker"), self._environment(), log, cwd=_PROGRAMS)
@@ -270,7 +273,7 @@ class _Site:
             worker.stop()
 
     def seen(self, event: int) -> dict[int, int]:
-        """By number: when a task began (0) or ended (1) first, in nanoseconds."""
+        """Return, by task number, when each task first began (0) or ended (1), in nanoseconds."""
         first: dict[int, int] = {}
         for number, what, when in _LINE.iter_unpack(self._journal.read_bytes()):
             if what == event:
@@ -278,16 +281,16 @@ class _Site:
         return first
 
     async def numbered(self, event: int, count: int) -> tuple[list[int], list[int]]:
-        """Wait for so many; their numbers and times."""
+        """Wait for this many tasks; return their numbers and times."""
         await self.until(event, count)
         seen = self.seen(event)
         return list(seen), list(seen.values())
 
     async def until(self, event: int, count: int) -> list[int]:
-        """Wait for so many; their times.
+        """Wait for this many tasks; return their times.
 
         Raises:
-            RuntimeError: it took two minutes.
+            RuntimeError: they did not arrive within two minutes.
         """
         try:
             await self._place.until(lambda: self._has(event, count), _PATIENCE_SECONDS)

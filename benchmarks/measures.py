@@ -20,8 +20,8 @@ from nonet import BaseTask, Nonet
 
 _CALLERS = 50
 _SLOTS = 100
-_STEP = 50_000  # so many tasks at a time are made in this process
-_SETTLED_SECONDS = 0.3  # the last tasks have ended, and are settled in this time
+_STEP = 50_000  # number of task objects created at a time
+_SETTLED_SECONDS = 0.3  # seconds within which the last tasks are settled
 _DEDUP_SECONDS = 21
 _FORGOTTEN_SECONDS = 60
 _DUE_IN_SECONDS = 3.0
@@ -33,18 +33,18 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class Load:
-    """How much is done for one value.
+    """The amount of work per measured value.
 
     Attributes:
-        seconds: of each loop that submits, and of the latencies.
-        drain: tasks in a queue.
-        bodies: tasks with 1 ms of CPU time or 10 ms of sleep.
-        late: delayed tasks; a twentieth of them is spread.
-        flood: background tasks behind which realtime ones are submitted.
-        queued: the long queue; the short one is as long as what is measured of both.
-        measured: see `queued`.
-        one_slot: tasks one after the other; a fifth of them in processes of their own.
-        idle: seconds of an idle worker.
+        seconds: duration of each submit loop, and of each latency measurement.
+        drain: number of tasks in a queue.
+        bodies: number of tasks that use 1 ms of CPU time or sleep for 10 ms.
+        late: number of delayed tasks due at one instant; a twentieth as many have spread delays.
+        flood: number of background tasks queued ahead of the realtime ones.
+        queued: length of the long queue; the short queue has `measured` tasks.
+        measured: number of tasks measured of each queue.
+        one_slot: number of tasks run one after the other; a fifth as many in their own processes.
+        idle: seconds for which an idle worker is watched.
     """
 
     seconds: float = 1.0
@@ -69,7 +69,7 @@ TINY = Load(
 
 
 class Bench:
-    """One method for each row; it answers the value of each figure."""
+    """One method for each row; it returns the value of each figure."""
 
     def __init__(self, place: Place, load: Load) -> None:
         self._place = place
@@ -77,7 +77,7 @@ class Bench:
         self._raw = Raw(place.url, load.seconds)
 
     async def raw_submit(self) -> Values:
-        """Entries a second that bare redis-py adds to a stream, in the three ways to submit."""
+        """Measure entries per second that bare redis-py adds to a stream, in three ways."""
         found = {}
         for name, measure in self._raw.ways():
             self._place.fresh()
@@ -85,14 +85,14 @@ class Bench:
         return found
 
     async def raw_drain(self) -> Values:
-        """Entries a second that bare redis-py reads, acknowledges and deletes."""
+        """Measure entries per second that bare redis-py reads, acknowledges and deletes."""
         self._place.fresh()
         rate = await self._raw.drain(self._load.drain)
         self._place.fresh()
         return {"raw_drain": rate, "raw_ping": await self._raw.ping()}
 
     async def submit(self) -> Values:
-        """Submissions a second: one by one, by many callers of one client, and in bulk."""
+        """Measure submissions per second: one by one, by many callers of one client, in bulk."""
         found = {}
         for name, count in (("sequential", 1), ("concurrent", _CALLERS)):
             async with self._empty():
@@ -102,7 +102,7 @@ class Bench:
         return found
 
     async def _submit_by(self, callers: int) -> float:
-        await Noop(0).schedule()  # connected, scripts loaded
+        await Noop(0).schedule()  # connects and loads the scripts
         start, number = time.perf_counter(), 0
 
         async def call() -> None:
@@ -122,7 +122,7 @@ class Bench:
         return number / (time.perf_counter() - start)
 
     async def drain(self) -> Values:
-        """One worker and a queue of tasks that do nothing, no results."""
+        """Measure one worker on a queue of tasks that do nothing, without results."""
         found = await self._drain(Noop, self._load.drain)
         return {
             "drain": found.rate,
@@ -133,25 +133,25 @@ class Bench:
         }
 
     async def results(self) -> Values:
-        """The same, with a result kept of each."""
+        """Measure as `drain`, but keep a result of each task."""
         return {"results": (await self._drain(Noop, self._load.drain, result_ttl="300")).rate}
 
     async def mutex(self) -> Values:
-        """The same as the first, each task under a lock of its own."""
+        """Measure as `drain`, but with a separate mutex for each task."""
         return {"mutex": (await self._drain(Locked, self._load.drain)).rate}
 
     async def two(self) -> Values:
-        """How much more two processes do than one, of tasks that compute."""
+        """Measure the speed-up of two worker processes over one, with tasks that compute."""
         one = (await self._drain(Burn, self._load.bodies)).rate
         return {"two": (await self._drain(Burn, 2 * self._load.bodies, workers=2)).rate / one}
 
     async def sleeps(self) -> Values:
-        """How much of what the slots could do is done, of tasks that wait for 10 ms."""
+        """Measure the share of the ideal throughput, with tasks that sleep for 10 ms."""
         found = await self._drain(Sleep, self._load.bodies)
         return {"sleeps": 100 * found.rate / (_SLOTS / 0.01)}
 
     async def latency(self) -> Values:
-        """From before `schedule()` to the body, one idle worker."""
+        """Measure the time from `schedule()` to the start of the body, with one idle worker."""
         async with self._empty():
             with self._place.worker():
                 await self._warm_up()
@@ -165,7 +165,7 @@ class Bench:
         }
 
     async def realtime(self) -> Values:
-        """The same for realtime tasks while background ones keep all slots busy."""
+        """Measure the latency of realtime tasks while background tasks keep all slots busy."""
         flood = self._load.flood
         async with self._empty() as app:
             await self._fill(app, Flood, flood)
@@ -179,7 +179,9 @@ class Bench:
         return {"realtime_p50": _quantile(found, 50), "realtime_p99": _quantile(found, 99)}
 
     async def delayed(self) -> Values:
-        """Tasks for one instant, and tasks for many, with a scheduler and one idle worker."""
+        """Measure tasks due at one instant and tasks with spread delays, with a scheduler and one
+        idle worker.
+        """
         async with self._empty() as app:
             with self._place.scheduler(), self._place.worker():
                 await self._warm_up(at_time=datetime.now(UTC) + timedelta(seconds=1))
@@ -196,7 +198,7 @@ class Bench:
         }
 
     async def memory(self) -> Values:
-        """What a queued task takes, and what an ended one leaves."""
+        """Measure the memory of a queued task, and the memory that an ended task leaves."""
         self._place.fresh()
         empty = self._place.counters()
         async with self._place.app() as app:
@@ -205,7 +207,7 @@ class Bench:
         return {"memory": (queued.memory - empty.memory) / self._load.drain}
 
     async def forgotten(self) -> Values:
-        """What is left of each task when all have ended and their ids are forgotten."""
+        """Measure the memory per task that remains after all ids have expired."""
         self._place.fresh()
         seconds = str(_DEDUP_SECONDS)
         count = self._load.drain
@@ -223,7 +225,7 @@ class Bench:
         return {"memory_left": max(0.0, left) / count}
 
     async def idle(self) -> Values:
-        """What a worker that has nothing to do asks of Redis."""
+        """Measure the load that an idle worker puts on Redis."""
         async with self._empty():
             with self._place.worker() as worker:
                 await self._warm_up()
@@ -238,8 +240,8 @@ class Bench:
         }
 
     async def scale(self) -> Values:
-        """How fast a long queue is worked off, compared with a short one."""
-        # Interleaved, the best of three: what is looked for are a few percent.
+        """Compare the throughput on a long queue with the throughput on a short one."""
+        # Interleave the runs and take the best of three: the difference is a few percent.
         found: dict[int, list[float]] = {self._load.measured: [], self._load.queued: []}
         for _ in range(3):
             for queued, rates in found.items():
@@ -249,7 +251,7 @@ class Bench:
         return {"scale": long / short}
 
     async def start(self) -> Values:
-        """From the start of a worker to its first task, and what it takes then."""
+        """Measure the time from the start of a worker to its first task, and its memory then."""
         async with self._empty() as app:
             await app.submit_many([Noop(0)])
             with self._place.worker() as worker:
@@ -259,7 +261,7 @@ class Bench:
                 return {"start": first, "start_rss": worker.rss() / 2**20}
 
     async def children(self) -> Values:
-        """What one task takes, one after the other, in the three places where it may run."""
+        """Measure the time per task in each of the three places where a task may run."""
         return {
             "slot_loop": await self._one_slot("small", self._load.one_slot),
             "slot_child": await self._one_slot("medium", self._load.one_slot),
@@ -283,9 +285,11 @@ class Bench:
         workers: int = 1,
         until: int | None = None,
     ) -> _Drained:
-        """Fill a queue, start workers, and look at the first `until` tasks."""
+        """Fill a queue, start workers, and observe the first `until` tasks."""
         wanted = count if until is None else until
-        looked_at = min(count, 2 * wanted)  # looking at a million is work that others would pay for
+        looked_at = min(
+            count, 2 * wanted
+        )  # scanning a million entries would slow down the measured processes
         async with self._empty() as app:
             await self._fill(app, make, count)
             with ExitStack() as running:
@@ -306,7 +310,7 @@ class Bench:
         return _Drained(rate, first, last)
 
     def _rate(self, count: int, workers: int) -> float:
-        """Tasks a second: of one worker from first to last, of more while all have work."""
+        """Return tasks per second: of one worker overall, of several while all have work."""
         probe = self._place.probe
         ended = probe.ended[:count].tolist()
         if workers == 1:
@@ -334,7 +338,7 @@ class Bench:
             await app.submit_many(map(make, range(start, min(count, start + _STEP))))
 
     async def _warm_up(self, at_time: datetime | None = None) -> None:
-        """Let the workers run a task, and become idle."""
+        """Let the workers run a task, then wait until they are idle."""
         probe = self._place.probe
         await Noop(probe.capacity - 1).schedule(at_time=at_time)
         await self._place.until(lambda: probe.count[-1] > 0)
@@ -342,13 +346,13 @@ class Bench:
         probe.clear()
 
     async def _paced(self, make: Make, rate: int, seconds: float, first: int = 0) -> list[float]:
-        """Milliseconds from before `schedule()` to the body of tasks that come regularly."""
+        """Submit at a steady rate; return the milliseconds from `schedule()` to each body."""
         tasks = range(first, first + max(20, int(rate * seconds)))
         submitted: list[int] = []
         start = time.perf_counter()
         async with asyncio.TaskGroup() as calls:
             for number in tasks:
-                # Not in step with a poll, if there is one.
+                # Avoid a period that coincides with a polling interval.
                 due = start + (number - first + random.random() / 2) / rate
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
                 submitted.append(time.time_ns())
@@ -363,7 +367,7 @@ class Bench:
         return found
 
     async def _late(self, app: Nonet, offsets: Sequence[float]) -> list[float]:
-        """Milliseconds by which delayed tasks are late."""
+        """Return by how many milliseconds each delayed task was late."""
         start = time.time() + _DUE_IN_SECONDS
         dues = [start + offset for offset in offsets]
         if len(set(offsets)) == 1:
@@ -388,7 +392,7 @@ class Bench:
 
     @asynccontextmanager
     async def _empty(self) -> AsyncIterator[Nonet]:
-        """An open application on an empty server."""
+        """Open an application on an empty server."""
         self._place.fresh()
         async with self._place.app() as app:
             yield app
@@ -403,7 +407,7 @@ class _Snapshot:
 
 @dataclass(frozen=True)
 class _Drained:
-    """How a queue was worked off; what it took is for each task."""
+    """The result of draining a queue, with the cost per task."""
 
     rate: float
     first: _Snapshot
@@ -414,12 +418,12 @@ class _Drained:
 
     @property
     def worker_cpu(self) -> float:
-        """Microseconds."""
+        """Microseconds of CPU time of the workers per task."""
         return self._each(1e6 * (self.last.worker_cpu - self.first.worker_cpu))
 
     @property
     def redis_cpu(self) -> float:
-        """Microseconds."""
+        """Microseconds of CPU time of Redis per task."""
         return self._each(1e6 * (self.last.server.cpu - self.first.server.cpu))
 
     @property

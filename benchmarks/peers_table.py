@@ -1,4 +1,4 @@
-"""What the peers' harness found: Nonet, its peers and a raw loop, measured in one run."""
+"""Tables of the peers' harness: Nonet, its peers and a raw loop, measured in one run."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Document = Mapping[str, Any]  # what the harness writes
+Document = Mapping[str, Any]  # the name that the harness writes
 
 OURS, RAW = "ours", "raw_async"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table.
+    """One row of the table.
 
     Attributes:
-        cell: name of the harness's measurement.
-        read: the value of one sample; None if it has none.
+        cell: name of the measurement in the harness.
+        read: returns the value of one sample, or None.
     """
 
     title: str
@@ -60,7 +60,7 @@ LINES = (
 
 
 def value(documents: Sequence[Document], line: Line, peer: str) -> float | None:
-    """Median of all samples of all runs."""
+    """Return the median of all samples of all runs."""
     samples = [
         line.read(sample)
         for document in documents
@@ -72,7 +72,7 @@ def value(documents: Sequence[Document], line: Line, peer: str) -> float | None:
 
 
 def best(documents: Sequence[Document], line: Line) -> tuple[str, float] | None:
-    """The best peer of a line."""
+    """Return the best peer in a row."""
     found = [
         (peer, of_peer)
         for peer in _peers(documents)
@@ -83,12 +83,12 @@ def best(documents: Sequence[Document], line: Line) -> tuple[str, float] | None:
 
 
 def short(peer: str) -> str:
-    """How a peer is called in tables."""
+    """Return the name of a peer as tables show it."""
     return {OURS: "Nonet", RAW: "raw"}.get(peer, peer.removeprefix("peer_"))
 
 
 def markdown(documents: Sequence[Document]) -> str:
-    """The table; empty without a run."""
+    """Return the table; empty without a run."""
     if not documents:
         return ""
     peers = _peers(documents)

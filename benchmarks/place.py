@@ -1,4 +1,4 @@
-"""Where is measured: a Redis of our own, daemons of our own, and what they use."""
+"""The place of a measurement: its own Redis, its own daemons, and counters of what they use."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _POLL_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Counters:
-    """What the server has done since it started.
+    """The work of the server since it started.
 
     Attributes:
-        commands: executed ones, those of scripts among them.
-        reads: reads of sockets, about as many as round trips.
+        commands: executed commands, including those that scripts call.
+        reads: socket reads, which approximate round trips.
         cpu: seconds of CPU time.
         memory: bytes in use.
     """
@@ -48,7 +48,7 @@ class Counters:
 
 
 class Daemon:
-    """A process that was started for a measurement."""
+    """A process started for a measurement."""
 
     def __init__(
         self, command: list[str], environment: dict[str, str], log: Path, cwd: Path | None = None
@@ -63,7 +63,7 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is for us, who end it in order
+                start_new_session=True,  # Ctrl-C must not reach the daemon
             )
 
     def cpu(self) -> float:
@@ -76,16 +76,16 @@ class Daemon:
         return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * _PAGE
 
     def check(self) -> None:
-        """Raises `RuntimeError` if it has ended."""
+        """Raise `RuntimeError` if the process has ended."""
         if (code := self._process.poll()) is not None:
             raise RuntimeError(f"a daemon ended with {code}:\n{self.said()}")
 
     def said(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self._log.read_text(errors="replace")[-4000:]
 
     def stop(self) -> None:
-        """End it: ask, then kill."""
+        """Terminate the process; kill it if it does not end."""
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
@@ -95,10 +95,10 @@ class Daemon:
 
 
 class Place:
-    """A server, a probe and daemons; all of it is gone when the block is left.
+    """A server, a probe and daemons; all of them are removed at the end of the block.
 
     Args:
-        capacity: the largest number of a task is one less.
+        capacity: number of tasks; they are numbered from 0.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -128,47 +128,47 @@ class Place:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def fresh(self) -> None:
-        """An empty server, and nothing written down.
+        """Empty the server and the probe.
 
-        The server looks as if it was used before: locks need not rest, as after a loss of Redis.
+        The server is marked as used before, because a new Redis grants no locks for some seconds.
         """
         self.raw.flushall()
         self.raw.hset("{nonet}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
         self.probe.clear()
 
     def app(self, **settings: Any) -> Nonet:
-        """An application that is not open yet."""
+        """Return an application that is not open yet."""
         return Nonet.from_settings(redis_url=self.url, tasks=("bench_tasks",), **settings)
 
     @contextmanager
     def worker(self, *options: str, number: int = 1, **settings: str) -> Iterator[Daemon]:
-        """A ``task-worker``; without options a small one with 100 slots."""
+        """Start a ``task-worker``; by default size small with 100 slots."""
         options = options or ("--size", "small", "--concurrency", "100")
         with self._daemon("task-worker", options, number, settings) as daemon:
             yield daemon
 
     @contextmanager
     def scheduler(self) -> Iterator[Daemon]:
-        """A ``task-scheduler``."""
+        """Start a ``task-scheduler``."""
         with self._daemon("task-scheduler", (), 0, {}) as daemon:
             yield daemon
 
     def counters(self) -> Counters:
-        """What the server has done so far; asking is counted, too: one command, one read."""
+        """Return the counters of the server; the query itself adds one command and one read."""
         info = self.raw.info("all")
         commands = sum(v["calls"] for k, v in info.items() if k.startswith("cmdstat_"))
         cpu = info["used_cpu_user"] + info["used_cpu_sys"]
         return Counters(commands, info["total_reads_processed"], cpu, info["used_memory"])
 
     def version(self) -> str:
-        """Of the server."""
+        """Return the version of the server."""
         return str(self.raw.info("server")["redis_version"])
 
     async def until(self, done: Callable[[], bool], seconds: float = _READY_SECONDS) -> None:
-        """Wait for what happens in another process.
+        """Wait until another process has fulfilled a condition.
 
         Raises:
-            RuntimeError: it took longer, or a daemon ended.
+            RuntimeError: the time ran out, or a daemon ended.
         """
         deadline = time.monotonic() + seconds
         while not done():

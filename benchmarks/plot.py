@@ -1,4 +1,4 @@
-"""The plot: bars by hand, so that nothing has to be installed; readable in light and dark."""
+"""Draw the plot as SVG without any library; it is readable in light and dark themes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rows import FIGURES
 
 _WIDTH, _LEFT, _BAR_SPACE = 860, 250, 360
 _BAR, _GAP = 15, 12
-# A background, too: a picture follows the reader's system, a page may have a theme of its own.
+# Draw a background: a picture follows the theme of the reader's system, while a page may have its
+# own.
 _STYLE = """
 .back { fill: #ffffff }
 text { font: 12px system-ui, sans-serif; fill: #1f2328 }
@@ -32,7 +33,7 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
   .raw { fill: #3d444d }
 }
 """
-# Without a run of the peers: our own rows.
+# The rows to draw if the peers were not measured.
 _OWN = (
     "sequential", "concurrent", "bulk", "drain", "results", "mutex", "latency_20_p50",
     "latency_500_p50", "drain_cpu",
@@ -56,7 +57,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Group:
-    """The bars of one row, which have one scale."""
+    """The bars of one row, drawn to one scale."""
 
     title: str
     unit: str
@@ -64,7 +65,7 @@ class Group:
 
 
 def bars(runs: Sequence[dict[str, Any]]) -> list[Group]:
-    """What is drawn, in the order of the tables: next to the peers if they were measured."""
+    """Return the groups in the order of the tables, with the peers if they were measured."""
     documents = [run["peers"] for run in runs if run["peers"]]
     return _next_to_peers(documents) if documents else _next_to_raw(runs)
 
@@ -112,7 +113,7 @@ def _median(runs: Sequence[dict[str, Any]], key: str) -> float | None:
 
 
 def draw(groups: Sequence[Group]) -> str:
-    """The picture as SVG; each row has its own scale."""
+    """Return the plot as SVG; each row has its own scale."""
     parts, y = [], 20
     for group in groups:
         parts.append(f'<text class="title" x="10" y="{y}">{escape(group.title)}</text>')

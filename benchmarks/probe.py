@@ -1,7 +1,7 @@
-"""Shared memory in which tasks write down that they ran: measuring adds nothing to Redis.
+"""Shared memory in which tasks record that they ran, so that measuring adds no load to Redis.
 
-One file, four arrays indexed by the number of a task. Times are `time.time_ns`, comparable
-between the processes of one machine and with the instants for which tasks are delayed.
+One file holds four arrays, indexed by the number of a task. Times are `time.time_ns`, so they are
+comparable between processes of one machine, and with the due times of delayed tasks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from time import time_ns
 
-FILE = "BENCH_PROBE"  # environment variable: the file; without it nothing is written down
+FILE = "BENCH_PROBE"  # environment variable: the file; without it tasks record nothing
 WORKER = "BENCH_WORKER"  # environment variable: number of a worker process, from 1
 _BYTES_EACH = 8 + 8 + 1 + 1
 
@@ -21,9 +21,9 @@ class Probe:
 
     Attributes:
         begun: when a body began, in ns; 0: never.
-        ended: when it ended.
-        count: how often it ended; 0: lost, 2 and more: ran twice.
-        worker: in which worker.
+        ended: when the body ended.
+        count: how many times the body ended; 0: lost, 2 or more: ran more than once.
+        worker: the number of the worker process that ran it.
     """
 
     def __init__(self, path: Path, capacity: int = 0) -> None:
@@ -40,15 +40,15 @@ class Probe:
         self.worker = view[17 * n :]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Reset all arrays."""
         self._memory[:] = bytes(len(self._memory))
 
     def done(self, tasks: range) -> int:
-        """How many of these tasks have ended."""
+        """Return how many of these tasks have ended."""
         return len(tasks) - bytes(self.count[tasks.start : tasks.stop]).count(0)
 
     def each_once(self, tasks: range) -> None:
-        """Raises `AssertionError` if a task was lost or ran twice."""
+        """Raise `AssertionError` if a task was lost or ran more than once."""
         counts = bytes(self.count[tasks.start : tasks.stop])
         lost, twice = counts.count(0), len(counts) - counts.count(0) - counts.count(1)
         assert not lost, f"{lost} of {len(tasks)} tasks did not run"
@@ -60,13 +60,13 @@ _probe = Probe(Path(os.environ[FILE])) if _worker else None
 
 
 def begin(number: int) -> None:
-    """The body of a task begins."""
+    """Record that the body of a task begins."""
     if _probe is not None:
         _probe.begun[number] = time_ns()
 
 
 def end(number: int) -> None:
-    """The body of a task ends."""
+    """Record that the body of a task ends."""
     if _probe is not None:
         _probe.ended[number] = time_ns()
         _probe.worker[number] = _worker
@@ -74,7 +74,7 @@ def end(number: int) -> None:
 
 
 def hit(number: int) -> None:
-    """All there is to a task that does nothing."""
+    """Record a task that does nothing else."""
     if _probe is not None:
         _probe.begun[number] = _probe.ended[number] = time_ns()
         _probe.worker[number] = _worker

@@ -1,6 +1,6 @@
-"""The limit: what bare redis-py does of the protocol's minimum, on the same server.
+"""The upper limit: bare redis-py with the least that the protocol needs, on the same server.
 
-It keeps no record, no lock and no result and remembers no id: it is not a task system.
+It keeps no records, locks, results or ids, so it is not a task system.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _PINGS = 1000
 
 
 class Raw:
-    """redis-py on asyncio; a loop submits for so many seconds."""
+    """redis-py on asyncio; each loop submits for a given number of seconds."""
 
     def __init__(self, url: str, seconds: float) -> None:
         self._url = url
         self._seconds = seconds
 
     def ways(self) -> list[tuple[str, Callable[[], Awaitable[float]]]]:
-        """The ways to submit, each with what measures entries a second."""
+        """Return the ways to submit, each with a function that measures entries per second."""
         return [
             ("sequential", self._one_by_one),
             ("concurrent", self._callers),
@@ -42,7 +42,7 @@ class Raw:
 
     async def _add_by(self, callers: int) -> float:
         async with redis.Redis.from_url(self._url) as client:
-            await asyncio.gather(*(client.ping() for _ in range(callers)))  # connected
+            await asyncio.gather(*(client.ping() for _ in range(callers)))  # connects
             start, number = time.perf_counter(), 0
 
             async def call() -> None:
@@ -63,7 +63,7 @@ class Raw:
             return number / (time.perf_counter() - start)
 
     async def drain(self, count: int) -> float:
-        """Entries a second that a loop reads, acknowledges and deletes, 100 at a time."""
+        """Measure entries per second that a loop reads, acknowledges and deletes, 100 at a time."""
         async with redis.Redis.from_url(self._url, protocol=2) as client:
             await client.xgroup_create(_STREAM, _GROUP, "0", mkstream=True)
             for first in range(0, count, _BULK):
@@ -77,7 +77,7 @@ class Raw:
             return count / (time.perf_counter() - start)
 
     async def ping(self) -> float:
-        """Milliseconds of a round trip, median."""
+        """Return the median round trip in milliseconds."""
         async with redis.Redis.from_url(self._url) as client:
             await client.ping()
             times = []
@@ -96,5 +96,5 @@ async def _add(client: redis.Redis, numbers: range) -> None:
 
 
 def _entry(number: int) -> str:
-    # About as much as a task of a small class has to say.
+    # About as long as the envelope of a task of a small class.
     return f'{number:032d} bench_tasks.Noop {{"number":{number}}}'

@@ -1,4 +1,4 @@
-"""What a run found, as Markdown; the tables go into docs/benchmarks.md."""
+"""Format the results of a run as Markdown for docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START, END = "<!-- measured -->", "<!-- end of measured -->"
 
 
 def write(runs: Sequence[Run], docs: Path) -> None:
-    """Put the tables between the markers of the page, and the plot and the JSON beside it.
+    """Write the tables between the markers of the page, and the plot and the JSON beside it.
 
     Raises:
         ValueError: the page has no markers.
@@ -37,7 +37,7 @@ def write(runs: Sequence[Run], docs: Path) -> None:
 
 
 def markdown(runs: Sequence[Run]) -> str:
-    """All tables."""
+    """Return all tables."""
     parts = [_about(runs), table(runs)]
     if compared := peers_table.markdown([run["peers"] for run in runs if run["peers"]]):
         parts.append(compared)
@@ -45,7 +45,7 @@ def markdown(runs: Sequence[Run]) -> str:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Our own rows: medians with the range of all rounds of all runs."""
+    """Return our own rows: medians, with the range of all rounds of all runs."""
     lines = ["| row | median (range) | compared | target |", "|---|---:|---|---|"]
     for figure in FIGURES:
         if values := [value for run in runs for value in run["figures"].get(figure.key, [])]:
@@ -55,7 +55,7 @@ def table(runs: Sequence[Run]) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits at least, of which no fraction where they are before the point."""
+    """Format a number with at least three digits, and no fraction if three precede the point."""
     if value == 0:
         return "0"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
@@ -69,7 +69,7 @@ def _cell(figure: Figure, values: Sequence[float]) -> str:
 
 
 def _compared(figure: Figure, runs: Sequence[Run]) -> str:
-    """The median of the ratios within each round, which a noisy machine disturbs least."""
+    """Return the median of the ratios within each round: noise of the machine affects it least."""
     ratios = [
         ours / limit
         for run in runs

@@ -1,9 +1,9 @@
-"""What the programs of this directory share: a journal of what ran, and a loop that submits.
+"""Shared by the programs of this directory: a journal of executed tasks, and a submit loop.
 
-Each program is one task system, by its public interface, and runs in an environment of its own:
-`PROGRAM worker` runs tasks until it is ended, `PROGRAM submit KIND COUNT RATE` submits some one by
-one and prints JSON. Kinds: ``nothing`` writes its number to the journal, ``pause`` waits for
-five seconds in between.
+Each program drives one task system through its public interface, in its own environment.
+``PROGRAM worker`` runs tasks until it is stopped. ``PROGRAM submit KIND COUNT RATE`` submits tasks
+one by one and prints JSON. A task of kind ``nothing`` writes its number to the journal; ``pause``
+writes when it begins and ends, and sleeps for five seconds in between.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ _journal = os.open(os.environ["COMPARE_JOURNAL"], os.O_WRONLY | os.O_APPEND | os
 
 
 def note(number: int, event: int) -> None:
-    """Write one line to the journal; lines of several processes do not mix."""
+    """Append one line to the journal; lines of concurrent processes do not mix."""
     os.write(_journal, LINE.pack(number, event, time.monotonic_ns()))
 
 
 async def pause(number: int) -> None:
-    """The body of the long task."""
+    """Execute a task of kind ``pause``."""
     note(number, BEGUN)
     await asyncio.sleep(PAUSE_SECONDS)
     note(number, ENDED)
 
 
 def pause_in_thread(number: int) -> None:
-    """The same for who knows no coroutines."""
+    """Act as `pause`, for systems without coroutines."""
     note(number, BEGUN)
     time.sleep(PAUSE_SECONDS)
     note(number, ENDED)
 
 
 async def submit(one: Callable[[str, int], Awaitable[object]]) -> None:
-    """Submit as the command line says; a `RATE` of 0 is as fast as it goes."""
+    """Submit as the command line says; a `RATE` of 0 means as fast as possible."""
     kind, count, rate = sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
     sent = []
     began = time.monotonic()
@@ -58,7 +58,7 @@ async def submit(one: Callable[[str, int], Awaitable[object]]) -> None:
 
 
 def submit_sync(one: Callable[[str, int], object]) -> None:
-    """The same for who has no coroutine to submit with."""
+    """Act as `submit`, for systems without an asynchronous client."""
 
     async def submit_one(kind: str, number: int) -> None:
         one(kind, number)
@@ -67,10 +67,10 @@ def submit_sync(one: Callable[[str, int], object]) -> None:
 
 
 def is_worker() -> bool:
-    """Whether this program was started as a worker."""
+    """Return whether this program was started as a worker."""
     return sys.argv[1] == "worker"
 
 
 def become(*command: str) -> None:
-    """Go on as a command of this environment."""
+    """Replace this process by a command of its environment."""
     os.execv(os.path.join(os.path.dirname(sys.executable), command[0]), list(command))

@@ -1,4 +1,4 @@
-"""arq; polls every 10 ms instead of 500, in its favour."""
+"""arq; its worker polls every 10 ms instead of the default 500 ms, in its favour."""
 
 import asyncio
 

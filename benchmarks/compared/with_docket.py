@@ -1,4 +1,4 @@
-"""docket (pydocket); looks every 5 ms instead of 250, in its favour."""
+"""docket (pydocket); its worker polls every 5 ms instead of the default 250 ms, in its favour."""
 
 import asyncio
 from datetime import timedelta
@@ -20,7 +20,7 @@ _TASKS = {"nothing": nothing, "pause": pause}
 
 
 def _docket() -> Docket:
-    # More connections than the client's default, which its worker would run out of.
+    # The worker needs more connections than the client's default pool has.
     url = f"{common.URL}?max_connections=500"
     docket = Docket(name="compared", url=url, execution_ttl=timedelta(0))
     for task in _TASKS.values():

@@ -22,6 +22,6 @@ if __name__ == "__main__":
     if common.is_worker():
         threads = ("--worker-type", "thread", "--workers", str(common.CONCURRENCY), "--quiet")
         common.become("huey_consumer", "with_huey.huey", *threads)
-    import with_huey  # under this name the consumer knows the tasks
+    import with_huey  # the consumer imports the tasks under this name
 
     common.submit_sync(lambda kind, number: with_huey._TASKS[kind](number))

@@ -1,4 +1,4 @@
-"""Nonet; settings at their defaults but for results, which the others do not keep here either."""
+"""Nonet with default settings, except that it keeps no results, like the others here."""
 
 import asyncio
 
@@ -34,6 +34,6 @@ async def _submit() -> None:
 if __name__ == "__main__":
     if common.is_worker():
         common.become("task-worker", "--size", "small", "--tasks", "with_nonet")
-    import with_nonet  # under this name workers know the classes
+    import with_nonet  # workers import the classes under this name
 
     asyncio.run(with_nonet._submit())

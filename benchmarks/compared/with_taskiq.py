@@ -32,6 +32,6 @@ if __name__ == "__main__":
         number = str(common.CONCURRENCY)
         one = ("--workers", "1", "--max-async-tasks", number, "--max-prefetch", number)
         common.become("taskiq", "worker", "with_taskiq:broker", *one, "--log-level", "ERROR")
-    import with_taskiq  # under this name workers know the tasks
+    import with_taskiq  # workers import the tasks under this name
 
     asyncio.run(with_taskiq._submit())

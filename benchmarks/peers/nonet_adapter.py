@@ -1,7 +1,7 @@
-"""Nonet in the peers' harness, by its public API; `run.py` puts it there as ``adapters/ours.py``.
+"""Nonet in the peers' harness, through its public API; `run.py` copies it to ``adapters/ours.py``.
 
-Daemons are the console commands, as a user starts them. All settings are the defaults but for the
-Redis, the state directory, the number of slots and whether results are kept.
+The daemons are the console commands, as a user starts them. All settings have their defaults,
+except for Redis, the state directory, the number of slots, and whether results are kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESULTS_OFF = True
 
 @dataclass
 class Noop(BaseTask):
-    """Writes down that it ran."""
+    """Record that it ran."""
 
     i: int
     size = Size.SMALL
@@ -46,7 +46,7 @@ class Noop(BaseTask):
 
 @dataclass
 class Sleep10(BaseTask):
-    """Sleeps 10 ms."""
+    """Sleep for 10 ms."""
 
     i: int
     size = Size.SMALL
@@ -73,19 +73,19 @@ class Producer:
         await self._app.__aexit__(None, None, None)
 
     async def enqueue(self, task: str, i: int) -> None:
-        """Submit one; it is in Redis when this returns."""
+        """Submit one task; Redis has it when this returns."""
         await TASKS[task](i).schedule()
 
     async def enqueue_bulk(self, task: str, indexes: Iterable[int]) -> None:
-        """Submit many."""
+        """Submit many tasks."""
         await self._app.submit_many(map(TASKS[task], indexes))
 
     async def enqueue_at(self, task: str, i: int, due: float) -> None:
-        """Submit one for an epoch second."""
+        """Submit one task due at an epoch second."""
         await TASKS[task](i).schedule(at_time=datetime.fromtimestamp(due, UTC))
 
     async def enqueue_at_bulk(self, task: str, items: list[tuple[int, float]]) -> None:
-        """Submit many; `submit_many` takes one instant for all of a call."""
+        """Submit tasks with different due times; `submit_many` takes only one per call."""
         by_instant: dict[float, list[int]] = {}
         for i, due in items:
             by_instant.setdefault(due, []).append(i)

@@ -1,4 +1,4 @@
-"""What the tests of this package share: a database and storage elements of their own."""
+"""Fixtures: a database and storage elements for each test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONFIG = Path(__file__).parents[1] / "nonet.yaml"
 
 @pytest.fixture
 async def db_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A database with our tables, which sessions use meanwhile."""
+    """Create a database with the tables of this package, and use it for all sessions."""
     url = f"sqlite+aiosqlite:///{tmp_path / 'example.db'}"
     monkeypatch.setenv("NONET_DB_URL", url)
     engine.cache_clear()
@@ -24,7 +24,7 @@ async def db_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def elements(tmp_path: Path) -> Storage:
-    """A storage with one element, CERN-DST, and one file in it, /lhcb/a, of three bytes."""
+    """Create a storage with one element, CERN-DST, and one file in it, /lhcb/a, of three bytes."""
     (tmp_path / "CERN-DST").mkdir()
     (tmp_path / "CERN-DST" / "%2Flhcb%2Fa").write_bytes(b"abc")
     return Storage(tmp_path)

@@ -1,4 +1,4 @@
-"""The routes, with the tasks that they submit."""
+"""The routes, together with the tasks that they submit."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from nonet_example.storage import Storage, storage
 
 @pytest.fixture
 async def system(db_url: str, elements: Storage) -> AsyncIterator[System]:
-    """Durable tasks and our rows are in one database."""
+    """Run a system whose durable tasks are in the database of this package."""
     async with System(overrides={storage: lambda: elements}, db_url=db_url) as opened:
         yield opened
 
 
 @pytest.fixture
 async def client(system: System) -> AsyncIterator[httpx.AsyncClient]:
-    """Requests to the application, which the system has opened already."""
+    """Return an HTTP client of the application, which the system has opened."""
     app = create_app(system.app)
     app.state.nonet = system.app
     async with httpx.AsyncClient(
@@ -36,7 +36,7 @@ async def client(system: System) -> AsyncIterator[httpx.AsyncClient]:
 async def test_a_request_and_its_task_are_committed(
     system: System, client: httpx.AsyncClient
 ) -> None:
-    """The answer has the id of a task that ends with the removal."""
+    """The response has the id of a task that ends with the removal."""
     await add(("CERN-DST", "/lhcb/a"))
     answer = await client.post("/removals", json={"vo": "lhcb", "lfns": ["/lhcb/a"]})
     assert answer.status_code == 202
@@ -47,7 +47,7 @@ async def test_a_request_and_its_task_are_committed(
 
 
 async def test_a_refused_request_leaves_nothing(system: System, client: httpx.AsyncClient) -> None:
-    """One of its files is unknown: neither a row nor a task."""
+    """A request with an unknown file creates neither a row nor a task."""
     await add(("CERN-DST", "/lhcb/a"))
     wanted = {"vo": "lhcb", "lfns": ["/lhcb/a", "/lhcb/x"]}
     answer = await client.post("/removals", json=wanted)
@@ -56,7 +56,7 @@ async def test_a_refused_request_leaves_nothing(system: System, client: httpx.As
 
 
 async def test_a_task_can_be_asked_for(system: System, client: httpx.AsyncClient) -> None:
-    """Its state while it is known, 404 else."""
+    """The route returns the state of a known task, and 404 for an unknown id."""
     answer = await client.post("/transformations/7/cleaning")
     await system.run_until_idle()
     assert (await client.get(f"/tasks/{answer.json()['task']}")).json() == {"state": "done"}

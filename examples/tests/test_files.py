@@ -1,4 +1,4 @@
-"""Tasks one by one, without any server: `run_inline`."""
+"""Single tasks, run with `run_inline` and without any server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nonet_example.storage import Storage, StorageUnavailable, storage
 
 
 async def test_a_file_is_removed(db_url: str, elements: Storage) -> None:
-    """The dependency is replaced, the database is real; it may be made again afterwards."""
+    """Replace the storage, and use a real database. A removed file can be created again."""
     overrides = {storage: lambda: elements}
     make, remove = CreateFile("CERN-DST", "/b", "lhcb", b"12345"), RemoveFile("CERN-DST", "/b")
     for _ in range(2):
@@ -26,14 +26,14 @@ async def test_a_file_is_removed(db_url: str, elements: Storage) -> None:
 
 
 async def test_a_second_removal_does_no_harm(db_url: str, elements: Storage) -> None:
-    """Execution is at least once."""
+    """Execution is at least once, so a second removal must succeed."""
     overrides = {storage: lambda: elements}
     runs = [await run_inline(RemoveFile("CERN-DST", "/lhcb/a"), overrides=overrides) for _ in "12"]
     assert [run.result for run in runs] == [3, 0]
 
 
 async def test_an_element_out_of_service_is_tried_again(db_url: str, elements: Storage) -> None:
-    """Ten times, each half a minute, as the policy says."""
+    """The policy retries ten times, every 30 seconds."""
     (elements.root / "CERN-DST" / "DOWN").touch()
     task = RemoveFile("CERN-DST", "/lhcb/a")
     run = await run_inline(task, overrides={storage: lambda: elements}, retry=True, check=False)
@@ -42,14 +42,14 @@ async def test_an_element_out_of_service_is_tried_again(db_url: str, elements: S
 
 
 async def test_an_unknown_element_is_not(db_url: str, elements: Storage) -> None:
-    """The same policy looks at what was raised."""
+    """The policy does not retry other exceptions."""
     task = RemoveFile("NOWHERE", "/lhcb/a")
     run = await run_inline(task, overrides={storage: lambda: elements}, retry=True, check=False)
     assert (run.attempts, str(run.error)) == (1, "there is no storage element NOWHERE")
 
 
 async def test_what_fails_is_rolled_back(db_url: str, elements: Storage) -> None:
-    """There was a row when the request failed; it is not there afterwards."""
+    """A row that was inserted before the failure is gone afterwards."""
     (elements.root / "CERN-DST" / "DOWN").touch()
     task = CreateFile("CERN-DST", "/lhcb/b", "lhcb", b"12345")
     with pytest.raises(StorageUnavailable):
@@ -59,7 +59,7 @@ async def test_what_fails_is_rolled_back(db_url: str, elements: Storage) -> None
 
 
 def test_locks() -> None:
-    """What a removal locks, beside the limiters of its class."""
+    """A removal takes these locks, in addition to the limiters of its class."""
     keys = [lock.redis_key for lock in RemoveOutput("CERN-DST", "/lhcb/a", 7).execution_locks]
     assert keys[2:] == [
         "lock:mutex:lfn:/lhcb/a",

@@ -1,4 +1,4 @@
-"""Periodic tasks: one alone, and the schedules of nonet.yaml with a clock that the test moves."""
+"""Periodic tasks: a single task, and the schedules of nonet.yaml under a test clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nonet_example.pilots import CheckPilotStatus, SubmitPilots, computing_eleme
 
 
 async def test_pilots_go_where_the_expression_fits(db_url: str) -> None:
-    """Two for each element, and a question about each; those that are there count."""
+    """Each matching element gets two pilots in all, and each new pilot a check."""
     task = SubmitPilots(vo="lhcb", ce_regex=re.compile(r".*\.cern\.ch"))
     run = await run_inline(task)
     assert run.result == 4
@@ -26,7 +26,7 @@ async def test_pilots_go_where_the_expression_fits(db_url: str) -> None:
 
 
 async def test_nobody_asks_for_what_was_rolled_back(db_url: str) -> None:
-    """The second element cannot be reached: no pilot, no question."""
+    """If the second element fails, neither pilots nor checks remain."""
 
     class Broken(PilotDB):
         async def add(self, vo: str, computing_element: str) -> int:
@@ -41,9 +41,10 @@ async def test_nobody_asks_for_what_was_rolled_back(db_url: str) -> None:
 
 
 async def test_each_vo_has_its_schedules(db_url: str) -> None:
-    """Three entries of lhcb, and the common one for each other VO.
+    """VO lhcb has its three entries, and every other VO the common one.
 
-    Two fire at midnight, the others each ten seconds: how often depends on how quick this test is.
+    Two entries fire at midnight. The others fire every ten seconds, so their number depends on how
+    long the test takes.
     """
     start = datetime(2030, 1, 5, 23, 59, 45, tzinfo=UTC)
     async with System(config=CONFIG, now=start, db_url=db_url) as system:
@@ -61,8 +62,8 @@ async def test_each_vo_has_its_schedules(db_url: str) -> None:
 
 @pytest.mark.parametrize("pilots", [0, 101])
 def test_a_senseless_configuration_is_refused(pilots: int) -> None:
-    """`task-run config check` says what `validate_config` raises."""
+    """`task-run config check` prints the error of `validate_config`."""
     from nonet import TaskConfig
 
-    with pytest.raises(ValueError, match="1 to 100 at a computing element"):
+    with pytest.raises(ValueError, match="1 to 100 per computing element"):
         SubmitPilots.validate_config([TaskConfig(args={"pilots": pilots})])

@@ -1,4 +1,4 @@
-"""Tasks together: a real Redis, workers and a scheduler, by the fixture or by `System`."""
+"""Several tasks with a real Redis, workers and a scheduler, from the fixture or from `System`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nonet_example.sweeps import RemoveOldFiles
 
 
 async def add(*files: tuple[str, str], transformation: int = 0, days_ago: int = 0) -> None:
-    """Look after files at elements."""
+    """Register files at elements."""
     async with asynccontextmanager(FileDB.session)() as db:
         for element, lfn in files:
             await db.add(lfn, "lhcb", element, transformation)
@@ -31,7 +31,7 @@ async def add(*files: tuple[str, str], transformation: int = 0, days_ago: int = 
 
 
 async def state_of(*lfns: str) -> list[str]:
-    """Those that are not removed."""
+    """Return the state of each file that is not removed."""
     async with asynccontextmanager(FileDB.session)() as db:
         return [file.lfn for file in await db.find("lhcb", lfns)]
 
@@ -39,7 +39,7 @@ async def state_of(*lfns: str) -> list[str]:
 async def test_a_group_ends_with_one_callback(
     nonet_system: System, db_url: str, elements: Storage
 ) -> None:
-    """It gets the results of all children."""
+    """The callback receives the results of all children."""
     nonet_system.dependency_overrides[storage] = lambda: elements
     await add(("CERN-DST", "/lhcb/a"), ("CERN-DST", "/lhcb/gone"), transformation=7)
     await nonet_system.submit(CleanTransformation(7))
@@ -52,7 +52,7 @@ async def test_a_group_ends_with_one_callback(
 async def test_a_child_that_fails_is_a_dead_letter(
     nonet_system: System, db_url: str, elements: Storage
 ) -> None:
-    """The other callback is told why, and an operator can submit it again."""
+    """The failure callback receives the error, and an operator can resubmit the child."""
     nonet_system.dependency_overrides[storage] = lambda: elements
     await add(("CERN-DST", "/lhcb/a"), ("NOWHERE", "/lhcb/b"), transformation=7)
     await nonet_system.submit(CleanTransformation(7))
@@ -68,17 +68,20 @@ async def test_a_child_that_fails_is_a_dead_letter(
 
 
 @pytest.mark.nonet(
-    tasks=["nonet_example.sweeps", "nonet_example.files"],  # not the pilots, which fire all night
+    tasks=[
+        "nonet_example.sweeps",
+        "nonet_example.files",
+    ],  # without the pilots, which fire all night
     now=datetime(2030, 1, 1, 1, 59, tzinfo=UTC),
 )
 async def test_old_files_are_removed_at_night(
     nonet_system: System, db_url: str, elements: Storage
 ) -> None:
-    """The sweep submits what it has found, once it has committed."""
+    """The sweep submits the removals after its commit."""
     nonet_system.dependency_overrides[storage] = lambda: elements
     await add(("CERN-DST", "/lhcb/a"), days_ago=31)
     await add(("CERN-DST", "/lhcb/young"), days_ago=29)
-    await nonet_system.advance(timedelta(minutes=2))  # to three o'clock in Zurich
+    await nonet_system.advance(timedelta(minutes=2))  # until 3 a.m. in Zurich
     await nonet_system.run_until_idle()
     nonet_system.assert_submitted(RemoveOldFiles, times=1)
     nonet_system.assert_submitted(RemoveFile, lfn="/lhcb/a", times=1)
@@ -86,7 +89,7 @@ async def test_old_files_are_removed_at_night(
 
 
 async def test_what_is_pending_is_submitted_at_the_start(db_url: str, elements: Storage) -> None:
-    """A new Redis knows of no removal; the start-up hook does, from the database."""
+    """The start-up hook resubmits pending removals to a new Redis."""
     await add(("CERN-DST", "/lhcb/a"))
     async with asynccontextmanager(FileDB.session)() as db:
         db.ask_for_removal(await db.find("lhcb", ["/lhcb/a"]))
@@ -99,7 +102,7 @@ async def test_what_is_pending_is_submitted_at_the_start(db_url: str, elements: 
 
 @pytest.mark.nonet(sizes=[])
 async def test_who_asks_twice_gets_the_same_task(nonet_system: System, db_url: str) -> None:
-    """While the first one has not ended: here no worker is there."""
+    """A second request returns the same task while no worker has run it."""
     first = await CleanTransformation(7).schedule()
     again = await CleanTransformation(7).schedule()
     other = await CleanTransformation(8).schedule()

@@ -1,8 +1,9 @@
-"""Make a release of what is committed here: ``make release VERSION=1.2.3``. It pushes nothing.
+"""Release the committed state of this checkout: ``make release VERSION=1.2.3``. Pushes nothing.
 
-It refuses a tree that is not clean, a version that is not newer, a changelog without news, and
-dependencies with a known vulnerability, or of which nobody could be asked. Then it sets version and
-date, builds dist/ from that commit, and only if all of this worked the commit and the tag are here.
+The release stops if the working tree is not clean, the version is not newer, the changelog has no
+news, a dependency has a known vulnerability, or the vulnerability database does not answer. Then it
+sets version and date, and builds dist/ from that commit. The commit and the tag reach this checkout
+only after every step has succeeded.
 """
 
 from __future__ import annotations
@@ -22,44 +23,44 @@ import version as versions
 
 
 def refusal(root: Path, wanted: str) -> str:
-    """Why this release cannot be made, or empty."""
+    """Return why this release cannot be made, or an empty string."""
     if not wanted:
-        return "VERSION=1.2.3 is missing, the version that it is to have"
+        return "no version given: run make release VERSION=1.2.3"
     try:
         version = Version(wanted)
     except InvalidVersion:
-        return f"{wanted!r} is no version, as in 1.2.3 or 1.2.3rc1"
+        return f"{wanted!r} is not a version: write one like 1.2.3 or 1.2.3rc1"
     if (
         wanted != str(version)
         or version.is_devrelease
         or version.local
         or len(version.release) != 3
     ):
-        return f"{wanted!r} is no version of a release, as in 1.2.3 or 1.2.3rc1"
+        return f"{wanted!r} is not a release version: write one like 1.2.3 or 1.2.3rc1"
     if dist.git("status", "--porcelain", root=root):
-        return "the working tree is not clean: commit, or release from a fresh clone"
+        return "the working tree is not clean: commit the changes, or release from a fresh clone"
     if not dist.git("branch", "--show-current", root=root):
-        return "no branch is checked out, which could get the commit of the release"
+        return "no branch is checked out for the release commit: check one out"
     known = set(versions.versions(root).values())
     if len(known) != 1:
-        return f"the version is not the same everywhere: {versions.versions(root)}"
+        return f"files disagree on the version: {versions.versions(root)}"
     (now,) = known
     if version <= Version(now):
-        return f"{wanted} is not newer than {now}, which is the version here"
+        return f"{wanted} is not newer than the present version, {now}"
     if dist.git("tag", "--list", f"v{wanted}", root=root):
-        return f"there is a tag v{wanted}"
+        return f"the tag v{wanted} already exists"
     text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     if told := changelog.problems(text):
         return "CHANGELOG.md: " + "; ".join(told)
     if not changelog.has_news(text):
-        return "CHANGELOG.md says nothing under Unreleased"
+        return "CHANGELOG.md has no entries under Unreleased"
     if audit.audit(root):
-        return "the audit of the dependencies did not pass"
+        return "the audit of the dependencies failed"
     return ""
 
 
 def release(root: Path, version: str, out: Path) -> None:
-    """Commit, build and tag; in a work tree of its own, so that a failure leaves nothing behind."""
+    """Commit, build and tag, in a separate work tree so that a failure leaves nothing behind."""
     with tempfile.TemporaryDirectory() as home:
         work, source = Path(home, "work"), Path(home, "nonet")
         dist.git("worktree", "add", "-q", "--detach", str(work), "HEAD", root=root)
@@ -81,7 +82,7 @@ def release(root: Path, version: str, out: Path) -> None:
 
 
 def point_at(root: Path, version: str, commit: str) -> None:
-    """Tag the commit, and move the branch to it; or neither."""
+    """Tag the commit and move the branch to it, or do neither."""
     tag = f"v{version}"
     dist.git("tag", "-a", tag, "-m", f"Nonet {version}", commit, root=root)
     try:
@@ -95,19 +96,19 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("version")
-    parser.add_argument("--root", type=Path, default=dist.ROOT, help="the checkout; this one")
+    parser.add_argument(
+        "--root", type=Path, default=dist.ROOT, help="the checkout to release; default: this one"
+    )
     options = parser.parse_args()
     root, version, out = options.root.resolve(), options.version, options.root.resolve() / "dist"
     if why := refusal(root, version):
         sys.exit(f"no release: {why}")
     release(root, version, out)
     branch = dist.git("branch", "--show-current", root=root)
-    print(
-        f"Nonet {version} is committed, tagged v{version}, and built in {out}. Nothing was pushed:"
-    )
+    print(f"Nonet {version} is committed, tagged v{version}, and built in {out}. Next steps:")
     print(f"  git push origin {branch} v{version}")
-    print("  publish the wheel and the sdist of dist/, and keep the SBOM and SHA256SUMS with them")
-    print("  python scripts/release/version.py NEXT.dev0, and commit that")
+    print("  publish the wheel and the sdist of dist/, together with the SBOM and SHA256SUMS")
+    print("  python scripts/release/version.py NEXT.dev0, then commit the change")
 
 
 if __name__ == "__main__":

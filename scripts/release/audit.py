@@ -1,9 +1,9 @@
-"""Whether a known vulnerability is in what uv.lock has, all extras included: ``make audit``.
+"""Check uv.lock, with all extras, for known vulnerabilities: ``make audit``.
 
-It asks the OSV database, so it needs the network. Exit codes: 0 none is known, 1 some are,
-2 nobody could be asked: then nothing is known.
+The check asks the OSV database over the network. Exit codes: 0 no known vulnerability, 1 at least
+one, 2 the database did not answer.
 
-    AUDIT_URL=…   another service of the same kind
+    AUDIT_URL=…   a service with the same interface to ask instead
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ _COMMAND = ["audit", "--preview-features", "audit-command", "--frozen", "--no-de
 
 
 def find_uv() -> str:
-    """The uv of this checkout, else the one beside the interpreter or on PATH."""
+    """Return the uv of this checkout, else the one beside the interpreter or on PATH."""
     places = [ROOT / ".venv" / "bin", Path(sys.executable).parent]
     path = os.pathsep.join([*map(str, places), os.environ.get("PATH", "")])
     found = shutil.which("uv", path=path)
     if not found:
-        sys.exit("there is no uv: 'make check' sets .venv up, which has one")
+        sys.exit("uv is not installed: run 'make check', which installs it into .venv")
     return found
 
 
 def audit(root: Path = ROOT) -> int:
-    """Ask, and say what was found; the exit code."""
+    """Run the audit, print its findings, and return the exit code."""
     service = os.environ.get("AUDIT_URL")
     command = [find_uv(), *_COMMAND, *(["--service-url", service] if service else [])]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True)
     said = done.stdout + done.stderr
-    if done.returncode not in (0, 1):  # 1: it has found some
+    if done.returncode not in (0, 1):  # 1: vulnerabilities found
         lines = [line.strip() for line in said.splitlines() if line.strip()]
         print(
-            f"the database of vulnerabilities could not be asked ({lines[-1] if lines else '?'}): "
-            "whether one is known of what uv.lock has is not known. Run this where the network is",
+            f"the vulnerability database did not answer ({lines[-1] if lines else '?'}), so "
+            "uv.lock was not checked: run 'make audit' where the network is available",
             file=sys.stderr,
         )
         return 2

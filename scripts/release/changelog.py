@@ -1,7 +1,7 @@
-"""Whether CHANGELOG.md has the form of Keep a Changelog.
+"""Check that CHANGELOG.md has the form of Keep a Changelog.
 
-``python scripts/release/changelog.py [FILE]`` has exit code 1, and a line for each problem, if not.
-A release looks at it, too.
+``python scripts/release/changelog.py [FILE]`` prints one line per problem and exits with 1 if there
+are any. A release runs this check, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION = re.compile(
 
 
 def problems(text: str) -> list[str]:
-    """What is wrong with the form, a line each."""
+    """Return the problems of the form, one line each."""
     head, *sections = re.split(r"(?m)^(?=## )", text)
     found = []
     if not head.startswith("# Changelog\n") or "https://keepachangelog.com/" not in head:
@@ -35,7 +35,7 @@ def problems(text: str) -> list[str]:
             found += _date_problems(title, released[2])
             dates.append(released[2])
         elif number or title != UNRELEASED:
-            found.append(f"{title!r} is no '## [1.2.3] - 2026-01-31'")
+            found.append(f"{title!r} is not of the form '## [1.2.3] - 2026-01-31'")
         found += _section_problems(title, section, may_be_empty=not released)
     if dates != sorted(dates, reverse=True):
         found.append("the newest release must come first")
@@ -46,48 +46,48 @@ def _date_problems(title: str, text: str) -> list[str]:
     try:
         date.fromisoformat(text)
     except ValueError:
-        return [f"{title!r} has no date"]
+        return [f"{title!r} has no valid date"]
     return []
 
 
 def _first_problems(sections: list[str]) -> list[str]:
-    """The last section is that of the first release; nobody has had what was before it."""
+    """Check the oldest section: the first release changed nothing, so it has only Added."""
     kinds = re.findall(r"(?m)^### (.+)", sections[-1]) if sections else []
     if all(kind == "Added" or kind not in KINDS for kind in kinds):
         return []
-    return ["the first release has only Added: tell there what there is now, not what was changed"]
+    return ["the first release has only Added: list the features there, not changes"]
 
 
 def _section_problems(title: str, section: str, *, may_be_empty: bool) -> list[str]:
     _, *parts = re.split(r"(?m)^(?=### )", section)
     kinds = [part.splitlines()[0].removeprefix("### ") for part in parts]
     found = [
-        f"{title}: {kind!r} is none of {', '.join(KINDS)}" for kind in kinds if kind not in KINDS
+        f"{title}: {kind!r} is not one of {', '.join(KINDS)}" for kind in kinds if kind not in KINDS
     ]
     known = [kind for kind in kinds if kind in KINDS]
     if known != sorted(set(known), key=KINDS.index):
-        found.append(f"{title}: each kind once, in this order: {', '.join(KINDS)}")
+        found.append(f"{title}: write each kind at most once, in this order: {', '.join(KINDS)}")
     for kind, part in zip(kinds, parts, strict=True):
         lines = [line for line in part.splitlines()[1:] if line.strip()]
         if not lines:
             found.append(f"{title}: {kind} is empty")
         found += [
-            f"{title}: {kind}: this is no entry of a list: {line[:60]!r}"
+            f"{title}: {kind}: not a list entry: {line[:60]!r}"
             for line in lines
             if not line.startswith(("- ", "  "))
         ]
     if not parts and not may_be_empty:
-        found.append(f"{title} says nothing")
+        found.append(f"{title} has no entries")
     return found
 
 
 def has_news(text: str) -> bool:
-    """Whether there is something under Unreleased."""
+    """Return whether Unreleased has entries."""
     return bool(re.search(rf"(?ms)^{re.escape(UNRELEASED)}\n(?:(?!^## ).)*?^- ", text))
 
 
 def release(text: str, version: str, day: date) -> str:
-    """The file in which what is unreleased is that version."""
+    """Return the file with the section Unreleased renamed to a version."""
     return text.replace(UNRELEASED, f"{UNRELEASED}\n\n## [{version}] - {day.isoformat()}", 1)
 
 

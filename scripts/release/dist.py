@@ -1,9 +1,9 @@
-"""Build what is published into dist/: ``make dist``, or
+"""Build the files to publish into dist/: ``make dist``, or
 ``python scripts/release/dist.py [--out DIR] [--working-tree] [REVISION]``.
 
-A sdist, the wheel that is built from it, nonet-VERSION.cdx.json (SBOM: what is installed with all
-extras) and SHA256SUMS. Built of a revision (HEAD), not of what lies about beside it, with build
-tools of uv.lock and the time of the commit: whoever builds it again gets the same bytes.
+The files are a sdist, the wheel built from it, nonet-VERSION.cdx.json (SBOM: all packages that are
+installed with all extras) and SHA256SUMS. They contain only committed files of a revision (default
+HEAD). Build tools come from uv.lock, and timestamps from the commit, so builds are reproducible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def git(*words: str, root: Path = ROOT) -> str:
-    """What git says; if it fails, its reason in one line is the end."""
+    """Run git and return its output; if it fails, exit with its error in one line."""
     command = ["git", "-C", str(root), *words]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -37,7 +37,7 @@ def git(*words: str, root: Path = ROOT) -> str:
 
 
 def export(revision: str, to: Path, root: Path = ROOT) -> None:
-    """The files of a revision."""
+    """Extract the files of a revision."""
     archive = to.with_suffix(".tar")
     git("archive", "--format=tar", "-o", str(archive), revision, root=root)
     to.mkdir(parents=True, exist_ok=True)
@@ -45,20 +45,20 @@ def export(revision: str, to: Path, root: Path = ROOT) -> None:
 
 
 def export_working_tree(to: Path, root: Path = ROOT) -> None:
-    """The files as they are now, without those that git is told to ignore."""
+    """Copy the files of the working tree, except ignored ones."""
     listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", root=root)
     for name in filter(None, listed.split("\0")):
-        if (root / name).is_file():  # else it is deleted
+        if (root / name).is_file():  # a deleted file is still listed
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(root / name, to / name)
 
 
 def build(source: Path, out: Path, at: int) -> None:
-    """Build everything that is published of a tree of files.
+    """Build all files to publish from a source tree.
 
     Args:
-        out: made, or emptied.
-        at: the time that the artefacts say, Unix seconds.
+        out: created if missing, emptied if not.
+        at: the timestamp of the artefacts, in Unix seconds.
     """
     uv = find_uv()
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(at), "UV_PYTHON": sys.executable}
@@ -92,7 +92,7 @@ def build(source: Path, out: Path, at: int) -> None:
 
 
 def _reproducible(bom: dict[str, Any], at: int) -> dict[str, Any]:
-    """Without a number and a time that are others each time."""
+    """Replace the random serial number and the time of the build by reproducible values."""
     bom["metadata"]["timestamp"] = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
     del bom["serialNumber"]
     bom["serialNumber"] = f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(bom))}"
@@ -100,7 +100,7 @@ def _reproducible(bom: dict[str, Any], at: int) -> dict[str, Any]:
 
 
 def index() -> dict[str, str]:
-    """Where packages come from, if pip was told: uv asks the public index else."""
+    """Return pip's package index for uv, which otherwise uses the public one."""
     command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
     found = subprocess.run(command, capture_output=True, text=True)
     return {"UV_DEFAULT_INDEX": found.stdout.strip()} if found.stdout.strip() else {}
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("revision", nargs="?", default="HEAD")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument(
-        "--working-tree", action="store_true", help="of the files as they are now, to try it"
+        "--working-tree", action="store_true", help="build the working tree as it is, for a trial"
     )
     options = parser.parse_args()
     at = int(git("log", "-1", "--format=%ct", options.revision))
@@ -124,7 +124,7 @@ def main() -> None:
         else:
             export(options.revision, source)
             if options.revision == "HEAD" and git("status", "--porcelain"):
-                print("what is not committed is not in it", file=sys.stderr)
+                print("warning: uncommitted changes are not included", file=sys.stderr)
         build(source, options.out.resolve(), at)
     for file in sorted(options.out.iterdir()):
         print(file)

@@ -1,8 +1,8 @@
-"""Show the version, or set it wherever it stands.
+"""Print the version, or set it in every file that contains it.
 
 ``python scripts/release/version.py [NEW] [--root DIR]``
 
-Its home is pyproject.toml; uv.lock and the chart's appVersion repeat it.
+pyproject.toml defines the version; uv.lock and the chart's appVersion repeat it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import re
 from pathlib import Path
 
-# File, and what stands before and behind the version in it.
+# By file, a pattern of the version with the text before and after it.
 PLACES = {
     "pyproject.toml": (r'(?m)(^name = "nonet"\nversion = ")([^"]+)(")'),
     "uv.lock": (r'(?m)(^name = "nonet"\nversion = ")([^"]+)(")'),
@@ -20,7 +20,7 @@ PLACES = {
 
 
 def versions(root: Path) -> dict[str, str]:
-    """The version that each file names."""
+    """Return the version in each file."""
     found = {}
     for name, pattern in PLACES.items():
         match = re.search(pattern, (root / name).read_text(encoding="utf-8"))
@@ -29,12 +29,12 @@ def versions(root: Path) -> dict[str, str]:
 
 
 def set_version(root: Path, version: str) -> None:
-    """Write another one into all of them."""
+    """Write a new version to all files."""
     for name, pattern in PLACES.items():
         file = root / name
         text, count = re.subn(pattern, rf"\g<1>{version}\g<3>", file.read_text(encoding="utf-8"))
         if count != 1:
-            raise SystemExit(f"{name} names the version {count} times, not once")
+            raise SystemExit(f"{name} must contain the version once, but contains it {count} times")
         file.write_text(text, encoding="utf-8")
 
 

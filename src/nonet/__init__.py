@@ -1,7 +1,7 @@
 """Nonet: an async-first task system for Python on Redis Streams.
 
-Everything that programs may rely on is here; all else may change. A name is imported when it is
-first used: a module that defines tasks needs neither the client nor Redis.
+This module is the public interface; everything else may change. Names are imported on first use, so
+that a module that defines tasks loads neither the client nor Redis.
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ if TYPE_CHECKING:
         UnknownTaskError,
     )
     from nonet.base.streams import Priority, Size
-    from nonet.client.client import CallbackSpawner, Client, cancel_many, spawn_with_callback
+    from nonet.client.client import Client
+    from nonet.client.shortcuts import CallbackSpawner, cancel_many, spawn_with_callback
     from nonet.config.models import TaskConfig
     from nonet.config.settings import Settings, load_settings
     from nonet.messages.message import Usage
-    from nonet.rules.explanation import Explanation, LockHolder
+    from nonet.rules.explanation import Explanation
+    from nonet.rules.refusal import LockHolder
     from nonet.tasks.execution import TaskContext, context
     from nonet.tasks.handles import ChildResult, Handle, TaskStatus
     from nonet.tasks.hooks import Epoch, startup_hook
@@ -160,10 +162,11 @@ __all__ = [
     "startup_hook",
 ]
 
-# Where each public name is defined.
+# The module that defines each public name.
 _HOMES = {
     "nonet.app": ("Nonet",),
-    "nonet.client.client": ("CallbackSpawner", "Client", "cancel_many", "spawn_with_callback"),
+    "nonet.client.client": ("Client",),
+    "nonet.client.shortcuts": ("CallbackSpawner", "cancel_many", "spawn_with_callback"),
     "nonet.config.models": ("TaskConfig",),
     "nonet.base.errors": (
         "AdmissionRejected",
@@ -198,7 +201,8 @@ _HOMES = {
     ),
     "nonet.base.streams": ("Priority", "Size"),
     "nonet.tasks.execution": ("TaskContext", "context"),
-    "nonet.rules.explanation": ("Explanation", "LockHolder"),
+    "nonet.rules.explanation": ("Explanation",),
+    "nonet.rules.refusal": ("LockHolder",),
     "nonet.tasks.handles": ("ChildResult", "Handle", "TaskStatus"),
     "nonet.tasks.hooks": ("Epoch", "startup_hook"),
     "nonet.tasks.injection": ("Depends", "override_dependency", "register_dependency"),

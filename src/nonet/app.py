@@ -1,4 +1,4 @@
-"""The application: everything wired from settings, opened and closed as one."""
+"""`Nonet`, the application: opens and closes everything that one process needs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from nonet.base.errors import (
     masked,
 )
 from nonet.base.streams import Size
-from nonet.client.client import CallbackSpawner, Client
+from nonet.client.client import Client
 from nonet.client.parts import Parts
+from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon.service import who
@@ -37,7 +38,8 @@ from nonet.tasks.task import (
 )
 from nonet.telemetry.masking import keep_secret
 
-# A submitter needs neither a worker nor a scheduler, and their imports take longer than its own.
+# Worker, scheduler and tools are imported where they are used: a program that only submits would
+# otherwise take twice as long to start.
 if TYPE_CHECKING:
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
@@ -52,24 +54,25 @@ logger = logging.getLogger(__name__)
 
 
 class Nonet:
-    """One open application: registry, broker and client of a namespace.
+    """An application: the task classes, the broker and the client of one namespace.
 
-    Inside ``async with`` it binds ``.schedule()`` process-wide.
+    Inside ``async with`` it is open, and ``.schedule()`` uses it process-wide.
 
     Args:
-        settings: the process settings.
-        load_tasks: False leaves the registry empty: enough to look at tasks, whatever is wrong
-            with the modules that define them.
+        settings: the settings of this process.
+        load_tasks: False: leave the registry empty, to inspect tasks although modules that define
+            them cannot be imported.
 
     Attributes:
-        settings: the process settings.
+        settings: the settings of this process.
         registry: task classes by name.
-        dependency_overrides: ``{dependency: replacement}``, honoured at any depth; what they give
-            may be of any type. Child processes know nothing of it: see `nonet.override_dependency`.
+        dependency_overrides: replacements, ``{dependency: replacement}``, which apply at any depth.
+            A replacement may return a value of any type. Child processes do not see them; use
+            `nonet.override_dependency` there.
 
     Example:
         async with Nonet.from_settings() as app:
-            handle = await RemoveFile("CERN-DST", "/lhcb/a").schedule()
+            handle = await SendInvoice(4711, "me@example.org").schedule()
             print(await handle.result(timeout=30))
     """
 
@@ -77,8 +80,7 @@ class Nonet:
         if not isinstance(settings, Settings):
             shown = repr(masked(settings)) if isinstance(settings, str) else f"{settings!r:.100}"
             raise TypeError(
-                f"Nonet: {shown} is no nonet.Settings: write Nonet.from_settings(redis_url=…), "
-                "whose options are the settings"
+                f"Nonet: {shown} is not a nonet.Settings: write Nonet.from_settings(redis_url=…)"
             )
         self.settings = settings
         keep_secret(settings.secrets())
@@ -87,19 +89,19 @@ class Nonet:
         self._parts: Parts | None = None
         self._closing = AsyncExitStack()
         self._is_open = False
-        # False in a child process: its worker has done so.
+        # False in a child process, because its worker has prepared the database.
         self.prepares_sqlite = True
 
     @classmethod
     def from_settings(cls, **options: Any) -> Self:
-        """An application of the environment; keyword options win over it.
+        """Create an application from the environment; keyword options take precedence.
 
         Args:
             options: fields of `nonet.Settings`, e.g. ``namespace="test"`` or
                 ``tasks=("mypackage.tasks",)``.
 
         Raises:
-            ConfigurationError: a setting does not fit.
+            ConfigurationError: a setting is invalid.
             RegistrationError: a task class cannot be registered.
 
         Example:
@@ -115,7 +117,7 @@ class Nonet:
     async def __aenter__(self) -> Self:
         if self._is_open:
             raise ConflictError(
-                "this Nonet is open already: use it as it is, or make another one with "
+                "this Nonet is already open: use it, or create another one with "
                 "Nonet.from_settings()"
             )
         self._is_open = True
@@ -148,12 +150,12 @@ class Nonet:
             await self._prepare_sqlite()
 
     async def _prepare_sqlite(self) -> None:
-        """Make the table of durable tasks: a transaction that has begun would keep us from it."""
+        """Create the table of durable tasks before a transaction of the user can lock the file."""
         sql_url = self.settings.sql_url()
         if sql_url.startswith("sqlite") and any(item.cls.durable for item in self.registry):
             try:
                 await (await self.stores.outbox()).prepare()
-            except NonetError as error:  # who only looks at tasks needs no table
+            except NonetError as error:  # programs that only read tasks need no table
                 logger.warning("durable tasks cannot be submitted: %s", error)
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -177,7 +179,7 @@ class Nonet:
 
     @property
     def stores(self) -> Stores:
-        """What the namespace keeps, for commands. Raises `NotBoundError` outside ``async with``."""
+        """The stores, for commands. Raises `NotBoundError` outside ``async with``."""
         return self._opened().stores
 
     @property
@@ -187,7 +189,7 @@ class Nonet:
 
     def _opened(self) -> Parts:
         if self._parts is None:
-            raise NotBoundError("the application is not open: use `async with Nonet…`")
+            raise NotBoundError("the application is not open: use it inside `async with`")
         return self._parts
 
     async def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
@@ -195,25 +197,26 @@ class Nonet:
 
         Args:
             task: an instance of a registered class.
-            options: ``at_time``, ``id``, ``labels``, ``transaction``, ``start_by`` and ``unique``,
+            options: ``at_time``, ``id``, ``labels``, ``transaction``, ``start_by`` and ``unique``;
                 see `BaseTask.schedule`.
 
         Returns:
-            A `Handle`, which is a ``str`` (the id). Its ``created`` is False if the task was there
-            before, by its id or its unique key.
+            A `Handle`, which is the id (a ``str``). Its ``created`` is False if the task existed
+            before, under the same id or unique key.
 
         Raises:
             NotBoundError: the application is not open.
-            TypeError: `task` is no task, but its class for example.
+            TypeError: `task` is not a task instance.
             RegistrationError: its class is not registered.
-            InvalidArgumentsError: an argument, or an option, does not fit; nothing was submitted.
-            AdmissionRejected: there are as many tasks as the configuration allows.
-            BrokerFullError: Redis has no memory for another task.
-            ServerUnreachableError: Redis does not answer, or SQL of a durable class. Whether it was
-                submitted is not known: submitted again with its own `id` it stays the same task.
+            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
+            AdmissionRejected: a ceiling of the configuration is reached.
+            BrokerFullError: Redis is out of memory.
+            ServerUnreachableError: Redis, or SQL for a durable class, does not answer. The task may
+                or may not have been submitted: with an `id` of your own you can safely submit it
+                    again.
 
         Example:
-            handle = await app.submit(Add(1, 2), id="sum-1-2", labels={"vo": "lhcb"})
+            handle = await app.submit(Add(1, 2), id="sum-1-2", labels={"customer": "acme"})
             assert await handle.result(timeout=30) == 3
         """
         return await self.client.submit(task, **options)
@@ -221,25 +224,25 @@ class Nonet:
     async def submit_many(
         self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
     ) -> list[Handle[R]]:
-        """Submit many tasks in few round trips; handles in the same order.
+        """Submit many tasks in few round trips; return their handles in the same order.
 
-        All tasks are checked before the first one is submitted. They are submitted in steps of at
-        most 500 tasks, and 1 MiB: each of them wholly or not at all.
+        All tasks are validated before the first is submitted. They are sent in batches of up to 500
+        tasks and 1 MiB; each batch is submitted completely or not at all.
 
         Args:
             tasks: any number, of any classes.
-            options: those of `Nonet.submit` but ``id``, for all of them. With a ``transaction`` all
-                are of durable classes, and exist once it is committed.
+            options: those of `Nonet.submit` except ``id``, applied to all tasks. With a
+                ``transaction`` all classes must be durable; the tasks exist once it is committed.
 
         Raises:
             NotBoundError: the application is not open.
-            TypeError: one is no task; nothing was submitted.
-            RegistrationError: the class of one is not registered; nothing was submitted.
-            InvalidArgumentsError: one does not fit; nothing was submitted.
-            AdmissionRejected: a step was refused, and those after it were not tried; its
-                ``accepted`` says how many tasks were submitted before. Durable tasks come first.
-            BrokerFullError: Redis has no memory for more; the first ones may be submitted.
-            ServerUnreachableError: no answer; which ones are submitted is not known.
+            TypeError: an item is not a task instance; nothing was submitted.
+            RegistrationError: a class is not registered; nothing was submitted.
+            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
+            AdmissionRejected: a ceiling refused a batch, and later batches were not sent. Its
+                ``accepted`` is the number of tasks submitted before. Durable tasks come first.
+            BrokerFullError: Redis is out of memory; earlier batches may be submitted.
+            ServerUnreachableError: Redis or SQL does not answer; any of the tasks may be submitted.
 
         Example:
             handles = await app.submit_many(Add(n, n) for n in range(3))
@@ -248,15 +251,18 @@ class Nonet:
         return await self.client.submit_many(tasks, **options)
 
     async def status(self, id: str) -> TaskStatus:
-        """One task. A durable one that is not in Redis yet is ``delayed``, see its ``blocker``.
+        """Return the status of a task.
+
+        A durable task that is still in SQL only is ``delayed``, and its ``blocker`` says so.
 
         Args:
-            id: of the task, or its handle.
+            id: id or handle of the task.
 
         Raises:
             NotBoundError: the application is not open.
-            NotFoundError: unknown id.
-            ServerUnreachableError: Redis does not answer, or does not know it and SQL does not.
+            NotFoundError: the task is unknown.
+            ServerUnreachableError: Redis does not answer, or does not know the task and SQL does
+                not answer.
 
         Example:
             print((await app.status(handle)).state)
@@ -264,15 +270,16 @@ class Nonet:
         return await self.client.status(id)
 
     async def explain(self, id: str) -> Explanation:
-        """Where a task is, or the first thing that keeps it from running, in words.
+        """Explain where a task is, or the first thing that keeps it from running.
 
         Args:
-            id: of the task, or its handle.
+            id: id or handle of the task.
 
         Raises:
             NotBoundError: the application is not open.
-            NotFoundError: unknown id, or one of a group or a hold.
-            ServerUnreachableError: Redis does not answer, or does not know it and SQL does not.
+            NotFoundError: the id is unknown, or belongs to a group or a hold.
+            ServerUnreachableError: Redis does not answer, or does not know the task and SQL does
+                not answer.
 
         Example:
             print((await app.explain(handle)).text)
@@ -282,7 +289,7 @@ class Nonet:
     @overload
     async def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
 
-    # Else a handle of another type than is wanted would be taken for a text, and give Any.
+    # Without this overload a handle of the wrong type would match `str` and its result be Any.
     @overload
     async def result(  # type: ignore[overload-cannot-match]  # it is, where R cannot be as wanted
         self, id: Handle[object], *, timeout: float | None = None
@@ -292,20 +299,20 @@ class Nonet:
     async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """What a task returned; waits for its end.
+        """Wait for a task to end and return what it returned.
 
         Args:
-            id: of the task, or its handle: then the result has the type of that.
-            timeout: seconds; None waits as long as it takes.
+            id: id or handle of the task; with a handle the result is typed.
+            timeout: seconds; None waits without limit.
 
         Raises:
             NotBoundError: the application is not open.
-            TaskFailed: the task ended dead.
+            TaskFailed: the task failed for good.
             TaskCancelled: it was cancelled.
-            TaskExpired: it was not started by its ``start_by``.
-            ResultUnavailable: unknown task, or no result is kept.
+            TaskExpired: it did not start before its ``start_by``.
+            ResultUnavailable: the task is unknown, or its result was not kept.
             TimeoutError: it has not ended in time.
-            DeadlockError: it needs a lock that is held where its result is awaited.
+            DeadlockError: it needs a lock that the waiting code holds.
             ServerUnreachableError: Redis does not answer.
 
         Example:
@@ -314,27 +321,27 @@ class Nonet:
         return await self.client.result(id, timeout=timeout)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
-        """Cancel tasks, wherever they are; what runs is ended by its worker within seconds.
+        """Cancel tasks in whatever state they are; workers end running ones within seconds.
 
-        A coroutine gets ``asyncio.CancelledError``; a plain function is told by
-        `TaskContext.ensure_lease`; what goes on nevertheless is killed, or left alone, after
-        ``NONET_CANCEL_GRACE``. Nothing of it is executed again, also if its worker dies meanwhile.
-        Who awaits the result gets `TaskCancelled`; a group counts the child as failed. One event
-        tells of all. Safe to repeat.
+        A running coroutine gets ``asyncio.CancelledError``; a plain function notices at its next
+        `TaskContext.ensure_lease`. Code that still runs after ``NONET_CANCEL_GRACE`` is killed with
+        its child process, or abandoned. A cancelled task never runs again, even if its worker dies
+        meanwhile. Code that awaits the result gets `TaskCancelled`, and a group counts the child as
+        failed. The event stream gets one event per call. Calling it again is safe.
 
         Args:
-            ids: of the tasks, or their handles.
-            reason: why, for people.
+            ids: ids or handles of the tasks.
+            reason: shown to operators.
 
         Returns:
-            The state of each task now, by its id. ``cancelled``, also if it was before;
-            ``cancelling`` if it runs, and ends so unless it is done before its worker hears of it;
-            that in which it stays (``dying``, or how it has ended); empty if it is unknown.
+            The state of each task by its id. It is ``cancelled``, also if it was cancelled before;
+            ``cancelling`` for a running task, which can still finish before its worker gets the
+            order; the state in which it stays (``dying`` or how it ended); or empty if unknown.
 
         Raises:
             NotBoundError: the application is not open.
-            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does
-                not. Some may be cancelled.
+            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does not
+                answer. Some may be cancelled.
 
         Example:
             states = await app.cancel([handle], reason="the campaign is over")
@@ -344,17 +351,17 @@ class Nonet:
     def live(
         self, *, state: str | None = None, task: str | None = None
     ) -> AsyncIterator[TaskStatus]:
-        """Tasks that have not ended, in no order.
+        """Iterate over tasks that have not ended, in no order.
 
         Args:
-            state: only of this one: ``queued``, ``delayed``, ``waiting``, ``running`` or ``dying``;
-                None: of any.
-            task: only of the class of this name, full or bare, whether it is registered here or
-                not; None: of any.
+            state: only tasks in this state: ``queued``, ``delayed``, ``waiting``, ``running`` or
+                ``dying``; None: any.
+            task: only tasks of this class, by its full or bare name, registered here or not; None:
+                any.
 
         Raises:
-            NotBoundError: at once, if the application is not open.
-            ValueError: at once, if there is no such state.
+            NotBoundError: the application is not open; raised by the call itself.
+            ValueError: the state is unknown; raised by the call itself.
             ServerUnreachableError: Redis does not answer.
 
         Example:
@@ -366,23 +373,25 @@ class Nonet:
     async def call(
         self, task: TaskOf[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"
     ) -> R:
-        """What ``execute`` returns, run here, once, without a worker.
+        """Run ``execute`` of a task once, in this process, without a worker, and return its result.
 
-        It runs under the structural locks of the task; limiters are skipped, as a person at a
-        terminal is no load to be shaped. A task without such a lock needs no Redis.
+        The task holds its structural locks (mutexes, readers and writers) while it runs. Limiters
+        are skipped, because a call by hand is negligible load. A task without such locks needs no
+        Redis.
 
         Args:
             task: an instance of a registered class.
-            wait_locks: how many seconds to wait for locks that others hold.
-            debugger: ``before`` opens pdb before ``execute``, ``exception`` after it has failed.
+            wait_locks: seconds to wait for locks that others hold.
+            debugger: ``none``; ``before``: open pdb before ``execute``; ``exception``: open it
+                after a failure.
 
         Raises:
-            TypeError, ValueError: at once, if what is given is no task, or an option does not fit.
-            TaskFailed: it raised something, which is the cause of this error.
-            UnableToAcquireLockError: another holder kept a lock for all that time.
-            DeadlockError: the task or the hold around this call has one of the locks.
-            LeaseLostError: a lock was lost meanwhile; the task was cancelled.
-            ServerUnreachableError: locks are declared, and Redis does not answer.
+            TypeError, ValueError: `task` is not a task, or an option is invalid; nothing has run.
+            TaskFailed: ``execute`` raised an exception, which is the cause of this error.
+            UnableToAcquireLockError: a lock was not free within `wait_locks`.
+            DeadlockError: the task or ``hold`` block around this call holds one of the locks.
+            LeaseLostError: a lock was lost during the run; the task was cancelled.
+            ServerUnreachableError: the task declares locks, and Redis does not answer.
             DependencyError: a parameter of ``execute`` cannot be provided.
 
         Example:
@@ -404,18 +413,21 @@ class Nonet:
             return answer
 
     def hold(self, *locks: BaseLock, wait: float = 0.0) -> AbstractAsyncContextManager[int]:
-        """Hold locks and limiters, all or none, in code that is no task; gives their fence.
+        """Hold locks in code that is not a task; ``async with`` returns their fence.
+
+        All locks and limiters are acquired together, or none.
 
         Args:
-            locks: one by one; a lock that is named twice is taken once.
-            wait: how many seconds to try while others hold them.
+            locks: the locks and limiters; duplicates count once.
+            wait: seconds to wait while others hold them.
 
         Raises:
-            TypeError, ValueError: at once, if there is no lock, or what is given is none.
-            UnableToAcquireLockError: it did not get all of them in that time.
-            DeadlockError: the task or the hold around this one has one of them.
-            LimitImpossible: a limiter never allows as much as is asked of it.
-            LeaseLostError: one was lost meanwhile; the block was cancelled.
+            TypeError, ValueError: there is no lock, or an argument is not a lock; raised by the
+                call itself.
+            UnableToAcquireLockError: they were not free within `wait`.
+            DeadlockError: the task or ``hold`` block around this one holds one of them.
+            LimitImpossible: a limiter can never admit as much as requested.
+            LeaseLostError: a lock was lost; the block was cancelled.
 
         Example:
             async with app.hold(MutexLock(LockedObjectType.JOB, 7), wait=5):
@@ -426,41 +438,41 @@ class Nonet:
         for lock in locks:
             if not isinstance(lock, BaseLock):
                 raise TypeError(
-                    f"hold: {lock!r:.200} is no lock; pass locks one by one: hold(first, second)"
+                    f"hold: {lock!r:.200} is not a lock; pass locks one by one: hold(first, second)"
                 )
         if not locks:
-            raise ValueError("hold: no lock is given, so nothing would be protected")
-        if not wait >= 0:  # nan, too
+            raise ValueError("hold: pass at least one lock, or nothing would be protected")
+        if not wait >= 0:  # refuses NaN too
             raise ValueError(f"hold: wait={wait!r} must be 0 seconds or more")
         return hold(self.broker, self.settings, encode_locks(locks), wait_seconds=wait)
 
     async def doctor(self, *, wait: float | None = None) -> Diagnosis:
-        """Whether each task is in one place, nothing is left over, and the server is fit.
+        """Check that the data in Redis are consistent and the server is configured well.
 
         Args:
-            wait: seconds for which something must be wrong to count; None: a lease and a sweep,
-                in which the others mend what a killed process leaves behind.
+            wait: seconds for which a problem must persist to be reported. None: long enough for
+                other processes to clean up after a killed one (a lease and a sweep).
 
         Returns:
-            What was found. It has ``is_healthy``, its ``problems`` and ``hints``, how many things
-            of each kind there were (``looked_at``), and how long it took, in ``seconds``.
+            A report with ``is_healthy``, ``problems``, ``hints``, the number of things checked by
+            kind (``looked_at``), and its duration in ``seconds``.
 
         Raises:
-            ValueError: `wait` is below 0.
+            ValueError: `wait` is negative.
             ServerUnreachableError: Redis does not answer.
 
         Example:
             found = await app.doctor(wait=1)
             print(found.is_healthy, *found.problems)
         """
-        if wait is not None and not wait >= 0:  # nan, too
+        if wait is not None and not wait >= 0:  # refuses NaN too
             raise ValueError(f"doctor: wait={wait!r} must be 0 seconds or more, or None")
         from nonet.operate.doctor import look_over
 
         return await look_over(self.stores, self.settings, wait)
 
     def injector(self) -> Injector:
-        """A new injector over `dependency_overrides`; close it when the process ends.
+        """Create an injector that honours `dependency_overrides`; close it when the process ends.
 
         Example:
             async with app.injector() as injector:
@@ -469,10 +481,10 @@ class Nonet:
         return Injector(self.dependency_overrides)
 
     def dependency_problems(self, injector: Injector) -> list[str]:
-        """What the registered tasks ask for and nobody provides, one sentence each.
+        """List the dependencies of registered tasks that nothing provides, one sentence each.
 
         Args:
-            injector: what `injector` gave.
+            injector: an injector of this application.
         """
         values = (TaskContext, CallbackSpawner)
         return [
@@ -489,15 +501,15 @@ class Nonet:
         concurrency: int | None = None,
         isolation: Isolation | None = None,
     ) -> Worker:
-        """A worker of this application; call its ``run``.
+        """Create a worker of this application; call its ``run``.
 
         Args:
-            size: whose streams it reads.
-            injector: what `injector` gave.
-            concurrency: tasks at a time; None: as the settings or its size say.
-            isolation: where all tasks run, whatever their classes say: ``LOOP`` for classes that
-                only this process knows. None: as they say. Child processes load the task modules
-                of the settings, and know nothing of `dependency_overrides`.
+            size: the size of tasks that it runs.
+            injector: an injector of this application.
+            concurrency: tasks at a time; None: the setting, or the default of its size.
+            isolation: where to run all tasks, regardless of their classes; None: as they declare.
+                Child processes import the task modules of the settings and ignore
+                `dependency_overrides`, so use ``LOOP`` for classes that exist only in this process.
         """
         from nonet.worker.assembly import assemble
 
@@ -506,29 +518,29 @@ class Nonet:
     def scheduler(
         self, injector: Injector, *, hooks: Mapping[str, Hook] | None = None
     ) -> Scheduler:
-        """A scheduler of this application; call its ``run``.
+        """Create a scheduler of this application; call its ``run``.
 
         Args:
-            injector: what `injector` gave; start-up hooks get their dependencies from it.
-            hooks: the start-up hooks by name; None: those that are installed or were imported.
+            injector: an injector of this application, for start-up hooks.
+            hooks: start-up hooks by name; None: those of entry points and imported modules.
         """
         from nonet.scheduler.assembly import assemble
 
         return assemble(self._opened(), injector, hooks)
 
     async def leader(self) -> Leader | None:
-        """Which scheduler leads now (``owner``, ``term``, ``expiry``); None if none does."""
+        """Return the scheduler that leads now (``owner``, ``term``, ``expiry``), or None."""
         return await self.stores.leader()
 
     async def run_entry(self, entry: EntryStatus) -> Handle[Any]:
-        """Submit the task of a periodic entry now, beside its schedule.
+        """Submit the task of a periodic entry now, in addition to its schedule.
 
         Args:
-            entry: one of those that ``await app.stores.periodic.statuses()`` gives.
+            entry: an item of ``await app.stores.periodic.statuses()``.
 
         Raises:
             UnknownTaskError: its class is not registered here.
-            InvalidArgumentsError: its arguments do not fit any more.
+            InvalidArgumentsError: its class refuses the configured arguments.
         """
         task = self.registry.get(entry.task).arguments.build(entry.args)
         handle = await self.client.submit(task, labels={"entry": entry.entry})
@@ -536,24 +548,24 @@ class Nonet:
         return handle
 
     async def dead_letters(self) -> DeadLetters:
-        """The SQL store of dead letters, opened on first use and closed with the application."""
+        """Return the SQL store of dead letters; it opens on first use and closes with the app."""
         return await self.stores.dead_letters()
 
     async def resubmit(self, row_id: int, *, again: bool = False) -> Handle[Any]:
-        """Submit a dead letter again, once, whoever else tries to.
+        """Submit a dead letter again, only once even if several callers try.
 
         Args:
             row_id: its row in SQL.
-            again: once more if that was done before, and the task has ended otherwise than done,
-                or nothing is known of it (Redis has lost it, or its result has expired); or if
-                another task has its id.
+            again: submit it once more although it was resubmitted before. Allowed if the earlier
+                task ended, but not ``done``; if it is unknown (Redis lost it, or its result
+                expired); or if a different task has its id.
 
         Raises:
             NotFoundError: this namespace has no such row.
-            ConflictError: it was submitted again already, another task has its id, or it is no
-                task at all. It stays as it is.
-            UnknownTaskError: its class is not registered here; the row stays as it is.
-            InvalidArgumentsError: its class refuses its arguments now; the row stays as it is.
+            ConflictError: it was already resubmitted, a different task has its id, or it is not a
+                task. The row stays unchanged.
+            UnknownTaskError: its class is not registered here; the row stays unchanged.
+            InvalidArgumentsError: its class refuses its arguments; the row stays unchanged.
 
         Example:
             for letter in await (await app.dead_letters()).list(limit=10):

@@ -38,8 +38,8 @@ FAULTS = (
     Fault(
         "nobody is told how a damaged task has ended",
         "",
-        "finish(id, told, 'dead',",
-        ";(function() redis.call('DEL', P .. 't:' .. id) end)(id, told, 'dead',",
+        "finish(id, known, 'dead',",
+        ";(function() redis.call('DEL', P .. 't:' .. id) end)(id, known, 'dead',",
     ),
     Fault(
         "unknown tasks are not counted",

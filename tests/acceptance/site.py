@@ -126,7 +126,9 @@ class Site:
         """The events so far, optionally of one kind, task or id."""
         if not self._journal.exists():
             return []
-        events = [_event(json.loads(line)) for line in self._journal.read_text().splitlines()]
+        # The last line may be half written.
+        lines = self._journal.read_text().rpartition("\n")[0].splitlines()
+        events = [_event(json.loads(line)) for line in lines]
         return [
             item
             for item in events

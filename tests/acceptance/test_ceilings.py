@@ -174,7 +174,7 @@ async def test_what_is_unknown_is_not_found(site: Site) -> None:
     site.settings["NONET_TASKS"] = TASKS
     async with client_of(web(site)) as client:
         found = await client.get("/briefs/nobody")
-        assert (found.status_code, found.json()) == (404, {"detail": "there is none of this id"})
+        assert (found.status_code, found.json()) == (404, {"detail": "this id is unknown"})
 
 
 async def test_what_cannot_be_taken_now_is_told_without_names(own_site: Site) -> None:

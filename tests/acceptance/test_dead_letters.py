@@ -65,7 +65,7 @@ async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: Maria
         assert [task.attempt async for task in app.live(state="dying")] == [1]
         # The reason, not the address, which is longer than what a record keeps.
         assert status.blocker.startswith("SQL: Can't connect to MySQL server")
-        assert f"waits for SQL: {status.blocker[5:]};" in (await app.explain(handle)).text
+        assert f"be written to SQL: {status.blocker[5:]}. " in (await app.explain(handle)).text
         await (await app.submit(Alone())).result(timeout=10)
         site.hurry(handle)
         await until(lambda: worker.log.count("dead letter of task") >= 2, "it was tried again")
@@ -156,7 +156,7 @@ async def test_the_leader_deletes_what_is_older_than_the_retention(
         f"UPDATE {database}.dlq_tasks SET created_at = '2020-01-01' WHERE id = {old}"
     )
     scheduler = site.scheduler(NONET_DB_URL=mariadb_url, NONET_DLQ_RETENTION="86400")
-    await until(lambda: "purged 1 old dead letters" in scheduler.log, "the old letter is purged")
+    await until(lambda: "purged old dead letters: number=1" in scheduler.log, "it is purged")
     assert [row.id for row in await _rows(mariadb_url)] == [young]
 
 

@@ -140,7 +140,7 @@ async def test_handle_is_good_right_after_the_commit(site: Site) -> None:
         assert status.name.endswith(":Kept")
         assert "kept in SQL" in status.blocker
         assert (explained.state, explained.cause) == ("delayed", "hand-over")
-        assert "no task-scheduler leads" in explained.text
+        assert "no scheduler leads" in explained.text
         with pytest.raises(TimeoutError, match=r"has not ended after 0\.3 s"):
             await handle.result(timeout=0.3)
         awaited = asyncio.create_task(handle.result(timeout=WAIT_SECONDS))
@@ -298,7 +298,7 @@ async def test_sql_is_away_when_it_ends(site: Site, own_maria: MariaServer, kill
         site.open(gate)
         assert await handle.result(timeout=10) == worker.pid
         assert await (await app.submit(Quick(1))).result(timeout=10) == 1
-        await until(lambda: "rows of 1 durable tasks stay" in worker.log, "it was tried")
+        await until(lambda: "delete the rows of 1 durable tasks" in worker.log, "it was tried")
         if killed:
             worker.kill()
             site.scheduler()
@@ -399,7 +399,10 @@ async def test_refused_task_holds_up_nobody(site: Site) -> None:
         await site.until_event("end", id=handle)
         await until(lambda: rows(site) == 1, "one row is left")
         assert (
-            scheduler.log.count("durable task too-big (durable_tasks:KeptTooBig) is refused") == 1
+            scheduler.log.count(
+                "durable task refused: task_id=too-big task=durable_tasks:KeptTooBig"
+            )
+            == 1
         )
 
 

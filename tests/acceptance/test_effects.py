@@ -64,7 +64,7 @@ async def test_frozen_worker_does_not_commit(site: Site, mode: str, error: str) 
         site.worker()
         await site.until_event("executed", times=2, id=handle)
         frozen.thaw()
-        await until(lambda: f"task {handle}: the lease" in frozen.log, "the loss was noticed")
+        await until(lambda: f"lease lost: task_id={handle}" in frozen.log, "the loss was noticed")
         site.open(gate)
         await site.until_event("rolled back", id=handle)
         assert await handle.result(timeout=10) == "ok"

@@ -26,7 +26,8 @@ async def test_a_forced_release_moves_the_lock_and_runs_both(site: Site) -> None
         waiter = await app.submit(GatedMutex(free))
         await until(lambda: site.parked(waiter), "the second one waits")
         text = (await app.explain(waiter)).text
-        assert f"{NAME} is held by task {holder} (probe_tasks:GatedMutex on {worker.pid}@" in text
+        assert text.startswith(f"waiting for {NAME}, held for ")
+        assert f" by task {holder} (probe_tasks:GatedMutex on {worker.pid}@" in text
         assert f"running on {worker.pid}@" in (await app.explain(holder)).text
 
         released = (await app.broker.now()).timestamp()
@@ -37,7 +38,7 @@ async def test_a_forced_release_moves_the_lock_and_runs_both(site: Site) -> None
         stale = await until(
             lambda: site.redis.hget(site.key("counters"), "settle:stale"), "a settle was refused"
         )
-        assert f"held by task {waiter}" in (await app.explain(holder)).text
+        assert f" by task {waiter}" in (await app.explain(holder)).text
         site.open(free)
         await waiter.result(timeout=20)
         _, again = await site.started(holder, 2)
@@ -87,7 +88,7 @@ async def test_explain_follows_a_task_through_its_life(site: Site) -> None:
         await site.started(first)
         found = await app.explain(last)
         assert (found.cause, found.ahead) == ("queue", 0)
-        assert "1 live worker of size small, none is asking for work now" in found.text
+        assert "The only live small worker is busy (1 slot); it starts when" in found.text
         assert (await app.explain(first)).worker.startswith(f"{worker.pid}@")
         site.open(gate)
         await last.result(timeout=20)

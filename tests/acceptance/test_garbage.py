@@ -176,7 +176,7 @@ async def test_a_newer_record_is_handed_on(site: Site) -> None:
         status = await app.status("newer")
         assert (status.state, status.attempt, status.blocker) == ("waiting", 0, advice)
         assert [item.blocker async for item in app.live()] == [advice]
-        assert "upgrade the workers" in (await app.explain("newer")).text
+        assert "Upgrade the workers" in (await app.explain("newer")).text
         assert await (await app.submit(Quick(1))).result(timeout=10) == 1
         assert (await app.doctor()).is_healthy
         assert not site.journal("start", id="newer")

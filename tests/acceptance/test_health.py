@@ -89,7 +89,7 @@ def test_a_redis_that_refuses_is_not_silent(
     admin = own_site.redis
     admin.config_set("requirepass", "other")
     admin.client_kill_filter(_type="normal", skipme=True)
-    wait_until(lambda: any("does not let us in" in why for why in reasons(probed)), "it says so")
+    wait_until(lambda: any("refuses the login" in why for why in reasons(probed)), "it says so")
     assert not any("has not answered" in why for why in reasons(probed))
     admin.config_set("requirepass", "")
     wait_until(lambda: probed.status("/readyz") == 200, "it is ready again")
@@ -127,7 +127,7 @@ async def test_a_worker_whose_watchdog_is_late_is_not_live(site: Site) -> None:
             status, body = await asyncio.to_thread(ask, port, "/livez")
     assert status == 503
     (reason,) = body["reasons"]
-    assert reason.startswith("the watchdog has not come round for 1")
+    assert reason.startswith("the watchdog has not run for 1")
 
 
 def test_a_scheduler_tells_who_leads(site: Site) -> None:

@@ -24,12 +24,12 @@ from nonet.worker.children.wire import Channel
 REASONS = {
     "Exits": "TaskCrashed: its process exited with code 1",
     "Segfaults": "TaskCrashed: its process was killed by signal 11 (SIGSEGV)",
-    "Hogs": "MemoryLimitExceeded: its process had more memory than its limit of 256 MiB",
+    "Hogs": "MemoryLimitExceeded: its process exceeded its memory limit of 256 MiB",
     "HoldsGil": "TaskTimeoutError: hard timeout of 0.5 s exceeded (hard_timeout of HoldsGil); "
     "its process was killed",
     "Swallows": "TaskTimeoutError: hard timeout of 0.5 s exceeded (hard_timeout of Swallows); "
     "its process was killed",
-    "Burns": "CpuLimitExceeded: its process had more CPU time than its limit of 0.3 s",
+    "Burns": "CpuLimitExceeded: its process exceeded its CPU limit of 0.3 s",
 }
 
 
@@ -393,7 +393,7 @@ async def test_also_other_code_of_a_task_ends_a_worker_that_it_blocks(
         name = f"task {handle} (isolated_tasks:{kind.__name__})"
         assert f"{name} has blocked the event loop beyond its hard timeout" in worker.log
         assert await app.client.results.workers() == []
-        assert "that worker no longer answers" in (await app.explain(handle)).text
+        assert "That worker no longer answers" in (await app.explain(handle)).text
         await handle.cancel()
         isolated.worker()
         await isolated.all_ended()
@@ -448,7 +448,7 @@ async def test_a_cancelled_small_task_that_goes_on_is_left_alone(isolated: Site)
         await app.client.cancel([str(handle)])
         await until(lambda: not isolated.live(), "it has ended")
         assert (await app.status(handle)).state == "cancelled"
-        assert f"task {handle} (isolated_tasks:StubbornSmall) goes on although" in worker.log
+        assert f"task {handle} (isolated_tasks:StubbornSmall) still runs although" in worker.log
         next_one = await app.submit(tasks.StubbornSmall(isolated.gate()))
         await isolated.started(next_one)
         isolated.open(gate)

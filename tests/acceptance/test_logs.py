@@ -76,7 +76,7 @@ async def test_no_line_shows_a_secret(site: Site, form: str) -> None:
         "login with *** at https://me:***@db.example/x",
         "refused",
         "failed in attempt 1, dead: ValueError: *** is wrong",
-        "a log line could not be made at logging_tasks.py",
+        "log line cannot be formatted: at=logging_tasks.py",
     ):
         assert log.count(masked) == 2
     assert "Traceback" in log

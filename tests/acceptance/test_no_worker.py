@@ -28,7 +28,7 @@ async def test_a_thousand_end_at_their_deadline(site: Site, mariadb_url: str) ->
     """Each within a second of it, with its row, and who waits is told."""
     await upgrade(mariadb_url)
     scheduler = site.scheduler(NONET_DB_URL=mariadb_url, NONET_TASKS=UNKNOWING)
-    await until(lambda: "leading in term" in scheduler.log, "it leads")
+    await until(lambda: "leading: term=" in scheduler.log, "it leads")
     async with site.app() as app:
         deadline = datetime.now(UTC) + timedelta(seconds=10)
         tasks: list[BaseTask] = [BuriedFreely() for _ in range(SCALE)]
@@ -60,7 +60,7 @@ async def test_while_sql_hangs_they_stay_dying(site: Site, own_maria: MariaServe
         scheduler = site.scheduler(NONET_DB_URL=url, NONET_TASKS=UNKNOWING)
         async with site.app() as app:
             ids = await submit_all(app, [BuriedFreely() for _ in range(20)], start_by=0.5)
-            await until(lambda: "dead letters of expired tasks wait" in scheduler.log, "it waits")
+            await until(lambda: "dead letters wait" in scheduler.log, "it waits")
             assert {(await app.status(id)).state for id in ids} == {"dying"}
             (soon,) = await submit_all(app, [BuriedFreely()], start_by=3600, at_time=_soon())
             await until(lambda: not site.parked(soon), "what is delayed is promoted")

@@ -170,7 +170,7 @@ async def test_children_apply_what_their_worker_does_without_saying_so(site: Sit
         await place.applied(app)
         assert await attempts(app, Failing()) == 3
     assert len({event.pid for event in site.journal("start")} - {place.worker.pid}) == 3
-    assert place.worker.log.count(f"configuration {place.version()} applied") == 1
+    assert place.worker.log.count(f"configuration applied version={place.version()}") == 1
 
 
 async def test_it_is_kept_through_a_wipe(site: Site) -> None:

@@ -23,7 +23,7 @@ async def test_delayed_tasks_are_never_early_and_hardly_late(
     number, seconds = scale
     scheduler = site.scheduler(**PRODUCTION)
     site.worker(**PRODUCTION)
-    await until(lambda: "leading in term" in scheduler.log, "the scheduler leads")
+    await until(lambda: "leading: term=" in scheduler.log, "the scheduler leads")
     base = datetime.now(UTC) + timedelta(seconds=2)
     due = [base + timedelta(seconds=seconds * n / number) for n in range(number)]
     async with site.app() as app:
@@ -50,7 +50,7 @@ async def test_a_flood_of_due_tasks_lets_others_through(site: Site, scale: int) 
     """Many tasks due in one second are promoted by bounded calls, and a realtime task starts."""
     site.worker("--concurrency", "10", **PRODUCTION)
     scheduler = site.scheduler(**PRODUCTION)
-    await until(lambda: "leading in term" in scheduler.log, "the scheduler leads")
+    await until(lambda: "leading: term=" in scheduler.log, "the scheduler leads")
     due = datetime.now(UTC) + timedelta(seconds=3 + scale / 2500)
     print()
     async with site.app() as app:

@@ -77,7 +77,7 @@ async def test_what_cannot_work_is_told(site: Site) -> None:
     with_saving(site).worker()
     async with site.app(tasks=(PROBES, "acceptance.saving_tasks")) as app:
         told = await (await app.submit(Mistaken())).result(timeout=20)
-    assert "await checkpoint()" in told[0] and "5 is no task" in told[1]
+    assert "await checkpoint()" in told[0] and "5 is not a task" in told[1]
 
 
 async def test_children_start_only_after_the_commit(site: Site) -> None:
@@ -117,7 +117,7 @@ async def test_more_than_one_step_takes_is_refused(site: Site) -> None:
         try:
             await task.result(timeout=20)
         except TaskFailed as error:
-            assert "takes 500 tasks" in str(error)
+            assert "takes at most 500 tasks" in str(error)
         await site.all_ended()
     assert site.journal("start", task="Quick") == []
 

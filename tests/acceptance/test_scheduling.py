@@ -11,7 +11,7 @@ from acceptance.site import PROBES, Site
 from daemons import Daemon, until
 
 PERIODIC = f"{PROBES},acceptance.periodic_tasks"
-FIRED = re.compile(r"(\S*Tick\S*): occurrence (\S+) FIRED")
+FIRED = re.compile(r"occurrence FIRED: entry=(\S*Tick\S*) at=(\S+)")
 
 
 async def test_occurrences_survive_their_leader(site: Site) -> None:
@@ -48,7 +48,7 @@ async def test_frozen_leader_does_not_fire(site: Site) -> None:
     instants = [*_fired(frozen), *_fired(other)]
     assert len(set(instants)) == len(instants)
     term = site.redis.hget(site.key("leader"), "term")
-    assert f"leading in term {term}" in other.log
+    assert f"leading: term={term}" in other.log
     for scheduler in (frozen, other):
         scheduler.kill()
     await site.all_ended()
@@ -70,7 +70,9 @@ async def test_frozen_leader_does_not_lead_on_after_a_loss_of_data(site: Site) -
     await until(lambda: len(_fired(other)) >= count + 3, "its successor goes on")
     ran = [event.details["occurrence"] for event in site.journal("start", task="Tick")]
     assert len(ran) == len(set(ran)), "an occurrence ran twice"
-    decided = re.findall(r":Tick\|\|default: occurrence (\S+) (?:FIRED|SKIPPED)", other.log)
+    decided = re.findall(
+        r"occurrence (?:FIRED|SKIPPED): entry=\S+:Tick\|\|default at=(\S+)", other.log
+    )
     instants = [datetime.fromisoformat(instant) for instant in decided]
     steps = {later - one for one, later in pairwise(instants)}
     assert steps == {timedelta(seconds=1)}, "an occurrence was neither fired nor skipped"
@@ -111,7 +113,7 @@ async def test_delays_need_no_scheduler(site: Site) -> None:
 async def test_standby_takes_the_delays_over(site: Site) -> None:
     """A delayed task is promoted although the leader was killed before it was due."""
     first = site.scheduler()
-    await until(lambda: "leading in term" in first.log, "the first scheduler leads")
+    await until(lambda: "leading: term=" in first.log, "the first scheduler leads")
     second = site.scheduler()
     site.worker()
     async with site.app() as app:
@@ -119,7 +121,7 @@ async def test_standby_takes_the_delays_over(site: Site) -> None:
         handle = await app.submit(Quick(1), at_time=at)
         first.kill()
         assert await handle.result(timeout=10) == 1
-    assert "leading in term" in second.log
+    assert "leading: term=" in second.log
 
 
 def _fired(scheduler: Daemon) -> list[datetime]:

@@ -62,7 +62,7 @@ async def test_a_result_that_cannot_be_stored_shows_no_secret(site: Site) -> Non
     site.worker()
     async with site.app() as app:
         handle = await app.submit(Returns(SecretStr(PASSWORD)))
-        with pytest.raises(NonetError, match="which cannot travel") as refused:
+        with pytest.raises(NonetError, match="which cannot be serialised") as refused:
             await handle.result(timeout=30)
         await site.all_ended()
     assert "***" in str(refused.value) and PASSWORD not in str(refused.value)

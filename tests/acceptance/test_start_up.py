@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from acceptance.site import PROBES, Site
-from daemons import until
+from daemons import Daemon, until
 
 TASKS = f"{PROBES},acceptance.saving_tasks"
 
@@ -40,7 +41,7 @@ async def test_hooks_run_once_for_each_epoch(site: Site) -> None:
     first.terminate()
     second = site.scheduler()
     await until(lambda: site.redis.hget(site.key("leader"), "owner"), "somebody leads")
-    await until(lambda: "leading in term" in second.log, "the second one leads")
+    await until(lambda: "leading: term=" in second.log, "the second one leads")
     for times in (2, 3):  # the second time by a scheduler that has run them itself
         site.redis.flushall()
         ran = ["reset", "second"] * times
@@ -84,6 +85,10 @@ async def test_a_killed_scheduler_leaves_the_rest_to_the_next(site: Site) -> Non
     await site.all_ended()
 
 
+def is_done(name: str, scheduler: Daemon) -> bool:
+    return bool(re.search(rf"start-up hook done: hook=\S*{name}$", scheduler.log, re.MULTILINE))
+
+
 RAISING = f"{PROBES},acceptance.raising_hooks"
 
 
@@ -94,7 +99,7 @@ async def test_a_hook_may_raise_anything(site: Site, name: str) -> None:
     kinds = ["SystemExit", "CancelledError", "Own", "KeyboardInterrupt", "GeneratorExit"]
     site.write(name, "\n".join(kinds))
     scheduler = site.scheduler()
-    await until(lambda: "in_thread is done" in scheduler.log, "both succeed in the end", seconds=60)
+    await until(lambda: is_done("in_thread", scheduler), "both succeed in the end", seconds=60)
     assert scheduler.alive
     mine = [text.split()[1:] for text in told_of_hooks(site) if f".{name}:" in text]
     assert mine == [*(["failed:", kind] for kind in kinds), ["done"]]
@@ -105,7 +110,7 @@ async def test_a_hook_may_await_what_raises_anything(site: Site) -> None:
     site.settings["NONET_TASKS"] = RAISING
     site.write("awaited", "of a future")
     scheduler = site.scheduler()
-    await until(lambda: "awaited is done" in scheduler.log, "it succeeds in the end")
+    await until(lambda: is_done("awaited", scheduler), "it succeeds in the end")
     assert "awaited: GeneratorExit" in scheduler.log
 
 
@@ -117,9 +122,9 @@ async def test_a_hook_that_hangs_begins_anew_in_the_next_epoch(site: Site, name:
     scheduler = site.scheduler()
     await until(lambda: f"{name} hang" in said(site), "the hook hangs")
     site.redis.flushall()
-    await until(lambda: "in_thread is done" in scheduler.log, "all succeed in the new epoch")
-    assert f"{name} was cancelled: somebody else leads, or Redis was emptied" in scheduler.log
-    assert ("goes on in its thread" in scheduler.log) == (name == "in_thread")
+    await until(lambda: is_done("in_thread", scheduler), "all succeed in the new epoch")
+    assert f"{name} cancelled: another scheduler leads, or Redis was emptied" in scheduler.log
+    assert ("continues in its thread" in scheduler.log) == (name == "in_thread")
     site.write("gate", "")
     scheduler.terminate()
     assert scheduler.wait() == 0
@@ -131,8 +136,8 @@ async def test_a_schedule_may_raise_anything(site: Site) -> None:
     site.worker()
     scheduler = site.scheduler()
     await site.until_event("start", 3, task="Tick")
-    assert "Exiting||default: SystemExit" in scheduler.log
-    assert "Cancelling||default: CancelledError" in scheduler.log
+    assert "Exiting||default error=SystemExit" in scheduler.log
+    assert "Cancelling||default error=CancelledError" in scheduler.log
     scheduler.terminate()
     assert scheduler.wait() == 0
     await site.all_ended()

@@ -50,9 +50,10 @@ async def test_nobody_runs_beside_it(site: Site, worker: Daemon, kind: str) -> N
         await until(lambda: site.redis.time()[0] > ends, "the lock was renewed several times")
         assert not site.journal("start", id=str(second))
         text = (await app.explain(second)).text
-        assert f"{NAME} is held by code of task {handle} (stubborn_tasks:" in text
-        assert "that ignores its cancellation for" in text
-        assert f"restart worker {worker.pid}@" in text
+        assert f"waiting for {NAME}, held for " in text
+        assert f" by code of task {handle} (stubborn_tasks:" in text
+        assert "that ignores its cancellation." in text
+        assert f"Restart worker {worker.pid}@" in text
         if "limited" not in kind:
             assert (await app.status(handle)).state == "cancelled"
         site.open(gate)
@@ -95,9 +96,10 @@ async def test_a_forced_release_voids_its_lock(site: Site, worker: Daemon) -> No
         await site.all_ended()
 
 
-async def test_a_stopped_worker_leaves_no_lock_to_a_thread(site: Site, worker: Daemon) -> None:
+async def test_a_stopped_worker_leaves_no_lock_to_a_thread(site: Site) -> None:
     """A thread that outlasts the grace keeps its lock until the process has ended."""
-    gate = site.gate()
+    site.settings["NONET_TASKS"] = TASKS
+    worker, gate = site.worker(NONET_GRACE="0.5"), site.gate()
     async with site.app() as app:
         handle = await app.submit(StubbornThread(gate, ["M a"]))
         await site.started(handle)

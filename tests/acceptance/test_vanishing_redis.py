@@ -54,7 +54,7 @@ async def test_flush_under_a_full_worker(site: Site) -> None:
         await until(lambda: site.journal("cancelled"), "its attempt is cancelled", seconds=5)
 
 
-WAITS = "waiting for its server: Redis at"
+WAITS = "connection to the servers failed: "
 
 
 async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> None:

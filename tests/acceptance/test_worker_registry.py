@@ -184,7 +184,7 @@ async def test_a_worker_without_room_leaves_the_work_to_others(site: Site) -> No
     async with site.app() as app:
         waiting = await app.submit(Quick(1))
         text = (await app.explain(waiting)).text
-        assert re.search(r"; 1 of 1 worker of size small takes nothing: memory: .* free", text)
+        assert re.search(r"1 of 1 small worker takes no tasks: memory: .* free", text)
         assert (await app.explain(waiting)).cause == "veto"
         assert idle(site) == set()
         other = site.worker()
@@ -256,9 +256,12 @@ async def test_a_task_waits_for_a_worker_of_its_version(site: Site) -> None:
         await until(lambda: site.parked("d"), "it was handed on")
         status = await app.client.results.status("d")
         assert status is not None
-        assert (status.attempt, status.blocker) == (0, "needs deployed 2.0, here is 1.4")
+        assert (status.attempt, status.blocker) == (
+            0,
+            "needs deployed 2.0, but 1.4 is installed here",
+        )
         text = (await app.explain("d")).text
-        assert "deployed:Deployed needs version 2.0, and no live worker of size small has" in text
+        assert "deployed:Deployed needs version 2.0, and no live small worker has" in text
         assert "(1 worker: 1.4)" in text
         site.worker(**new)
         assert await app.result("d", timeout=30) == "2.0"

@@ -136,21 +136,21 @@ class Early(BaseTask):
             {"signal": 9},
             TaskCrashed,
             "its process was killed by signal 9 (SIGKILL): by the kernel if memory was short, or by"
-            " somebody",
+            " another process",
         ),
         ({"signal": 99}, TaskCrashed, "its process was killed by signal 99"),
         ({"exit_code": 1}, TaskCrashed, "its process exited with code 1"),
         ({"exit_code": 0}, TaskCrashed, "its process exited with code 0"),
-        ({}, TaskCrashed, "its process ended, nobody knows how"),
+        ({}, TaskCrashed, "its process ended for an unknown reason"),
         (
             {"signal": 9, "allowed": 512 * 2**20},
             MemoryLimitExceeded,
-            "its process had more memory than its limit of 512 MiB",
+            "its process exceeded its memory limit of 512 MiB",
         ),
         (
             {"signal": 24, "allowed": 1.5},
             CpuLimitExceeded,
-            "its process had more CPU time than its limit of 1.5 s",
+            "its process exceeded its CPU limit of 1.5 s",
         ),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_crash_may_have_a_text_of_its_own() -> None:
     """A subclass knows its limit, also where an author raises it."""
     error = MemoryLimitExceeded("too much", allowed=5)
     assert (str(error), error.limit, error.allowed) == ("too much", "memory", 5)
-    assert str(CpuLimitExceeded()) == "its process had more CPU time than its limit"
+    assert str(CpuLimitExceeded()) == "its process exceeded its CPU limit"
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,9 @@ class TaskRun:
         stop = Stop()
         async with self.app() as app, app.injector() as injector:
             running = asyncio.create_task(app.worker(Size.SMALL, injector).run(stop))
+            workers = f"{{{NAMESPACE}}}:workers"
             try:
+                await until(lambda: self.redis.zcard(workers), "the worker is registered")
                 yield app
             finally:
                 stop.request()

@@ -105,7 +105,7 @@ async def test_a_group(task_run: TaskRun) -> None:
         assert {row["id"] for row in ended.json} == {f"{group}.1", f"{group}.2"}
         assert await app.result(f"{group}.failure", timeout=20) == 3
         again = await task_run("cancel", "--group", group)
-        assert again.code == 1 and "has still to end: it is fired" in again.err
+        assert again.code == 1 and "have ended: it is fired" in again.err
         assert (await task_run("cancel", "--group", "nobody")).code == 4
 
 
@@ -113,9 +113,9 @@ async def test_a_group(task_run: TaskRun) -> None:
     ("options", "problem"),
     [
         ([], "which tasks? Name them"),
-        (["a", "--group", "g"], "only one of these at a time"),
-        (["a", "--task", "Add"], "only one of these at a time"),
-        (["--group", "g", "--label", "vo=lhcb"], "only one of these at a time"),
+        (["a", "--group", "g"], "give either ids, or --group"),
+        (["a", "--task", "Add"], "give either ids, or --group"),
+        (["--group", "g", "--label", "vo=lhcb"], "give either ids, or --group"),
         (["--label", "vo"], "must be NAME=VALUE"),
     ],
 )

@@ -174,8 +174,8 @@ async def test_check_without_tasks_says_what_is_missing(task_run: TaskRun) -> No
     ("file", "reason"),
     [
         ("nowhere.yaml", "nowhere.yaml: cannot be read: No such file"),
-        ("http://127.0.0.1/c.yaml", "is no source of a configuration"),
-        (None, "nothing to read: give FILE, or set NONET_CONFIG"),
+        ("http://127.0.0.1/c.yaml", "is not a supported source"),
+        (None, "nothing to check: give FILE, or set NONET_CONFIG"),
     ],
 )
 async def test_check_says_what_it_cannot_read(
@@ -325,7 +325,7 @@ async def test_show_without_a_file_tells_what_is_published(task_run: TaskRun) ->
     """What the leader published, and limits by hand above it; before, the class alone."""
     ended = await task_run("config", "show", "--task", "Add", "--json")
     assert ended.json["values"][0] == {"name": "priority", "value": "normal", "from": "class"}
-    assert ended.err == "no configuration is published: the values of the classes hold\n"
+    assert ended.err == "no configuration is published: task classes keep their own values\n"
     async with task_run.app() as app:
         version = await publish(app, GOOD)
         await app.stores.limits.override(LimitAddress("task", "Add"), Limit(3), "me@host 2")
@@ -352,7 +352,7 @@ async def test_status_tells_what_holds_and_what_is_wrong(task_run: TaskRun) -> N
     """Version, source, since when, by whom; the problem of the source; exit code 1 with one."""
     ended = await task_run("config", "status")
     assert ended.code == 1
-    assert "no configuration is published" in ended.err and "nobody leads" in ended.err
+    assert "no configuration is published" in ended.err and "no scheduler leads" in ended.err
     async with task_run.app() as app:
         version = await publish(app, GOOD)
         ended = await task_run("config", "status", "--json")

@@ -51,8 +51,8 @@ async def test_everything(task_run: TaskRun) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ([], "what? Give --stream"),
-        (["--all", "--task", "Add"], "--all means everything"),
+        ([], "which tasks? Give --stream"),
+        (["--all", "--task", "Add"], "--all excludes --stream"),
         (["--stream", "backgroud:small"], "Did you mean background?"),
         (["--stream", "small"], "expected PRIORITY:SIZE"),
         (["--task", "no name"], "must be CATEGORY:CLASS"),

@@ -31,7 +31,7 @@ async def test_list_the_soonest_first(task_run: TaskRun) -> None:
         only = await task_run("delayed", "list", "--task", "Add")
         assert "late" in only.out and "soon" not in only.out
         one = await task_run("delayed", "list", "--limit", "1", "--json")
-        assert len(one.json) == 1 and "there are more than 1" in one.err
+        assert len(one.json) == 1 and "more than 1 tasks match" in one.err
         nothing = await task_run("delayed", "list", "--task", "Guarded")
         assert (nothing.out, nothing.err) == ("", "no task of class 'Guarded' is delayed\n")
 
@@ -93,7 +93,7 @@ async def test_a_misspelt_class_is_a_warning(task_run: TaskRun) -> None:
     ("options", "problem"),
     [
         ([], "which tasks? Name them"),
-        (["d", "--all"], "tasks are named"),
+        (["d", "--all"], "named tasks exclude"),
         (["--label", "vo"], "must be NAME=VALUE"),
     ],
 )

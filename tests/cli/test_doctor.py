@@ -89,11 +89,11 @@ async def test_durable_task_that_nobody_hands_over(task_run: TaskRun, url: str) 
     ended = await task_run("doctor", "--wait", "0", "--json")
     (problem,) = ended.json["problems"]
     assert ended.code == 1 and problem["hint"].startswith("start task-scheduler")
-    assert problem["problem"].startswith("1 durable task is not handed over since 6")
+    assert problem["problem"].startswith("1 durable task is still not in Redis, 6")
     status = (await task_run("status", "kept", "--json")).json
     assert (status["state"], status["name"]) == ("delayed", "errands:Kept")
     explained = await task_run("explain", "kept")
-    assert explained.code == 0 and "no task-scheduler leads" in explained.out
+    assert explained.code == 0 and "no scheduler leads" in explained.out
     for command in ("status", "explain"):
         assert (await task_run(command, "never-submitted")).code == 4
 

@@ -118,7 +118,7 @@ async def test_events_of_one_kind(task_run: TaskRun) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "meant"),
-    [("limits-set", "Did you mean limit-set"), ("nonsense", "There are ceilings-published,")],
+    [("limits-set", "Did you mean limit-set"), ("nonsense", "Kinds: ceilings-published,")],
 )
 async def test_a_kind_that_does_not_exist_is_refused(
     task_run: TaskRun, kind: str, meant: str

@@ -21,8 +21,8 @@ JOB = MutexLock("job", 7)
     ("locks", "wait", "kind", "reason"),
     [
         (([JOB],), 0, TypeError, "one by one"),
-        (("job",), 0, TypeError, "'job' is no lock"),
-        ((), 0, ValueError, "no lock is given"),
+        (("job",), 0, TypeError, "'job' is not a lock"),
+        ((), 0, ValueError, "pass at least one lock"),
         ((JOB,), -1, ValueError, "wait=-1 must be 0"),
         ((JOB,), float("nan"), ValueError, "wait=nan must be 0"),
     ],
@@ -46,7 +46,7 @@ async def test_a_refused_hold_says_what_is_in_its_way(task_run: TaskRun) -> None
         return str(caught.value)
 
     limiter, who = Limiter("job", 9), "; 'task-run locks' shows who has it"
-    held = "lock:mutex:job:7 is held by others, or others came first"
+    held = "lock:mutex:job:7 is held by others, or others wait for it longer"
     async with task_run.app() as app, app.hold(JOB, limiter):
         # Beside the block, not in it: what is in it is told that it would wait for ever.
         said = [
@@ -66,9 +66,7 @@ async def test_a_hold_says_when_nobody_gets_its_lock_yet(task_run: TaskRun) -> N
             async with app.hold(JOB):
                 pass
     said = str(caught.value)
-    words = (
-        r"lock:mutex:job:7 is granted to nobody for 0\.\d s more: Redis is new or has lost data; "
-    )
+    words = r"lock:mutex:job:7 is not granted for 0\.\d s more: Redis is new or has lost data; "
     assert re.match(words + r"try again then, or wait for it \(--wait-locks 1; .* wait=1,", said)
     assert "locks' shows" not in said
 

@@ -82,7 +82,7 @@ async def test_every_change_can_be_read(task_run: TaskRun) -> None:
         (("Job", 7, "--rate", 5, "--window", 0), "--window: must be a number of seconds"),
         (("Job", 7, "--concurrency", 5, "--window", 1), "--window needs --rate"),
         (("Job", 7, "--rate", "off", "--window", 1), "--window needs --rate"),
-        (("Job", 7, "--off", "--rate", 5), "--off lifts every limit"),
+        (("Job", 7, "--off", "--rate", 5), "--off removes every limit"),
         (("Task", "errands:Add", "--off"), "KEY: limits go by the bare class name"),
         (("Job", "", "--off"), "KEY must not be empty"),
         (("Job", 7, "", "--off"), "ACTION must not be empty"),

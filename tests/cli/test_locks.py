@@ -42,9 +42,9 @@ async def test_locks_show_who_holds_and_who_waits(task_run: TaskRun) -> None:
 async def test_no_locks_are_an_empty_list(task_run: TaskRun) -> None:
     """Nothing held is no error."""
     ended = await task_run("locks")
-    assert (ended.code, ended.out, ended.err) == (0, "", "nothing is held or waited for\n")
+    assert (ended.code, ended.out, ended.err) == (0, "", "no lock is held or waited for\n")
     ended = await task_run("locks", "--object-type", "Bogus")
-    assert ended.err == "nothing of object type 'Bogus' is held or waited for\n"
+    assert ended.err == "no lock of object type 'Bogus' is held or waited for\n"
     assert (await task_run("locks", "--json")).json == []
 
 
@@ -57,7 +57,7 @@ async def test_explain_says_one_sentence(task_run: TaskRun) -> None:
         full = (await task_run("explain", held, "--json")).json
         assert (await app.explain(held)).cause == "lock"
     assert (brief.code, brief.err) == (0, "")
-    assert brief.out == "queued: no live worker of size small: start a task-worker --size small\n"
+    assert brief.out == "queued: no small worker is live. Start one: 'task-worker --size small'\n"
     assert (full["id"], full["state"], full["cause"], full["lock"]) == (
         *(held, "waiting", "lock"),
         NAME,
@@ -83,7 +83,7 @@ async def test_release_needs_force(task_run: TaskRun) -> None:
         ended = await task_run("locks", "release", NAME)
         assert (await app.client.locks.get(NAME)).holding == 1
     assert (ended.code, ended.out) == (2, "")
-    assert "would void a program that is no task" in ended.err
+    assert "would void a program that is not a task" in ended.err
     assert "warning: " in ended.err and "add --force" in ended.err.splitlines()[-1]
 
 
@@ -114,7 +114,7 @@ async def test_release_empties_a_limiter(task_run: TaskRun) -> None:
         async with app.hold(slot):
             pass
     assert plan.code == 2 and "would empty limiter:conc:job:9 of 1" in plan.err
-    assert "emptied of 1; the tasks that it counted go on" in done.out
+    assert "emptied of 1; the tasks that it counted continue" in done.out
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])

@@ -53,7 +53,7 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
         port = free.getsockname()[1]
         assert probe("livez", port) == 1
     assert capsys.readouterr().err == (
-        f"livez: nobody answers on 127.0.0.1 port {port}: Connection refused\n"
+        f"livez: no answer from 127.0.0.1 port {port}: Connection refused\n"
     )
 
 
@@ -64,7 +64,7 @@ def test_no_port(
     """2, and what to set, if there is no port to ask: a mistake is no sick daemon."""
     monkeypatch.setenv("NONET_METRICS_PORT", told)
     assert probe("readyz") == 2
-    assert "set it, or name one with --port" in capsys.readouterr().err
+    assert "set it, or use --port" in capsys.readouterr().err
 
 
 def test_the_command_asks_too() -> None:
@@ -73,7 +73,7 @@ def test_the_command_asks_too() -> None:
         done = subprocess.run([SCRIPT, "probe", *words], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (
             1,
-            "livez: nobody answers on 127.0.0.1 port 1: Connection refused\n",
+            "livez: no answer from 127.0.0.1 port 1: Connection refused\n",
         )
 
 

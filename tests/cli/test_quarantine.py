@@ -127,7 +127,7 @@ async def test_a_slip_acts_on_nothing(task_run: TaskRun, command: str) -> None:
     (entry,) = await put_aside(task_run, pointers=1)
     for arguments, code, problem in [
         ([], 2, "which entries?"),
-        ([entry, "--all"], 2, "entries are named, so --all has no meaning"),
+        ([entry, "--all"], 2, "named entries exclude --all"),
         (["nope"], 4, "the quarantine has no entry nope: an id looks like"),
     ]:
         ended = await task_run("quarantine", command, *arguments)
@@ -195,7 +195,7 @@ async def test_a_retry_whose_task_has_failed_says_so(task_run: TaskRun) -> None:
             task_run.redis.xdel(key, entry)
         ended = await task_run("quarantine", "retry", entry, "--json")
         assert ended.code == 1
-        assert f"entry {entry} was submitted again before: its task q-{entry} is dead" in ended.err
+        assert f"entry {entry} was submitted before, and its task q-{entry} is dead" in ended.err
         assert ended.err.count(f"entry {entry}") == 1
         assert task_run.redis.xlen(key) == left
     task_run.redis.set(f"{{{NAMESPACE}}}:r:q-{entry}", f"done|1 {mark}|")
@@ -236,12 +236,12 @@ async def test_the_log_and_the_list_tell_of_garbage(
 ) -> None:
     """A worker names the task that is none, without an attempt that never was; the list counts."""
     await put_aside(task_run, ("odd", b"\xc1s3cret-pw"), pointers=2)
-    (line,) = [text for text in caplog.messages if "task odd" in text]
-    assert line.startswith("task odd is none and goes to the quarantine, not executed: message of")
+    (line,) = [text for text in caplog.messages if "message odd" in text]
+    assert line.startswith("message odd is not a valid task; quarantined it: message of")
     assert "()" not in caplog.text and "s3cret" not in caplog.text
     await task_run("quarantine", "discard", "--all")
     ended = await task_run("quarantine", "list")
-    assert "3 were put here since Redis was last empty" in ended.err
+    assert "3 messages quarantined since Redis was last empty" in ended.err
 
 
 async def test_sizes_are_those_that_are_listed(task_run: TaskRun) -> None:
@@ -255,10 +255,10 @@ async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> No
     """Each with its reason; it stays where it is, and the others are submitted."""
     unknown = encode(Envelope(VERSION, "unknown", "errands:Nobody", {}, {}, 1.5))
     cases = {
-        "bytes": (b"\xc1", "begins like a signed one"),
+        "bytes": (b"\xc1", "begins like a signed message"),
         "swapped": (envelope("other", a=1), "another task, other"),
-        "long": (b"\xc1" * 300_000, "300000 bytes, of which 65536 are kept"),
-        "": (b"", "no task here: a stream held it in place of a pointer"),
+        "long": (b"\xc1" * 300_000, "65536 of 300000 bytes were kept"),
+        "": (b"", "a stream entry without a pointer to a task"),
     }
     made = [(id, data) for id, (data, _) in cases.items() if id]
     await put_aside(task_run, *made, pointers=1)
@@ -277,7 +277,7 @@ async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> No
     for name, data, code, reason in [
         ("unknown", unknown, 2, "errands:Nobody"),
         ("args", envelope("args", a="x"), 2, "Add: a: "),
-        ("newer", newer("newer"), 1, "of another release (task format 2"),
+        ("newer", newer("newer"), 1, "by another release (task format 2"),
         ("good", envelope("good", a=1), 0, ""),
     ]:
         entry = task_run.redis.xadd(key, {"task": name, "size": len(data), "bytes": data})

@@ -109,7 +109,7 @@ async def test_an_unknown_task_is_exit_code_4(task_run: TaskRun) -> None:
 
 async def test_a_missing_worker_is_hinted_at(task_run: TaskRun) -> None:
     """Who waits for a queued task, or looks at it, learns that nobody will run it."""
-    hint = "no live task-worker --size small yet: it waits\n"
+    hint = "no live worker has size small: start task-worker --size small\n"
     options = ("submit", "Add", "--args", "[1]", "--id")
     ended = await task_run(*options, "mine", "--wait", 0.1)
     assert ended.err.startswith(hint)
@@ -119,7 +119,7 @@ async def test_a_missing_worker_is_hinted_at(task_run: TaskRun) -> None:
         await app.result("mine", timeout=20)
         assert (await task_run("status", "mine")).err == ""
         large = await task_run(*options, "large", "--label", "size=large", "--wait", 0.1)
-        assert "no live task-worker --size large yet: it waits" in large.err
+        assert "no live worker has size large" in large.err
 
 
 async def test_groups_show_how_they_ended(task_run: TaskRun, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_classes_warn_of_slips(task_run: TaskRun) -> None:
     """What nobody reads of a class is told beside the list, which is as without it."""
     ended = await task_run("classes", "--json", "--tasks", "cli.slips")
     assert ended.err == (
-        "warning: cli.slips.Careless: dlq_eligable means nothing: did you mean dlq_eligible?\n"
+        "warning: cli.slips.Careless: dlq_eligable has no effect: did you mean dlq_eligible?\n"
     )
     assert "slips:Careless" in {row["name"] for row in ended.json}
 
@@ -309,7 +309,11 @@ async def test_a_broken_task_module_is_exit_code_2(
     """One line names the module and its error; `--debug` adds the traceback."""
     (tmp_path / "broken.py").write_text("1 / 0")
     command = {"task-run": ["classes"], "task-worker": ["--size=small"], "task-scheduler": []}
-    for option, problem in (("broken", "ZeroDivisionError"), ("", "no full name"), (".x", "'.x'")):
+    for option, problem in (
+        ("broken", "ZeroDivisionError"),
+        ("", "write the full name"),
+        (".x", "'.x'"),
+    ):
         options = (*command[script], "--tasks", option)
         ended = await task_run(*options, script=script, PYTHONPATH=str(tmp_path))
         assert (ended.code, len(ended.err.splitlines())) == (2, 1)

@@ -141,8 +141,8 @@ def refusal(text: str) -> list[str]:
         *(
             (
                 SCHEDULE % f"class: CronSchedule, arg: '@daily', timezone: '{short}'",
-                f"{AT}[0].schedule.timezone: unknown time zone '{short}'. Write a place, such as"
-                " Europe/Zurich: it knows when its clocks change",
+                f"{AT}[0].schedule.timezone: unknown time zone '{short}'. Write a place such as"
+                " Europe/Zurich, which defines when the clocks change",
             )
             for short in ("CEST", "UTC+2", "+02:00", "GMT +1")
         ),
@@ -152,7 +152,7 @@ def refusal(text: str) -> list[str]:
         ),
         (
             SCHEDULE % "class: IntervalSeconds, arg: [5]",
-            f"{AT}[0].schedule.arg: an interval is a number of seconds, not [5]",
+            f"{AT}[0].schedule.arg: an interval must be a number of seconds, not [5]",
         ),
         (
             SCHEDULE % "class: IntervalSeconds, arg: 5, tz: UTC",
@@ -172,11 +172,11 @@ def test_a_mistake_is_reported_with_file_path_and_reason(text: str, line: str) -
         ("vos: [a]\nvos: [b]", ":2: the key 'vos' is written twice"),
         ("a: {b: [}", ":1: expected the node content"),
         ("# first\n- vos", ": must be a mapping with vos, common or vo-overrides"),
-        ("vos: [a]\nx: &a [*a]", ": is no usable YAML: the value in line 2 contains itself by an"),
+        ("vos: [a]\nx: &a [*a]", ": is not valid YAML: the value in line 2 contains itself by an"),
         ("vos: !!python/object:os.system x", ":1: could not determine a constructor"),
-        ("vos: [!!bool x, !!int '']", ": is no usable YAML: "),
+        ("vos: [!!bool x, !!int '']", ": is not valid YAML: "),
         ("{!!int [1]: 2}", ":1: expected a scalar node"),
-        ("{!!int x: 2}", ": is no usable YAML: invalid literal"),
+        ("{!!int x: 2}", ": is not valid YAML: invalid literal"),
         ("{}\n---\n{}", ":2: but found another document"),
         *(
             (f"vos: [a]\n{text}", f":2: {said}")
@@ -208,7 +208,7 @@ def test_a_mistake_is_reported_with_file_path_and_reason(text: str, line: str) -
             "x:\n    y: 1\n  z: 2",
             ":3: expected <block end>, but found '<block mapping start>': key",
         ),
-        ("vos: [\x00]", ": is no usable YAML: "),
+        ("vos: [\x00]", ": is not valid YAML: "),
     ],
 )
 def test_what_is_no_yaml_is_reported_with_its_line(text: str, line: str) -> None:
@@ -225,7 +225,7 @@ def test_anchors_cannot_blow_up_the_document(merged: bool) -> None:
         many = ", ".join([f"*a{level - 1}"] * 10)
         lines.append(f"a{level}: &a{level} " + (f"{{<<: [{many}]}}" if merged else f"[{many}]"))
     (problem,) = refusal("\n".join(lines))
-    assert problem == "c.yaml: is no usable YAML: it has more than 200000 values, aliases resolved"
+    assert problem == "c.yaml: is not valid YAML: it has more than 200000 values, aliases resolved"
 
 
 LIMITS = "common: {limits: {%s}}"

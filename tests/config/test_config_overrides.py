@@ -131,10 +131,10 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
             )
         ),
         ("isolation: thread", ".isolation: is 'thread', but must be loop, child or fresh"),
-        ("memory-limit: 512M", ".memory-limit: '512M' has an unknown unit: write MB or MiB"),
-        ("memory-limit: 1.5", ".memory-limit: 1.5 is no amount of memory: write bytes, or a numb"),
-        ("memory-limit: yes", ".memory-limit: True is no amount of memory"),
-        ("memory-limit: 31MiB", ".memory-limit: must be 32 MiB at least: a process needs so"),
+        ("memory-limit: 512M", ".memory-limit: '512M' is not an amount of memory"),
+        ("memory-limit: 1.5", ".memory-limit: 1.5 is not an amount of memory: write bytes, or"),
+        ("memory-limit: yes", ".memory-limit: True is not an amount of memory"),
+        ("memory-limit: 31MiB", ".memory-limit: must be at least 32 MiB"),
         ("cpu-limit: 1m", ".cpu-limit: must be a number of seconds, such as 60, without unit"),
         (
             "isolation: loop, memory-limit: 1GiB",
@@ -229,7 +229,7 @@ def test_a_mistake_in_an_override_is_reported(text: str, line: str) -> None:
             " memory-limit, cpu-limit",
         ),
         ("large: {memory-limit: }", ".large.memory-limit: has no value: write one, or remove the"),
-        ("large: {memory-limit: 1GB 5}", ".large.memory-limit: '1GB 5' is no amount of memory"),
+        ("large: {memory-limit: 1GB 5}", ".large.memory-limit: '1GB 5' is not an amount of memory"),
         (
             "large: {soft-timeout: 9, hard-timeout: 5}",
             ".large.hard-timeout: must not be shorter than soft-timeout: 5 s < 9 s",
@@ -348,7 +348,7 @@ def test_an_entry_says_what_becomes_of_late_occurrences() -> None:
         ),
         ("catch-up: all, catch-up-limit: ", ".catch-up-limit: has no value: "),
         *(
-            (text, ".catch-up-limit: limits only catch-up all: write 'catch-up: all' beside it")
+            (text, ".catch-up-limit: needs catch-up all: write 'catch-up: all' beside it")
             for text in ("catch-up-limit: 5", "catch-up: one, catch-up-limit: 5")
         ),
         *(

@@ -94,7 +94,10 @@ LIMIT = "common: {limits: {Job: {7: {%s}}}}"
         ("common: {sizes: {small: {cpu-limit: 5}}}", ".sizes.small.cpu-limit: not allowed"),
         (TASK % "dlq-eligible: 1", ".common.tasks.T.dlq-eligible: type"),
         (RETRY % "args: {}", "retry-policy: required"),
-        (RETRY % "class: NoRetry, args: {max_retries: 3}", "retry-policy.args: maxProperties"),
+        (
+            RETRY % "class: NoRetry, args: {max_retries: 3}",
+            "retry-policy.args.max_retries: not allowed",
+        ),
         (
             RETRY % "class: ExponentialBackoff, args: {max_retrys: 3}",
             "retry-policy.args.max_retrys: not allowed",

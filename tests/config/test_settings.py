@@ -110,7 +110,7 @@ def test_secrets_may_come_from_a_file(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot be read: No such file"), (b" \n", "is empty"), (b"\xff", "it is no text")],
+    [(None, "cannot be read: No such file"), (b" \n", "is empty"), (b"\xff", "it is not text")],
 )
 def test_a_secret_file_that_says_nothing_is_named(
     content: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -180,8 +180,8 @@ def test_a_misspelt_option_is_refused() -> None:
         ({"config_poll": 0.5}, "NONET_CONFIG_POLL: must be a number from 1 to 1000000$"),
         ({"metrics_port": 65536}, "NONET_METRICS_PORT: must be a whole number from 0 to 65535$"),
         ({"child_max_tasks": -1}, "NONET_CHILD_MAX_TASKS: "),
-        ({"child_max_rss": "1G"}, "NONET_CHILD_MAX_RSS: '1G' has an unknown unit: write GB or GiB"),
-        ({"child_max_rss": -1}, "NONET_CHILD_MAX_RSS: -1 is no amount of memory"),
+        ({"child_max_rss": "1G"}, "NONET_CHILD_MAX_RSS: '1G' is not an amount of memory"),
+        ({"child_max_rss": -1}, "NONET_CHILD_MAX_RSS: -1 is out of range"),
         ({"grace": -1, "worker_ttl": 0}, "NONET_WORKER_TTL: .*; NONET_GRACE: "),
     ],
 )

@@ -75,7 +75,7 @@ async def web(redis_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient
 async def test_a_result_that_nobody_knows_is_not_found(web: httpx.AsyncClient) -> None:
     """404, as the status of an unknown task."""
     answer = await web.get("/results/nope")
-    assert (answer.status_code, answer.json()) == (404, {"detail": "there is no result of this id"})
+    assert (answer.status_code, answer.json()) == (404, {"detail": "this id has no result"})
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ async def test_what_has_ended_cannot_be_cancelled(
         client.delete("{test}:t:one")
         client.set("{test}:r:one", b"done|1|")
     answer = await web.delete("/tasks/one")
-    assert (answer.status_code, "in a state" in answer.text) == (409, True)
+    assert (answer.status_code, "current state" in answer.text) == (409, True)
 
 
 async def test_what_has_failed_is_no_mistake_of_the_client(web: httpx.AsyncClient) -> None:

@@ -159,7 +159,7 @@ def test_no_file_names_many_processes(tmp_path: Path) -> None:
 def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
     """A run file that cannot be read may be a worker: that is no 'there is none'."""
     (tmp_path / "worker-1.run").mkdir()
-    with pytest.raises(ConfigurationError, match="run files cannot be read"):
+    with pytest.raises(ConfigurationError, match="cannot read run files"):
         running(tmp_path, "test")
 
 

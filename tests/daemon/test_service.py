@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import subprocess
 import sys
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.daemon.service import Stop, every, retrieve
+from nonet.telemetry import failures
 
 
 class Hasty(Stop):
@@ -98,6 +100,36 @@ async def test_a_tick_may_raise_anything(
     assert type(error).__name__ in caplog.text
 
 
+async def test_a_repeated_failure_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then comes a summary each minute, and how long it lasted when it is over."""
+    caplog.set_level(logging.INFO)
+    stop = Hasty()
+    ticks = 0
+
+    async def tick() -> float:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 9:
+            monkeypatch.setattr(failures, "_SUMMARY_SECONDS", 0.0)
+        if ticks == 10:
+            stop.request()
+            return 0.0
+        if ticks == 4:
+            raise ServerUnreachableError("no route")
+        raise ServerUnreachableError(f"port {ticks} is closed")
+
+    await every(stop, "demand", tick)
+    first, other, summary, end = caplog.messages
+    assert other.endswith("error=no route")
+    assert first.startswith("demand failed: retry_in=0.") and first.endswith(
+        "error=port 1 is closed"
+    )
+    assert summary == "demand still fails: failures=9 seconds=0 error=port 9 is closed"
+    assert end == "demand is back after 0 s: failures=9"
+
+
 async def test_a_cancelled_loop_ends() -> None:
     """Only a cancellation of the loop itself is one."""
     ticking = asyncio.Event()
@@ -117,10 +149,10 @@ async def test_a_cancelled_loop_ends() -> None:
 # The main thread is blocked; what is heard means: later, now with a code of its own, later.
 BLOCKED = """
 import os, time
-from nonet.daemon.service import ExitCode, _Ears, told_of_end
+from nonet.daemon.service import ExitCode, _SignalThread, told_of_end
 meant = {1: (600, ExitCode.FAILED), 2: (0.1, ExitCode.SECOND_SIGNAL)}
 with told_of_end(lambda code: print("ended with", int(code), flush=True)):
-    os.write(_Ears(meant.get)._end, bytes([1, 2, 1]))
+    os.write(_SignalThread(meant.get)._end, bytes([1, 2, 1]))
     time.sleep(600)
 """
 

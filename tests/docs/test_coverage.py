@@ -23,7 +23,7 @@ from sqlalchemy import Table
 from nonet.base import errors, keys
 from nonet.base.keys import EVENT_KINDS
 from nonet.cli.commands.tasks import LiveState
-from nonet.cli.common import exit_code
+from nonet.cli.process import exit_code
 from nonet.config.schema import json_schema
 from nonet.config.settings import Settings
 from nonet.daemon.service import ExitCode
@@ -194,7 +194,7 @@ def test_columns_are_those_of_the_code(table: Table) -> None:
 
 def test_entry_points_are_those_of_the_code() -> None:
     """Each group that Nonet looks at is told of, and no other one."""
-    asked = set(re.findall(r'f"\{prefix\}\.([a-z_]+)', source()))
+    asked = set(re.findall(r'(?:entries\(prefixes, "|f"\{prefix\}\.)([a-z_]+)', source()))
     assert {re.split("[.]", name)[1] for name in told("entry-points")} == asked
 
 

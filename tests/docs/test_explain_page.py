@@ -17,7 +17,7 @@ PAGE = Page.read("how-to/find-out-why-it-waits.md")
 # What differs from task to task: …, a word in capitals, a number.
 _OPEN = re.compile(r"…|\b(?!SQL\b)[A-Z]+(?:@[A-Z]+)?\b|\d+")
 # What may stand behind any sentence.
-_TAIL = re.compile(r"(; \d+ ahead of it)?(; it (expires in|is about to expire).*)?$")
+_TAIL = re.compile(r"(; \d+ ahead of it)?(\. It (expires in|is about to expire).*)?$")
 
 
 def test_the_page_has_every_cause_and_no_other() -> None:
@@ -53,7 +53,7 @@ def test_the_page_has_what_is_said_of_durable_tasks(seconds: float, is_led: bool
     found = explain_kept("a", seconds=seconds, is_led=is_led)
     ((_, says, then),) = [row for row in _rows() if row[0] == found.cause]
     assert re.fullmatch(_pattern(codes(says)[0]), found.text)
-    for words in ("but nobody hands it over", "and not handed over"):
+    for words in ("no scheduler leads", "still not in Redis"):
         assert (words in found.text) <= (f"`{words}`" in then)
 
 

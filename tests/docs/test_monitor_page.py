@@ -27,7 +27,12 @@ def _logged() -> list[str]:
     def formats() -> Iterator[str]:
         for path in Path(nonet.__file__).parent.rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("logger."):
+                if not isinstance(node, ast.Call):
+                    continue
+                called = ast.unparse(node.func)
+                if called == "FailureLog" and isinstance(node.args[0], ast.Constant):
+                    yield f"{node.args[0].value} failed: "
+                if re.match(r"(self\._)?logger\.", called):
                     yield from (
                         item.value
                         for item in ast.walk(node)

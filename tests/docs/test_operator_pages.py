@@ -8,7 +8,7 @@ from pathlib import Path
 from docs.pages import Page, codes
 
 from nonet.operate import doctor
-from nonet.rules import diagnosis
+from nonet.rules import diagnosis, servers
 from nonet.rules.outcomes import Reason
 from nonet.stores.queue import workers
 from nonet.stores.queue.workers import DRAINS
@@ -38,7 +38,9 @@ def _constants(module: object, call: str) -> set[str]:
 def test_each_kind_of_finding_of_the_doctor_has_a_next_step() -> None:
     """Those that it can tell of, and no other."""
     told = _first_column(Page.read("how-to/check-a-namespace.md"), "| `kind` |")
-    kinds = _constants(diagnosis, "Finding") | _constants(doctor, "Finding")
+    kinds = set[str]().union(
+        *(_constants(module, "Finding") for module in (diagnosis, servers, doctor))
+    )
     assert sorted(told) == sorted(kinds)
 
 

@@ -233,7 +233,7 @@ def test_only_the_envelope_of_its_own_task_is_opened() -> None:
     """An envelope that was put beside another record is refused."""
     data = encode(ENVELOPE)
     assert open_envelope(data, "id", Signer(), limit_bytes=len(data)) == ENVELOPE
-    with pytest.raises(MalformedMessageError, match="that of another task, id"):
+    with pytest.raises(MalformedMessageError, match="belongs to another task, id"):
         open_envelope(data, "id2", Signer(), limit_bytes=len(data))
     with pytest.raises(MalformedMessageError, match="exceeds"):
         open_envelope(data, "id", Signer(), limit_bytes=len(data) - 1)

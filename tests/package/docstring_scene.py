@@ -42,8 +42,31 @@ class RemoveFile(SmallTask):
 
 
 @dataclass
+class SendInvoice(SmallTask):
+    number: int
+    recipient: str
+
+    async def execute(self) -> int:
+        return self.number
+
+
+@dataclass
+class Charge(SmallTask):
+    number: int
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class SendMail(SmallTask):
+    recipient: str
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
 class Refresh(SmallTask):
-    site: str
+    customer: str
 
     unique = Unique.until_start()
 
@@ -84,12 +107,16 @@ class Submit(SmallTask):
     async def execute(self) -> None: ...
 
 
-class SubmitPilots(PeriodicBaseTask):
+class SendReports(PeriodicBaseTask):
     @staticmethod
     def validate_config(config: list[TaskConfig]) -> None:
         assert all(isinstance(entry, TaskConfig) for entry in config)
 
     async def execute(self) -> None: ...
+
+
+class SubmitPilots(SendReports):
+    """The example of `nonet.TaskConfig`."""
 
 
 class BaseDB:
@@ -117,8 +144,18 @@ class JobDB(BaseDB):
         return [1, 2]
 
 
-async def connection() -> AsyncIterator[JobDB]:
-    yield JobDB()
+class InvoiceDB(BaseDB):
+    """One of invoices."""
+
+    async def clean(self) -> int:
+        return 0
+
+    async def unpaid(self, before: datetime) -> Sequence[int]:
+        return [1, 2]
+
+
+async def connection() -> AsyncIterator[InvoiceDB]:
+    yield InvoiceDB()
 
 
 @dataclass

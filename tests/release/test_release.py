@@ -118,16 +118,16 @@ def find_a_vulnerability(_: Path) -> None:
     ("change", "version", "why"),
     [
         (change_a_file, NEXT, "not clean"),
-        (tag_it, NEXT, f"there is a tag v{NEXT}"),
-        (publish_all_news, NEXT, "says nothing under Unreleased"),
-        (spoil_the_changelog, NEXT, "none of"),
-        (change_one_version, NEXT, "not the same everywhere"),
-        (find_a_vulnerability, NEXT, "the audit of the dependencies did not pass"),
-        (None, "", "VERSION=1.2.3 is missing"),
+        (tag_it, NEXT, f"the tag v{NEXT} already exists"),
+        (publish_all_news, NEXT, "has no entries under Unreleased"),
+        (spoil_the_changelog, NEXT, "not one of"),
+        (change_one_version, NEXT, "files disagree on the version"),
+        (find_a_vulnerability, NEXT, "the audit of the dependencies failed"),
+        (None, "", "no version given"),
         (None, "0.0.1", "not newer"),
-        (None, "9.0", "is no version of a release"),
-        (None, "9.0.0.dev1", "is no version of a release"),
-        (None, "soon", "is no version"),
+        (None, "9.0", "is not a release version"),
+        (None, "9.0.0.dev1", "is not a release version"),
+        (None, "soon", "is not a version"),
     ],
 )
 def test_what_is_not_fit_is_refused(
@@ -188,7 +188,7 @@ def test_an_audit_that_can_ask_nobody_says_so() -> None:
     """In one sentence, and with an exit code of its own: nothing is known then."""
     done = script("audit.py", AUDIT_URL="http://127.0.0.1:9", UV_HTTP_RETRIES="0")
     assert done.returncode == 2
-    assert "could not be asked" in done.stderr
+    assert "did not answer" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from nonet.rules.diagnosis import (
-    Replication,
-    Server,
-    examine,
-    examine_outbox,
-    examine_server,
-    refusals,
-)
+from nonet.rules.diagnosis import examine
+from nonet.rules.servers import Replication, Server, examine_outbox, examine_server, refusals
 
 LEASE = 45.0
 # places, kept µs ago, stream
@@ -71,36 +65,36 @@ def test_what_is_in_order(row: list[Any]) -> None:
         (changed(QUEUED, entry_gen="6"), "in no stream"),
         (changed(QUEUED, holder="w"), "does not run it"),
         (["damaged", "a", "it has no state"], "is damaged: it has no state"),
-        (changed(QUEUED, due="9"), "and delayed, too"),
+        (changed(QUEUED, due="9"), "also in the delayed set"),
         (changed(QUEUED, due="inf", places=1), "is due at inf"),
-        (changed(DELAYED, entry_gen="7"), "is delayed, and in a stream, too"),
+        (changed(DELAYED, entry_gen="7"), "is delayed, but also in a stream"),
         (changed(RUNNING, entry_gen="", holder=""), "does not have it"),
         (changed(RUNNING, entry_gen="", holder="", kept="45000000"), "does not have it"),
         (changed(RUNNING, registered=0), "does not have it"),
         (changed(RUNNING, holder="other"), "does not have it"),
         (changed(RUNNING, holder=""), "does not have it"),
-        (changed(DELAYED, due=""), "nobody will look"),
-        (changed(DYING, registered=0, entry_gen="", holder=""), "in no place"),
-        (["lease", "lock:mutex:job:7", "a/7/9", "20000000", 0], "no live attempt"),
+        (changed(DELAYED, due=""), "never checked again"),
+        (changed(DYING, registered=0, entry_gen="", holder=""), "neither in a stream nor"),
+        (["lease", "lock:mutex:job:7", "a/7/9", "20000000", 0], "not a live attempt"),
         (["waiter", "lock:mutex:job:7", "a", "running", 0], "is running"),
         (["waiter", "lock:mutex:job:7", "a", "", 0], "is gone"),
         (["group", "g", "sealed", 0, "p", 1, -1], "has not fired"),
         (["group", "g", "building", 3, "p", 0, -1], "without sealing"),
         (["group", "g", "fired", 0, "p", 0, -1], "never expires"),
-        (["child", "g", "sealed", "a", 1], "waits for task a, which nobody has"),
+        (["child", "g", "sealed", "a", 1], "waits for task a, which does not exist"),
         (["child", "g", "sealed", "a", 3], "waits for task a and 2 others"),
-        (["child", "g", "", "a", 1], "is gone itself"),
-        (["worker", "small-a", str(200 * 10**6)], "not forgotten"),
+        (["child", "g", "", "a", 1], "is gone, and waited for task a, which does"),
+        (["worker", "small-a", str(200 * 10**6)], "registration still exists"),
         (["member", "tasks:normal:small", "small-a", 0, 5], "5 deliveries"),
         (["idle", "small", "small-a", 0], "is gone"),
-        (["entry", "tasks:normal:small", "1-0", "a", 0, 0], "is not there"),
+        (["entry", "tasks:normal:small", "1-0", "a", 0, 0], "does not exist"),
         (["entry", "tasks:normal:small", "1-0", "a", 0, 1], "is elsewhere"),
         (["garbage", "{n}:fence", "abc"], "holds 'abc'"),
         (["orphan", "a"], "no record"),
         (["part", "{n}:b:a"], "no record"),
         (["lasting", "{n}:r:a"], "never expires"),
-        (["type", "{n}:t:a", "string"], "not what its name says"),
-        (["unknown", "{n}:odd"], "no key of Nonet"),
+        (["type", "{n}:t:a", "string"], "wrong type for its name"),
+        (["unknown", "{n}:odd"], "not a key of Nonet"),
     ],
 )
 def test_what_is_wrong(row: list[Any], said: str) -> None:
@@ -171,7 +165,7 @@ def test_remarks_are_no_problems() -> None:
 def test_absent_tables_name_the_next_step() -> None:
     """A database without tables is a problem, and the hint makes them."""
     (problem,), _ = examine_server(Server(HEALTHY, sql="absent"))
-    assert problem.problem.startswith("absent") and problem.hint == "task-run db upgrade"
+    assert problem.problem.startswith("do not exist") and problem.hint == "task-run db upgrade"
 
 
 def test_tables_of_a_newer_release_are_a_hint() -> None:
@@ -219,7 +213,7 @@ def test_durable_tasks_that_nobody_hands_over() -> None:
     assert examine_outbox(0, 0.0) is None
     finding = examine_outbox(3, 42.4)
     assert finding is not None and "task-scheduler" in finding.hint
-    assert finding.problem == "3 durable tasks are not handed over since 42 s"
+    assert finding.problem == "3 durable tasks are still not in Redis, 42 s after the submission"
 
 
 @pytest.mark.parametrize(

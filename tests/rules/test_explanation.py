@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from nonet.rules.explanation import Explanation, Facts, LockHolder, Needs, Peer, Refusal, explain
+from nonet.rules.explanation import Explanation, Facts, explain
 from nonet.rules.pauses import Pause
+from nonet.rules.peers import Needs, Peer
+from nonet.rules.refusal import LockHolder, Refusal
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
 SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)
@@ -41,7 +43,7 @@ def queued(**known: Any) -> Facts:
         (
             facts("damaged", damage="it has no state"),
             "damaged",
-            "damaged: it has no state; a worker of any size puts it into the quarantine",
+            "damaged: it has no state. The next worker that reads it quarantines it",
         ),
         (
             facts("dead", is_ended=True, error="ValueError: no (retries)"),
@@ -86,144 +88,144 @@ def queued(**known: Any) -> Facts:
         (
             facts("running", worker="7@host", running_seconds=50, is_worker_alive=False, workers=1),
             "running",
-            "running on 7@host for 50 s; that worker no longer answers: another one takes over "
-            "when the lease has ended",
+            "running on 7@host for 50 s. That worker no longer answers; another one takes over "
+            "when the lease ends",
         ),
         (
             facts("running", worker="7@host", running_seconds=50, is_worker_alive=False),
             "worker",
-            "running on 7@host for 50 s; that worker no longer answers, and no other of size small "
-            "is live: start a task-worker --size small",
+            "running on 7@host for 50 s. That worker no longer answers, and no small worker is "
+            "live. Start one: 'task-worker --size small'",
         ),
         (
             facts("dying", worker="7@host", is_worker_alive=False),
             "worker",
-            "dying: 7@host writes its dead letter to SQL; that worker no longer answers, and no "
-            "other of size small is live: start a task-worker --size small",
+            "dying: 7@host is writing its dead letter to SQL. That worker no longer answers, and "
+            "no small worker is live. Start one: 'task-worker --size small'",
         ),
         (
             facts("dying", worker="7@host"),
             "sql",
-            "dying: 7@host writes its dead letter to SQL",
+            "dying: 7@host is writing its dead letter to SQL",
         ),
         (
             facts("dying", worker="7@host", is_worker_alive=False, workers=1),
             "sql",
-            "dying: 7@host writes its dead letter to SQL; that worker no longer answers: another "
-            "one takes over when the lease has ended",
+            "dying: 7@host is writing its dead letter to SQL. That worker no longer answers; "
+            "another one takes over when the lease ends",
         ),
         (
             facts("dying", place="burials"),
             "worker",
-            "dying: its dead letter must be written, no live worker of size small: start a "
-            "task-worker --size small",
+            "dying, its dead letter not yet in SQL: no small worker is live. Start one: "
+            "'task-worker --size small'",
         ),
         (
             facts("dying", due=NOW + 8, blocker="SQL: the server does not answer"),
             "sql",
-            "dying: waits for SQL: the server does not answer; looked at again in 8 s",
+            "dying: its dead letter cannot be written to SQL: the server does not answer. Next "
+            "try in 8 s",
         ),
         (
             facts("dying", workers=1, place="burials", ahead=2),
             "queue",
-            "dying: its dead letter must be written, 2 ahead of it; 1 live worker of size small, "
-            "none is asking for work now",
+            "dying, its dead letter not yet in SQL, 2 ahead of it. A small worker writes it",
         ),
         (
             facts("dying", workers=1, place="burials", ahead=2, peers=(Peer("7@host", sql="no"),)),
             "sql",
-            "dying: waits for SQL: no (says 7@host, which tries every few seconds)",
+            "dying: its dead letter cannot be written to SQL: no. 7@host retries every few seconds",
         ),
         (
             parked(MUTEX),
             "lock",
-            "waiting: lock:mutex:job:7 is held by task t-1 (files:Audit on 7@host) for 1 min 15 s",
+            "waiting for lock:mutex:job:7, held for 1 min 15 s by task t-1 (files:Audit on 7@host)",
         ),
         (
             parked(replace(MUTEX, ahead=3, first="t-3")),
             "lock",
-            "waiting: lock:mutex:job:7 is held by task t-1 (files:Audit on 7@host) for 1 min 15 s; "
-            "3 ahead of it",
+            "waiting for lock:mutex:job:7, held for 1 min 15 s by task t-1 (files:Audit on "
+            "7@host); 3 ahead of it",
         ),
         (
             parked(replace(MUTEX, holders=(LEFT,))),
             "lock",
-            "waiting: lock:mutex:job:7 is held by code of task t-3 (files:Audit on 7@host) that "
-            "ignores its cancellation for 40 s; restart worker 7@host",
+            "waiting for lock:mutex:job:7, held for 40 s by code of task t-3 (files:Audit on "
+            "7@host) that ignores its cancellation. Restart worker 7@host",
         ),
         (
             parked(replace(MUTEX, holders=(PROGRAM,))),
             "lock",
-            "waiting: lock:mutex:job:7 is held by a program that is no task (8@host, hold-1) for "
-            "3 s",
+            "waiting for lock:mutex:job:7, held for 3 s by a program that is not a task (8@host, "
+            "hold-1)",
         ),
         (
             parked(replace(MUTEX, holders=(LOST,))),
             "lock",
-            "waiting: lock:mutex:job:7 is held by a lost attempt of task t-2 (files:Audit), whose "
-            "lock ends in 12 s",
+            "waiting for lock:mutex:job:7, held by a lost attempt of task t-2 (files:Audit). The "
+            "lock expires in 12 s",
         ),
         (
             parked(Refusal("lock:mutex:job:7", "M", True, back_in=17.0)),
             "calm",
-            "waiting: lock:mutex:job:7 is granted to nobody for 17 s more: Redis has lost its "
-            "data, and whoever held it before may not know that yet",
+            "waiting for lock:mutex:job:7: Redis has lost its data. No task gets the lock for 17 "
+            "s more, as an earlier holder may not know of the loss yet",
         ),
         (
             parked(Refusal("lock:mutex:job:7", "M", True)),
             "calm",
-            "waiting: lock:mutex:job:7 is granted to nobody: Redis has lost its data, and whoever "
-            "held it before may not know that yet",
+            "waiting for lock:mutex:job:7: Redis has lost its data. No task gets the lock, as an "
+            "earlier holder may not know of the loss yet",
         ),
         (
             parked(replace(MUTEX, lock="lock:rw:job:7", kind="W", holding=3)),
             "lock",
-            "waiting: lock:rw:job:7 is held by task t-1 (files:Audit on 7@host) for 1 min 15 s "
+            "waiting for lock:rw:job:7, held for 1 min 15 s by task t-1 (files:Audit on 7@host) "
             "and 2 other readers",
         ),
         (
             parked(Refusal("lock:mutex:job:7", "M", False, ahead=4, first="t-3")),
             "turn",
-            "waiting: 4 ahead of it for lock:mutex:job:7 (the first is task t-3)",
+            "waiting for lock:mutex:job:7: 4 ahead of it (the first is task t-3)",
         ),
         (
             parked(replace(SLOTS, is_held=False, ahead=1, first="t-3")),
             "turn",
-            "waiting: 1 ahead of it for limiter:conc:job:7 (the first is task t-3)",
+            "waiting for limiter:conc:job:7: 1 ahead of it (the first is task t-3)",
         ),
-        (parked(SLOTS), "limiter", "waiting: limiter:conc:job:7: 8 of 8 in use"),
+        (parked(SLOTS), "limiter", "waiting for limiter:conc:job:7: 8 of 8 in use"),
         (
             parked(replace(SLOTS, used=9, ahead=2)),
             "limiter",
-            "waiting: limiter:conc:job:7: 9 of 8 in use; 2 ahead of it",
+            "waiting for limiter:conc:job:7: 9 of 8 in use; 2 ahead of it",
         ),
         (
             parked(RATE),
             "rate",
-            "waiting: limiter:rate:job:7: 10 of 10 in 60 s used, next token in 3.2 s",
+            "waiting for limiter:rate:job:7: 10 of 10 used in 60 s. Next token in 3.2 s",
         ),
         (
             parked(replace(RATE, used=8, items=3)),
             "rate",
-            "waiting: limiter:rate:job:7: 8 of 10 in 60 s used, one execution counts 3, next token "
-            "in 3.2 s",
+            "waiting for limiter:rate:job:7: 8 of 10 used in 60 s, and one execution counts 3. "
+            "Next token in 3.2 s",
         ),
         (
             parked(replace(RATE, items=11, is_impossible=True)),
             "impossible",
-            "waiting: limiter:rate:job:7 allows 10, one execution counts 11: it dies when it is "
-            "looked at",
+            "waiting for limiter:rate:job:7, which can never admit it: the limit is 10, and one "
+            "execution counts 11. It fails for good at the next check. Raise the limit, "
+            "or lower n_items of its class",
         ),
         (
             parked(None),
             "look",
-            "waiting: nothing refuses it any more, it is about to be looked at (at the latest in "
-            "30 s)",
+            "waiting: nothing refuses it any more. It is checked again within 30 s",
         ),
         (
             facts("waiting", due=NOW + 12, blocker="a worker does not know files:Audit"),
             "hand-back",
-            "waiting: handed back: a worker does not know files:Audit; looked at again in 12 s",
+            "waiting, handed back: a worker does not know files:Audit. Next try in 12 s",
         ),
         (
             facts("delayed", due=NOW + 3600),
@@ -233,7 +235,8 @@ def queued(**known: Any) -> Facts:
         (
             facts("delayed", due=NOW + 20, used=1, error="ValueError: no"),
             "retry",
-            "delayed until 2026-07-01 12:00:20Z (in 20 s): attempt 2 follows after ValueError: no",
+            "delayed until 2026-07-01 12:00:20Z (in 20 s) for attempt 2. The last attempt "
+            "failed: ValueError: no",
         ),
         (
             facts(
@@ -245,8 +248,8 @@ def queued(**known: Any) -> Facts:
                 error="TaskCrashed: its process was killed by signal 11 (SIGSEGV)\nand so on",
             ),
             "retry",
-            "delayed until 2026-07-01 12:00:20Z (in 20 s): attempt 3 follows after TaskCrashed: "
-            "its process was killed by signal 11 (SIGSEGV) in attempt 2 (crash 2 of 3)",
+            "delayed until 2026-07-01 12:00:20Z (in 20 s) for attempt 3. The last attempt "
+            "failed: TaskCrashed: its process was killed by signal 11 (SIGSEGV) (crash 2 of 3)",
         ),
         (
             # It crashed before, and failed in another way last.
@@ -254,13 +257,14 @@ def queued(**known: Any) -> Facts:
                 "delayed", due=NOW + 20, used=2, crashes=1, crash_limit=3, error="ValueError: no"
             ),
             "retry",
-            "delayed until 2026-07-01 12:00:20Z (in 20 s): attempt 3 follows after ValueError: no",
+            "delayed until 2026-07-01 12:00:20Z (in 20 s) for attempt 3. The last attempt "
+            "failed: ValueError: no",
         ),
         (
             facts("delayed", due=NOW - 60),
             "promoter",
-            "delayed: due for 1 min, but nobody moves it: no task-scheduler leads and no "
-            "task-worker is live",
+            "delayed, overdue by 1 min: no scheduler leads and no worker is live. "
+            "Start 'task-scheduler' or 'task-worker'",
         ),
         (
             facts("delayed", due=NOW - 60, promoters=1),
@@ -270,46 +274,48 @@ def queued(**known: Any) -> Facts:
         (
             queued(workers=0, ahead=9),
             "worker",
-            "queued: no live worker of size small: start a task-worker --size small",
+            "queued: no small worker is live. Start one: 'task-worker --size small'",
         ),
         (
             queued(ahead=9),
             "queue",
-            "queued: 9 ahead of it; 2 live workers of size small, none is asking for work now",
+            "queued, 9 ahead of it. Both live small workers are busy. Add a worker: 'task-worker "
+            "--size small'",
         ),
         (
             queued(ahead=1, idle=1),
             "queue",
-            "queued: 1 ahead of it; an idle worker is about to read them",
+            "queued, 1 ahead of it. An idle small worker is about to read the stream",
         ),
         (
             queued(ahead=1000, place="beyond"),
             "queue",
-            "queued: more than 1000 ahead of it; 2 live workers of size small, none is asking for "
-            "work now",
+            "queued, more than 1000 ahead of it. Both live small workers are busy. Add a worker: "
+            "'task-worker --size small'",
         ),
         (
             queued(place="suspects", ahead=3),
             "suspect",
-            "queued: a process died while it ran, so it runs apart, after ordinary work; "
-            "3 ahead of it",
+            "queued: a process died while running it, so it runs alone, after ordinary tasks; 3 "
+            "ahead of it",
         ),
         (
             queued(),
             "queue",
-            "queued: next in line; 2 live workers of size small, none is asking for work now",
+            "queued, first in its stream. Both live small workers are busy; it starts when a "
+            "slot frees. Add a worker: 'task-worker --size small'",
         ),
         (
             queued(idle=1),
             "queue",
-            "queued: next in line; an idle worker is about to read them",
+            "queued, first in its stream. An idle small worker is about to read the stream",
         ),
-        (queued(place="woken"), "woken", "queued: woken, a worker of size small will take it"),
+        (queued(place="woken"), "woken", "queued, woken: the next free small worker runs it"),
         (
             queued(place="none"),
             "queue",
-            "queued: in no stream: a fetch was cut short, and it is queued again when that lease "
-            "has ended; or Redis has lost its entry",
+            "queued, but in no stream: a fetch was cut short, or Redis lost the entry. Workers "
+            "queue it again when the lease ends",
         ),
     ],
 )
@@ -331,24 +337,25 @@ def test_the_first_cause_in_words(known: Facts, cause: str, text: str) -> None:
         (
             facts("running", worker="7@host", cancel="by ann", is_worker_alive=False),
             "cancelling",
-            "running on 7@host for 0 s, cancelled by ann; that worker no longer answers: the task "
-            "ends when its lease has ended",
+            "running on 7@host for 0 s, cancelled by ann. That worker no longer answers; the "
+            "task ends when its lease ends",
         ),
         (
             queued(cancel="by ann"),
             "cancelling",
-            "queued: cancelled by ann; it ends as soon as a worker reads it",
+            "queued, cancelled by ann. It ends when a worker reads it",
         ),
         (
             queued(start_by=NOW + 61),
             "queue",
-            "queued: next in line; 2 live workers of size small, none is asking for work now; it "
-            "expires in 1 min 1 s unless it is started (start_by)",
+            "queued, first in its stream. Both live small workers are busy; it starts when a "
+            "slot frees. Add a worker: 'task-worker --size small'. It expires in 1 min 1 s "
+            "unless it starts (start_by)",
         ),
         (
             queued(place="woken", start_by=NOW - 1),
             "woken",
-            "queued: woken, a worker of size small will take it; it is about to expire (start_by)",
+            "queued, woken: the next free small worker runs it. It is about to expire (start_by)",
         ),
     ],
 )
@@ -382,46 +389,46 @@ FULL = replace(NEW, off="memory: 1 MiB free")
             (IGNORANT,) * 2,
             Needs(),
             "unknown",
-            "no live worker of size small knows x:T (2 workers with Nonet 0.9)",
+            ": no live small worker knows x:T (2 workers with Nonet 0.9). Deploy its package there",
         ),
-        ((IGNORANT, OLD), Needs(), "queue", "next in line; 2 live workers"),
-        ((IGNORANT, SILENT), Needs(), "queue", "next in line; 2 live workers"),
+        ((IGNORANT, OLD), Needs(), "queue", ", first in its stream. Both live"),
+        ((IGNORANT, SILENT), Needs(), "queue", ", first in its stream. Both live"),
         (
             (IGNORANT, OLD, OLD),
             Needs(min_version="2.0"),
             "unknown",
-            "x:T needs version 2.0, and no live worker of size small has it (2 workers: 1.4)",
+            ": x:T needs version 2.0, and no live small worker has it (2 workers: 1.4). Upgrade",
         ),
         (
             (replace(OLD, version=""),),
             Needs(min_version="2.0"),
             "unknown",
-            "x:T needs version 2.0, and no live worker of size small has it (1 worker: no version)",
+            ": x:T needs version 2.0, and no live small worker has it (1 worker: no version). Up",
         ),
-        ((OLD, NEW), Needs(min_version="2.0"), "queue", "next in line"),
+        ((OLD, NEW), Needs(min_version="2.0"), "queue", ", first in its stream. Both"),
         (
             (NEW,),
             Needs(layout=2),
             "unknown",
-            "no live worker of size small reads tasks of format 2 (1 worker up to 1): upgrade",
+            ": no live small worker reads tasks of format 2 (1 worker up to 1). Upgrade",
         ),
         (
             (OLD, FULL),
             Needs(),
             "queue",
-            "next in line; 1 of 2 workers of size small takes nothing: memory: 1 MiB free (2@new)",
+            ", first in its stream. 1 of 2 small workers takes no tasks: memory: 1 MiB free",
         ),
         (
             (FULL,),
             Needs(),
             "veto",
-            "next in line; 1 of 1 worker of size small takes nothing: memory: 1 MiB free (2@new)",
+            ", first in its stream. 1 of 1 small worker takes no tasks: memory: 1 MiB free",
         ),
         (
             (FULL, FULL),
             Needs(),
             "veto",
-            "next in line; 2 of 2 workers of size small take nothing: memory: 1 MiB free (2@new)",
+            ", first in its stream. 2 of 2 small workers take no tasks: memory: 1 MiB free (2@new)",
         ),
     ],
 )
@@ -431,7 +438,7 @@ def test_what_live_workers_know_is_told(
     """Whoever does not say what it knows might run anything."""
     known = {"name": "x:T", "stream": "normal:small", "needs": needs, "workers": len(peers)}
     found = explain(queued(**known, peers=peers))
-    assert (found.cause, found.text.startswith(f"queued: {text}")) == (cause, True), found.text
+    assert (found.cause, found.text.startswith(f"queued{text}")) == (cause, True), found.text
 
 
 def test_of_very_many_workers_nothing_is_concluded() -> None:
@@ -445,9 +452,9 @@ def test_who_could_run_what_was_handed_on() -> None:
     back = {"due": NOW + 5, "blocker": "a worker does not know x:T", "name": "x:T", "handed_on": 2}
     found = explain(facts("waiting", **back, workers=3, peers=(IGNORANT, NEW, OLD)))
     assert found.text == (
-        "waiting: handed back: a worker does not know x:T; 2@new and 1 more can run it, and take "
-        "it into a free slot"
+        "waiting, handed back: a worker does not know x:T. 2@new and 1 more can run it as soon as "
+        "a slot is free"
     )
     found = explain(facts("waiting", **back, workers=1, peers=(IGNORANT,)))
-    assert found.text.endswith("; it starts when a worker that can run it registers")
+    assert found.text.startswith("waiting, handed back: no live small worker knows x:T (1 worker")
     assert (found.cause, found.until) == ("unknown", None)

@@ -187,7 +187,7 @@ AT = "c.yaml:1: common.periodic-tasks"
         ("Plain: [{args: {x: 1}}]", ["Plain[0].args.x: unknown argument 'x', Plain has none"]),
         ("Model: [{args: {depth: 5}}]", ["Model[0].args.depth: too deep"]),
         ("Model: [{args: {depth: 9}}]", ["Model[0].args: refused by Model: no such depth"]),
-        ("Locked: [{args: {of: x}}]", ["Locked[0].args: refused by Locked: it must give a list"]),
+        ("Locked: [{args: {of: x}}]", ["Locked[0].args: refused by Locked: it must return a list"]),
         (
             "Pilots: [{args: {ce_regex: '(', x: 1}}]",
             [
@@ -255,14 +255,14 @@ def test_a_value_is_not_repeated() -> None:
 def test_a_good_configuration_warns_once_of_what_does_not_run() -> None:
     """Enabled classes that need arguments, and those per VO where there is no VO."""
     assert checked("{}", Clean, Pilots, Needy, NeedyPilots).warnings == (
-        "x:Needy: is not planned until it is configured: path: is missing",
+        "x:Needy: not planned until it is configured: path: is missing",
         "x:NeedyPilots, x:Pilots: nothing is planned, because no VO is configured: list them"
         " under vos",
     )
     found = checked("vos: [a, b]", Clean, Pilots, Needy, NeedyPilots)
     assert [text.partition(":Needy")[2] for text in found.warnings] == [
-        ": is not planned until it is configured: path: is missing",
-        "Pilots: is not planned until it is configured: path: is missing",
+        ": not planned until it is configured: path: is missing",
+        "Pilots: not planned until it is configured: path: is missing",
     ]
     assert {entry.task_name for entry in found.entries} == {"x:Pilots"}
 

@@ -17,7 +17,6 @@ import pytest
 from nonet import (
     CatchUp,
     IntervalSecondsSchedule,
-    MutexLock,
     Nonet,
     Overlap,
     PeriodicBaseTask,
@@ -565,11 +564,3 @@ def test_jitter_is_the_same_for_everybody_and_within_its_bound() -> None:
     assert late == [jitter(item, START + timedelta(minutes=n)) for n in range(200)]
     assert timedelta(0) <= min(late) < timedelta(seconds=3)
     assert timedelta(seconds=27) < max(late) < timedelta(seconds=30)
-
-
-def test_locks_that_exclude_are_known_by_their_lines() -> None:
-    """What the loop looks for is how a mutex is encoded."""
-    from nonet.scheduler.periodic.periodic_loop import EXCLUSIVE
-    from nonet.tasks.locks import encode_locks
-
-    assert encode_locks([MutexLock("task", "x")]).startswith(EXCLUSIVE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from servers import RedisServer
 
-from nonet.base.errors import BrokerFullError, ServerUnreachableError
+from nonet.base.errors import BrokerFullError, ConfigurationError, ServerUnreachableError
 from nonet.config.settings import Settings
 from nonet.scheduler.relay import Relay
 from nonet.stores.queue.broker import Broker, Presence
@@ -74,7 +74,7 @@ async def test_pages_of_refused_rows_hold_up_nobody(
         await relay.tick("1")
     _, states = await broker.presence([f"good-{n}" for n in (1, 2, 3)])
     assert states == [Presence.LIVE] * 3
-    assert caplog.text.count("is refused") == 5
+    assert caplog.text.count("durable task refused") == 5
     assert await outbox.count() == 8
 
 
@@ -109,17 +109,15 @@ async def test_redis_that_is_full_is_no_refusal(
     await relay.tick("1")
     _, states = await broker.presence(["a", "b"])
     assert states == [Presence.LIVE] * 2
-    assert "is refused" not in caplog.text
+    assert "durable task refused" not in caplog.text
 
 
-async def test_missing_tables_are_said_once(
-    mariadb_url: str, broker: Broker, settings: Settings, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A database that was not upgraded is no reason to fill the log."""
+async def test_missing_tables_fail_the_tick(mariadb_url: str, broker: Broker) -> None:
+    """The error names the command that creates them; `every` logs it once."""
     database = Database(mariadb_url)
     relay = relay_of(Outbox(database, broker, "test"), Settings(db_url=mariadb_url))
-    assert [await relay.tick("1") for _ in range(3)] == [10.0] * 3
-    assert caplog.text.count("task-run db upgrade") == 1
+    with pytest.raises(ConfigurationError, match="task-run db upgrade"):
+        await relay.tick("1")
     await database.close()
 
 

@@ -401,7 +401,7 @@ def test_a_serialized_mapping_is_arguments_by_name() -> None:
 
     arguments = Arguments(ByName)
     assert arguments.build(arguments.pack(ByName(1))) == ByName(1, 3)
-    with pytest.raises(InvalidArgumentsError, match="gives a str, no tuple or mapping"):
+    with pytest.raises(InvalidArgumentsError, match="must return a tuple or a mapping, not str"):
         arguments.pack(ByName(0))
 
 
@@ -415,7 +415,7 @@ def test_too_many_serialized_values_are_refused() -> None:
         def serialize(self) -> tuple[Any, ...]:
             return (1, 2)
 
-    with pytest.raises(InvalidArgumentsError, match=r"serialize\(\) gives 2 values for 1"):
+    with pytest.raises(InvalidArgumentsError, match=r"serialize\(\) returned 2 values for 1"):
         Arguments(Generous).pack(Generous(1))
 
 
@@ -706,8 +706,8 @@ class Two(BaseTask):
         (
             Box(Opaque()),
             [
-                "value is a Opaque, which cannot travel: use plain data, a dataclass or a pydantic "
-                "model"
+                "value is a Opaque, which cannot be serialised: use plain data, a dataclass or a "
+                "pydantic model"
             ],
         ),
         (Box([1, {"a": Opaque()}]), [r"value\[1\]\['a'\] is a Opaque"]),

@@ -90,8 +90,8 @@ def wants_the_epoch(epoch: Epoch) -> None: ...
 @pytest.mark.parametrize(
     ("value", "reason", "step"),
     [
-        ("no.such.module:reset", "No module named 'no'", "correct or remove it"),
-        (f"{__name__}:missing", "has no attribute 'missing'", "correct or remove it"),
+        ("no.such.module:reset", "No module named 'no'", "fix or remove it in nonet.startup"),
+        (f"{__name__}:missing", "has no attribute 'missing'", "fix or remove it in nonet.startup"),
         (f"{__name__}:NUMBER", "is 7, which cannot be called", "name a function"),
         (f"{__name__}:yields", "is a generator", "remove its yield"),
         (f"{__name__}:wants_a_name", "parameter name of ", "register"),

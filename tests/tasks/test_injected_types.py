@@ -65,8 +65,8 @@ async def test_what_is_no_instance_is_refused_by_name() -> None:
         await run_inline(Optimise())
     assert str(caught.value) == (
         "Optimise: parameter config of Optimise.execute is annotated with Config, but "
-        "ConfigSource.create gave an instance of ConfigSource; annotate what it gives, or call "
-        "override_dependency(ConfigSource.create, …) with what gives Config, in an entry point "
+        "ConfigSource.create returned an instance of ConfigSource; correct the annotation, or "
+        "replace the dependency with override_dependency(ConfigSource.create, …) in an entry point "
         "nonet.dependencies"
     )
 
@@ -100,7 +100,7 @@ async def test_what_a_registered_provider_gives_is_looked_at(injector: Injector)
 
     def execute(config: Config) -> None: ...
 
-    with pytest.raises(DependencyError, match="but Fake gave an instance of Fake"):
+    with pytest.raises(DependencyError, match="but Fake returned an instance of Fake"):
         async with injector.open(execute):
             pass
 
@@ -254,5 +254,5 @@ async def test_the_value_of_a_generator_is_looked_at(injector: Injector) -> None
         yield
 
     assert isinstance(await given_to(injector, Config, steps), Config)
-    with pytest.raises(DependencyError, match="but forgetful gave None"):
+    with pytest.raises(DependencyError, match="but forgetful returned None"):
         await given_to(injector, Config, forgetful)

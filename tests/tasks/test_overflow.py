@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nonet.base.errors import ConfigurationError
+from nonet.base.errors import RegistrationError
 from nonet.tasks.overflow import Overflow, overflow_hooks
 
 called: list[Overflow] = []
@@ -50,10 +50,10 @@ def test_entry_points_name_more(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("no.such.module:scale", "No module named"),
         (f"{__name__}:missing", "has no attribute 'missing'"),
-        (f"{__name__}:number", "is no function"),
+        (f"{__name__}:number", "is not a function"),
     ],
 )
 def test_a_hook_that_is_none_is_refused_at_the_start(setting: str, problem: str) -> None:
     """The setting, the reason and the next step are named."""
-    with pytest.raises(ConfigurationError, match=f"NONET_ON_OVERFLOW: {setting}.*{problem}"):
+    with pytest.raises(RegistrationError, match=f"NONET_ON_OVERFLOW: {setting}.*{problem}"):
         overflow_hooks(setting)

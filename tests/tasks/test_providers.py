@@ -159,7 +159,7 @@ def test_metadata_that_cannot_be_compared_is_refused(injector: Injector) -> None
 
     (problem,) = injector.check(execute)
     assert problem == (
-        "parameter db of execute: the metadata of Annotated[JobDB, …] cannot be compared "
+        "parameter db of execute: the metadata of Annotated[JobDB, …] cannot be cached "
         "(unhashable type: 'Loose'); if it is a dataclass, make it frozen"
     )
 
@@ -250,7 +250,7 @@ async def test_what_a_process_puts_there_must_fit(global_registry: DependencyReg
     def execute(text: Annotated[str, Depends(Source.create)]) -> None: ...
 
     async with Injector() as injector:
-        with pytest.raises(DependencyError, match="with str, but JobDB gave an instance of JobDB"):
+        with pytest.raises(DependencyError, match="but JobDB returned an instance of JobDB"):
             async with injector.open(execute):
                 pass
 
@@ -260,5 +260,5 @@ def test_mistakes_are_refused_where_they_are_made(global_registry: DependencyReg
     override_dependency(Source.create, read)
     with pytest.raises(RegistrationError, match=r"Source.create .* read \(.*_providers.*opened"):
         override_dependency(Source.create, opened)
-    with pytest.raises(TypeError, match="can be called"):
+    with pytest.raises(TypeError, match="pass two functions or other callables"):
         override_dependency(Source.create, "text")  # type: ignore[arg-type]  # the mistake

@@ -144,14 +144,14 @@ FIELDS = "base_delay_seconds, max_retries, cap, jitter"
         (
             by_position,
             TypeError,
-            "ExponentialBackoff: arguments are given by name: "
+            "ExponentialBackoff: pass arguments by name: "
             "base_delay_seconds=…, max_retries=…, cap=…, jitter=…",
         ),
         (
             with_own_init,
             AttributeError,
-            "Own.pause cannot be set: a policy is frozen, and its arguments are annotated fields "
-            "(`pause: float = 30`); it needs no __init__",
+            "Own.pause cannot be set: a policy is frozen; declare arguments as annotated "
+            "fields (`pause: float = 30`), without an __init__",
         ),
         (
             with_async_rule,

@@ -200,7 +200,7 @@ def test_a_lost_lease_raises_from_then_on() -> None:
 async def test_only_a_callback_can_read_its_group() -> None:
     """Elsewhere there is no group, and the error says so."""
     value = make_context()
-    with pytest.raises(LookupError, match="no callback of a group"):
+    with pytest.raises(LookupError, match="not the callback of a group"):
         await value.group_results()
 
     async def read(group: str) -> list[str]:
@@ -224,7 +224,7 @@ def test_groups_of_an_attempt_are_numbered() -> None:
         ({1: "x"}, "names must be printable text"),
         ({"\udce9": "x"}, "names must be printable text"),
         ({"a\nb": "x"}, "names must be printable text"),
-        ({"a": object()}, "value is a object, which cannot travel"),
+        ({"a": object()}, "value is a object, which cannot be serialised"),
         ({"priority": "urgent"}, "'urgent' is not a valid Priority"),
         ({"size": "tiny"}, r"'tiny' is not a valid Size \('small', 'medium', 'large'\)"),
     ],
@@ -257,7 +257,7 @@ async def test_more_locks_than_a_message_may_have_are_refused() -> None:
     options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
     broker = Broker("redis://127.0.0.1:1", "test", **options)
     client = Client(broker, registry, "test", message_limit=1024)
-    with pytest.raises(InvalidArgumentsError, match=r"execution_locks: they take \d+ bytes"):
+    with pytest.raises(InvalidArgumentsError, match=r"execution_locks: the locks take \d+ bytes"):
         client.envelopes.prepare(Greedy())
     await client.aclose()
     await broker.aclose()
@@ -274,7 +274,7 @@ def test_locks_that_are_no_list_of_locks_are_refused(given: Any) -> None:
 
         async def execute(self) -> None: ...
 
-    with pytest.raises(ValueError, match="must give a list of locks"):
+    with pytest.raises(ValueError, match="must return a list of locks"):
         declared_locks(Odd())
 
 

@@ -88,21 +88,21 @@ def test_keys_of_keep_latest_are_apart() -> None:
 @pytest.mark.parametrize("made", ["", 7, None, b"x"])
 def test_a_key_is_a_text(made: Any) -> None:
     """An id that is missing must not make all tasks the same one."""
-    with pytest.raises(ValueError, match="must be a text"):
+    with pytest.raises(ValueError, match="must be a non-empty text"):
         key(Collect(), Unique.until_done(lambda task: made))
 
 
 @pytest.mark.parametrize("made", ["", 7, b"x"])
 def test_a_wrong_key_is_refused_where_it_is_written(made: Any) -> None:
     """Not first when a task is submitted."""
-    with pytest.raises(ValueError, match=r"^unique: key .* must be a text that is not empty"):
+    with pytest.raises(ValueError, match=r"^unique: key .* must be a non-empty text"):
         Unique.until_done(key=made)
 
 
 def test_a_mode_is_one_of_four() -> None:
     """Whoever makes one by hand is told how it is done."""
     mode: Any = "until_done"
-    with pytest.raises(ValueError, match=r"'until_done' is no mode; write Unique.until_start\(\)"):
+    with pytest.raises(ValueError, match=r"is not a mode; write Unique.until_start\(\)"):
         Unique(mode)
 
 

@@ -261,7 +261,7 @@ class Follows(BaseTask):
 
 async def test_what_is_only_noted_has_no_result() -> None:
     """Who awaits it is told so at once, and where it would run."""
-    with pytest.raises(NotBoundError, match=r"only notes .*nonet\.testing\.System runs it"):
+    with pytest.raises(NotBoundError, match=r"only records .*nonet\.testing\.System runs it"):
         await run_inline(Follows())
 
 
@@ -354,7 +354,7 @@ class Opens(BaseTask):
     [
         ({"ttl_seconds": -1}, ValueError, "ttl_seconds=-1"),
         ({"policy": "any"}, ValueError, "policy='any'"),
-        ({"children": [Note("a"), 3]}, TypeError, r"children\[1\]: 3 is no task"),
+        ({"children": [Note("a"), 3]}, TypeError, r"children\[1\]: 3 is not a task"),
         ({"callback": Note}, TypeError, "callback: Note is a class"),
         ({"on_failure": Note(7)}, InvalidArgumentsError, "text"),  # type: ignore[arg-type]
     ],
@@ -424,7 +424,7 @@ async def test_a_number_that_no_attempt_has_is_refused(attempt: Any) -> None:
 
 async def test_what_is_no_task_is_refused_with_the_next_step() -> None:
     """A class is told to be made an instance of."""
-    with pytest.raises(TypeError, match=r"run_inline: Told is a class: give an instance, Told\("):
+    with pytest.raises(TypeError, match=r"run_inline: Told is a class: pass an instance, Told\("):
         await run_inline(Told)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="run_inline: 3 is no task"):
+    with pytest.raises(TypeError, match="run_inline: 3 is not a task"):
         await run_inline(3)  # type: ignore[arg-type]

@@ -193,13 +193,13 @@ def test_failures_are_readable(project: Project) -> None:
     for line in (
         r"E +AssertionError: Add\(a=7\) was submitted never, not at least once",
         r"E +Add\(a=1, b=2\)",
-        r"E +nonet.testing.system.NotIdleError: 1 task can never run here:",
-        r"E +adding:Add \w+: queued: no live worker of size medium: start a task-worker",
-        r"E +AssertionError: keys are left that neither expire nor belong to an unfinished task:",
+        r"E +nonet.testing.idle.NotIdleError: 1 task can never run here:",
+        r"E +adding:Add \w+: queued: no medium worker is live. Start one: 'task-worker",
+        r"E +AssertionError: these keys neither expire nor belong to an unfinished task:",
         r"E +\{test-3-[0-9a-f]{8}\}:stray",
         r"E +pytest.UsageError: pytest.mark.nonet takes keywords only",
         r"E +nonet.base.errors.ConfigurationError: System has no argument 'slotz', and no "
-        r"setting is called so. Did you mean slots\? Its "
+        r"setting has that name. Did you mean slots\? Its "
         r"arguments are tasks, overrides, .*, namespace; "
         r"its settings are those of NONET_… in lower case",
     ):

@@ -129,7 +129,7 @@ def test_doctor_takes_what_it_may_not_see_for_no_fault(server: AclServer, tmp_pa
         report = json.loads(answer.stdout)
         (problem,) = report["problems"]
         assert (answer.returncode, problem["what"], report["hints"]) == (1, "permissions", [])
-        assert "nothing was looked at" in problem["problem"] and "operator" in problem["hint"]
+        assert "nothing was checked" in problem["problem"] and "operator" in problem["hint"]
     answer = run(server, tmp_path, "nonet-operator", "doctor", "--wait", "0")
     assert answer.returncode == 0, answer.stdout
 

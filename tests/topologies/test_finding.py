@@ -131,7 +131,7 @@ def test_a_url_names_a_server_or_who_knows_it(url: str, plain: str, shown: str) 
         ("redis+cluster://,", "names no server"),
         ("redis://h/0?nonsense=1", "parameter 'nonsense' is not known"),
         ("redis+sentinel://h/s?passwort=secret", "is not known"),
-        ("redis://h?ssl_ca_certs=x", "with TLS it is rediss://"),
+        ("redis://h?ssl_ca_certs=x", "TLS needs rediss://"),
         ("redis+cluster://a:x", "percent-encode"),
         ("redis+cluster://:se@cret@a,b", "percent-encode"),
         ("redis+cluster://:secret@a?socket_timeout=x", "Invalid value"),
@@ -166,7 +166,7 @@ async def test_a_node_of_a_cluster_says_which_url_to_write(cluster: Cluster) -> 
 async def test_a_plain_server_is_no_cluster(redis_server: RedisServer) -> None:
     """The error says which URL to write."""
     async with open_broker(f"redis+cluster://127.0.0.1:{redis_server.port}") as broker:
-        with pytest.raises(ConfigurationError, match="is no node of a cluster; write redis://"):
+        with pytest.raises(ConfigurationError, match="is not a node of a cluster: write redis://"):
             await broker.ping()
 
 
@@ -260,7 +260,7 @@ def test_who_calls_rarely_finds_the_master_each_time(sentinels: Sentinels) -> No
 class Told:
     """A finder that says what it is told, and fails when that is nothing."""
 
-    is_told_first = True
+    is_announced = True
 
     def __init__(self) -> None:
         self.address: Address | None = ("a", 1)

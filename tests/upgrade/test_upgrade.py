@@ -152,9 +152,11 @@ async def test_all_that_was_left_comes_to_its_end(upgraded: Upgraded) -> None:
     for size in ("small", "large"):
         upgraded.start("task-worker", "--size", size)
     assert upgraded.start("task-run", "resume", "--task", "Paused").wait() == 0
-    assert upgraded.start("task-run", "dlq", "resubmit", "1").wait() == 4
-    assert upgraded.start("task-run", "dlq", "adopt", "1").wait() == 0
-    assert upgraded.start("task-run", "dlq", "resubmit", "1").wait() == 0
+    resubmitted = upgraded.start("task-run", "dlq", "resubmit", "1").wait()
+    if resubmitted == 4:  # a dead letter of a release that did not record its namespace
+        assert upgraded.start("task-run", "dlq", "adopt", "1").wait() == 0
+        resubmitted = upgraded.start("task-run", "dlq", "resubmit", "1").wait()
+    assert resubmitted == 0
     async with upgraded.app() as app:
         letter = await (await app.dead_letters()).get(1)
         wanted[str(letter.resubmitted_as)] = "resubmitted"

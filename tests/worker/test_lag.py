@@ -98,7 +98,7 @@ async def test_one_that_blocks_for_ever_is_told_while_it_does(
     watched: Watched, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only at its end, which may never come; and not again then."""
-    monkeypatch.setattr("nonet.worker.lag._TELL_SECONDS", 0.5)
+    monkeypatch.setattr("nonet.worker.lag._REPORT_SECONDS", 0.5)
     caplog.set_level(logging.WARNING)
 
     async def until_it_is_told() -> None:
@@ -110,7 +110,7 @@ async def test_one_that_blocks_for_ever_is_told_while_it_does(
     assert watched.blocked == [Culprit("t-1", "x:Slow")]
     await watched.answers()
     assert len(watched.blocked) == 1
-    assert "still is blocked after" in caplog.text
+    assert "is still blocked after" in caplog.text
 
 
 async def test_many_short_ones_are_no_block(watched: Watched) -> None:

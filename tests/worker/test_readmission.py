@@ -16,7 +16,8 @@ from nonet.rules.outcomes import HandedBack, Lost, Succeeded
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.worker.attempt.attempt import Attempt
-from nonet.worker.attempt.execute import Tools, carry_out, readmit
+from nonet.worker.attempt.execute import Tools, carry_out
+from nonet.worker.attempt.leasing import readmit
 
 OLD, NEW = MutexLock("job", "old"), MutexLock("job", "new")
 ran: list[str] = []

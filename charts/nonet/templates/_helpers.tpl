@@ -1,4 +1,4 @@
-{{/* The beginning of all names. 44 characters, so that the rest has room within 63. */}}
+{{/* The prefix of all names. At most 44 characters, so that suffixes fit into 63. */}}
 {{- define "nonet.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
 {{- if .Values.fullnameOverride -}}
@@ -10,7 +10,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels by which the pods of the release are found: they never change. */}}
+{{/* Labels that select the pods of the release. They never change. */}}
 {{- define "nonet.selector" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -36,12 +36,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* A value as an environment variable has it: Helm would write a million as 1e+06. */}}
+{{/* A value as text for an environment variable: Helm would write a million as 1e+06. */}}
 {{- define "nonet.text" -}}
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
-{{/* The pools that are wanted, with their defaults: name → pool. */}}
+{{/* The enabled pools, with defaults: name → pool. */}}
 {{- define "nonet.pools" -}}
 {{- $pools := dict -}}
 {{- range $name, $pool := .Values.workers -}}
@@ -51,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toJson $pools -}}
 {{- end -}}
 
-{{/* The first of these references that names a secret: a list, most particular first. */}}
+{{/* The first reference in a list that names a secret. Order the list from specific to general. */}}
 {{- define "nonet.secret" -}}
 {{- $found := dict -}}
 {{- range . -}}{{- if and .name (not $found) -}}{{- $found = . -}}{{- end -}}{{- end -}}
@@ -62,7 +62,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "%s-redis" (include "nonet.fullname" .)) .Values.redis.bundled.existingSecret -}}
 {{- end -}}
 
-{{/* Secrets of a component, as the settings that they fill → reference. Takes root and secrets. */}}
+{{/* Secrets of a component: setting → reference. Takes root and secrets. */}}
 {{- define "nonet.secrets" -}}
 {{- $values := .root.Values -}}
 {{- $own := default dict .secrets -}}
@@ -77,7 +77,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   | toJson -}}
 {{- end -}}
 
-{{/* Modules with tasks; all daemons know the canary. */}}
+{{/* Task modules; all daemons load the canary. */}}
 {{- define "nonet.tasks" -}}
 {{- $tasks := .Values.tasks -}}
 {{- if .Values.canary.enabled -}}{{- $tasks = append $tasks "nonet.contrib.canary" -}}{{- end -}}
@@ -85,8 +85,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{/*
-Environment of a container. Takes root, secrets (as of nonet.secrets), settings (a list of mappings, the
-last wins), own (settings that the chart makes), extraEnv.
+Environment of a container. Takes root, secrets (as of nonet.secrets), settings (a list of mappings; the
+last wins), own (settings that the chart computes), extraEnv.
 */}}
 {{- define "nonet.env" -}}
 {{- $env := dict "NONET_STATE_DIR" "/var/lib/nonet" -}}
@@ -123,7 +123,7 @@ envFrom:
 {{- end -}}
 {{- end -}}
 
-{{/* What all our containers mount. Takes root and secrets. */}}
+{{/* The mounts of all our containers. Takes root and secrets. */}}
 {{- define "nonet.mounts" -}}
 - {name: tmp, mountPath: /tmp}
 - {name: state, mountPath: /var/lib/nonet}
@@ -136,7 +136,7 @@ envFrom:
 {{- end }}
 {{- end -}}
 
-{{/* And the volumes for that. Takes root, secrets, tmpSize and stateSize. */}}
+{{/* The volumes for these mounts. Takes root, secrets, tmpSize and stateSize. */}}
 {{- define "nonet.volumes" -}}
 - name: tmp
   emptyDir: {sizeLimit: {{ .tmpSize }}}
@@ -164,7 +164,7 @@ envFrom:
 {{- end }}
 {{- end -}}
 
-{{/* The beginning of each pod's spec of ours. Takes root and serviceAccountName. */}}
+{{/* The first fields of each pod's spec. Takes root and serviceAccountName. */}}
 {{- define "nonet.pod" -}}
 serviceAccountName: {{ .serviceAccountName }}
 automountServiceAccountToken: false
@@ -177,7 +177,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* The beginning of each container of ours. */}}
+{{/* The first fields of each container. */}}
 {{- define "nonet.container" -}}
 image: {{ include "nonet.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
@@ -201,8 +201,8 @@ readinessProbe:
 {{- end -}}
 
 {{/*
-Tasks at a time in a worker, by size: what schedulers count with while no pod of it runs. Of several pools of a
-size the fewest.
+Slots per worker by size, which schedulers assume while no pod of that size runs. If several pools have a
+size, the smallest number applies.
 */}}
 {{- define "nonet.slots" -}}
 {{- $slots := dict -}}
@@ -216,7 +216,7 @@ size the fewest.
 {{- join "," $texts -}}
 {{- end -}}
 
-{{/* Where a pod runs. Takes component (its values), affinity (if it has none of its own) and labels. */}}
+{{/* Where a pod runs. Takes component (its values), affinity (the default) and labels. */}}
 {{- define "nonet.placement" -}}
 {{- with .component.nodeSelector }}
 nodeSelector:
@@ -242,14 +242,14 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Takes component (its values), root, name (of what it is for). */}}
+{{/* The name of a ServiceAccount. Takes component (its values), root and name (of the component). */}}
 {{- define "nonet.serviceAccountName" -}}
 {{- with .component.serviceAccount -}}
 {{- if .name -}}{{ .name }}{{- else if .create -}}{{ $.name }}{{- else -}}default{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* A strategy without what the defaults have for another one. */}}
+{{/* A strategy without default fields that belong to another type. */}}
 {{- define "nonet.strategy" -}}
 {{- toYaml (eq .type "Recreate" | ternary (dict "type" "Recreate") .) -}}
 {{- end -}}
@@ -270,7 +270,7 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* What a schema cannot say. */}}
+{{/* Checks that the schema cannot express. */}}
 {{- define "nonet.validate" -}}
 {{- $pools := include "nonet.pools" . | fromJson -}}
 {{- if not $pools -}}{{- fail "workers: no pool is enabled; enable at least one" -}}{{- end -}}
@@ -320,7 +320,7 @@ priorityClassName: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* A relation of settings over which a pod would not start. Takes where and settings. */}}
+{{/* Check that the lease exceeds the lifetime of locks; otherwise pods would not start. Takes where and settings. */}}
 {{- define "nonet.validateLease" -}}
 {{- $all := dict "LEASE" 45 "LOCK_TTL" 30 -}}
 {{- range .settings -}}{{- $all = mustMergeOverwrite $all (deepCopy .) -}}{{- end -}}
@@ -329,7 +329,7 @@ priorityClassName: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* Settings have a place of their own, where the schema knows them. Takes where and env. */}}
+{{/* Reject settings among environment variables: the schema checks them under `settings`. Takes where and env. */}}
 {{- define "nonet.validateEnv" -}}
 {{- $where := .where -}}
 {{- range .env -}}
@@ -339,7 +339,7 @@ priorityClassName: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* Labels by which pods are found are the chart's. Takes where and labels. */}}
+{{/* Reject labels that select pods: the chart sets them. Takes where and labels. */}}
 {{- define "nonet.validateLabels" -}}
 {{- $where := .where -}}
 {{- range $name, $_ := .labels -}}

@@ -1,1 +1,1 @@
-"""An example of a package of Nonet tasks; examples/README.md says what is where."""
+"""An example package of Nonet tasks; examples/README.md lists its modules."""

@@ -1,4 +1,4 @@
-"""``python -m nonet_example``: files are made, and removed by real tasks; one of them fails."""
+"""``python -m nonet_example``: create and remove files with real tasks, one of which fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LFNS = [f"/lhcb/{number}" for number in range(20)]
 
 async def main() -> None:
     await create_tables()
-    # Outside of tasks, a dependency is what it is: a generator.
+    # Outside of tasks, a dependency is an ordinary generator function.
     with contextmanager(storage)() as client:
         (client.root / ELEMENT).mkdir(exist_ok=True)
     async with Nonet.from_settings() as app:

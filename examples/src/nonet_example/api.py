@@ -1,7 +1,7 @@
-"""A web application that submits: ``uvicorn --factory nonet_example.api:create_app``.
+"""A web application that submits tasks: ``uvicorn --factory nonet_example.api:create_app``.
 
-Routes get their database from the same function as tasks. FastAPI wants it marked with its own
-``Depends``, which Nonet understands in tasks, too.
+Routes and tasks get their database session from the same function. FastAPI requires its own
+``Depends`` as the marker; Nonet accepts that marker in tasks, too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nonet_example.requests import MOST_FILES, RemoveRequested
 
 router = APIRouter()
 
-# With this scope it commits before the answer is sent: else a client may hear of a task of which
-# nothing becomes.
+# With this scope the session commits before the response is sent. Otherwise a client could receive
+# the id of a task whose transaction then fails to commit.
 Files = Annotated[FileDB, Depends(FileDB.session, scope="function")]
 
 
 class Removal(BaseModel):
-    """What shall be removed."""
+    """The body of a removal request."""
 
     vo: str
     lfns: list[str] = Field(min_length=1, max_length=MOST_FILES)
@@ -33,7 +33,7 @@ class Removal(BaseModel):
 
 @router.post("/removals", status_code=202)
 async def remove(removal: Removal, db: Files, nonet: NonetApp) -> dict[str, str]:
-    """Note the request and submit its task, both or neither: one transaction."""
+    """Record the request and submit its task in one transaction."""
     files = await db.find(removal.vo, removal.lfns)
     if unknown := sorted(set(removal.lfns) - {file.lfn for file in files}):
         raise HTTPException(404, f"{removal.vo} has no {', '.join(unknown)}")
@@ -44,24 +44,24 @@ async def remove(removal: Removal, db: Files, nonet: NonetApp) -> dict[str, str]
 
 @router.post("/transformations/{number}/cleaning", status_code=202)
 async def clean(number: int, nonet: NonetApp) -> dict[str, object]:
-    """Submit at once; who asks twice gets the same task."""
+    """Submit a task; a second request gets the same task until that task has ended."""
     handle = await nonet.submit(CleanTransformation(number))
     return {"task": handle, "created": handle.created}
 
 
 @router.get("/tasks/{id}")
 async def state(id: str, nonet: NonetApp) -> dict[str, str]:
-    """Where a task is; 404 if nobody knows it."""
+    """Return the state of a task; 404 if the id is unknown."""
     return {"state": (await nonet.status(id)).state}
 
 
 def create_app(nonet: Nonet | None = None) -> FastAPI:
-    """The application.
+    """Create the application.
 
     Args:
-        nonet: one that is not open yet; None: that of the environment.
+        nonet: an application that is not open yet; None: create it from the environment.
     """
     app = FastAPI(title="nonet-example", lifespan=lifespan(nonet))
-    install(app)  # what Nonet refuses gets its status code: 429, 503, 409, 404
+    install(app)  # map errors of Nonet to the status codes 429, 503, 409 and 404
     app.include_router(router)
     return app

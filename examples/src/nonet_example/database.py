@@ -1,7 +1,7 @@
-"""The tables of this package, and how tasks and routes get at them.
+"""The tables of this package, and the sessions through which tasks and routes use them.
 
-They are in the database of ``NONET_DB_URL``, beside those of Nonet: so a row and a durable task can
-be committed together. ``python -m nonet_example.database`` makes them.
+They share the database of ``NONET_DB_URL`` with Nonet's own tables, so one transaction can commit a
+row together with a durable task. ``python -m nonet_example.database`` creates the tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Base(DeclarativeBase):
 
 
 class File(Base):
-    """A file that we look after. Times are in UTC, without saying so."""
+    """A registered file. Times are in UTC, without a time zone."""
 
     __tablename__ = "example_files"
 
@@ -37,7 +37,7 @@ class File(Base):
     transformation: Mapped[int]
     state: Mapped[str] = mapped_column(String(16))
     registered: Mapped[datetime]
-    asked: Mapped[datetime | None]  # since when it is to be removed
+    asked: Mapped[datetime | None]  # when its removal was requested
 
 
 class Pilot(Base):
@@ -51,12 +51,12 @@ class Pilot(Base):
 
 
 def utc(instant: datetime) -> datetime:
-    """As the tables have it."""
+    """Convert a time to the form that the tables store."""
     return instant.astimezone(UTC).replace(tzinfo=None)
 
 
 class BaseDB:
-    """Base of what a task may ask for: ``async def execute(self, db: FileDB)``.
+    """Base of the dependencies of a task, as in ``async def execute(self, db: FileDB)``.
 
     Attributes:
         sql: the session, in a transaction.
@@ -67,101 +67,102 @@ class BaseDB:
 
     @classmethod
     async def session(cls) -> AsyncIterator[Self]:
-        """One for each attempt, or for each request of a route.
+        """Open a session for one attempt of a task, or for one request of a route.
 
-        What follows ``yield`` runs when `execute` has returned, before the task counts as done:
-        it commits. If anything has failed, that is raised at the ``yield``: it rolls back. A
-        commit that fails is a failed attempt.
+        The code after ``yield`` commits when `execute` has returned, before the task counts as
+        done. If anything has failed, the exception is raised at the ``yield``, and the transaction
+        rolls back. If the commit fails, the attempt fails.
         """
         async with AsyncSession(engine(), expire_on_commit=False) as sql, sql.begin():
             yield cls(sql)
 
 
 class FileDB(BaseDB):
-    """The files."""
+    """The table of files."""
 
     async def add(self, lfn: str, vo: str, storage_element: str, transformation: int = 0) -> None:
-        """Look after a file from now on. To do so again changes nothing."""
+        """Register a file; a repeated call changes nothing."""
         file = await self.sql.scalar(select(File).where(File.lfn == lfn))
         if file is None:
             self.sql.add(file := File(lfn=lfn))
-        if file.state != PRESENT:  # new, or removed before
+        if file.state != PRESENT:  # new, or removed earlier
             file.vo, file.storage_element, file.transformation = vo, storage_element, transformation
             file.state, file.registered, file.asked = PRESENT, utc(datetime.now(UTC)), None
 
     async def find(self, vo: str, lfns: Sequence[str]) -> Sequence[File]:
-        """Those of these files that a VO has."""
+        """Return those of the named files that belong to a VO and are not removed."""
         wanted = select(File).where(File.vo == vo, File.lfn.in_(lfns), File.state != REMOVED)
         return (await self.sql.scalars(wanted)).all()
 
     async def of_transformation(self, number: int) -> Sequence[File]:
-        """Its files that are not removed yet."""
+        """Return the files of a transformation that are not removed."""
         wanted = select(File).where(File.transformation == number, File.state != REMOVED)
         return (await self.sql.scalars(wanted)).all()
 
     async def registered_before(self, instant: datetime, limit: int) -> Sequence[File]:
-        """The oldest files that nobody has asked to remove."""
+        """Return the oldest files whose removal is not requested."""
         wanted = select(File).where(File.state == PRESENT, File.registered < utc(instant))
         return (await self.sql.scalars(wanted.order_by(File.id).limit(limit))).all()
 
     async def asked_before(self, instant: datetime) -> Sequence[File]:
-        """Files that are to be removed, and have been since before then."""
+        """Return the unremoved files whose removal was requested before this time."""
         wanted = select(File).where(File.state == REMOVING, File.asked <= utc(instant))
         return (await self.sql.scalars(wanted)).all()
 
     def ask_for_removal(self, files: Iterable[File]) -> None:
-        """From now on they are to be removed."""
+        """Mark files for removal."""
         for file in files:
             file.state, file.asked = REMOVING, utc(datetime.now(UTC))
 
     async def removed(self, lfn: str) -> None:
-        """It is gone."""
+        """Mark a file as removed."""
         await self.sql.execute(update(File).where(File.lfn == lfn).values(state=REMOVED))
 
 
 class PilotDB(BaseDB):
-    """The pilots."""
+    """The table of pilots."""
 
     async def count(self, vo: str, computing_element: str) -> int:
-        """How many a VO has at a computing element."""
+        """Count the pilots of a VO at a computing element."""
         wanted = select(Pilot.id).where(
             Pilot.vo == vo, Pilot.computing_element == computing_element
         )
         return len((await self.sql.scalars(wanted)).all())
 
     async def add(self, vo: str, computing_element: str) -> int:
-        """The number of a new one."""
+        """Insert a pilot, and return its number."""
         pilot = Pilot(vo=vo, computing_element=computing_element)
         self.sql.add(pilot)
         await self.sql.flush()
         return pilot.id
 
     async def forget(self, number: int) -> None:
-        """It has ended."""
+        """Delete a pilot that has ended."""
         await self.sql.execute(delete(Pilot).where(Pilot.id == number))
 
 
 def register() -> None:
-    """The entry point ``nonet.dependencies``: whoever asks for a `BaseDB` gets its session.
+    """Register the dependencies of this package: the entry point ``nonet.dependencies``.
 
-    The function is asked for the dependency of each subclass that a parameter is annotated with.
+    A parameter that is annotated with a subclass of `BaseDB` receives a session of that subclass.
+    Nonet calls the function once for each such subclass.
     """
     register_dependency(BaseDB, lambda cls: cls.session)
 
 
 @cache
 def engine() -> AsyncEngine:
-    """Each session opens a connection of its own: nothing is left to close, in any event loop.
+    """Create the engine. Each session opens its own connection, so there is no pool to close.
 
-    A busy application wants a pool. Then make it a dependency with ``scope="process"``, as
-    `nonet_example.storage` is one, and dispose of it behind its ``yield``.
+    A busy application needs a pool. In that case make the engine a dependency with
+    ``scope="process"``, as in `nonet_example.storage`, and dispose of it after its ``yield``.
     """
     return create_async_engine(load_settings().sql_url(), poolclass=NullPool)
 
 
 async def create_tables() -> None:
-    """Make what is missing. In production: alembic."""
-    load_settings().state_dir.mkdir(parents=True, exist_ok=True)  # where SQLite may be
+    """Create missing tables. In production, use alembic."""
+    load_settings().state_dir.mkdir(parents=True, exist_ok=True)  # SQLite may be in this directory
     async with engine().begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
 

@@ -1,10 +1,10 @@
-"""Files at storage elements: a port of `RemoveFile` as the decision record sketches it.
+"""Files at storage elements: a port of `RemoveFile` from the decision record.
 
-A file has one owner at a time: a mutex on its LFN, wherever it is. A storage element gets so many
-requests of a kind at a time as the configuration says: a concurrency limiter on the element, whose
-last key is the action. The record leaves open who does the work, what is retried, and what becomes
-of a file that cannot be removed: here that is a storage client, a policy of our own
-(`nonet_example.retry`), and a dead letter.
+A mutex on the LFN allows one task per file at a time, at whichever storage element it is. A
+concurrency limiter bounds the simultaneous requests of one kind to a storage element; the last part
+of its key is the action. The record leaves three questions open. This example answers them with a
+storage client, its own retry policy (`nonet_example.retry`), and dead letters for files that cannot
+be removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nonet_example.storage import Storage, storage
 
 @dataclass
 class _OneFile(BaseTask):
-    """A request for a file at a storage element: what both tasks below have in common."""
+    """A request for a file at a storage element: the base of both tasks below."""
 
     action: ClassVar[StorageElementAction]
     storage_element: str
@@ -48,13 +48,13 @@ class _OneFile(BaseTask):
 
 @dataclass
 class RemoveFile(_OneFile):
-    """Delete a file; how many bytes that freed."""
+    """Delete a file, and return the number of bytes freed."""
 
     action = StorageElementAction.RemoveFile
     priority = Priority.BACKGROUND
     size = Size.SMALL
     retry_policy = WhileUnavailable(every_seconds=30, max_retries=10)
-    dlq_eligible = True  # who failed for good is a row in SQL: `task-run dlq list`
+    dlq_eligible = True  # a task that fails for good is kept in SQL: `task-run dlq list`
     soft_timeout = 60
 
     async def execute(
@@ -62,7 +62,7 @@ class RemoveFile(_OneFile):
         db: FileDB,
         files: Annotated[Storage, Depends(storage, scope="process")],
     ) -> int:
-        context().ensure_lease()  # the last look before what cannot be undone
+        context().ensure_lease()  # last check before the irreversible step
         freed = await files.remove(self.storage_element, self.lfn)
         await db.removed(self.lfn)
         return freed
@@ -70,7 +70,7 @@ class RemoveFile(_OneFile):
 
 @dataclass
 class CreateFile(_OneFile):
-    """Write a file and look after it from then on; how many bytes it has."""
+    """Write and register a file, and return its size in bytes."""
 
     vo: str
     content: bytes

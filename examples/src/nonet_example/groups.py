@@ -1,4 +1,4 @@
-"""A group: all files of a transformation are removed, then exactly one task says how it went."""
+"""A group: remove all files of a transformation, then submit one task to report the outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nonet_example.files import RemoveFile
 
 @dataclass
 class RemoveOutput(RemoveFile):
-    """Remove a file of a transformation, which gets so many slots as the configuration says."""
+    """Remove a file of a transformation, under a limiter of the transformation."""
 
     transformation: int
 
@@ -34,16 +34,16 @@ class RemoveOutput(RemoveFile):
 
 @dataclass
 class CleanTransformation(BaseTask):
-    """Remove all that a transformation has written; the id of the group.
+    """Remove all files of a transformation, and return the id of the group.
 
-    It only reads: its children may begin before it has committed. If it is executed again, it finds
-    the group that it opened.
+    The task only reads the database, because its children may start before its transaction
+    commits. A repeated execution finds the group that the first one opened.
     """
 
     transformation: int
 
     size = Size.SMALL
-    unique = Unique.until_done()  # who asks twice gets the task that is there
+    unique = Unique.until_done()  # a second submission returns the existing task
 
     async def execute(self, db: FileDB, spawn: CallbackSpawner) -> str:
         number = self.transformation
@@ -57,7 +57,7 @@ class CleanTransformation(BaseTask):
 
 @dataclass
 class TransformationCleaned(BaseTask):
-    """The callback, submitted once every child is done; how many bytes they freed."""
+    """The callback after all children are done; returns the number of bytes that they freed."""
 
     transformation: int
     size = Size.SMALL
@@ -68,7 +68,7 @@ class TransformationCleaned(BaseTask):
 
 @dataclass
 class TransformationNotCleaned(BaseTask):
-    """Submitted instead if a child failed; why, for each that did."""
+    """The callback if a child failed; returns the error of each failed child."""
 
     transformation: int
     size = Size.SMALL

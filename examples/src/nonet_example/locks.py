@@ -1,7 +1,7 @@
-"""What the tasks of this package lock: kinds of objects, and what may be done to them.
+"""The types of objects that this package locks, and the actions on them.
 
-The entry point ``nonet.lock_object_types`` names this module, so that the configuration may limit
-these kinds also where no task of ours has been imported.
+The entry point ``nonet.lock_object_types`` names this module, so the configuration may limit these
+types even in processes that import no task of this package.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ register_locked_object_type("storage_element")  # `StorageElement` in the config
 
 
 class StorageElementAction(Enum):
-    """The last part of a limiter's name: the configuration may limit each action by itself.
+    """The last part of a limiter's name; the configuration can limit each action.
 
-    A plain member names a lock by its own name, here ``RemoveFile``.
+    The name of a plain member is used as it is, here ``RemoveFile``.
     """
 
     CreateFile = auto()

@@ -1,9 +1,9 @@
-"""Pilots: a port of `SubmitPilots` and `CheckPilotStatus` as the decision record sketches them.
+"""Pilots: a port of `SubmitPilots` and `CheckPilotStatus` from the decision record.
 
 The record shows three constructors for `SubmitPilots`. This is the third, an annotated field: the
-compiled pattern travels, and the configuration gives it as text. The other two, an own
-keyword-only ``__init__``, work as well. What the record leaves open is here: how often (each ten
-seconds, so that there is something to see), and that a pilot is asked about once it is committed.
+configuration gives the pattern as text, and the task contains it compiled. A keyword-only
+``__init__`` works as well. Two points are not in the record: the tasks fire every ten seconds, so
+that a demonstration has something to show, and a pilot is checked only after it is committed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 
 
 async def computing_elements() -> list[str]:
-    """A stand-in for what knows them."""
+    """Stand in for a service that lists the computing elements."""
     return ["ce1.cern.ch", "ce2.cern.ch", "ce.gridpp.ral.ac.uk", "ce.nikhef.nl"]
 
 
 class SubmitPilots(PeriodicVoAwareBaseTask):
-    """Keep pilots at the computing elements that match; how many are new.
+    """Keep `pilots` pilots at each matching computing element, and return the number of new ones.
 
-    There is an instance for each VO, made as ``SubmitPilots(vo=…, **args)`` with the `args` of its
-    entry in the configuration. A mutex on class and VO, which the base declares, keeps two of one
-    VO apart, also if they are different entries.
+    The scheduler creates one instance per VO and entry as ``SubmitPilots(vo=…, **args)``, with the
+    `args` of the entry in the configuration. The base class declares a mutex on class and VO, so
+    two tasks of one VO never run at the same time, even if they belong to different entries.
     """
 
     ce_regex: re.Pattern[str] = re.compile(".*")
@@ -51,10 +51,10 @@ class SubmitPilots(PeriodicVoAwareBaseTask):
 
     @staticmethod
     def validate_config(config: list[TaskConfig]) -> None:
-        """Refuse what no validation of one argument sees: `task-run config check` says it."""
+        """Reject values that the types allow; `task-run config check` prints the error."""
         for entry in config:
             if not 1 <= int(entry.args.get("pilots", 2)) <= 100:
-                raise ValueError("pilots: 1 to 100 at a computing element")
+                raise ValueError("pilots must be 1 to 100 per computing element")
 
     async def execute(
         self, db: PilotDB, elements: Annotated[list[str], Depends(computing_elements)]
@@ -63,27 +63,29 @@ class SubmitPilots(PeriodicVoAwareBaseTask):
         for element in filter(self.ce_regex.fullmatch, elements):
             for _ in range(await db.count(self.vo, element), self.pilots):
                 number = await db.add(self.vo, element)
-                # Submitted in the step that settles this task, after its commit: nobody asks for a
-                # pilot that was rolled back.
+                # Submit the check when this task settles, after its commit, so that no task checks
+                # a pilot that was rolled back.
                 context().after_commit(CheckPilotStatus(self.vo, number))
                 new += 1
-        logger.info("%d new pilots for %s", new, self.vo)  # with id, class and attempt of the task
+        logger.info(
+            "%d new pilots for %s", new, self.vo
+        )  # the log line includes id, class and attempt of the task
         return new
 
 
 @dataclass
 class CheckPilotStatus(BaseTask):
-    """Ask what a pilot does, and forget it when it has ended: in this example, at once."""
+    """Check a pilot, and delete its row when it has ended; in this example, at once."""
 
-    vo: str  # whose limits hold, and are counted
+    vo: str  # the limits of this VO apply, and this task counts towards them
     pilot: int
 
     size = Size.SMALL
-    start_by = 600  # seconds: an older question is of no use, the task ends `expired`
+    start_by = 600  # seconds; a task that has not started by then ends as `expired`
 
     @property
     def execution_locks(self) -> list[BaseLock]:
-        # A rate of our own, which holds until the configuration says another one.
+        # The default rate, which the configuration can override.
         name = type(self).__name__
         return [RateLimiter(LockedObjectType.TASK, name, limit=600, window_seconds=60)]
 

@@ -1,4 +1,4 @@
-"""A durable task: it is in SQL, too, until it has ended, so that no loss of Redis loses it."""
+"""A durable task: SQL also keeps it until it has ended, so it survives a loss of Redis."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from nonet import BaseTask, ExponentialBackoff, Size, context
 from nonet_example.database import FileDB
 from nonet_example.files import RemoveFile
 
-MOST_FILES = 500  # so many tasks may be submitted with the end of one
+MOST_FILES = 500  # one task may submit at most this many tasks when it settles
 
 
 @dataclass
 class RemoveRequested(BaseTask):
-    """Submit the removal of files of a VO; the ids of these tasks.
+    """Submit the removal of files of a VO, and return the ids of the new tasks.
 
-    It is submitted in the transaction that notes the request (`nonet_example.api`): there is a task
-    if and only if there is a request.
+    `nonet_example.api` submits this task in the transaction that records the request, so either
+    both exist or neither.
     """
 
     vo: str

@@ -1,4 +1,4 @@
-"""A retry policy of our own: it looks at what was raised."""
+"""A custom retry policy, which retries only one type of exception."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from nonet_example.storage import StorageUnavailable
 
 
 class WhileUnavailable(RetryPolicyBase):
-    """Try again while a storage element is out of service; everything else is final.
+    """Retry while a storage element is out of service; any other error is final.
 
-    The fields are arguments in the configuration, too:
+    The configuration sets the fields as arguments:
     ``retry-policy: {class: WhileUnavailable, args: {every_seconds: 60}}``.
     """
 

@@ -1,4 +1,4 @@
-"""A start-up hook: the database knows what is pending, so it is submitted again."""
+"""A start-up hook: after a loss of Redis, resubmit pending removals from the database."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from nonet import Epoch
 from nonet_example.database import FileDB
 from nonet_example.files import RemoveFile
 
-# Clocks of different machines differ, and MySQL rounds to whole seconds.
+# Allow for clock differences between machines, and for MySQL, which rounds to whole seconds.
 _MARGIN = timedelta(seconds=2)
 
 
 async def submit_removals_again(epoch: Epoch, db: FileDB) -> None:
-    """Have removed what was to be removed before Redis lost its data, or began.
+    """Resubmit removals that were requested before this epoch of Redis began.
 
-    The leading scheduler calls it once for each epoch, and again until it succeeds. So it must be
-    idempotent: an id that is made of row and epoch is the same task in each call.
+    The leading scheduler calls the hook for each epoch until it succeeds, so the hook must be
+    idempotent. The id contains the row and the epoch, so every call submits the same task.
     """
     for file in await db.asked_before(epoch.began + _MARGIN):
         task = RemoveFile(file.storage_element, file.lfn)

@@ -1,6 +1,6 @@
-"""A stand-in for storage elements: directories. Nothing here is about Nonet but `storage`.
+"""A stand-in for storage elements, made of directories. Only `storage` is specific to Nonet.
 
-    EXAMPLE_STORAGE   where they are (default: ``storage`` under NONET_STATE_DIR)
+    EXAMPLE_STORAGE   root directory (default: ``storage`` under NONET_STATE_DIR)
     EXAMPLE_SECONDS   how long each request takes (default: 0)
 
 A file ``DOWN`` in the directory of an element takes it out of service.
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class StorageUnavailable(Exception):
-    """The element is out of service: trying again later may help."""
+    """The element is out of service; a later attempt may succeed."""
 
 
 class Storage:
@@ -32,12 +32,12 @@ class Storage:
         self.seconds = seconds
 
     async def create(self, element: str, lfn: str, content: bytes) -> int:
-        """Write a file; how many bytes it has."""
+        """Write a file, and return its size in bytes."""
         path = await self._reach(element, lfn)
         return await asyncio.to_thread(path.write_bytes, content)
 
     async def remove(self, element: str, lfn: str) -> int:
-        """Delete a file; how many bytes that frees, 0 if it was gone already."""
+        """Delete a file, and return the number of bytes freed; 0 if it was already deleted."""
         logger.info("removing %s at %s", lfn, element)
         path = await self._reach(element, lfn)
         freed = await asyncio.to_thread(_delete, path)
@@ -55,10 +55,10 @@ class Storage:
 
 
 def storage() -> Iterator[Storage]:
-    """A plain dependency: ``Annotated[Storage, Depends(storage, scope="process")]``.
+    """Provide the client: ``Annotated[Storage, Depends(storage, scope="process")]``.
 
-    With that scope it is opened once in each process, by the first attempt that needs it; what
-    follows ``yield`` runs when the process stops.
+    With this scope, the first attempt that needs the dependency opens it once for the process. The
+    code after ``yield`` runs when the process stops.
     """
     default = load_settings().state_dir / "storage"
     root = Path(os.environ.get("EXAMPLE_STORAGE", default))
@@ -72,5 +72,5 @@ def _delete(path: Path) -> int:
         size = path.stat().st_size
         path.unlink()
     except FileNotFoundError:
-        return 0  # a second execution does no harm
+        return 0  # an earlier execution has deleted it
     return size

@@ -13,17 +13,18 @@ from nonet_example.requests import MOST_FILES
 
 @dataclass
 class RemoveOldFiles(PeriodicBaseTask):
-    """Have files removed that are older than so many days; how many. What is more waits a night.
+    """Request the removal of files older than `days`, and return their number.
 
-    The scheduler submits it each night, exactly once, also if there are several schedulers. The
-    configuration may give another schedule and another age.
+    Each run requests at most `MOST_FILES`; the next night continues. The scheduler submits the
+    task exactly once a night, even if several schedulers run. The configuration can set another
+    schedule and another age.
     """
 
     days: int = 30
 
     size = Size.SMALL
     _schedule = CronSchedule("0 3 * * *", timezone="Europe/Zurich")
-    _catch_up = CatchUp.SKIP  # a night without a scheduler is not made up for
+    _catch_up = CatchUp.SKIP  # do not catch up on nights without a scheduler
 
     async def execute(self, db: FileDB) -> int:
         oldest = datetime.now(UTC) - timedelta(days=self.days)

@@ -1,4 +1,4 @@
-"""The virtual organisations that this package serves; the configuration may name more."""
+"""The virtual organisations that this package serves; the configuration may add others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether somebody set the clock of Redis, judged by a clock that nobody can set."""
+"""Detect steps of the Redis server's clock by comparing it with a local clock that never steps."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-# What clocks may differ by for other reasons: NTP that slews, the rounding of a step.
+# Clocks differ by up to this much without a step, because NTP slews them.
 TOLERANCE = timedelta(seconds=5)
-# A reply that took longer says too little about when the script ran.
+# Ignore slower replies, because the time at which the script ran is too uncertain.
 _SLOW_SECONDS = 1.0
-# So long whoever leads may need until it puts the clock right; later the step stays.
+# The leader has this long to correct a step. After that, the new time is accepted.
 _GIVE_UP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at the clock of Redis.
+    """One reading of the Redis server's clock.
 
     Attributes:
-        sent, received: before and after it, by `steady`, seconds.
-        now: what Redis said, logical microseconds.
+        sent, received: times of the request and of its reply, in seconds of `steady`.
+        now: the time that Redis returned, in logical microseconds.
     """
 
     sent: float
@@ -29,16 +29,17 @@ class Reading:
 
 
 def steady() -> float:
-    """Seconds by a clock that nobody sets and that goes on while the host sleeps."""
+    """Return the seconds of a clock that cannot be set and keeps counting during suspend."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 def clock_step(previous: Reading, current: Reading) -> timedelta:
-    """By how much the clock was set between two readings; zero if it need not have been.
+    """Return the step of the clock between two readings, or zero.
 
-    The time between the two looks lies between `least` and `most`, however long each took.
+    The script ran at an unknown moment between `sent` and `received`. So the time between the two
+    readings is only known to lie between `least` and `most`: outside, the clock was set.
     """
     passed = timedelta(microseconds=current.now - previous.now)
     least = timedelta(seconds=max(0.0, current.sent - previous.received))
@@ -49,7 +50,7 @@ def clock_step(previous: Reading, current: Reading) -> timedelta:
 
 
 class ClockWatch:
-    """Compares each reading with the last good one."""
+    """Compares each reading with the last one that showed no step."""
 
     def __init__(self) -> None:
         self._last: Reading | None = None
@@ -57,13 +58,13 @@ class ClockWatch:
 
     @property
     def before(self) -> int:
-        """Logical microseconds at the last good reading."""
+        """The last reading without a step, in logical microseconds."""
         return self._last.now if self._last else 0
 
     def latest(self, instant: float) -> int | None:
-        """Logical microseconds that a look which is sent now cannot exceed, unless it is slow.
+        """Return the latest time, in logical µs, at which a request sent at `instant` should run.
 
-        None before the first reading.
+        A slow request may run later. None before the first reading.
         """
         if self._last is None:
             return None
@@ -71,10 +72,10 @@ class ClockWatch:
         return self._last.now + passed // timedelta(microseconds=1)
 
     def look(self, reading: Reading) -> timedelta:
-        """By how much the clock was set since the last good reading; else that is a good one.
+        """Return the step since the last good reading. If it is zero, this reading is good.
 
-        A step is found again and again, until `correct` or for `_GIVE_UP_SECONDS`: who stands by
-        may lead soon, and whoever leads now may be faster.
+        The same step is returned until `correct` is called, or for `_GIVE_UP_SECONDS`, so that a
+        standby scheduler can correct it if it becomes leader meanwhile.
         """
         if reading.received - reading.sent > _SLOW_SECONDS:
             return timedelta(0)
@@ -87,6 +88,6 @@ class ClockWatch:
         return timedelta(0)
 
     def correct(self, reading: Reading, step: timedelta) -> None:
-        """Time goes on from a reading as if there had been no step."""
+        """Continue from a reading as if there had been no step."""
         now = reading.now - step // timedelta(microseconds=1)
         self._last, self._since = replace(reading, now=now), None

@@ -1,36 +1,36 @@
-"""Every error that Nonet raises on purpose.
+"""The exceptions of Nonet, and helpers for their messages.
 
     NonetError
     ├── ConfigurationError            a setting or the central configuration is wrong (exit 2)
     ├── RegistrationError             a task class or lock type cannot be registered (exit 2)
-    ├── UnknownTaskError              no registered class has this name, or several (exit 2)
+    ├── UnknownTaskError              no registered class has this name, or several have (exit 2)
     ├── InvalidArgumentsError         the arguments do not fit the task's constructor (exit 2)
-    ├── MalformedMessageError         bytes that are no envelope of ours
+    ├── MalformedMessageError         a message is not a valid envelope
     ├── DependencyError               a parameter of ``execute`` cannot be provided
     ├── ServerUnreachableError        Redis or SQL does not answer (exit 3)
-    │   └── NotConfirmedError         too few replicas of Redis have it
+    │   └── NotConfirmedError         too few replicas of Redis confirmed a write
     ├── BrokerFullError               Redis has no memory for another task
-    ├── AdmissionRejected             there are as many tasks as a ceiling allows (exit 1)
+    ├── AdmissionRejected             a ceiling on the number of tasks is reached (exit 1)
     ├── NotFoundError                 no such task, group or dead letter (exit 4)
     ├── ConflictError                 the thing is in a state that forbids the request (exit 1)
     ├── NotBoundError                 ``.schedule()`` outside ``async with Nonet…``
-    ├── UnableToAcquireLockError      a declared lock is held by somebody else
+    ├── UnableToAcquireLockError      another owner holds a declared lock
     ├── DeadlockError                 a task awaits one that needs its own locks
-    ├── LimitImpossible               a limiter allows less than one execution counts
-    ├── TaskTimeoutError              this attempt took longer than its class may
-    ├── TaskCrashed                   the process of this attempt ended under it
-    │   ├── MemoryLimitExceeded       it had more memory than it may
-    │   └── CpuLimitExceeded          it had more CPU time than it may
+    ├── LimitImpossible               one execution needs more than a limiter ever allows
+    ├── TaskTimeoutError              this attempt exceeded its timeout
+    ├── TaskCrashed                   the process of this attempt died
+    │   ├── MemoryLimitExceeded       it exceeded its memory limit
+    │   └── CpuLimitExceeded          it exceeded its CPU limit
     ├── LeaseLostError                this attempt no longer owns its delivery or locks
-    ├── StopRetrying                  raised by authors: fail now, ask no policy
-    ├── TaskRetryRequested            raised by authors: fail this attempt, ask the policy
+    ├── StopRetrying                  raised by tasks: fail for good, without retries
+    ├── TaskRetryRequested            raised by tasks: fail this attempt, then retry by the policy
     └── ResultError                   raised by ``handle.result()``
         ├── TaskFailed                the task ended ``dead``
-        ├── TaskCancelled             the task ended ``cancelled``: it was not wanted any more
-        ├── TaskExpired               the task ended ``expired``: nobody started it in time
+        ├── TaskCancelled             the task ended ``cancelled``
+        ├── TaskExpired               the task ended ``expired``: no worker started it in time
         └── ResultUnavailable         the task is unknown, or its result is gone or unreadable
 
-A message names the thing, the reason and, where there is one, the next step.
+Every message names the subject and the reason, and the next step if there is one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from nonet.base.amounts import format_bytes
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three known names that look like ``name``, best first.
+    """Return up to three known names that are similar to ``name``, best first.
 
     >>> nearest("RemoveFle", ["files:RemoveFile", "files:Audit"])
     ['files:RemoveFile']
@@ -61,7 +61,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
 
 def unknown_argument(name: str, known: Sequence[str], of: str) -> str:
-    """That a constructor has no such argument; `of` is its class.
+    """Describe an argument that the constructor of class `of` does not have.
 
     >>> unknown_argument("pth", ["path"], "Clean")
     "unknown argument 'pth', known are path. Did you mean path?"
@@ -72,21 +72,21 @@ def unknown_argument(name: str, known: Sequence[str], of: str) -> str:
 
 
 def hint_of_task(name: str, known: Iterable[str]) -> str:
-    """A sentence to append to an error about an unknown task: the nearest ones, or all, or how."""
+    """Return a sentence for an error about an unknown task: similar names, else all names."""
     known = sorted(known)
     return suggestion(name, known) or listed_tasks(known) or NEXT_STEP_NO_TASK
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """A sentence to append to an error: `` Did you mean …?``, or nothing."""
+    """Return `` Did you mean …?`` to append to an error, or an empty string."""
     hits = nearest(name, known)
     return f" Did you mean {' or '.join(hits)}?" if hits else ""
 
 
 def masked(url: str) -> str:
-    """`url` without its password, fit for a message or a log line.
+    """Return `url` without its password, for messages and log lines.
 
-    Of a URL that `url_problem` refuses only the scheme is shown: the rest may be a password.
+    If `url_problem` rejects the URL, only its scheme is kept: any other part may be a password.
 
     >>> masked("redis://:s3cret@db.example:6379/0")
     'redis://:***@db.example:6379/0'
@@ -105,15 +105,15 @@ def masked(url: str) -> str:
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*://"
 _HOST = r"(\[[0-9A-Fa-f:.]+\]|[^:@/?#\[\]]*)(:[0-9]*)?"
 _SERVER = re.compile(rf"{_SCHEME}([^@/?#]*@)?{_HOST}(,{_HOST})*([/?#][^@]*)?", re.DOTALL)
-# No host, so that nothing of a path or query can be one.
+# These have no host, so no part of the path or query can be mistaken for one.
 _LOCAL = re.compile(r"(sqlite|unix)[a-z+]*://([/?#].*)?", re.DOTALL)
 
 
 def url_problem(url: str) -> str:
-    """Why `url` is no URL of a server, or could be read in two ways; empty if it is fine.
+    """Return why `url` is invalid or ambiguous as the URL of a server; empty if it is fine.
 
-    An ``@`` or ``/`` that was not percent-encoded makes a part of the password look like the
-    host, which then stands in messages and in the log of a name server.
+    With an unencoded ``@`` or ``/`` in the password, part of the password looks like the host. This
+    part would appear in messages, and a name server would log it.
 
     >>> url_problem("redis://user:pass@db.example:6379/0"), url_problem("sqlite:////home/a@b.db")
     ('', '')
@@ -133,7 +133,7 @@ class NonetError(Exception):
     """Base of all errors of this package.
 
     Attributes:
-        brief: the reason alone, for a place too small for the message; empty: use the message.
+        brief: a short form of the message with the reason alone; empty: there is none.
     """
 
     brief: str = ""
@@ -157,10 +157,10 @@ class UnknownTaskError(NonetError):
     """No registered task class has this name, or several have.
 
     Args:
-        name: the name that was asked for.
+        name: the requested name.
         known: full names of all registered classes.
         matching: full names of several classes of this bare name.
-        reason: why a class of this name is none of them.
+        reason: why the class with this name cannot be used.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class UnknownTaskError(NonetError):
 
 
 def listed_tasks(known: Sequence[str]) -> str:
-    """A sentence to append to an error: which tasks are known, or some of them; or nothing.
+    """Return a sentence for an error that lists the known tasks, at most eight; or nothing.
 
     >>> listed_tasks(["Add"])
     ' Known are Add: those of installed packages and of modules in NONET_TASKS or --tasks.'
@@ -198,11 +198,11 @@ def listed_tasks(known: Sequence[str]) -> str:
 
 
 class InvalidArgumentsError(NonetError):
-    """The arguments do not fit the task's constructor, or cannot travel.
+    """The arguments do not fit the task's constructor, or cannot be serialised.
 
     Attributes:
         task: name of the class.
-        problems: one sentence for each thing that does not fit.
+        problems: one sentence for each problem.
     """
 
     def __init__(self, task: str, problems: list[str]) -> None:
@@ -212,11 +212,11 @@ class InvalidArgumentsError(NonetError):
 
 
 class MalformedMessageError(NonetError):
-    """These bytes are no envelope of ours, or exceed a limit."""
+    """A message is not a valid envelope, or exceeds a limit."""
 
 
 class DependencyError(NonetError):
-    """A parameter of ``execute`` cannot be provided, or what came does not fit its annotation."""
+    """A parameter of ``execute`` cannot be provided, or its value does not fit the annotation."""
 
 
 class ServerUnreachableError(NonetError):
@@ -224,16 +224,16 @@ class ServerUnreachableError(NonetError):
 
 
 class NotConfirmedError(ServerUnreachableError):
-    """Fewer replicas of Redis than ``NONET_CONFIRM_REPLICAS`` have what was written, in time.
+    """Fewer than ``NONET_CONFIRM_REPLICAS`` replicas of Redis confirmed a write in time.
 
-    It was written, and may be lost if the master fails now.
+    The master has the write. If the master fails now, the write may be lost.
 
     Args:
-        what: what was not confirmed.
-        replicas: how many should have it.
+        what: the write that was not confirmed.
+        replicas: how many replicas should have confirmed it.
 
     Attributes:
-        ids: the tasks that it is about: submitted again with these ids they stay the same tasks.
+        ids: the tasks of this write. Submitting them again with these ids makes no duplicates.
     """
 
     def __init__(self, what: str, replicas: int, ids: Sequence[str] = ()) -> None:
@@ -243,31 +243,31 @@ class NotConfirmedError(ServerUnreachableError):
             again = f", and submit again with the same id ({shown}): it stays the same task"
         super().__init__(
             f"{what}: not confirmed by {replicas} replica{'s' if replicas > 1 else ''} of Redis in "
-            f"time (NONET_CONFIRM_REPLICAS); look at the replicas (INFO replication){again}"
+            f"time (NONET_CONFIRM_REPLICAS); check the replicas with INFO replication{again}"
         )
         self.ids: tuple[str, ...] = tuple(ids)
 
 
 class BrokerFullError(NonetError):
-    """Redis has no memory for another task: nothing was submitted; what runs goes on."""
+    """Redis has no memory for another task. Nothing was submitted; running tasks continue."""
 
 
 _SCOPES = {"namespace": "the namespace", "stream": "stream", "task": "class"}
 
 
 class AdmissionRejected(NonetError):
-    """There are as many tasks as a ceiling of the configuration (``ceilings``) allows.
+    """A ceiling of the configuration (``ceilings``) on the number of tasks is reached.
 
-    Raised inside ``execute`` it hands the task back for `retry_after`, without using an attempt.
+    If ``execute`` raises it, the task is requeued after `retry_after`, without using an attempt.
 
     Attributes:
         scope: ``namespace``, ``stream:PRIORITY:SIZE`` or ``task:CATEGORY:CLASS``.
         active: tasks of the scope that have not ended.
-        ceiling: how many it may have.
-        retry_after: seconds after which it is worth while to submit again, at least 1: by the pace
-            at which tasks of the scope have ended during the last minutes.
-        wanted: tasks of the scope that were to be submitted together.
-        accepted: tasks of the same call that were submitted before those (``submit_many``).
+        ceiling: the most tasks that the scope may have.
+        retry_after: seconds to wait before submitting again, at least 1. It is estimated from how
+            fast tasks of the scope ended in the last minutes.
+        wanted: number of tasks of this scope in the rejected submission.
+        accepted: number of tasks that the same call had submitted before (``submit_many``).
 
     Example:
         try:
@@ -304,11 +304,7 @@ class AdmissionRejected(NonetError):
         self.accepted = accepted
 
     def after(self, others: int) -> AdmissionRejected:
-        """This, of a call in which other tasks were submitted before; for the framework.
-
-        Args:
-            others: how many.
-        """
+        """Return this error with `others` more accepted tasks, for the framework."""
         rest: dict[str, Any] = {"scope": self.scope, "wanted": self.wanted}
         accepted = self.accepted + others
         return AdmissionRejected(
@@ -330,62 +326,59 @@ class NotFoundError(NonetError):
 
 
 class ConflictError(NonetError):
-    """The thing is in a state that forbids the request."""
+    """The task, group or dead letter is in a state that forbids the request."""
 
 
 class NotBoundError(NonetError, RuntimeError):
-    """Something needs an open application, and none is: open one by ``async with Nonet…``.
-
-    It is a ``RuntimeError``, too.
-    """
+    """No application is open: open one with ``async with Nonet…``. Also a ``RuntimeError``."""
 
 
 class UnableToAcquireLockError(NonetError):
-    """A declared lock is held by somebody else.
+    """A lock was not acquired because another owner holds it.
 
-    Raised inside ``execute`` it hands the task back without using an attempt.
+    If ``execute`` raises it, the task is requeued without using an attempt.
 
     Example:
         try:
             async with app.hold(MutexLock(LockedObjectType.JOB, 7), wait=2):
-                print("nobody else works on job 7 now")
+                print("job 7 is locked")
         except UnableToAcquireLockError as error:
             print(error)
     """
 
 
 class DeadlockError(NonetError):
-    """A task was to be awaited that can go on only after the one that awaits it has ended."""
+    """Code waits for a task or a lock that it blocks itself, so the wait would never end."""
 
 
 class LimitImpossible(NonetError):
-    """One execution counts for more than the limiter ever allows."""
+    """One execution needs more than the limiter ever allows."""
 
 
 NEXT_STEP_IMPOSSIBLE = "lower n_items or raise the limit ('task-run limits list'), then try again"
 
 
 class TaskTimeoutError(NonetError, TimeoutError):
-    """An attempt took longer than ``soft_timeout`` or ``hard_timeout`` of its class.
+    """An attempt exceeded the ``soft_timeout`` or ``hard_timeout`` of its class.
 
-    It is a failed attempt: the retry policy gets this exception. It is a ``TimeoutError``, too.
+    The attempt has failed, and the retry policy gets this exception. Also a ``TimeoutError``.
     """
 
 
 class TaskCrashed(NonetError):
     """The process of an attempt ended before the attempt did.
 
-    It is a failed attempt: the retry policy gets this exception. After a few crashes of one task
-    (whatever its policy says) it is dead, reason ``crash``.
+    The attempt has failed, and the retry policy gets this exception. After
+    ``NONET_CRASH_LIMIT`` crashes the task is dead with reason ``crash``, whatever its policy says.
 
     Args:
-        message: replaces the text that is made of the rest.
+        message: replaces the default message.
 
     Attributes:
-        signal: number of the signal that killed the process; None: none did.
-        exit_code: with which it exited; None: it was killed, or nobody knows.
-        limit: which limit it exceeded: ``memory``, ``cpu``, or empty: none.
-        allowed: that limit, in bytes or seconds; None: none.
+        signal: number of the signal that killed the process, or None.
+        exit_code: exit code of the process; None if it was killed, or if the code is unknown.
+        limit: which limit the process exceeded: ``memory``, ``cpu``, or empty.
+        allowed: value of this limit in bytes or seconds, or None.
     """
 
     _limit = ""
@@ -408,13 +401,13 @@ class TaskCrashed(NonetError):
 
 
 class MemoryLimitExceeded(TaskCrashed):
-    """The attempt had more memory than ``memory_limit`` of its class, and was killed for it."""
+    """The attempt was killed because it exceeded the ``memory_limit`` of its class."""
 
     _limit = "memory"
 
 
 class CpuLimitExceeded(TaskCrashed):
-    """The attempt had more CPU time than ``cpu_limit`` of its class, and was killed for it."""
+    """The attempt was killed because it exceeded the ``cpu_limit`` of its class."""
 
     _limit = "cpu"
 
@@ -424,25 +417,25 @@ def _crash_text(
 ) -> str:
     if limit == "memory":
         size = "" if allowed is None else f" of {format_bytes(int(allowed))}"
-        return f"its process had more memory than its limit{size}"
+        return f"its process exceeded its memory limit{size}"
     if limit == "cpu":
         seconds = "" if allowed is None else f" of {allowed:g} s"
-        return f"its process had more CPU time than its limit{seconds}"
+        return f"its process exceeded its CPU limit{seconds}"
     if signal is not None:
         return f"its process was killed by signal {signal_name(signal)}"
     if exit_code is not None:
         return f"its process exited with code {exit_code}"
-    return "its process ended, nobody knows how"
+    return "its process ended for an unknown reason"
 
 
 def signal_name(signal: int) -> str:
-    """Number and name of a signal, and who sends it where that helps.
+    """Return number and name of a signal, and the likely sender of SIGKILL.
 
     >>> signal_name(11), signal_name(63)
     ('11 (SIGSEGV)', '63')
     """
     if signal == Signals.SIGKILL:
-        return "9 (SIGKILL): by the kernel if memory was short, or by somebody"
+        return "9 (SIGKILL): by the kernel if memory was short, or by another process"
     try:
         return f"{signal} ({Signals(signal).name})"
     except ValueError:
@@ -450,26 +443,26 @@ def signal_name(signal: int) -> str:
 
 
 class LeaseLostError(NonetError):
-    """This attempt no longer owns its delivery or one of its locks: nothing of it will be settled.
+    """This attempt no longer owns its delivery or one of its locks, and its outcome is discarded.
 
-    `TaskContext.ensure_lease` raises it. Let it pass: somebody else has the task.
+    `TaskContext.ensure_lease` raises it. Do not catch it: another worker may run the task.
     """
 
 
 class StopRetrying(NonetError):
-    """Raise it in ``execute`` to fail for good, whatever the retry policy says.
+    """Raise this in ``execute`` to fail for good, whatever the retry policy says.
 
     Example:
         class Download(BaseTask):
             retry_policy = ExponentialBackoff(max_retries=3)
 
             async def execute(self) -> None:
-                raise StopRetrying("the file is gone: trying again does not bring it back")
+                raise StopRetrying("the file was deleted")
     """
 
 
 class TaskRetryRequested(NonetError):
-    """Raise it in ``execute`` to fail this attempt and ask the retry policy.
+    """Raise this in ``execute`` to fail this attempt and let the retry policy decide.
 
     Example:
         class Poll(BaseTask):
@@ -481,7 +474,7 @@ class TaskRetryRequested(NonetError):
 
 
 class ResultError(NonetError):
-    """Base of what `Handle.result` raises when there is no result to return.
+    """Base of the errors that `Handle.result` raises if there is no result to return.
 
     Example:
         try:
@@ -495,11 +488,11 @@ class TaskFailed(ResultError):
     """The task ended ``dead``.
 
     Args:
-        message: for people.
+        message: the text of the error.
 
     Attributes:
         error_type: name of the exception class of the last attempt.
-        reason: why it is dead (``retries``, ``crash``, ``quarantined`` …).
+        reason: why the task is dead (``retries``, ``crash``, ``quarantined`` …).
     """
 
     def __init__(self, message: str, *, error_type: str = "", reason: str = "") -> None:
@@ -509,11 +502,11 @@ class TaskFailed(ResultError):
 
 
 class TaskCancelled(ResultError):
-    """The task ended ``cancelled``: it was not wanted any more."""
+    """The task ended ``cancelled``."""
 
 
 class TaskExpired(ResultError):
-    """The task ended ``expired``: it was not started by its `start_by`, and never ran."""
+    """The task ended ``expired``: no worker started it before its `start_by`, and it never ran."""
 
 
 class ResultUnavailable(ResultError):

@@ -1,11 +1,11 @@
-"""Ids of tasks: random, short, and cheap to make."""
+"""Random ids of tasks."""
 
 from __future__ import annotations
 
 import os
 
-# 32 characters, so that each says 5 bits of a random byte: 100 bits in all. Nobody can guess one,
-# and two of 10^12 are the same with a probability of 10^-7.
+# An id has 20 of these 32 characters, that is 100 bits: too many to guess. The probability that two
+# of 10^12 ids are equal is below 10^-6.
 _ALPHABET = b"abcdefghijkmnpqrstuvwxyz23456789"
 _TABLE = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
 LENGTH = 20
@@ -15,13 +15,13 @@ _made: list[str] = []
 
 
 def new_id() -> str:
-    """An id that nothing has had before: 20 lower-case letters and digits, from `os.urandom`.
+    """Return a new id: 20 lower-case letters and digits, from `os.urandom`.
 
     >>> len(new_id()), new_id() == new_id()
     (20, False)
     """
     try:
-        return _made.pop()  # atomic: threads share the list
+        return _made.pop()  # one atomic call, because threads share the list
     except IndexError:
         text = os.urandom(LENGTH * _AT_A_TIME).translate(_TABLE).decode()
         first, *others = (text[at : at + LENGTH] for at in range(0, len(text), LENGTH))
@@ -30,7 +30,7 @@ def new_id() -> str:
 
 
 def id_of(data: bytes) -> str:
-    """The id that is made of given bytes, at least 20 of them, instead of random ones.
+    """Return the id for given bytes (at least 20) instead of random ones.
 
     >>> id_of(bytes(20))
     'aaaaaaaaaaaaaaaaaaaa'
@@ -38,5 +38,5 @@ def id_of(data: bytes) -> str:
     return data[:LENGTH].translate(_TABLE).decode()
 
 
-# A child would make the ids that its parent makes, too.
+# Without this, a forked child would return the same ids as its parent.
 os.register_at_fork(after_in_child=_made.clear)

@@ -1,4 +1,4 @@
-"""The event loop of our processes: uvloop's where it is installed, else asyncio's."""
+"""The event loop of a process: uvloop if it is installed, else asyncio's."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ _Answer = TypeVar("_Answer")
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the loop of a process, for ``asyncio.Runner``."""
+    """Return the factory of event loops, for ``asyncio.Runner``."""
     try:
         import uvloop
-    except ImportError:  # the extra is not installed, or is of another platform
+    except ImportError:  # the extra is not installed
         return asyncio.new_event_loop
     return uvloop.new_event_loop
 
 
 def run(main: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """`asyncio.run` in such a loop."""
+    """Run a coroutine like `asyncio.run`, in a loop of `loop_factory`."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(main)
 
 
 async def in_own_thread(function: Callable[[], _Answer]) -> _Answer:
-    """What `function` returns; not in the loop's executor, whose threads user code may occupy."""
+    """Run a blocking function in a new thread, because user code may fill the loop's executor."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="nonet-own")
     try:
         return await asyncio.get_running_loop().run_in_executor(thread, function)
@@ -35,7 +35,7 @@ async def in_own_thread(function: Callable[[], _Answer]) -> _Answer:
 
 
 def name_of(loop: asyncio.AbstractEventLoop) -> str:
-    """Who made a loop, for people.
+    """Return the name of the library that a loop belongs to.
 
     >>> import asyncio
     >>> with asyncio.Runner() as runner:

@@ -1,20 +1,20 @@
-"""The nine streams: three priorities, three sizes."""
+"""Priorities and sizes of tasks; each pair has its own streams."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-# Which streams there are of each; lib/streams.lua says what for.
+# The streams of each pair; lib/streams.lua describes their purpose.
 KINDS = ("woken", "tasks", "suspects", "burials")
 
 
 class Priority(StrEnum):
-    """Which stream is read first. Strict: no background task starts while a normal one waits.
+    """The order in which tasks start. Strict: no background task starts while a normal one waits.
 
     Attributes:
         REALTIME: ``realtime``, before all others.
         NORMAL: ``normal``, the default.
-        BACKGROUND: ``background``, when nothing else is to be done.
+        BACKGROUND: ``background``, only if no other task waits.
 
     Example:
         class Sweep(BaseTask):
@@ -27,12 +27,12 @@ class Priority(StrEnum):
 
 
 class Size(StrEnum):
-    """Which pool of workers runs a task.
+    """The pool of workers that runs a task.
 
     Attributes:
         SMALL: ``small``: many at a time in one event loop, for tasks that mostly wait.
-        MEDIUM: ``medium``, the default: one for each core, in child processes that are used again.
-        LARGE: ``large``: one at a time, each in a process of its own.
+        MEDIUM: ``medium``, the default: one per core, in reusable child processes.
+        LARGE: ``large``: one at a time, each in a new process.
 
     Example:
         class Merge(BaseTask):

@@ -1,4 +1,4 @@
-"""Versions of distributions (PEP 440): which one brought a module, and whether it is too old."""
+"""Find the installed distribution of a module, and compare versions (PEP 440)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# A folder, or a file, at the top of a RECORD.
+# A top-level folder or file in a RECORD.
 _TOP = re.compile(r"^[^/,\n]+[/,]", re.MULTILINE)
-_LONGEST = 60  # beyond that no message carries it
+_LONGEST = 60  # messages do not carry longer versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class Distribution:
 
 
 def is_version(text: str) -> bool:
-    """Whether `text` is a version, as PEP 440 has them.
+    """Return whether `text` is a valid version (PEP 440).
 
     >>> is_version("1.4.0rc1"), is_version("latest")
     (True, False)
     """
-    from packaging.version import InvalidVersion, Version  # takes 3 ms; few processes compare
+    from packaging.version import InvalidVersion, Version  # late: takes 3 ms, rarely needed
 
     try:
         return len(text) <= _LONGEST and bool(Version(text))
@@ -37,7 +37,7 @@ def is_version(text: str) -> bool:
 
 
 def is_older(version: str, least: str) -> bool:
-    """Whether a version is not known to be at least `least`.
+    """Return whether a version is older than `least`, or either of the two is invalid.
 
     >>> is_older("1.9", "1.10"), is_older("2.0", "1.10"), is_older("", "1.10")
     (True, False, True)
@@ -50,7 +50,7 @@ def is_older(version: str, least: str) -> bool:
 
 
 def distribution_named(name: str) -> Distribution | None:
-    """The installed distribution of this name, or None."""
+    """Return the installed distribution of this name, or None."""
     try:
         return Distribution(name, importlib.metadata.version(name))
     except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -58,10 +58,11 @@ def distribution_named(name: str) -> Distribution | None:
 
 
 def distribution_of(module: str) -> Distribution | None:
-    """The distribution that a module belongs to, or None: it was not installed with one.
+    """Return the distribution that a module belongs to, or None.
 
-    Of a package that several distributions share it is the one that has this module's file. One
-    that was installed in place (``pip install -e``) is found if it has the name of the package.
+    If several distributions share the top-level package, return the one that has the module's
+    file. A distribution that was installed in place (``pip install -e``) is found only if it has
+    the name of the package.
     """
     top = module.partition(".")[0]
     found = _names_of(top)
@@ -72,16 +73,16 @@ def distribution_of(module: str) -> Distribution | None:
 
 
 def _names_of(package: str) -> tuple[str, ...]:
-    """The distributions that brought a top-level package or module."""
+    """Return the distributions that contain a top-level package or module."""
     return tuple(dict.fromkeys(item.metadata["Name"] for item in _distributions().get(package, ())))
 
 
 @cache
 def _distributions() -> dict[str, list[importlib.metadata.Distribution]]:
-    """Distributions by package; reads what everything that is installed says it has, once.
+    """Return all installed distributions by top-level package.
 
-    `importlib.metadata.packages_distributions` also parses the names and all files of each
-    distribution: 90 ms where a hundred are installed, instead of 15.
+    `importlib.metadata.packages_distributions` parses every file name of each distribution: with
+    a hundred distributions it takes 90 ms instead of 15.
     """
     found: dict[str, list[importlib.metadata.Distribution]] = {}
     for item in importlib.metadata.distributions():
@@ -93,7 +94,7 @@ def _distributions() -> dict[str, list[importlib.metadata.Distribution]]:
 
 
 def _packages(record: str) -> set[str]:
-    """The packages and modules at the top of a list of installed files.
+    """Return the top-level packages and modules of a RECORD.
 
     >>> sorted(_packages("a/b.py,,\\nc.py,,\\nd.so,,\\na-1.dist-info/RECORD,,\\n"))
     ['a', 'a-1.dist-info', 'c', 'd']

@@ -1,9 +1,9 @@
-"""The processes in which isolated tasks run: a fork server, which guards what it forks.
+"""The processes that run isolated tasks: a fork server and its children.
 
-A worker starts ``python -m nonet.child_process`` and speaks with it over a socket, see
+A worker starts ``python -m nonet.child_process`` and exchanges messages with it over a socket, see
 `nonet.worker.children.wire`.
 
-    forkserver   loads the task modules, forks, guards, reports how children ended
-    guarding     when a child is to be killed: a pure rule
-    serving      what a child does: attempts, one after the other
+    forkserver   loads the task modules, forks children, enforces their limits, reports their end
+    guarding     decides when to kill a child; pure
+    serving      runs attempts in a child
 """

@@ -1,9 +1,9 @@
-"""The fork server: it forks child processes for one worker and guards them.
+"""The fork server: it forks child processes for one worker and enforces their limits.
 
-It has the task modules loaded and no threads, so that a fork takes milliseconds and copies no lock
-that somebody holds. It outlives its worker by an instant: when the worker is gone it kills all
-process groups, removes their directories and ends. When it is killed itself, the kernel kills its
-children (``PR_SET_PDEATHSIG``), and the worker what those have started.
+It has loaded the task modules and runs no threads, so that a fork takes milliseconds and copies no
+lock that a thread holds. If its worker dies, it kills all process groups, removes their
+directories and ends. If the fork server is killed, the kernel kills its children
+(``PR_SET_PDEATHSIG``), and the worker kills the processes that these have started.
 """
 
 from __future__ import annotations
@@ -56,8 +56,7 @@ logger = logging.getLogger(__name__)
 
 _END_SECONDS = 2.0
 _POLL_SECONDS = 0.005
-# What asks a daemon to stop.
-_SILENT = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -75,32 +74,31 @@ class ForkServer:
     """One fork server.
 
     Args:
-        control: the connection with the worker.
+        control: connection to the worker.
     """
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._children: dict[int, _Child] = {}
-        # Processes that remove directories, and what task modules have started.
-        self._cleaners: set[int] = set()
-        self._helpers: set[int] = set()
+        self._cleaners: set[int] = set()  # processes that remove directories
+        self._helpers: set[int] = set()  # processes that the task modules have started
         self._unsent: deque[Message] = deque()
         self._wake, self._wake_end = os.pipe()
 
     def run(self) -> None:
-        """Serve until the worker is gone."""
+        """Serve until the worker disconnects."""
         set_up, _ = packet_for_fork_server(self._control)
         if not isinstance(set_up, SetUp):
             return
-        self._hear_signals()
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what tasks leave behind shall not become zombies
+        self._handle_signals()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # adopt the processes that tasks leave behind
         self._board = Board(set_up.board)
         self._workdirs = Path(tempfile.mkdtemp(prefix="nonet-children-"))
         try:
             application = _load(set_up)
-            self._hear_signals()  # task modules may have meddled with them
+            self._handle_signals()  # task modules may have changed the handlers
             self._helpers = set(children_of(os.getpid()))
-        except Exception as error:  # modules of tasks may raise anything
+        except Exception as error:  # task modules may raise anything
             logger.error("task modules cannot be loaded: %s: %s", type(error).__name__, error)
             problem = str(error) if isinstance(error, NonetError) else type(error).__name__
             self._send(Ready(problem, ""))
@@ -117,20 +115,20 @@ class ForkServer:
         is_parent_there = True
         while is_parent_there:
             writers = [self._control] if self._unsent else []
-            wait = self._next_look() - time.monotonic()
+            wait = self._next_check() - time.monotonic()
             timeout = None if wait == math.inf else max(0.0, wait)
             control = self._control.fileno()
             ready, _, _ = select.select([control, self._wake], writers, [], timeout)
             if self._wake in ready:
                 os.read(self._wake, 4096)
             if control in ready:
-                is_parent_there = self._take()
+                is_parent_there = self._receive()
             self._enforce()
             self._reap()
-            self._send_on()
+            self._send_unsent()
 
-    def _take(self) -> bool:
-        """Do what the worker says; False: it is gone."""
+    def _receive(self) -> bool:
+        """Process one message of the worker; return False if the worker has disconnected."""
         try:
             message, fds = packet_for_fork_server(self._control)
         except BlockingIOError:
@@ -166,7 +164,8 @@ class ForkServer:
         if pid == 0:
             self._become_child(number, is_fresh, connection, server)
         os.close(connection)
-        with suppress(OSError):  # the child may have done so, and may have ended
+        # Parent and child both call setpgid(), so that the group exists before either continues.
+        with suppress(OSError):
             os.setpgid(pid, pid)
         self._children[number] = _Child(number, pid)
         self._send(Forked(number, pid))
@@ -182,19 +181,19 @@ class ForkServer:
             _end_child(code)
 
     def _serve_as_child(self, number: int, is_fresh: bool, connection: int, server: int) -> None:
-        with suppress(OSError):  # the fork server does the same
+        with suppress(OSError):
             os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != server:  # it was killed in between
+        if os.getppid() != server:  # the fork server died before prctl()
             os._exit(1)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # What a task forks hears what is meant for it.
-        os.register_at_fork(after_in_child=_hear_again)
+        # Processes that a task forks get the default signal handlers.
+        os.register_at_fork(after_in_child=_restore_signals)
         self._control.close()
         os.close(self._wake)
         os.close(self._wake_end)
-        # What a task leaves without a parent comes to its child, and from there to us.
+        # The child adopts orphans of its tasks; when it ends, the fork server adopts them.
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         workdir = self._workdirs / str(number)
         workdir.mkdir(parents=True, exist_ok=True)
@@ -202,10 +201,10 @@ class ForkServer:
             tempfile.tempdir = os.environ["TMPDIR"] = str(workdir)
         serve(self._application, socket.socket(fileno=connection), self._board, number)
 
-    def _next_look(self) -> float:
+    def _next_check(self) -> float:
         now = time.monotonic()
-        looks = (c.bounds.next_look(self._board[c.number], now) for c in self._children.values())
-        return min(looks, default=math.inf)
+        times = (c.bounds.next_look(self._board[c.number], now) for c in self._children.values())
+        return min(times, default=math.inf)
 
     def _enforce(self) -> None:
         now = time.monotonic()
@@ -219,15 +218,18 @@ class ForkServer:
                 self._kill(child, why)
 
     def _kill(self, child: _Child, why: str) -> None:
-        """Kill a child and all that it has started, whatever groups that has made."""
+        """Kill a child and all its descendants, including those in other process groups."""
         child.why = child.why or why
         started = descendants(child.pid)
         _kill_quietly(os.killpg, child.pid)
-        for pid in (child.pid, *started):  # it may have left its group
+        for pid in (child.pid, *started):  # those that have left the group
             _kill_quietly(os.kill, pid)
 
     def _reap(self) -> None:
-        """See who has ended. The rest of a group goes first: its number is not reused before."""
+        """Report children that have ended, and kill the rest of their groups.
+
+        The group is killed before the child is reaped: until then the kernel does not reuse its id.
+        """
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -249,7 +251,7 @@ class ForkServer:
                 self._remove(self._workdirs / str(child.number))
 
     def _remove(self, directory: Path) -> None:
-        """Remove the directory of a child that has ended; a full one in a process of its own."""
+        """Remove the directory of a child; another process removes one that is not empty."""
         moved = directory.with_name(f"{directory.name}-{time.monotonic_ns()}")
         try:
             os.rmdir(directory)
@@ -257,25 +259,25 @@ class ForkServer:
             return
         except OSError:
             with suppress(OSError):
-                os.rename(directory, moved)  # its number may be used again at once
+                os.rename(directory, moved)  # the next child may get the same number
             try:
                 cleaner = os.fork()
             except OSError:
-                return  # with all others at the end
+                return  # `run` removes it at the end
             if cleaner == 0:
                 shutil.rmtree(moved, ignore_errors=True)
                 os._exit(0)
             self._cleaners.add(cleaner)
 
     def _kill_orphans(self) -> None:
-        """Kill what children that have ended left behind: as long as one lives it is the parent."""
-        known = {child.pid for child in self._children.values()} | self._cleaners | self._helpers
-        for pid in set(children_of(os.getpid())) - known:
+        """Kill the processes that dead children left, which the fork server has adopted."""
+        expected = {child.pid for child in self._children.values()} | self._cleaners | self._helpers
+        for pid in set(children_of(os.getpid())) - expected:
             for each in (pid, *descendants(pid)):
                 _kill_quietly(os.kill, each)
 
     def _kill_all(self) -> None:
-        """Kill all children, and see that they are dead, with what they leave behind."""
+        """Kill all children and their descendants, and wait until they are dead."""
         for child in self._children.values():
             self._kill(child, "asked")
         self._helpers.clear()
@@ -287,35 +289,29 @@ class ForkServer:
 
     # ---- signals and messages -------------------------------------------------------------------
 
-    def _hear_signals(self) -> None:
-        """The end of a child wakes us; what asks a daemon to stop is meant for the worker.
+    def _handle_signals(self) -> None:
+        """Let SIGCHLD wake `select`, and leave stop signals to the worker.
 
-        Handlers that do nothing, as what a task executes would inherit that a signal is ignored.
+        The handlers do nothing. SIG_IGN would not do: programs that a task executes inherit it.
         """
         os.set_blocking(self._wake_end, False)
-        for number in (
-            signal.SIGCHLD,
-            signal.SIGTERM,
-            signal.SIGINT,
-            signal.SIGHUP,
-            signal.SIGUSR1,
-        ):
+        for number in (signal.SIGCHLD, *_STOP_SIGNALS):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
 
     def _send(self, message: Message) -> None:
         self._unsent.append(message)
-        self._send_on()
+        self._send_unsent()
 
-    def _send_on(self) -> None:
-        """A frozen worker reads nothing; its children are guarded all the same."""
+    def _send_unsent(self) -> None:
+        """Send without blocking: limits must be enforced even if the worker reads nothing."""
         while self._unsent:
             try:
                 send_packet(self._control, self._unsent[0])
             except BlockingIOError:
                 return
             except OSError:
-                self._unsent.clear()  # it is gone, which the next look tells
+                self._unsent.clear()  # the worker has died; `_receive` notices it
                 return
             self._unsent.popleft()
 
@@ -325,26 +321,26 @@ def _load(set_up: SetUp) -> Nonet:
     settings = plain_settings(**set_up.settings)
     set_up_logs(settings.log_format, set_up.log_level)
     describe_process(**set_up.about)
-    with suppress(ImportError):  # the worker has told of it
+    with suppress(ImportError):  # the worker has logged that the extra is missing
         if are_traces_wanted():
-            load_exporters()  # once, instead of in each child
+            load_exporters()  # here once, instead of in each child
     application = Nonet(settings)
     application.prepares_sqlite = False
     _import_for_children(application)
     if threads := len(os.listdir("/proc/self/task")) - 1:
         logger.warning(
-            "task modules have started %d threads when they were imported: child processes are "
-            "forked without them, and locks that they hold stay locked",
+            "task modules started %d threads on import: child processes are forked without them, "
+            "and locks that they hold stay locked",
             threads,
         )
-    # What all children share shall not be copied because somebody counts its references.
+    # Keep the collector from writing to objects that children share: that would copy their pages.
     gc.collect()
     gc.freeze()
     return application
 
 
 def _import_for_children(application: Nonet) -> None:
-    """Import here, once, what each child would import for itself before its first task."""
+    """Import the modules that each child would otherwise import before its first task."""
     modules = ["email.parser", "uvloop.loop"]  # redis-py needs the first one when it connects
     if any(item.cls.durable for item in application.registry):
         modules.append("nonet.stores.sql.outbox")
@@ -359,7 +355,7 @@ def _bounds(message: Guard, pid: int) -> Bounds:
 
 
 def _end_child(code: int) -> NoReturn:
-    """Nothing of what a task or its modules do to logging or stdout keeps a child alive."""
+    """Exit even if flushing fails, whatever a task has done to logging or stdout."""
     try:
         logging.shutdown()
         sys.stdout.flush()
@@ -367,11 +363,10 @@ def _end_child(code: int) -> NoReturn:
         os._exit(code)
 
 
-def _hear_again() -> None:
-    """Signals end a process that a task forks, as they end others."""
+def _restore_signals() -> None:
     signal.set_wakeup_fd(-1)
-    for name in _SILENT:
-        signal.signal(signal.Signals[name], signal.SIG_DFL)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -1,22 +1,22 @@
-"""When a child process is to be killed. Pure."""
+"""Decide when to kill a child process. Pure."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-# How often memory and CPU time are looked at, of those that have a limit.
+# How often to measure the memory and CPU time of a child that has a limit.
 LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What an attempt may take.
+    """The limits of an attempt.
 
     Attributes:
-        kill_at: monotonic seconds; 0: there is no such time.
-        memory: bytes; 0: any number.
-        cpu: seconds of CPU time of the process, its past included; 0: any number.
+        kill_at: when to kill it (monotonic); 0: never.
+        memory: bytes; 0: no limit.
+        cpu: CPU time of the process in seconds, earlier attempts included; 0: no limit.
     """
 
     kill_at: float = 0.0
@@ -25,11 +25,11 @@ class Bounds:
 
     @property
     def is_measured(self) -> bool:
-        """Whether somebody has to look at the process itself."""
+        """Whether the process must be measured."""
         return self.memory > 0 or self.cpu > 0
 
     def next_look(self, lease_ends: float, now: float) -> float:
-        """When the child has to be looked at again (monotonic).
+        """Return when to check the child again (monotonic).
 
         >>> Bounds(kill_at=20.0).next_look(lease_ends=12.0, now=10.0)
         12.0
@@ -40,11 +40,11 @@ class Bounds:
         return min(times, default=math.inf)
 
     def exceeded(self, lease_ends: float, now: float, memory: int, cpu: float) -> str:
-        """Why it is to be killed: ``lease``, ``time``, ``memory``, ``cpu``; empty: it is not.
+        """Return why to kill the child: ``lease``, ``time``, ``memory`` or ``cpu``; empty: do not.
 
         Args:
-            lease_ends: by the board; 0: it has no lease.
-            memory, cpu: of the process now; looked at only if `is_measured`.
+            lease_ends: its deadline on the board; 0: it has none.
+            memory, cpu: usage of the process in bytes and seconds; ignored unless `is_measured`.
 
         >>> Bounds(memory=100).exceeded(lease_ends=12.0, now=10.0, memory=101, cpu=0.0)
         'memory'

@@ -1,7 +1,7 @@
-"""What a child process does: attempts, as its worker says; of suspects many at a time.
+"""Run attempts in a child process, as the worker requests; suspects may share one child.
 
-It executes them with the same code as a worker does in its own process, and concludes what follows.
-What it cannot do itself, to change the locks, it asks its worker for.
+The child executes and concludes with the same code as the worker. To change the locks of a task, it
+asks the worker.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ logger = logging.getLogger(__name__)
 
 
 def serve(application: Nonet, connection: socket.socket, board: Board, number: int) -> None:
-    """Serve the worker at the other end of `connection` until it closes that."""
+    """Run attempts for the worker at the other end of `connection` until it closes it."""
     run(_serve(application, connection, board, number))
 
 
 async def _serve(application: Nonet, connection: socket.socket, board: Board, number: int) -> None:
     connection.setblocking(False)
     nowhere = os.open(os.devnull, os.O_RDWR)
-    # A copy of this process, which a task forks, must not answer in its name.
+    # A process that a task forks must not send messages over this connection.
     os.register_at_fork(after_in_child=partial(os.dup2, nowhere, connection.fileno()))
-    # Its own: what exports is a thread, which no fork takes along.
+    # Opened in the child: exporters use a thread, and threads do not survive a fork.
     traces = exporting_traces(
         "nonet-worker",
         process_description(),
         flush_seconds=CHILD_FLUSH_SECONDS,
-        log_level=logging.DEBUG,  # its worker says it once
+        log_level=logging.DEBUG,  # the worker logs it already
     )
     async with traces, application, application.injector() as injector:
-        application.client.live_config.log_level = logging.DEBUG  # its worker says it once
+        application.client.live_config.log_level = logging.DEBUG  # the worker logs it already
         channel = await Channel.of_child(connection)
         channel.send(Hello())
         with ThreadPoolExecutor(2, thread_name_prefix="nonet-task") as threads:
@@ -106,7 +106,7 @@ class _Serving:
         )
 
     async def run(self) -> None:
-        """Do what the worker says until it closes the connection."""
+        """Process messages until the worker closes the connection."""
         while (message := await self._channel.receive()) is not None:
             if isinstance(message, Run):
                 self._begin(self._run(message), message.delivery.id)
@@ -120,7 +120,7 @@ class _Serving:
             work.cancel()
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        # A context of its own, so that one attempt never sees another one's variables.
+        # A new context, so that no attempt sees the context variables of another one.
         task = asyncio.create_task(work, name=name, context=contextvars.Context())
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -138,7 +138,7 @@ class _Serving:
         began, cpu = time.monotonic(), _cpu_seconds()
         outcome = await self._outcome(attempt, message.config_version)
         usage = Usage(time.monotonic() - began)
-        if not message.is_shared:  # else nobody can tell what is whose
+        if not message.is_shared:  # CPU time and memory of a shared process belong to no attempt
             usage = Usage(usage.wall, round(_cpu_seconds() - cpu, 6), peak())
         del self._attempts[delivery.fence]
         conclusion = self._concluder.conclude(attempt, outcome, usage)
@@ -192,19 +192,19 @@ class _Serving:
         return answer.refused
 
     def _leave_over(self, attempt: Attempt, left: Future[Any] | asyncio.Task[Any]) -> None:
-        """What goes on although it was cut off ends with this process, before its locks do."""
+        """Record code that ignores its cancellation: this process must end before its locks do."""
         self._left_over.add(attempt.delivery.fence)
 
 
 def _end_if_broken(task: asyncio.Task[None]) -> None:
-    """Our own code failed: who waits for an answer hears of the end of this process instead."""
+    """End this process after an error of Nonet itself, so that the worker stops waiting."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.critical("task %s: its process fails", task.get_name(), exc_info=error)
+        logger.critical("task %s: its child process failed", task.get_name(), exc_info=error)
         logging.shutdown()
         os._exit(1)
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those that it started and that have ended."""
+    """Return the CPU time of this process and of its dead children."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime

@@ -1,8 +1,8 @@
-"""The console scripts ``task-run`` and ``task-scheduler``: what comes before their imports.
+"""Entry points of ``task-run`` and ``task-scheduler``: what runs before their slow imports.
 
-A container runs `task-run probe` every few seconds on a share of a core, where half a second of
-imports would be its largest cost: it is answered at once. A scheduler heeds SIGTERM before it
-imports anything.
+`task-run probe` is answered at once: a container runs it every few seconds on a fraction of a
+core, where half a second of imports would be its largest cost. A scheduler handles SIGTERM before
+it imports anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def schedule() -> None:
 
 
 def main() -> None:
-    """Entry point of ``task-run``. What is no plain probe goes the usual way, its help too."""
+    """Entry point of ``task-run``."""
     match sys.argv[1:]:
         case ["probe", ("livez" | "readyz") as path]:
             _answer(path, None)

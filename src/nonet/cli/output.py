@@ -1,6 +1,7 @@
-"""What commands print: tables and fields for people, one line of JSON for programs.
+"""Print tables and fields for people, and JSON for programs.
 
-Text of tasks (errors, names, results) is data: it cannot move the cursor or style the output.
+Control characters in the text of tasks (errors, names, results) are escaped, so that tasks cannot
+move the cursor or style the output.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import zip_longest
+from pprint import pformat
 from typing import TYPE_CHECKING, Any
 from unicodedata import combining, east_asian_width
 
@@ -24,15 +26,15 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON; bytes of file names survive as surrogates, as Python escapes them."""
+    """Print one line of JSON; bytes that are not UTF-8 become surrogate escapes."""
     typer.echo(json.dumps(plain(value), allow_nan=False))
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, nothing: str) -> None:
-    """Mappings of the same keys as a JSON array, or as a table.
+    """Print mappings with the same keys as a JSON array, or as a table.
 
     Args:
-        nothing: said to a person when there are none.
+        nothing: printed on stderr in place of an empty table.
     """
     if as_json:
         print_json(rows)
@@ -43,17 +45,13 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, nothing: str) -
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """One thing for a person: its fields below each other; those without a value are left out."""
+    """Print one field per line; leave out fields without a value."""
     filled = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
     print_table([], list(filled.items()))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table without lines, so that columns can be cut out of it.
-
-    A terminal wraps a long line more legibly than a table folds its cells, and ids stay whole for
-    copying.
-    """
+    """Print a table without borders, and without folding cells: `cut` works, and ids stay whole."""
     head = [[name.replace("_", " ") for name in columns]] if columns else []
     table = head + [[cell(value) for value in row] for row in rows]
     widths = [max(map(_width, column)) for column in zip_longest(*table, fillvalue="")]
@@ -66,7 +64,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _width(text: str) -> int:
-    """How many columns of a terminal a text takes.
+    """Return the number of terminal columns that a text takes.
 
     >>> _width("Tokyo"), _width("東京")
     (5, 4)
@@ -78,7 +76,7 @@ def _width(text: str) -> int:
 
 
 def usage_in_words(usage: Usage) -> str:
-    """What an attempt took, as far as it is known.
+    """Format the known resource usage of an attempt.
 
     >>> from nonet.messages.message import Usage
     >>> usage_in_words(Usage(61.25, 12.5, 200 * 2**20)), usage_in_words(Usage(0.5))
@@ -95,13 +93,18 @@ def usage_in_words(usage: Usage) -> str:
     )
 
 
+def print_result(result: Any) -> None:
+    """Print the result of a task for people."""
+    print_text(result if isinstance(result, str) else pformat(result))
+
+
 def print_text(text: str) -> None:
-    """Text of a task as it is, lines included."""
+    """Print text of a task with its line breaks."""
     typer.echo("\n".join(printable(line) for line in text.split("\n")))
 
 
 def cell(value: Any) -> str:
-    """A value in a table, for people.
+    """Format a value for a table.
 
     >>> cell(datetime(2026, 7, 1, 12, 0, 5, 250, tzinfo=UTC)), cell(0.5), cell(None)
     ('2026-07-01 12:00:05Z', '0.5', '-')
@@ -122,7 +125,7 @@ def cell(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    r"""`text` in one line that any terminal takes, odd characters escaped.
+    r"""Escape control characters and line breaks.
 
     >>> printable("caf\xe9 \x1b[31m \udc80")
     'café \\x1b[31m \\udc80'
@@ -133,7 +136,7 @@ def printable(text: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """`value` made of what JSON has; times are ISO 8601 in UTC.
+    """Convert a value to JSON types; times become ISO 8601 in UTC.
 
     >>> plain({"at": datetime(2026, 7, 1, tzinfo=UTC), "names": (b"a", b"\\xff")})
     {'at': '2026-07-01T00:00:00Z', 'names': ['a', '\\udcff']}
@@ -158,7 +161,7 @@ def plain(value: Any) -> Any:
         return {name: plain(getattr(value, name)) for name in names}
     if hasattr(value, "__struct_fields__"):  # msgspec's
         return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
-    if hasattr(value, "model_fields_set"):  # pydantic's mark; importing it here would cost more
+    if hasattr(value, "model_fields_set"):  # pydantic's; importing it is slow
         return {name: plain(item) for name, item in value}
     return str(value)
 

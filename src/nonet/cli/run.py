@@ -1,8 +1,7 @@
-"""``task-run``: submit tasks and look after them. Each command is in a module of `commands`.
+"""``task-run``: the list of its commands, each of which is imported when it is called.
 
-A command is imported when it is called: its module, and what that needs, take longer to import
-than most commands run. The list of commands needs their names and first lines alone, so these
-are here.
+Imports take longer than most commands run. `PLACES` has all that ``task-run --help`` needs.
+To add a command: write its module in `commands`, name it here, run ``make reference``.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from typing import Any, NamedTuple
 import typer
 from typer.main import get_group
 
-from nonet.cli.common import PlainGroup, Version
+from nonet.cli.options import Version
+from nonet.cli.process import PlainGroup
 
 
 class Command(NamedTuple):
-    """Where a command is, and the first line of its help (at most 62 characters)."""
+    """Module and attribute of a command, and the first line of its help (at most 62 characters)."""
 
     module: str
     attribute: str
@@ -26,56 +26,56 @@ class Command(NamedTuple):
 
 
 PLACES = {
-    "call": Command(
-        "tasks", "call", "Run one task here, without the broker, and print its result."
-    ),
-    "submit": Command("tasks", "submit", "Submit one task and print its id."),
+    "call": Command("call", "call", "Run one task here, without the broker, and print its result."),
+    "submit": Command("submit", "submit", "Submit one task and print its id."),
     "classes": Command("tasks", "classes", "List the task classes that are registered here."),
-    "list": Command("tasks", "list_", "List live tasks, in no order."),
+    "list": Command("tasks", "list_", "List live tasks, in no particular order."),
     "status": Command("tasks", "status", "Show one task, live or ended."),
-    "explain": Command("locks", "explain", "Say why a task does not run, or where it is."),
+    "explain": Command("locks", "explain", "Explain why a task does not run, or where it runs."),
     "cancel": Command(
-        "cancel", "cancel", "End tasks for good: queued, delayed, waiting or running ones."
+        "cancel", "cancel", "Cancel tasks for good: queued, delayed, waiting or running."
     ),
     "queues": Command("views", "queues", "Show the nine streams and the delayed tasks."),
-    "workers": Command("workers", "workers", "Show the workers that are registered."),
-    "groups": Command("views", "groups", "Show callback groups, the newest first."),
+    "workers": Command("workers", "workers", "Show the registered workers."),
+    "groups": Command("views", "groups", "Show callback groups, newest first."),
     "pause": Command(
-        "control", "pause", "Start nothing of some work any more, until 'task-run resume'."
+        "control", "pause", "Stop starting some or all tasks, until 'task-run resume'."
     ),
-    "resume": Command("control", "resume", "Let paused work go on."),
-    "paused": Command("control", "paused", "List what is paused: since when, by whom and why."),
+    "resume": Command("control", "resume", "End pauses, so that paused tasks can start again."),
+    "paused": Command("control", "paused", "List pauses: what, since when, by whom and why."),
     "events": Command("events", "events", "Show what happened to the namespace and who did it."),
     "doctor": Command(
-        "doctor", "doctor", "Check that each task is in one place and nothing is left over."
+        "doctor", "doctor", "Find tasks, locks and keys that are lost, stuck or left over."
     ),
     "probe": Command(
-        "probe", "probe", "Ask the daemon that runs here whether it is live or ready."
+        "probe", "probe", "Ask the daemon on this machine whether it is live or ready."
     ),
     "demo": Command(
         "demo", "demo", "Audit a directory tree for duplicate files, with real daemons."
     ),
     "locks": Command("locks", "app", "Show who holds locks and limiters, and who waits for them."),
     "limits": Command(
-        "limits", "app", "Limits: how many executions at a time, or in a window of time."
+        "limits", "app", "Limits: how many tasks run at a time, or start in a window."
     ),
     "delayed": Command(
-        "delayed", "app", "Delayed tasks: those that wait for their time, or for a retry."
+        "delayed", "app", "Delayed tasks: waiting for their start time or for a retry."
     ),
     "schedules": Command(
-        "schedules", "app", "Periodic entries: what fires when, what is paused, who leads."
+        "schedules", "app", "Periodic entries: when they fire, their pauses, the leader."
     ),
-    "dlq": Command("dead_letters", "app", "Dead letters: what failed for good, kept in SQL."),
+    "dlq": Command("dead_letters", "app", "Dead letters: tasks that failed for good, kept in SQL."),
     "quarantine": Command(
-        "quarantine", "app", "Quarantine: bytes in streams or records that are no task."
+        "quarantine", "app", "Quarantine: messages in Redis that are not valid tasks."
     ),
-    "config": Command("config", "app", "The central configuration: check it, and see what holds."),
+    "config": Command(
+        "config", "app", "The central configuration: check it, and show what it sets."
+    ),
     "db": Command("database", "app", "Create, migrate and check the tables of the SQL database."),
 }
 
 
-class _Commands(UserDict[str, Any]):
-    """Commands by name, each imported when it is looked up."""
+class _LazyCommands(UserDict[str, Any]):
+    """Commands by name; a command is imported when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
@@ -96,10 +96,10 @@ def _imported(name: str, place: Command) -> Any:
 
 
 class _TaskRun(PlainGroup):
-    """The group of all commands, which lists them without importing them."""
+    """The group of all commands; it lists them without importing them."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{**options, "commands": _Commands(PLACES)})
+        super().__init__(**{**options, "commands": _LazyCommands(PLACES)})
 
     def list_commands(self, ctx: Any) -> list[str]:
         """See `typer.core.TyperGroup`."""
@@ -122,7 +122,13 @@ app = typer.Typer(
 
 @app.callback()
 def task_run(version: Version = False) -> None:
-    """Submit tasks and look after them. Settings come from NONET_… variables."""
+    """Submit tasks, watch them and operate a namespace.
+
+    Settings come from NONET_… variables.
+
+    \b
+    task-run --version
+    """
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Messages of tasks: what a submission sends, and what a worker reads of it."""
+"""Create the message of a submission, and read messages of tasks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _Named = TypeVar("_Named", bound=StrEnum)
 
 
 class Envelopes:
-    """Makes submissions of tasks, and reads envelopes, with the settings of this process.
+    """Creates submissions and reads messages with the settings of this process.
 
     Args:
-        registry: task names and classes.
-        live_config: what the configuration says of the classes instead.
-        signer: signs and verifies the envelopes.
-        message_limit: longest envelope, in bytes, its signature included.
+        registry: the task classes.
+        live_config: the published configuration, which overrides attributes of classes.
+        signer: signs and verifies messages.
+        message_limit: longest message in bytes, including its signature.
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class Envelopes:
         trace: str = "",
         repeat: Repeat | None = None,
     ) -> Submission:
-        """Make a submission: all that can be checked before Redis is asked.
+        """Validate a task and create its submission, without asking Redis.
 
         Args:
-            options: what is said of it. Its transaction is not looked at here.
-            child_of, callback_of: the group that waits for it, or that it follows.
-            trace: what `nonet.telemetry.tracing.sending` gives.
-            repeat: the repeat that it is, whose id it gets.
+            options: the options of the submission; its transaction is ignored here.
+            child_of, callback_of: the group that the task is a child or callback of.
+            trace: the value of `nonet.telemetry.tracing.sending`.
+            repeat: the repeat of a dead letter, if it is one; it determines the id.
 
         Raises:
             RegistrationError: the class is not registered.
-            InvalidArgumentsError: arguments, labels, locks, id or time do not fit.
+            InvalidArgumentsError: an argument, label, lock, id or time is invalid.
         """
         task_class, labels = self._registry.of(task), options.labels or _NO_LABELS
         at_time = options.at_time
         if at_time is not None and not isinstance(at_time, datetime):
-            raise InvalidArgumentsError(task_class.name, [_no_instant(at_time)])
+            raise InvalidArgumentsError(task_class.name, [_bad_time(at_time)])
         content = self._content(task_class, task, options, callback_of, trace, repeat)
         envelope = self._sealed(content)
         vo, group = vo_of(task, labels), child_of or callback_of
@@ -90,7 +90,7 @@ class Envelopes:
         trace: str,
         repeat: Repeat | None,
     ) -> Envelope:
-        """First step: what the worker reads."""
+        """First step: create the envelope, which the worker reads."""
         id = repeat.id if repeat is not None else options.id
         running, labels = running_context(), options.labels
         return Envelope(
@@ -108,7 +108,7 @@ class Envelopes:
         )
 
     def _sealed(self, content: Envelope) -> bytes:
-        """Second step: its bytes, signed."""
+        """Second step: encode and sign the envelope."""
         try:
             envelope = self._signer.signed(encode(content))
         except TypeError as error:
@@ -124,7 +124,7 @@ class Envelopes:
     def _demands(
         self, task_class: TaskClass, task: BaseTask, options: Options, content: Envelope, group: str
     ) -> tuple[str, str]:
-        """Third step: locks and terms, lines that the scripts read."""
+        """Third step: encode the locks and terms as lines for the scripts."""
         cls, labels = task_class.cls, options.labels or _NO_LABELS
         locks, terms = "", ""
         if vo_of(task, labels) or cls.execution_locks is not BaseTask.execution_locks:
@@ -137,7 +137,7 @@ class Envelopes:
             key = _unique_key(task_class, task, wanted, content, in_group=group)
             locks = _lines(locks, unique_lock(wanted, key))
             terms = _lines(terms, unique_term(wanted, key))
-        if content.parent:  # ceilings leave room for what running tasks need, see lib/ceilings
+        if content.parent:  # ceilings reserve room for submissions of running tasks: lib/ceilings
             terms = _lines(terms, f"by|{content.parent}")
         return locks, terms
 
@@ -150,11 +150,11 @@ class Envelopes:
         labels: Mapping[str, Any],
         callback_of: str = "",
     ) -> Submission:
-        """`prepare` for arguments that were submitted before, as a worker would read them.
+        """Prepare a submission from a class name and stored arguments; see `prepare`.
 
         Raises:
             UnknownTaskError: the class is not registered.
-            InvalidArgumentsError: its class refuses them.
+            InvalidArgumentsError: the class refuses the arguments.
         """
         task_class = self._registry.find(name)
         if task_class is None:
@@ -163,25 +163,25 @@ class Envelopes:
             task = task_class.arguments.build(args)
         except NonetError:
             raise
-        except Exception as error:  # the author's constructor refuses them
+        except Exception as error:  # the author's constructor can raise anything
             problem = f"{type(error).__name__}: {error}"
             raise InvalidArgumentsError(task_class.name, [problem]) from error
         return self.prepare(task, Options(labels=labels), repeat=repeat, callback_of=callback_of)
 
     def read(self, id: str, data: bytes) -> Envelope:
-        """The envelope of task `id`, as a worker with the settings of this process reads it.
+        """Decode the message of task `id`, as a worker with these settings would.
 
         Raises:
-            MalformedMessageError: a worker would put it into the quarantine.
+            MalformedMessageError: a worker would quarantine the message.
         """
         return open_envelope(data, id, self._signer, limit_bytes=self._message_limit)
 
     def read_again(self, id: str, data: bytes) -> Envelope:
-        """As `read`, for who makes the envelope anew (`prepare_again`).
+        """Decode a message that will be created anew with `prepare_again`.
 
         Raises:
-            MalformedMessageError: as in `read`; or it is signed, and this process has no key to
-                verify it with.
+            MalformedMessageError: as for `read`, or the message is signed and this process has no
+                key to verify it.
         """
         self._signer.check_key(data)
         return self.read(id, data)
@@ -205,12 +205,12 @@ class Envelopes:
         wanted: StartBy,
         at_time: datetime | None,
     ) -> str:
-        """The term of the deadline."""
+        """Return the term for the deadline."""
         problem = start_by_problem(wanted)
         if not problem and at_time is not None and _instant_of(wanted) <= _aware(at_time):
             problem = (
-                f"{wanted!r} ends before at_time ({at_time:%Y-%m-%d %H:%M:%S}), so that it would "
-                "never run: it counts from the submission; pass a later one, or None"
+                f"{wanted!r}, counted from now, ends before at_time ({at_time:%Y-%m-%d %H:%M:%S}), "
+                "so the task would never run: pass a later start_by, or None"
             )
         if problem:
             raise InvalidArgumentsError(task_class.name, [f"start_by: {problem}"])
@@ -222,7 +222,7 @@ class Envelopes:
             lines = task_locks(task, task_class.name, labels)
             if len(lines) > self._message_limit:
                 raise ValueError(
-                    f"they take {len(lines)} bytes, the limit is {self._message_limit} "
+                    f"the locks take {len(lines)} bytes, the limit is {self._message_limit} "
                     "(NONET_MESSAGE_LIMIT)"
                 )
         except ValueError as error:
@@ -248,7 +248,7 @@ def _lines(first: str, second: str) -> str:
 
 def _checked_id(task_class: TaskClass, id: str) -> str:
     if not isinstance(id, str):
-        problem = f"id: {id!r:.200} must be text, as str({id!r:.200})"
+        problem = f"id: {id!r:.200} must be text: pass str({id!r:.200})"
         raise InvalidArgumentsError(task_class.name, [problem])
     if not is_id(id):
         problem = f"id {id!r:.200} must be 1 to 128 printable ASCII characters without blanks"
@@ -256,9 +256,9 @@ def _checked_id(task_class: TaskClass, id: str) -> str:
     return str(id)
 
 
-def _no_instant(at_time: object) -> str:
+def _bad_time(at_time: object) -> str:
     return (
-        f"at_time: {at_time!r:.100} must be a datetime, aware or naive in UTC, as "
+        f"at_time: {at_time!r:.100} must be a datetime, aware or naive in UTC, such as "
         "datetime.now(UTC) + timedelta(seconds=10)"
     )
 
@@ -270,16 +270,16 @@ def _unique_key(
     if not isinstance(unique, Unique):
         problem = f"is {unique!r:.100}, but must be a nonet.Unique, as Unique.until_done(), or None"
     elif task_class.cls.durable:
-        problem = "a durable task is kept in SQL before Redis can tell who has its key"
+        problem = "a durable task is kept in SQL before Redis can check its key"
     elif in_group:
         problem = (
-            "a group waits for tasks of its own: as its child or callback this one must not be the "
-            "same as another; let a task of another class do it in the group"
+            "a group waits for its own tasks, so its children and callback cannot be merged with "
+            "another task: use a class without unique in the group"
         )
     try:
         if not problem:
             return unique.key_of(task, task_class.name, content.args)
-    except Exception as error:  # the author's code makes the key
+    except Exception as error:  # the author's key function can raise anything
         problem = (
             str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         )
@@ -300,7 +300,7 @@ def _aware(instant: datetime) -> datetime:
 
 
 def _instant_of(start_by: StartBy) -> datetime:
-    """When it ends if the task is submitted now."""
+    """Return the deadline of a task that is submitted now."""
     if isinstance(start_by, datetime):
         return _aware(start_by)
     span = start_by if isinstance(start_by, timedelta) else timedelta(seconds=start_by)

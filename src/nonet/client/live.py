@@ -1,4 +1,4 @@
-"""The published configuration as this process applies it: the newest that it can read."""
+"""Follow the configuration that the leader publishes in Redis."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY_SECONDS = 1.0
-# Redis is away: who submits meets that itself, and what is kept in SQL only must not wait for it.
-_LOOK_AGAIN_SECONDS = 5.0
-_LOOK_SECONDS = 2.0
+_REFRESH_SECONDS = 1.0
+# While Redis does not answer, poll less often, so that submissions of durable tasks rarely wait.
+_RETRY_SECONDS = 5.0
+_TIMEOUT_SECONDS = 2.0
 
 
 class LiveConfig:
-    """Follows what the leader publishes. Nothing published (any more) changes nothing.
+    """The published configuration as this process applies it.
+
+    If the document disappears from Redis, the last one stays in force.
 
     Args:
-        registry: the classes of this process: what concerns others needs not be known here.
+        registry: the classes of this process; entries for other classes are ignored.
 
     Attributes:
-        overrides: what is said of task classes.
-        version: of the document that is applied; empty: none yet.
-        problem: why the published one is not applied; empty if it is.
-        log_level: of the line that tells of another version.
+        overrides: configured values that replace attributes of task classes.
+        version: version of the applied document; empty: none.
+        problem: why the published document is not applied; empty if it is.
+        log_level: level of the log line about a new version.
     """
 
     def __init__(self, publication: Publication, registry: Registry) -> None:
@@ -47,50 +49,54 @@ class LiveConfig:
         self._publication = publication
         self._registry = registry
         self._refused = ""
-        self._next_look = 0.0
-        self._looking = asyncio.Lock()
+        self._next_refresh = 0.0
+        self._refreshing = asyncio.Lock()
 
     @property
     def is_due(self) -> bool:
-        """Whether `refresh` would look."""
-        return time.monotonic() >= self._next_look
+        """Whether `refresh` would query Redis."""
+        return time.monotonic() >= self._next_refresh
 
     async def refresh(self) -> None:
-        """Look for a newer document, at most once a second; raises nothing if that fails."""
+        """Apply a newer document if there is one; query Redis at most once a second.
+
+        Errors are only logged.
+        """
         if not self.is_due:
             return
-        async with self._looking:
+        async with self._refreshing:
             if not self.is_due:
                 return
-            pause = _LOOK_AGAIN_SECONDS
+            pause = _RETRY_SECONDS
             try:
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(_TIMEOUT_SECONDS):
                     await self._follow(await self._publication.version())
-                pause = _LOOK_EVERY_SECONDS
+                pause = _REFRESH_SECONDS
             except (NonetError, TimeoutError) as error:
-                logger.debug("no look at the published configuration: %s", error)
+                logger.debug("published configuration not read error=%s", error)
             finally:
-                self._next_look = time.monotonic() + pause
+                self._next_refresh = time.monotonic() + pause
 
     async def follow(self, version: str) -> None:
-        """Apply what is published if `version`, which Redis has, is another one than ours.
+        """Apply the published document if its `version` differs from the applied one.
 
         Raises:
-            NonetError: Redis does not answer, or refuses.
+            NonetError: Redis does not answer or refuses.
         """
-        async with self._looking:
+        async with self._refreshing:
             await self._follow(version)
-            self._next_look = time.monotonic() + _LOOK_EVERY_SECONDS
+            self._next_refresh = time.monotonic() + _REFRESH_SECONDS
 
     async def _follow(self, version: str) -> None:
         if version == self.version:
             self.problem = self._refused = ""
         if version in ("", self.version, self._refused):
-            return  # if Redis has lost it, the leader will bring it back
+            return  # an empty version: Redis lost the document, and the leader will publish again
         published = await self._publication.read()
         if published is not None and published.version:
             config = await in_own_thread(_config_class)
-            # In a context of its own: whoever looks may be a task, and no line of ours is about it.
+            # Use an empty context: a submitting task may run this, and the log lines must not
+            # carry the id of that task.
             Context().run(self._apply, published.version, config, published.document)
 
     def _apply(self, version: str, config: type[Config], document: str) -> None:
@@ -100,22 +106,23 @@ class LiveConfig:
         except ConfigurationError as error:
             self._refuse(version, str(error))
             return
-        except BaseException as error:  # a retry policy is code of authors; nothing waits here
-            why = summarize(error)
-            self._refuse(version, why.brief)
+        except BaseException as error:  # a user's retry policy can raise anything
+            self._refuse(version, summarize(error).brief)
             return
         self.overrides, self.version = overrides, version
         self.problem = self._refused = ""
-        logger.log(self.log_level, "configuration %s applied", version)
+        logger.log(self.log_level, "configuration applied version=%s", version)
 
     def _refuse(self, version: str, problem: str) -> None:
         self.problem, self._refused = problem, version
-        applied = self.version or "that of the classes"
-        logger.error("configuration %s not applied, %s stays: %s", version, applied, problem)
+        applied = self.version or "none"
+        logger.error(
+            "configuration not applied version=%s still_applied=%s: %s", version, applied, problem
+        )
 
 
 def _config_class() -> type[Config]:
-    """Called in a thread: its first import would block the event loop for up to half a second."""
+    """Import the models; run it in a thread, because the first import takes up to half a second."""
     from nonet.config.models import Config
 
     return Config

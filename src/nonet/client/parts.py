@@ -1,4 +1,4 @@
-"""What an open application consists of: its daemons are made of this."""
+"""The parts of an open application from which workers and schedulers are built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nonet.tasks.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an open application consists of."""
+    """The parts of an open application."""
 
     settings: Settings
     registry: Registry

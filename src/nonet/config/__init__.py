@@ -1,5 +1,6 @@
-"""The central configuration: what the YAML file may say, and how its mistakes are reported.
+"""The central configuration: the models of the YAML file, and the messages for its mistakes.
 
-Process settings (URLs, durations) are in `nonet.config.settings`; this is what administrators of an
-installation edit, in the form of the decision record. It is read as a whole or not at all.
+Administrators of an installation edit this file, which has the form of the decision record. A file
+with a problem is rejected as a whole. Process settings (URLs, durations) are in
+`nonet.config.settings`.
 """

@@ -1,4 +1,4 @@
-"""YAML as it was written: each value with its line, and nothing taken for something else."""
+"""Parse YAML with the line of each value, and reject values that YAML silently reinterprets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import yaml
 Path: TypeAlias = tuple[Any, ...]
 
 MOST_VALUES = 200_000
-# Of the file; arguments of tasks may have 64 of their own, see `nonet.messages.message.MAX_DEPTH`.
+# The limits of a file. Arguments of tasks have their own limit, `nonet.messages.message.MAX_DEPTH`.
 MOST_LEVELS = 100
 
 _INTEGER = "tag:yaml.org,2002:int"
 _FLOAT = "tag:yaml.org,2002:float"
 _PLAIN_KEY = re.compile("0|-?[1-9][0-9]*")
-# Base 8 and base 60: what looks like a decimal number, or like a time, and is another number.
+# YAML reads these as base 8 and base 60, though they look like decimal numbers or times.
 _OTHER_NUMBER = re.compile(r"[-+]?0[0-7_]+|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 
 
@@ -25,8 +25,8 @@ class Document:
     """One YAML document.
 
     Attributes:
-        value: what it says; None if nothing, or if it is no YAML.
-        problems: what is wrong with it, each with its line (counted from 1; 0: not known).
+        value: the parsed document; None if it is empty or invalid.
+        problems: the problems, each with its line (counted from 1; 0: unknown).
         lines: the line of each value, by the path of keys and indices to it.
     """
 
@@ -41,7 +41,7 @@ class Document:
             said = str(error.problem or error.context)
             self.problems.append((line, said + _advice(said, str(error.context))))
         except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
-            self.problems.append((0, f"is no usable YAML: {' '.join(str(error).split())}"))
+            self.problems.append((0, f"is not valid YAML: {' '.join(str(error).split())}"))
 
     def _read(self, loader: _Loader) -> None:
         node = loader.get_single_node()
@@ -49,11 +49,11 @@ class Document:
             return
         _Expansion().check(node)
         self.value = loader.construct_document(node)
-        # Constructing has resolved `<<`, so that what was merged is found in its new place too.
+        # The constructor has resolved `<<`, so merged values have lines in their new place, too.
         self.lines.update(_lines(node, (), loader))
 
     def rename(self, old: str, new: str) -> int | None:
-        """Take the key `old` on top for `new`, if that is not there; its line, or None."""
+        """Rename the top-level key `old` to `new` unless `new` exists; return its line or None."""
         if not isinstance(self.value, dict) or old not in self.value or new in self.value:
             return None
         self.value[new] = self.value.pop(old)
@@ -63,13 +63,13 @@ class Document:
         return line
 
     def line_of(self, path: Path) -> int:
-        """The line of the longest known beginning of `path`; 0: not known."""
+        """Return the line of the longest known prefix of `path`; 0: unknown."""
         found = (self.lines.get(path[:length]) for length in range(len(path), 0, -1))
         return next((line for line in found if line), 0)
 
 
 _IN_QUOTES = ": write text that begins with {} in quotes"
-# What the parser says, or what it was about to read, and what to do about it.
+# Patterns of the parser's message or context, and advice for each.
 _ADVICE = (
     (re.compile(r"character '\\t'"), ": indent with spaces, not with tabs"),
     (re.compile(r"character '([@`%])' that cannot start"), _IN_QUOTES),
@@ -96,7 +96,7 @@ _ADVICE = (
 
 
 def _advice(said: str, context: str) -> str:
-    """What helps somebody who has never seen a parser; empty if we do not know."""
+    """Return how to correct a syntax error; empty if unknown."""
     for pattern, advice in _ADVICE:
         if found := pattern.search(said) or pattern.search(context):
             return advice.format(*found.groups())
@@ -106,7 +106,7 @@ def _advice(said: str, context: str) -> str:
 def _lines(node: yaml.Node, at: Path, loader: _Loader) -> Iterator[tuple[Path, int]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            # A key that is no scalar is refused by the models.
+            # The models reject a key that is not a scalar.
             here = (*at, loader.construct_object(key, deep=True)) if _is_scalar(key) else at
             yield here, key.start_mark.line + 1
             yield from _lines(value, here, loader)
@@ -121,7 +121,7 @@ def _is_scalar(node: yaml.Node) -> bool:
 
 
 class _Expansion:
-    """Refuses a document whose anchors contain themselves, or multiply into too many values."""
+    """Rejects anchors that contain themselves or expand to too many values."""
 
     def __init__(self) -> None:
         self._sizes: dict[yaml.Node, int] = {}
@@ -151,7 +151,7 @@ def _children(node: yaml.Node) -> Iterator[yaml.Node]:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also notices what it would silently take for something else."""
+    """The safe loader, which also reports values that it would silently reinterpret."""
 
     def __init__(self, text: str, problems: list[tuple[int, str]]) -> None:
         super().__init__(text)
@@ -160,12 +160,12 @@ class _Loader(yaml.SafeLoader):
         self._heights: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse what is nested too deeply where it is met: to read on could take minutes."""
-        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs say nothing
+        """Reject deep nesting as soon as it is found: parsing all of it could take minutes."""
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs have no types
         self._level += 1
         self._check_level(1, mark)
         node = super().compose_node(parent, index)
-        if isinstance(node, yaml.CollectionNode):  # an alias brings its levels along
+        if isinstance(node, yaml.CollectionNode):  # an alias adds the levels of its anchor
             below = (self._heights.get(child, 1) for child in _children(node))
             self._heights[node] = 1 + max(below, default=0)
             self._check_level(self._heights[node], mark)
@@ -178,8 +178,8 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=reason, problem_mark=mark)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Composed nodes still are what was written; `<<` is resolved later. (The type stubs are
-        # wrong about `anchor`, which is a name or None.)
+        # Check here because nodes are still as written; `<<` is resolved later. (`anchor` is a name
+        # or None, unlike in the type stubs.)
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, value in node.value:

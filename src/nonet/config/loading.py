@@ -1,4 +1,4 @@
-"""Finds the task classes that the settings name."""
+"""Load the task classes that the settings name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nonet.tasks.registry import Registry
 
 
 def load_registry(settings: Settings) -> Registry:
-    """All task classes of the entry points and of ``NONET_TASKS``, and what they depend on."""
+    """Load the classes and dependencies of the entry points and of ``NONET_TASKS``."""
     registry = Registry(settings.extensions)
     registry.add_entry_points(settings.groups)
     for module in settings.tasks:

@@ -1,4 +1,4 @@
-"""What the file may contain. Every class here is one mapping of the document."""
+"""The models of the central configuration: each class is one mapping of the YAML document."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 
-from nonet.base.amounts import UNITS, format_bytes, parse_bytes
+from nonet.base.amounts import AMOUNT, format_bytes, parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, unknown_argument
 from nonet.base.streams import Priority, Size
 from nonet.config.wording import value_reason
@@ -47,7 +47,7 @@ from nonet.tasks.task import LEAST_MEMORY_LIMIT, Isolation
 
 Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
 
-# Keys on top that have another name now; files may still have the old one.
+# Renamed top-level keys, old to new. Files may still use the old names.
 RENAMED = {"admission": "ceilings"}
 
 MOST_SECONDS = 366 * 86_400
@@ -55,7 +55,7 @@ MOST_JITTER_SECONDS = 86_400
 MOST_CAUGHT_UP = 1_000
 SHARED = "where many tasks share a process"
 
-# Where a document comes from: the context of its validation.
+# The origin of a document: the context of its validation.
 WRITTEN = "written"
 PUBLISHED = "published"
 
@@ -65,7 +65,7 @@ def _is(context: str, info: ValidationInfo) -> bool:
 
 
 def _given(value: object, info: ValidationInfo) -> object:
-    """In a file a key without a value is more likely half-written than a wish."""
+    """Reject a key without a value in a file: the file is probably still being written."""
     if value is None and _is(WRITTEN, info):
         raise ValueError("has no value: write one, or remove the key")
     return value
@@ -84,9 +84,10 @@ _Jitter: TypeAlias = Annotated[
 
 
 def _memory(value: object) -> int:
-    found = parse_bytes(value)  # type: ignore[arg-type]  # it refuses what does not fit
+    found = parse_bytes(value)  # type: ignore[arg-type]  # it rejects other types
     if found < LEAST_MEMORY_LIMIT:
-        raise ValueError(f"must be {format_bytes(LEAST_MEMORY_LIMIT)} at least: a process needs so")
+        least = format_bytes(LEAST_MEMORY_LIMIT)
+        raise ValueError(f"must be at least {least}, which a process alone needs")
     return found
 
 
@@ -98,7 +99,7 @@ _Memory: TypeAlias = Annotated[
             {
                 "type": ["integer", "string"],
                 "minimum": LEAST_MEMORY_LIMIT,
-                "pattern": rf"^ *[0-9]+(\.[0-9]+)? ?({'|'.join(UNITS)})? *$",
+                "pattern": rf"^ *{AMOUNT} *$",
             }
         ),
     ]
@@ -109,7 +110,7 @@ _Count: TypeAlias = Annotated[Annotated[StrictInt, Field(ge=1, le=MOST_CAUGHT_UP
 
 
 class Section(BaseModel):
-    """Base of every mapping of the document: unknown keys are refused."""
+    """Base of every mapping of the document. It rejects unknown keys."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", frozen=True, ser_json_bytes="base64"
@@ -137,7 +138,7 @@ class ScheduleConfig(Section):
             _as_value_error(lambda: zone(value))
         return value
 
-    @field_validator("arg", mode="plain")  # the schedule classes check its type
+    @field_validator("arg", mode="plain")  # the schedule class checks the type
     @classmethod
     def _fits_class(cls, value: str | int | float, info: ValidationInfo) -> str | int | float:
         if "class_" in info.data and "timezone" in info.data:
@@ -147,7 +148,7 @@ class ScheduleConfig(Section):
         return value
 
     def build(self) -> TaskScheduleBase:
-        """The schedule described here."""
+        """Return the schedule."""
         return build_schedule(self.class_, self.arg, self.timezone)
 
 
@@ -155,16 +156,15 @@ class TaskConfig(Section):
     """One entry of a periodic class; `PeriodicBaseTask.validate_config` gets a list of these.
 
     Attributes:
-        name: tells entries of one class apart; may be missing when there is one.
-        schedule: None for the default of the class.
+        name: distinguishes the entries of one class; optional if there is only one.
+        schedule: None: the schedule of the class.
         args: keyword arguments of the constructor.
-        enabled: None for the default of the class.
-        overlap: what an occurrence does while the one before still runs; None as above.
-        catch_up: what becomes of occurrences missed for long; None as above.
-        catch_up_limit: with catch-up ``all``, how many at most; None as above.
-        jitter: seconds; each occurrence is late by up to so much, by chance; None as above.
-        misfire_grace: seconds by which one may be late and still be submitted for itself; None for
-            that of the class.
+        enabled: None: the default of the class, as for all attributes below.
+        overlap: what to do with an occurrence while the previous one still runs.
+        catch_up: what to do with occurrences missed for longer than `misfire_grace`.
+        catch_up_limit: the most occurrences to submit with catch-up ``all``.
+        jitter: seconds; delays each occurrence by a random time of at most this.
+        misfire_grace: seconds; occurrences missed for less are submitted one by one.
 
     Example:
         entry = TaskConfig(name="everywhere", args={"ce_regex": ".*"}, jitter=5)
@@ -186,7 +186,7 @@ class TaskConfig(Section):
     @classmethod
     def _has_what_it_limits(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and info.data.get("catch_up", CatchUp.ALL) != CatchUp.ALL:
-            raise ValueError("limits only catch-up all: write 'catch-up: all' beside it")
+            raise ValueError("needs catch-up all: write 'catch-up: all' beside it")
         return value
 
 
@@ -194,8 +194,8 @@ class RetryPolicyConfig(Section):
     """``retry-policy: {class: ExponentialBackoff, args: {max_retries: 3}}``.
 
     Attributes:
-        class_: bare name of a built-in policy, or of one that is defined in a loaded module.
-        args: its fields.
+        class_: name of a built-in policy, or of one that a loaded module defines.
+        args: the fields of the policy.
     """
 
     # The order matters: `args` is checked with `class_`.
@@ -217,10 +217,10 @@ class RetryPolicyConfig(Section):
         return value
 
     def build(self) -> RetryPolicyBase:
-        """The policy described here.
+        """Return the policy.
 
         Raises:
-            ConfigurationError: its class is not loaded in this process, or refuses the arguments.
+            ConfigurationError: its class is not loaded in this process, or rejects the arguments.
         """
         made, problems = _made(policy_class(self.class_), self.args)
         if made is None:
@@ -230,13 +230,13 @@ class RetryPolicyConfig(Section):
 
 
 class TaskOverride(Section):
-    """What is said of a class under ``tasks``; None leaves it to the class.
+    """Values for a class under ``tasks``; None keeps the value of the class.
 
     Attributes:
         soft_timeout: seconds after which an attempt is cancelled.
-        hard_timeout: seconds after which one is given up that did not end when cancelled.
-        memory_limit: bytes that the process of an attempt may have.
-        cpu_limit: seconds of CPU time that an attempt may use.
+        hard_timeout: seconds after which an attempt is killed or abandoned.
+        memory_limit: most bytes that the process of an attempt may have.
+        cpu_limit: most seconds of CPU time that an attempt may use.
     """
 
     priority: Annotated[Priority | None, _Given] = None
@@ -267,7 +267,7 @@ class TaskOverride(Section):
 
 
 class SmallConfig(Section):
-    """What is said of size small under ``sizes``: limits of classes that have none of their own.
+    """Limits under ``sizes`` for tasks of size small whose class has no limits of its own.
 
     Attributes:
         soft_timeout, hard_timeout: as in `TaskOverride`.
@@ -284,7 +284,7 @@ class SmallConfig(Section):
 
 
 class SizeConfig(SmallConfig):
-    """The same of a size whose attempts have a process each: limits of this, too.
+    """Limits under ``sizes`` for tasks with a process each: also memory and CPU time.
 
     Attributes:
         memory_limit, cpu_limit: as in `TaskOverride`.
@@ -295,14 +295,14 @@ class SizeConfig(SmallConfig):
 
 
 class SizesConfig(Section):
-    """``sizes: {medium: {memory-limit: 512MiB}}``; a size that is not there has no limits."""
+    """``sizes: {medium: {memory-limit: 512MiB}}``; a missing size has no limits."""
 
     small: SmallConfig = SmallConfig()
     medium: SizeConfig = SizeConfig()
     large: SizeConfig = SizeConfig()
 
     def get(self, size: Size) -> SmallConfig:
-        """What is said of a size."""
+        """Return the limits of a size."""
         found: SmallConfig = getattr(self, size)
         return found
 
@@ -330,10 +330,10 @@ _Stream: TypeAlias = Annotated[
 
 
 class CeilingsConfig(Section):
-    """``ceilings: {namespace: 100000, tasks: {RemoveFile: 5000}}``; what is not there has none.
+    """``ceilings: {namespace: 100000, tasks: {RemoveFile: 5000}}``: the most tasks at a time.
 
     Attributes:
-        namespace: of all tasks together.
+        namespace: for all tasks together.
         streams: by ``priority:size``.
         tasks: by class.
     """
@@ -363,12 +363,12 @@ def _limit_rules(section: object) -> tuple[LimitRule, ...]:
 
 
 class SectionConfig(Section):
-    """What ``common`` and each VO under ``vo-overrides`` may contain.
+    """The content of ``common`` and of each VO under ``vo-overrides``.
 
     Attributes:
-        limits: one rule for each limiter that is written there.
-        tasks: by class; one that a VO names replaces the common one as a whole for this VO.
-        sizes: limits by size; one that a VO names replaces the common one as a whole, as above.
+        limits: one rule per limiter.
+        tasks: values by class. For a VO, its value for a class replaces the whole common one.
+        sizes: limits by size. For a VO, its limits of a size replace all common ones.
     """
 
     periodic_tasks: dict[
@@ -383,12 +383,12 @@ class SectionConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """What stands in a file and is not among the values, so that mistakes in it are found too.
+    """Parts of a file that the models dropped, kept so that errors in them are reported, too.
 
     Attributes:
-        arguments: place and value of ``args`` of entries whose class was left out, because
-            something else is wrong with one of them.
-        limits: places of object types and keys below which no limiter is written.
+        arguments: place and value of ``args``, for entries of classes that were dropped because
+            another entry is invalid.
+        limits: places of object types and keys that have no limiter.
     """
 
     arguments: tuple[tuple[Location, Mapping[str, Any]], ...] = ()
@@ -399,10 +399,10 @@ class Config(Section):
     """The whole document.
 
     Attributes:
-        vos: virtual organisations, besides those named under `vo_overrides`.
-        common: what holds for the installation and for every VO.
-        vo_overrides: per VO; a class named there replaces its common entries for this VO.
-        ceilings: how many tasks there may be at a time before a submission is refused.
+        vos: virtual organisations (tenants), in addition to those under `vo_overrides`.
+        common: values for the installation and for every VO.
+        vo_overrides: by VO; the entries of a class replace its common entries for this VO.
+        ceilings: the most tasks at a time; further submissions are rejected.
     """
 
     vos: list[Name] = Field(default_factory=list)
@@ -423,24 +423,24 @@ class Config(Section):
 
     @property
     def source(self) -> str:
-        """The file or directory this came from, for messages."""
+        """The file or directory that was read, for messages."""
         return self._source
 
     def where(self, location: Location) -> str:
-        """``FILE:LINE`` of what is written at `location`, or of what surrounds it.
+        """Return ``FILE:LINE`` of `location`, or of its nearest known parent.
 
-        The line is left out where it is not known.
+        Without a known line, return only the file.
         """
         return self._where(location) if self._where else self._source
 
     @property
     def unplaced(self) -> Unplaced:
-        """What the file says besides; nothing if this is no file but what was published."""
+        """The dropped parts of the file; empty for a published configuration."""
         return self._unplaced
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the file says in an old way, and where."""
+        """Deprecated keys in the file, each with its place."""
         return self._warnings
 
     def read_from(
@@ -450,37 +450,37 @@ class Config(Section):
         unplaced: Unplaced | None = None,
         warnings: tuple[str, ...] = (),
     ) -> Config:
-        """This document, which came from `source`; `where` is asked by the method of that name."""
+        """Record where this document was read from, and return it."""
         self._source, self._where = source, where
         self._unplaced, self._warnings = unplaced or Unplaced(), warnings
         return self
 
     @property
     def sections(self) -> list[tuple[Location, str, SectionConfig]]:
-        """``common`` and the sections of the VOs: place, VO (empty for common), section."""
+        """Place, VO (empty for common) and section of ``common`` and of each VO."""
         of_vos = [(("vo-overrides", vo), vo, item) for vo, item in self.vo_overrides.items()]
         return [(("common",), "", self.common), *of_vos]
 
     def document(self) -> str:
-        """The document as one line of JSON, which `from_document` reads.
+        """Return the document as one line of JSON, which `from_document` reads.
 
-        Comments, the order of keys and defaults that are written out do not change it.
+        It does not depend on comments, on the order of keys or on explicit defaults.
         """
         found = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        for old, new in RENAMED.items():  # workers of the version before read it, too
+        for old, new in RENAMED.items():  # workers of the previous version know the old name
             if new in found:
                 found[old] = found.pop(new)
         return json.dumps(found, sort_keys=True)
 
     @classmethod
     def from_document(cls, text: str) -> Config:
-        """What `document` wrote, perhaps in a process that knows other classes.
+        """Read the JSON of `document`, possibly from a process that has loaded other classes.
 
-        Classes of retry policies are looked up when one is built: who does not need them need
-        not know them.
+        Retry policies are looked up only when they are built, so a process may read a document
+        with policies that it has not loaded.
 
         Raises:
-            ConfigurationError: it is of another version, and uses what this one does not know.
+            ConfigurationError: a newer version wrote it, with values that this one does not know.
         """
         try:
             found = json.loads(text)
@@ -491,22 +491,22 @@ class Config(Section):
         except ValidationError as error:
             wrong = error.errors()[0]
             reason = f"{dotted(wrong['loc'])}: {wrong['msg']}; update this process"
-        except Exception as error:  # JSON that is cut, too deep, too long
+        except Exception as error:  # truncated, too deep or too long
             reason = str(error) or type(error).__name__
         raise ConfigurationError(
             f"the published configuration cannot be read by this version of nonet: {reason}"
         )
 
     def fingerprint(self) -> str:
-        """A hash of the meaning: comments and the order of keys do not change it."""
+        """Return a hash of `document`."""
         return hashlib.sha256(self.document().encode()).hexdigest()
 
 
 def policy_class(name: str) -> type[RetryPolicyBase]:
-    """The retry policy of this bare name, built in or of a loaded module.
+    """Return the retry policy class of this name, built in or from a loaded module.
 
     Raises:
-        ConfigurationError: there is none, or there are several.
+        ConfigurationError: no policy has this name, or several have.
     """
     known = {(item.__module__, item.__qualname__): item for item in _below(RetryPolicyBase)}
     matching = [item for item in known.values() if item.__name__ == name]
@@ -530,10 +530,10 @@ def _below(cls: type[RetryPolicyBase]) -> Iterator[type[RetryPolicyBase]]:
 def _made(
     policy: type[RetryPolicyBase], args: dict[str, Any]
 ) -> tuple[RetryPolicyBase | None, list[tuple[Location, str]]]:
-    """A policy with these arguments, or what is wrong with them."""
+    """Return a policy with these arguments, or the problems."""
     try:
         try:
-            # As JSON: strict about numbers and texts, and a text can still be a timedelta.
+            # As JSON, strict validation tells numbers from text and still reads a timedelta.
             return policy.model_validate_json(to_json(args), strict=True), []
         except ValidationError as error:
             return None, [_policy_problem(policy, details) for details in error.errors()]
@@ -551,7 +551,7 @@ def _policy_problem(policy: type[RetryPolicyBase], details: Any) -> tuple[Locati
 
 
 def dotted(location: Location) -> str:
-    """A path in the document, for people.
+    """Return a path in the document as text.
 
     >>> dotted(("common", "periodic-tasks", "Sweep", 0, "args"))
     'common.periodic-tasks.Sweep[0].args'
@@ -563,7 +563,7 @@ def dotted(location: Location) -> str:
 
 
 def _raise_problems(problems: Sequence[tuple[Location, str]]) -> None:
-    """Give pydantic several problems at once, each with its place below the present one."""
+    """Raise several problems in one ValidationError; places are relative to the current one."""
     if problems:
         raise ValidationError.from_exception_data(
             "configuration",
@@ -583,8 +583,10 @@ def _twice(names: Sequence[str]) -> str:
 
 
 def _as_value_error(check: Callable[[], object]) -> None:
-    """Run `check`; pydantic collects ValueErrors, which ours are not."""
+    """Run `check`, and turn its errors into ValueErrors, which pydantic collects."""
     try:
         check()
-    except Exception as error:  # the libraries behind rules and zones know many kinds
+    except (
+        Exception
+    ) as error:  # the libraries for schedules and time zones raise many types of exceptions
         raise ValueError(str(error) or type(error).__name__) from None

@@ -1,4 +1,4 @@
-"""What holds for a task class: its own attributes, or what the configuration says instead."""
+"""The effective values of a task class: its attributes, overridden by the configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.retry import RetryPolicyBase
 from nonet.tasks.task import BaseTask, Isolation
 
-if TYPE_CHECKING:  # without a published configuration nobody needs its models, which cost 30 ms
+if TYPE_CHECKING:  # the models take 30 ms to import, and only a published configuration needs them
     from nonet.config.models import (
         Config,
         RetryPolicyConfig,
@@ -41,7 +41,7 @@ class TimeLimits:
 
     Attributes:
         soft, hard: seconds, or None.
-        soft_origin, hard_origin: who says so, for messages.
+        soft_origin, hard_origin: where each limit is defined, for messages.
     """
 
     soft: float | None
@@ -51,21 +51,21 @@ class TimeLimits:
 
     @property
     def hard_text(self) -> str:
-        """What an attempt is told that has used up all of its time."""
+        """The error message of an attempt that exceeded the hard limit."""
         return f"hard timeout of {self.hard:g} s exceeded ({self.hard_origin})"
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What holds for the tasks of one class, one VO and one size.
+    """The effective values for tasks of one class, one VO and one size.
 
     Attributes:
-        time: how long an attempt may take. The soft limit is never the longer one.
-        isolation: where an attempt runs; never LOOP if it has a limit of memory or CPU time.
+        time: the timeouts of an attempt. The soft one is never longer than the hard one.
+        isolation: where an attempt runs; never LOOP with a limit of memory or CPU time.
         memory_limit: bytes, or None.
         cpu_limit: seconds of CPU time of an attempt, or None.
-        origins: where each value comes from: ``class``, ``size`` (what follows from the size), or
-            its path in the configuration.
+        origins: where each value is defined: ``class``, ``size`` (implied by the size), or its
+            path in the configuration.
     """
 
     priority: Priority
@@ -102,7 +102,7 @@ class _Override:
 
 
 class Overrides:
-    """What a configuration says of task classes; `NONE` says nothing.
+    """Values of a configuration for task classes; `NONE` overrides nothing.
 
     Example:
         overrides = Overrides.of(await source.read())
@@ -121,7 +121,7 @@ class Overrides:
 
     @classmethod
     def of(cls, config: Config) -> Overrides:
-        """The overrides of a configuration; a VO's section replaces the common one of a class."""
+        """Collect the overrides of a configuration, for each VO and for all."""
         return cls(
             {vo: dict(_overrides(at, found.tasks)) for at, vo, found in config.sections},
             {vo: dict(_sizes(at, found.sizes)) for at, vo, found in config.sections},
@@ -129,18 +129,18 @@ class Overrides:
 
     @property
     def vos(self) -> list[str]:
-        """The VOs that have a section, and the empty one."""
+        """The VOs that have a section, and an empty name for the common section."""
         return ["", *(vo for vo in self._sections if vo)]
 
     def effective(self, task_class: TaskClass, vo: str, size: Size | None = None) -> Effective:
-        """What holds for the tasks of a class.
+        """Return the effective values for tasks of a class.
 
         Args:
-            vo: theirs (`nonet.tasks.task.vo_of`); empty: none.
-            size: theirs, if a label of the submission says another one.
+            vo: their VO (`nonet.tasks.task.vo_of`), or empty.
+            size: their size, if the submission overrides it.
 
         Raises:
-            ConfigurationError: a retry policy that is named cannot be built in this process.
+            ConfigurationError: the retry policy cannot be built in this process.
         """
         vo = vo if vo in self._sections else ""
         key = task_class.cls, vo, size
@@ -149,7 +149,7 @@ class Overrides:
         return found
 
     def stream(self, task_class: TaskClass, vo: str) -> tuple[Priority, Size]:
-        """Priority and size alone."""
+        """Return only the priority and size."""
         override = self._override(task_class, vo)
         if override is None:
             return task_class.cls.priority, task_class.cls.size
@@ -157,7 +157,7 @@ class Overrides:
         return said.priority or task_class.cls.priority, said.size or task_class.cls.size
 
     def check(self, registry: Registry) -> None:
-        """Raise `ConfigurationError` unless `effective` can answer for each class of a registry."""
+        """Raise `ConfigurationError` if `effective` fails for any class of a registry."""
         for task_class in registry:
             for vo in self.vos:
                 self.effective(task_class, vo)
@@ -185,7 +185,7 @@ class Overrides:
         return found
 
     def _of_size(self, size: Size, vo: str) -> Mapping[str, _Said]:
-        of_vo = self._sizes.get(vo, {})  # an empty one replaces the common one, too
+        of_vo = self._sizes.get(vo, {})  # even an empty mapping of a VO replaces the common one
         return of_vo[size] if size in of_vo else self._sizes.get("", {}).get(size, {})
 
     def _override(self, task_class: TaskClass, vo: str) -> _Override | None:
@@ -204,9 +204,9 @@ NONE = Overrides({}, {})
 
 
 def override_problems(config: Config, registry: Registry) -> list[tuple[str, Location, str]]:
-    """What is wrong with ``tasks``, seen from these classes: place in a file, path, reason.
+    """Check ``tasks`` against the registered classes. Return place in a file, path and reason.
 
-    Classes may be written as ``category:Class``, or as ``Class`` where that is unique.
+    Classes may be written as ``category:Class``, or as ``Class`` if that is unique.
     """
     found: list[tuple[str, Location, str]] = []
     for section_at, _, section in config.sections:
@@ -237,7 +237,7 @@ def _section_problems(
 
 
 def _clashes(override: TaskOverride, cls: type[BaseTask]) -> Iterator[tuple[str, str]]:
-    """What an override says that does not go with what the class says: key, reason."""
+    """Yield key and reason of each override that contradicts an attribute of the class."""
     from nonet.config.models import SHARED
 
     soft, hard = override.soft_timeout, cls.hard_timeout
@@ -270,7 +270,7 @@ def _sizes(section_at: Location, sizes: SizesConfig) -> Iterator[tuple[Size, Map
 
 
 def _said(at: Location, values: Section, names: Iterable[str]) -> dict[str, _Said]:
-    """What a mapping of the configuration says, of these."""
+    """Return the values of those fields `names` that a mapping sets."""
     from nonet.config.models import dotted
 
     fields = type(values).model_fields
@@ -290,15 +290,17 @@ def _said_by_class(cls: type[BaseTask]) -> dict[str, _Said]:
 
 
 def _effective(said: dict[str, _Said], of_size: Mapping[str, _Said], name: str) -> Effective:
-    """What holds; `said`: of the class and of its section, `of_size`: of all of its size."""
+    """Combine `said` (the class and its override) with `of_size` (the limits of the size)."""
     nothing = _Said(None, CLASS)
     isolation = _isolation(said)
-    is_shared = isolation.value == Isolation.LOOP  # no limit of a process holds for one task of it
+    is_shared = (
+        isolation.value == Isolation.LOOP
+    )  # a limit of the process cannot apply to one of its tasks
     defaults = {name: item for name, item in of_size.items() if name in _TIMES or not is_shared}
     found = dict.fromkeys(_LIMITS, nothing) | defaults | said | {"isolation": isolation}
     soft, hard = found["soft_timeout"], found["hard_timeout"]
     if soft.value is not None and hard.value is not None and soft.value > hard.value:
-        # Said apart, of the class and in the configuration: nothing lasts beyond the hard one.
+        # One comes from the class, the other from the configuration. The hard limit wins.
         found["soft_timeout"] = hard
     values = {field: item.value for field, item in found.items()}
     origins = {field: found[field].origin for field in _FIELDS}

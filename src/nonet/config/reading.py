@@ -1,4 +1,4 @@
-"""From texts to a `Config`: merge, validate, and report every problem where it is."""
+"""Merge and validate YAML files into a `Config`, and report all problems with file and line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def parse_config(text: str, source: str) -> Config:
     """Read the configuration from text; `source` names it in messages.
 
     Raises:
-        ConfigurationError: all problems at once.
+        ConfigurationError: lists all problems.
 
     Example:
         >>> parse_config("vos: [lhcb]", "inline").vos
@@ -53,14 +53,13 @@ def parse_config(text: str, source: str) -> Config:
 def parse_files(texts: Iterable[tuple[str, str]], source: str) -> Config:
     """Read the configuration from the names and texts of its files.
 
-    They are merged in order; a key that two of them define is refused, unless it is a mapping in
-    both.
+    Files are merged in order. A key may be in two files only if it is a mapping in both.
 
     Args:
-        source: all of them together, for messages.
+        source: name of all files together, for messages.
 
     Raises:
-        ConfigurationError: all problems at once.
+        ConfigurationError: lists all problems.
     """
     config, problems = parse_sound(texts, source)
     if problems:
@@ -69,9 +68,9 @@ def parse_files(texts: Iterable[tuple[str, str]], source: str) -> Config:
 
 
 def parse_sound(texts: Iterable[tuple[str, str]], source: str) -> tuple[Config, list[Problem]]:
-    """As `parse_files`, but what is sound of a bad configuration is returned with its problems.
+    """Like `parse_files`, but return the valid parts of the configuration with all problems.
 
-    So that it can be seen what else is wrong, of what only the task classes tell.
+    The caller can check the valid parts against the task classes and report those problems, too.
     """
     merged = _Merger(source)
     for name, text in texts:
@@ -97,7 +96,7 @@ def _location(details: Any) -> Location:
 
 
 def _sound(document: dict[Any, Any], wrong: Iterable[Location]) -> Config:
-    """What is left without the parts that have something wrong in them."""
+    """Return the configuration without the parts that contain a problem."""
     kept = copy.deepcopy(document)
     for location in wrong:
         _remove(kept, location[: _whole(location)])
@@ -108,7 +107,7 @@ def _sound(document: dict[Any, Any], wrong: Iterable[Location]) -> Config:
 
 
 def _whole(location: Location) -> int:
-    """How much of a path leads to a part that says nothing false when it is left out."""
+    """Return the length of the path to the smallest part that can be dropped on its own."""
     if location[:1] == ("ceilings",):
         return 3
     section = {"common": 1, "vo-overrides": 2}.get(str(location[0]), 0) if location else 0
@@ -120,7 +119,7 @@ def _whole(location: Location) -> int:
 
 
 def _remove(node: Any, path: Location) -> None:
-    """Remove what is at `path`, or the part of it that can be reached."""
+    """Remove the value at `path`, or at its longest prefix that exists."""
     for index, part in enumerate(path):
         inner = node.get(part)
         if index == len(path) - 1 or not isinstance(inner, dict) or path[index + 1] not in inner:
@@ -132,7 +131,7 @@ def _remove(node: Any, path: Location) -> None:
 def _lost_arguments(
     document: Mapping[Any, Any], wrong: Collection[Location]
 ) -> Iterator[tuple[Location, Mapping[str, Any]]]:
-    """The arguments that are sound themselves, of the classes that `_sound` leaves out."""
+    """Yield the valid arguments of the classes that `_sound` dropped because of other errors."""
     lost = dict.fromkeys(place[: _whole(place)] for place in wrong if "periodic-tasks" in place)
     for at in lost:
         entries = _value_at(document, at)
@@ -163,10 +162,7 @@ def _value_at(node: Any, path: Location) -> Any:
 
 
 def problems_error(problems: Iterable[Problem]) -> ConfigurationError:
-    """One error for many problems, each a file (and line), a path in it and a reason.
-
-    `Config.where` gives file and line of a path. Each problem is one line of the message.
-    """
+    """Return one error for many problems, one line each: file and line, path, reason."""
     lines = [
         f"{where}: {dotted(location)}: {reason}" if location else f"{where}: {reason}"
         for where, location, reason in problems
@@ -175,7 +171,7 @@ def problems_error(problems: Iterable[Problem]) -> ConfigurationError:
 
 
 class _Merger:
-    """Merges documents and remembers from which file each path came, and from which line."""
+    """Merges documents and records the file and line of each path."""
 
     def __init__(self, source: str) -> None:
         self.document: dict[Any, Any] = {}
@@ -193,7 +189,7 @@ class _Merger:
         for line, reason in document.problems:
             self.problems.append((_place(file, line), (), reason))
         if document.value is None and not document.problems:
-            # A file that was cut off or is being written, far more likely than no wish at all.
+            # The file is probably truncated or still being written.
             reason = "is empty: write {} if nothing is to be configured"
             self.problems.append((file, (), reason))
         elif isinstance(document.value, dict):
@@ -203,7 +199,7 @@ class _Merger:
             self.problems.append((file, (), reason))
 
     def where(self, location: Location) -> str:
-        """File and line of the longest known part of `location`."""
+        """Return file and line of the longest known prefix of `location`."""
         parts = range(len(location), 0, -1)
         known = (self._files[location[:n]] for n in parts if location[:n] in self._files)
         file = next(known, None)
@@ -233,7 +229,7 @@ def _place(file: str, line: int) -> str:
 
 
 def _reason(details: Any) -> str:
-    """What is wrong, in our words where pydantic's do not help an administrator."""
+    """Describe a problem, in our words if pydantic's do not help an operator."""
     kind = details["type"]
     if details["loc"][-1:] == ("[key]",):
         return f"as a key: {value_reason(details)}"

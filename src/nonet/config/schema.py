@@ -1,7 +1,7 @@
-"""The JSON Schema of the file, by which editors complete and check while one writes.
+"""The JSON Schema of the configuration, for completion and checks in editors.
 
-It knows less than the loader: no classes, no expressions of schedules, no files that are merged.
-What it refuses, the loader refuses.
+It checks less than the loader: no task classes, schedule expressions or merged files. The loader
+rejects everything that the schema rejects.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nonet.tasks.locks import (
     ConcurrencyLimiter,
     RateLimiter,
 )
-from nonet.tasks.retry import ExponentialBackoff, NoRetry
+from nonet.tasks.retry import BUILT_IN_POLICIES
 from nonet.tasks.schedules import SCHEDULES, IntervalSecondsSchedule
 
 Schema = dict[str, Any]
 
-_DRAFT = "http://json-schema.org/draft-07/schema#"  # what editors understand
+_DRAFT = "http://json-schema.org/draft-07/schema#"  # the draft that editors understand
 
 _MEMORY_LIMIT = (
     "Memory that the process of an attempt may have: bytes, or with a unit, such as 512MiB."
@@ -34,32 +34,33 @@ _TIMES = {
 
 _DESCRIPTIONS: dict[str, dict[str, str]] = {
     "Config": {
-        "vos": "Virtual organisations, besides those named under vo-overrides.",
-        "common": "What holds for the installation and for every VO.",
-        "vo-overrides": "Per VO; a class named there replaces its common entry for this VO.",
-        "ceilings": "How many tasks there may be before a submission is refused.",
+        "vos": "Virtual organisations, in addition to those under vo-overrides.",
+        "common": "Values for the installation and for every VO.",
+        "vo-overrides": "Per VO; the entries of a class replace its common entries for this VO.",
+        "ceilings": "The most tasks at a time; further submissions are rejected.",
     },
     "CeilingsConfig": {
-        "namespace": "All tasks together.",
-        "streams": "Per stream, such as background:small: its tasks.",
-        "tasks": "Per class (Class, or category:Class): its tasks.",
+        "namespace": "For all tasks together.",
+        "streams": "Per stream, such as background:small.",
+        "tasks": "Per class (Class, or category:Class).",
     },
     "SectionConfig": {
         "periodic-tasks": "Per class (Class, or category:Class): a list of entries.",
         "limits": "Object type, then key or 'default', then limiters, or actions with limiters.",
-        "tasks": "Per class (Class, or category:Class): what holds instead of its attributes.",
-        "sizes": "Per size: limits of the classes that have none of their own.",
+        "tasks": "Per class (Class, or category:Class): values that override its attributes.",
+        "sizes": "Per size: limits for classes that have none of their own.",
     },
     "TaskConfig": {
-        "name": "Tells the entries of one class apart. May be missing when there is one.",
+        "name": "Distinguishes the entries of one class. Optional if there is only one.",
         "schedule": "When it fires. Default: the schedule of the class.",
         "args": "Arguments of the class. The VO is added by the scheduler.",
-        "enabled": "false: it does not fire. Default: what the class says.",
-        "overlap": "What an occurrence does while the one before is still running: skip, queue"
+        "enabled": "false: the entry does not fire. Default: the attribute of the class.",
+        "overlap": "What to do with an occurrence while the previous one still runs: skip, queue"
         " (wait for it) or allow.",
-        "catch-up": "Of occurrences missed for long submit the latest (one), none (skip) or all.",
-        "catch-up-limit": "With 'catch-up: all', how many at most.",
-        "jitter": "Seconds: each occurrence is late by up to so much, by chance.",
+        "catch-up": "What to submit of occurrences missed for longer than misfire-grace: the latest"
+        " (one), none (skip) or all.",
+        "catch-up-limit": "With 'catch-up: all', the most occurrences to submit.",
+        "jitter": "Seconds: delays each occurrence by a random time of at most this.",
         "misfire-grace": "Seconds: occurrences missed for less are submitted one by one. Default:"
         " NONET_MISFIRE_GRACE, or the interval if that is shorter.",
     },
@@ -69,12 +70,12 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "arg": "Seconds of an interval, five fields of cron or an @alias, or an RRULE.",
     },
     "TaskOverride": {
-        "priority": "Which stream it is submitted to.",
+        "priority": "The priority of its stream.",
         "size": "Which pool of workers runs it.",
         "retry-policy": "What happens after a failed attempt.",
         "soft-timeout": "Seconds after which an attempt is cancelled.",
         "hard-timeout": "Seconds after which an attempt is given up; not below soft-timeout.",
-        "dlq-eligible": "true: kept in SQL when it has failed for good.",
+        "dlq-eligible": "true: keep a task in SQL when it has failed for good.",
         "isolation": "Where an attempt runs: loop (in the worker's process), child (in a child"
         " process, which runs others after it) or fresh (in one of its own).",
         "memory-limit": _MEMORY_LIMIT,
@@ -92,17 +93,17 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "cpu-limit": _CPU_LIMIT,
     },
     "RetryPolicyConfig": {
-        "class": "NoRetry, ExponentialBackoff, or a policy that a package of tasks defines.",
+        "class": "A built-in policy, or one that a package of tasks defines.",
         "args": "Its arguments.",
     },
 }
 
 
 def json_schema() -> Schema:
-    """The JSON Schema (draft 7) of the configuration; the same for the same version of Nonet."""
+    """Return the JSON Schema (draft 7) of the configuration."""
     schema = Config.model_json_schema(ref_template="#/definitions/{model}")
     definitions = schema.pop("$defs")
-    del definitions["LimitRule"]  # how it is kept, not how it is written
+    del definitions["LimitRule"]  # the internal form of limits, not the form in the file
     for name, definition in {"Config": schema, **definitions}.items():
         if name in _DESCRIPTIONS:
             definition["properties"] = _described(name, definition["properties"])
@@ -130,10 +131,10 @@ def _described(model: str, properties: Schema) -> Schema:
 
 
 def _without_null(found: Schema) -> Schema:
-    """A field that may be missing; a key that is written has a value."""
+    """Return the schema of an optional field without null: a key in the file needs a value."""
     (kind,) = [one for one in found.get("anyOf", [found]) if one.get("type") != "null"]
     kept = {key: value for key, value in kind.items() if key not in ("title", "default")}
-    if "$ref" in kept:  # beside one, draft 7 reads nothing else
+    if "$ref" in kept:  # draft 7 ignores all keys beside it
         return {"allOf": [kept]}
     return kept
 
@@ -164,8 +165,7 @@ def _schedule(properties: Schema) -> Schema:
 
 def _retry_policy(definition: Schema) -> Schema:
     built_in = {
-        NoRetry.__name__: {"maxProperties": 0},
-        ExponentialBackoff.__name__: _untitled(ExponentialBackoff.model_json_schema()),
+        policy.__name__: _untitled(policy.model_json_schema()) for policy in BUILT_IN_POLICIES
     }
     names = {"description": definition["properties"]["class"]["description"], "type": "string"}
     return {
@@ -194,7 +194,7 @@ def _untitled(schema: Schema) -> Schema:
 
 
 def _limits(description: str) -> Schema:
-    """A tree: object type → key → limiters, and actions → limiters."""
+    """Return the schema of limits: object type → key → limiters, or actions → limiters."""
     limit = {"type": "integer", "minimum": 1, "maximum": MOST_ITEMS}
     window = {
         "type": "number",
@@ -204,10 +204,10 @@ def _limits(description: str) -> Schema:
     }
     said: dict[str, Schema] = {
         ConcurrencyLimiter.__name__: {
-            "limit": limit | {"description": "At most so many at a time."}
+            "limit": limit | {"description": "At most this many tasks at a time."}
         },
         RateLimiter.__name__: {
-            "limit": limit | {"description": "At most so many in any window."},
+            "limit": limit | {"description": "At most this many starts in any window."},
             "window_seconds": window,
         },
     }

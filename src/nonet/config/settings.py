@@ -1,7 +1,7 @@
-"""Process settings: variables ``NONET_…`` of the environment or of ``.env``, and their defaults.
+"""Process settings: ``NONET_…`` variables of the environment or of ``.env``, and their defaults.
 
-In code each is an option of `Nonet.from_settings`. Of the commands, some have an option for a
-few of them (``--namespace``, ``--tasks``, ``--state-dir``, ``--concurrency`` …): see ``--help``.
+In code, each is an option of `Nonet.from_settings`. Commands have options for some of them, such
+as ``--namespace``, ``--tasks`` and ``--concurrency``: see ``--help``.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from nonet.rules.crashes import CRASH_LIMIT
 _PREFIX = "NONET_"
 _ENV_FILE = Path(".env")
 
-# Small tasks share the loop; those of medium size have a core each, a large one has the machine.
+# Small tasks share the event loop, medium tasks have a core each, a large task has the machine.
 _DEFAULT_CONCURRENCY = {
     Size.SMALL: 100,
     Size.MEDIUM: len(os.sched_getaffinity(0)),
     Size.LARGE: 1,
 }
-# What a text must be, where its pattern says it badly.
+# Descriptions of fields whose pattern is not fit for an error message.
 _TEXTS = {
     "namespace": "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'",
     "on_overflow": "MODULE:FUNCTION, such as mypackage.scaling:start, or empty",
 }
-_SLOTS = re.compile(r"(small|medium|large):([1-9]\d{0,4})")
-# Secrets, which may come in files: NONET_REDIS_URL_FILE …
+_SLOTS = re.compile(rf"({'|'.join(Size)}):([1-9]\d{{0,4}})")
+# Secrets that may be in files: NONET_REDIS_URL_FILE …
 _FROM_FILES = ("redis_url", "db_url", "signing_keys")
-# In a URL: that of the user, and those among the parameters, such as sentinel_password.
+# In a URL: the password of the user, and parameters such as sentinel_password.
 _PASSWORDS = re.compile(r"://[^:/?#@]*:([^/?#@]+)@|[?&][^=&#]*passw[^=&#]*=([^&#]+)", re.I)
 
 
@@ -59,14 +59,14 @@ def _state_dir() -> Path:
     except RuntimeError:
         raise ConfigurationError(
             "settings: this user has no home directory, neither HOME nor an entry in passwd: set "
-            "NONET_STATE_DIR to a directory that it may write"
+            "NONET_STATE_DIR to a writable directory"
         ) from None
 
 
 class Settings(BaseModel):
-    """Settings of one process; durations in seconds.
+    """Settings of one process. Durations are in seconds.
 
-    Every field ``x`` is the environment variable ``NONET_X``.
+    Each field ``x`` is read from the environment variable ``NONET_X``.
 
     Attributes:
         redis_url: ``redis://``, ``rediss://`` (TLS), ``unix://``, ``redis+sentinel://``,
@@ -74,56 +74,56 @@ class Settings(BaseModel):
             server under `state_dir`). ``NONET_REDIS_URL_FILE`` names a file that holds it.
         db_url: SQLAlchemy URL for dead letters and durable tasks; empty: SQLite under `state_dir`.
             ``NONET_DB_URL_FILE`` names a file that holds it.
-        namespace: prefix of all keys; one Redis may hold several.
+        namespace: prefix of all keys; one Redis may have several.
         config: the central configuration, read by the scheduler: a file, a directory or a git
             repository (``git+https://HOST/REPOSITORY.git#BRANCH``); empty: none.
-        config_poll: how often a git repository is asked for a newer configuration.
-        tasks: modules with tasks, beside those from entry points.
-        entry_points: prefixes of entry point groups, beside ``nonet``.
-        extensions: distributions, first wins, where two define the same task.
-        state_dir: where embedded servers, SQLite and the run files of workers are.
-        concurrency: tasks at a time in one worker; unset: 100 for small, the cores for
+        config_poll: how often a git repository is polled.
+        tasks: modules with tasks, in addition to entry points.
+        entry_points: prefixes of entry point groups, in addition to ``nonet``.
+        extensions: distributions by precedence, if several define the same task.
+        state_dir: directory for embedded servers, SQLite and the run files of workers.
+        concurrency: tasks at a time in one worker; unset: 100 for small, the number of cores for
             medium, 1 for large.
-        slots: of workers by size, ``small:10,large:4``: what a scheduler counts with where no
-            worker is registered; unset: as the last one said, else as `concurrency`.
-        child_max_tasks: a reusable child process is replaced after so many attempts; 0: never.
-        child_max_rss: one that has more memory than this after an attempt is replaced, in bytes
-            or as ``1GiB``; 0: never.
-        lease: after this time without renewal another worker takes a delivery.
+        slots: slots per worker by size, ``small:10,large:4``, which a scheduler assumes while no
+            worker is registered; unset: as last registered, else as `concurrency`.
+        child_max_tasks: replace a reusable child process after this many attempts; 0: never.
+        child_max_rss: replace a child process that has more memory than this after an attempt, in
+            bytes or as ``1GiB``; 0: never.
+        lease: another worker takes over a delivery after this time without renewal.
         lock_ttl: how long locks outlive a dead holder.
-        lock_aging: a task that has waited so long for its locks counts as realtime.
-        lock_recheck: a waiting task is looked at after so long although nothing woke it; the
-            pause doubles with each refusal in a row.
-        lock_recheck_max: the longest such pause.
+        lock_aging: a task that has waited this long for its locks counts as realtime.
+        lock_recheck: first interval after which a waiting task is checked without being woken;
+            doubles with each consecutive refusal.
+        lock_recheck_max: the longest such interval.
         leader_ttl: how long the scheduler's lease outlives a dead leader.
         worker_ttl: how long a dead worker stays registered.
-        grace: how long running tasks may go on after SIGTERM.
-        cancel_grace: how long a task may take to end when it is cancelled; then it is killed, or
-            left alone where nothing can kill it.
+        grace: how long running tasks may continue after SIGTERM.
+        cancel_grace: how long a cancelled task may take to end; then it is killed, or abandoned if
+            it runs in the worker's own process.
         result_ttl: how long results are kept; 0: not at all.
         dedup_ttl: how long the id of an ended task is remembered.
-        dlq_retention: how long dead letters are kept; 0: for ever.
-        misfire_grace: occurrences missed for less are all made up for; at most their interval.
-        memory_floor: a worker takes nothing while less memory is free, in bytes or as ``512MiB``;
-            0: it does not look.
-        load_ceiling: a worker takes nothing while more processes per core want to run, on average
-            of the last minute; 0: it does not look.
-        crash_limit: after so many crashes a task is dead, whatever its retry policy says: deaths of
-            a process in which no other suspect ran.
-        confirm_replicas: so many replicas of Redis must have a submit, a settle or a structural
-            lock before it counts; 0: none. The page "Prepare Redis" says what that guards
-            against.
-        log_format: of a daemon's log lines: ``console`` or ``json``; ``auto``: JSON in a pod of
-            Kubernetes, else ``console``.
-        log_level: the least that a daemon logs: ``debug``, ``info``, ``warning`` or ``error``.
+        dlq_retention: how long dead letters are kept; 0: forever.
+        misfire_grace: occurrences that are late by less than this are submitted one by one. It is
+            capped at the interval of the schedule.
+        memory_floor: a worker fetches nothing while less memory is free, in bytes or as
+            ``512MiB``; 0: off.
+        load_ceiling: a worker fetches nothing while the load average of the last minute per core
+            is higher; 0: off.
+        crash_limit: a task is dead after this many crashes, whatever its retry policy says. A crash
+            counts if no other suspect ran in the process that died.
+        confirm_replicas: how many replicas of Redis must confirm a submit, a settle or a
+            structural lock; 0: none. See the page "Prepare Redis".
+        log_format: format of a daemon's log lines: ``console`` or ``json``; ``auto``: JSON in a
+            Kubernetes pod, else ``console``.
+        log_level: lowest level that a daemon logs: ``debug``, ``info``, ``warning`` or ``error``.
         message_limit: longest envelope or result, in bytes.
         accept_unsigned: execute tasks without a signature although there are keys.
-        allow_eviction: start although Redis may drop keys when its memory is full.
+        allow_eviction: start although Redis may evict keys when its memory is full.
         on_overflow: ``module:function`` that the leading scheduler calls when workers are missing.
-        overflow_cooldown: after so long it is called again, if they still are.
-        metrics_host: address on which a daemon answers probes.
-        metrics_port: port for that; 0: it does not.
-        signing_keys: ``id:base64,…``: the first key signs envelopes, all of them verify; empty:
+        overflow_cooldown: wait this long before calling it again.
+        metrics_host: address on which a daemon serves metrics and probes.
+        metrics_port: port for metrics and probes; 0: off.
+        signing_keys: ``id:base64,…``: the first key signs envelopes, every key verifies; empty:
             nothing is signed. ``NONET_SIGNING_KEYS_FILE`` names a file that holds them.
 
     Example:
@@ -159,7 +159,7 @@ class Settings(BaseModel):
     cancel_grace: float = Field(default=10, ge=0, le=1e6)
     result_ttl: float = Field(default=3600, ge=0)
     dedup_ttl: float = Field(default=60, gt=20)
-    # Half a century at most: the date that far back must exist.
+    # At most half a century, so that subtracting it gives a valid date.
     dlq_retention: float = Field(default=0, ge=0, le=1.6e9)
     misfire_grace: float = Field(default=60, ge=0)
     memory_floor: Annotated[int, BeforeValidator(parse_bytes)] = 0
@@ -217,7 +217,8 @@ class Settings(BaseModel):
     @field_validator("redis_url", "db_url", mode="before")
     @classmethod
     def _stripped(cls, value: Any) -> Any:
-        return value.strip() if isinstance(value, str) else value  # as a Secret often ends
+        # Secrets often end with a line break.
+        return value.strip() if isinstance(value, str) else value
 
     @field_validator("redis_url", "db_url")
     @classmethod
@@ -236,7 +237,7 @@ class Settings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_environment(cls, values: Any) -> Any:
-        """Take what is not given from variables, and secrets from the files that they name."""
+        """Read missing values from variables, and secrets from the files that variables name."""
         if not isinstance(values, Mapping):  # a `Settings` already
             return values
         variables = _variables()
@@ -253,7 +254,7 @@ class Settings(BaseModel):
         if self.lock_ttl >= self.lease:
             raise ValueError(
                 f"lock_ttl ({self.lock_ttl:g} s) must be shorter than lease ({self.lease:g} s), "
-                "so that a dead worker's locks are gone before its tasks run again"
+                "so that the locks of a dead worker expire before its tasks run again"
             )
         if self.lock_recheck > self.lock_recheck_max:
             raise ValueError(
@@ -264,16 +265,16 @@ class Settings(BaseModel):
 
     @property
     def renew_interval(self) -> float:
-        """Seconds between two beats of the watchdog: a third of the shortest lease."""
+        """Seconds between two renewals by the watchdog: a third of the shortest lease."""
         return min(self.lease, self.lock_ttl, self.worker_ttl) / 3
 
     def signer(self) -> Signer:
-        """For the framework: what signs and verifies the envelopes of this namespace."""
+        """For the framework: return the signer of envelopes in this namespace."""
         keys = parse_keys(self.signing_keys.get_secret_value())
         return Signer(keys, self.namespace, accept_unsigned=self.accept_unsigned)
 
     def secrets(self) -> list[str]:
-        """For the framework: passwords and keys of these settings, which no log line may show."""
+        """For the framework: return the passwords and keys that no log line may show."""
         keys = self.signing_keys.get_secret_value().split(",")
         urls = (self.redis_url.get_secret_value(), self.db_url.get_secret_value(), self.config)
         passwords = ["".join(found) for url in urls for found in _PASSWORDS.findall(url)]
@@ -281,23 +282,23 @@ class Settings(BaseModel):
         return [text for text in (*texts, *passwords, *map(unquote, passwords)) if text]
 
     def sql_url(self) -> str:
-        """Where dead letters and durable tasks go: `db_url`, else SQLite under `state_dir`."""
+        """Return the URL of the SQL database: `db_url`, else SQLite under `state_dir`."""
         return self.db_url.get_secret_value() or f"sqlite+aiosqlite:///{self._sqlite_file}"
 
     def may_have_sql(self) -> bool:
-        """Whether there is a database to look into; False: nobody has written one here."""
+        """Return whether a SQL database is configured, or its SQLite file exists."""
         return bool(self.db_url.get_secret_value()) or self._sqlite_file.exists()
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Prefixes of the entry point groups that are read."""
+        """Prefixes of the entry point groups to load."""
         return ("nonet", *self.entry_points)
 
     def slots_of(self, size: Size) -> int:
-        """How many tasks a worker runs at a time, unless its command line says otherwise.
+        """Return how many tasks a worker runs at a time by default.
 
         Args:
-            size: of the worker.
+            size: the size of its tasks.
         """
         return self.concurrency or _DEFAULT_CONCURRENCY[size]
 
@@ -307,14 +308,14 @@ class Settings(BaseModel):
 
 
 def load_settings(**options: Any) -> Settings:
-    """Settings of this process; options that are not None win over the environment.
+    """Load the settings of this process. Options that are not None override the environment.
 
     Args:
         options: fields of `Settings`.
 
     Raises:
-        ConfigurationError: a value does not fit; all of them are named. A misspelt option or
-            ``NONET_`` variable is refused too.
+        ConfigurationError: values are invalid (all are listed), or an option or ``NONET_``
+            variable is unknown.
 
     Example:
         settings = load_settings(namespace="test", tasks=("mypackage.tasks",))
@@ -325,16 +326,16 @@ def load_settings(**options: Any) -> Settings:
 
 
 def plain_settings(**options: Any) -> Settings:
-    """Settings made of these and the defaults: the environment and ``.env`` have no say.
+    """Build settings from options and defaults, ignoring the environment and ``.env``.
 
     Raises:
-        ConfigurationError: as `load_settings`.
+        ConfigurationError: like `load_settings`.
     """
     _refuse_unknown_options(options)
     defaults = {
         name: field.get_default(call_default_factory=True)
         for name, field in Settings.model_fields.items()
-        if name not in options  # a user without a home has no default for state_dir
+        if name not in options  # without a home directory, state_dir has no default
     }
     return _made({**defaults, **options})
 
@@ -343,7 +344,7 @@ def _read_secret(variable: str, path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigurationError(f"settings: {variable}: {path} cannot be read: {reason}") from None
     if not text:
         raise ConfigurationError(f"settings: {variable}: {path} is empty")
@@ -364,7 +365,7 @@ def _made(values: dict[str, Any]) -> Settings:
 
 
 def _wanted(details: ErrorDetails) -> str:
-    """What to write instead of what was refused."""
+    """Describe the values that a field accepts."""
     name, kind = str(details["loc"][0]) if details["loc"] else "", details["type"]
     if kind == "string_pattern_mismatch" and name in _TEXTS:
         return f"must be {_TEXTS[name]}"
@@ -378,7 +379,7 @@ def _wanted(details: ErrorDetails) -> str:
 
 
 def _numbers(name: str) -> str:
-    """Which numbers fit a setting.
+    """Describe the numbers that a setting accepts.
 
     >>> _numbers("metrics_port"), _numbers("lease")
     ('a whole number from 0 to 65535', 'a number above 0')
@@ -408,17 +409,17 @@ def _refuse_unknown_options(options: Iterable[str]) -> None:
 
 
 def _variables() -> dict[str, str | None]:
-    """The environment over ``.env``, the names in upper case."""
+    """Return ``.env`` overridden by the environment, with names in upper case."""
     from_file: Mapping[str, str | None] = {}
     if _ENV_FILE.is_file() or _ENV_FILE.is_fifo():
-        from dotenv import dotenv_values  # few processes have such a file
+        from dotenv import dotenv_values  # imported here because few processes have the file
 
         from_file = dotenv_values(_ENV_FILE, encoding="utf-8")
     return {name.upper(): value for name, value in (*from_file.items(), *os.environ.items())}
 
 
 def is_default_redis(url: str) -> bool:
-    """Whether `url` is the Redis of those who name none, and the environment names none."""
+    """Return whether `url` is the default and the environment sets no Redis."""
     default: SecretStr = Settings.model_fields["redis_url"].default
     if url != default.get_secret_value():
         return False

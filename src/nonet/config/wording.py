@@ -1,4 +1,4 @@
-"""What is wrong with a value of the file, in words that help whoever wrote it."""
+"""Error messages for invalid values in the configuration file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LONGEST_ADVICE = 80
 
 
 def value_reason(details: Mapping[str, Any], unit: str = "") -> str:
-    """What pydantic found, in our words where its own do not help; it does not repeat the value.
+    """Describe an error of pydantic, without repeating the value.
 
     Args:
         details: one of `pydantic.ValidationError.errors`.
-        unit: of a number.
+        unit: the unit of a number, to append to "number".
 
     Example:
         >>> value_reason({"type": "string_type", "msg": "", "loc": (), "input": 5})
@@ -47,7 +47,7 @@ def value_reason(details: Mapping[str, Any], unit: str = "") -> str:
 
 
 def place_reason(location: Sequence[Any], details: Mapping[str, Any]) -> str:
-    """As `value_reason`, of a value of the file itself: where it stands tells what to write.
+    """Like `value_reason`, with advice that depends on the place in the file.
 
     >>> place_reason(("vos",), {"type": "list_type", "msg": "", "loc": (), "input": "lhcb"})
     'must be a list: write [lhcb]'

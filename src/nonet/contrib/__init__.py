@@ -1,1 +1,1 @@
-"""What nobody needs who does not ask for it: ties to other packages, and a canary task."""
+"""Optional extras: integrations with other packages, and a canary task."""

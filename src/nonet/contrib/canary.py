@@ -1,7 +1,7 @@
-"""A task that does nothing but end: whether a deployment runs any, asked with ``helm test``.
+"""A task that only returns a host name, to test a deployment, for example with ``helm test``.
 
-It is not registered by itself; ``NONET_TASKS=nonet.contrib.canary`` (or ``--tasks``) does so, for
-workers and for who submits it.
+Register it with ``NONET_TASKS=nonet.contrib.canary`` (or ``--tasks``), for the workers and for the
+program that submits it.
 
 Example:
     $ task-run submit canary:Canary --label size=large --start-by 60 --wait 60
@@ -21,7 +21,7 @@ __all__ = ["Canary"]
 class Canary(BaseTask):
     """Returns the host name of the worker that ran it.
 
-    It goes before other work, and takes no lock; the label ``size`` chooses the workers.
+    It has realtime priority and takes no lock. The label ``size`` selects the workers to test.
 
     Example:
         run = await run_inline(Canary())
@@ -32,5 +32,5 @@ class Canary(BaseTask):
     size = Size.SMALL
 
     async def execute(self) -> str:
-        """The host name of this process."""
+        """Return the host name of this process."""
         return socket.gethostname()

@@ -1,12 +1,12 @@
-"""Nonet in a FastAPI application: opened with it, at hand in routes, its refusals as responses.
+"""Nonet in a FastAPI application: a lifespan, a dependency for routes, and error responses.
 
 Example:
     app = FastAPI(lifespan=lifespan(tasks=("mypackage.tasks",)))
     install(app)
 
-    @app.post("/removals", status_code=202)
-    async def remove(lfn: str, nonet: NonetApp) -> dict[str, str]:
-        return {"task": await nonet.submit(RemoveFile("CERN-DST", lfn))}
+    @app.post("/invoices/{number}/mail", status_code=202)
+    async def send(number: int, to: str, nonet: NonetApp) -> dict[str, str]:
+        return {"task": await nonet.submit(SendInvoice(number, to))}
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ from nonet.base.errors import (
 
 __all__ = ["NonetApp", "get_app", "install", "lifespan"]
 
-# Until Redis, or SQL, is likely to answer again, or has room again.
+# Suggested to clients while Redis or SQL does not answer or is full.
 _UNAVAILABLE_SECONDS = 5
 
 Lifespan: TypeAlias = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 
 def lifespan(nonet: Nonet | None = None, **options: Any) -> Lifespan:
-    """A lifespan that opens Nonet before the first request and closes it after the last.
+    """Create a lifespan that opens Nonet before the first request and closes it after the last.
 
     Args:
-        nonet: an application that is not open yet; None: one of `options` and the environment.
+        nonet: an application that is not open yet; None: create one from the environment and
+            `options`.
         options: fields of `nonet.Settings`, e.g. ``tasks=("mypackage.tasks",)``.
 
     Returns:
-        What ``FastAPI(lifespan=…)`` takes. A lifespan of your own enters it, by
+        The argument for ``FastAPI(lifespan=…)``. A lifespan of your own can enter it with
         ``async with lifespan(…)(app): yield``.
 
     Raises:
-        ConfigurationError: a setting does not fit.
+        ConfigurationError: a setting is invalid.
         RegistrationError: a task class cannot be registered.
         TypeError: both `nonet` and `options` are given.
 
@@ -64,7 +65,9 @@ def lifespan(nonet: Nonet | None = None, **options: Any) -> Lifespan:
         install(web)
     """
     if nonet is not None and options:
-        raise TypeError(f"lifespan: {', '.join(options)} would be ignored: nonet has its settings")
+        raise TypeError(
+            f"lifespan: {', '.join(options)} would be ignored, because nonet has its own settings"
+        )
     chosen = nonet or Nonet.from_settings(**options)
 
     @asynccontextmanager
@@ -83,10 +86,10 @@ def get_app(connection: HTTPConnection) -> Nonet:
     """The open `Nonet`, for ``Depends(get_app)`` in routes and websockets.
 
     Args:
-        connection: the request or websocket, which FastAPI gives.
+        connection: the request or websocket; FastAPI passes it.
 
     Raises:
-        NotBoundError: the application has no `lifespan` of Nonet.
+        NotBoundError: the application was created without `lifespan`.
 
     Example:
         @web.get("/tasks/{id}")
@@ -103,24 +106,26 @@ NonetApp: TypeAlias = Annotated[Nonet, Depends(get_app)]
 """The open `Nonet` as a parameter of a route.
 
 Example:
-    @web.post("/removals", status_code=202)
-    async def remove(lfn: str, nonet: NonetApp) -> dict[str, str]:
-        return {"task": await nonet.submit(RemoveFile("CERN-DST", lfn))}
+    @web.post("/invoices/{number}/mail", status_code=202)
+    async def send(number: int, to: str, nonet: NonetApp) -> dict[str, str]:
+        return {"task": await nonet.submit(SendInvoice(number, to))}
 """
 
 
 def install(app: FastAPI) -> None:
-    """Answer requests that Nonet refuses with what HTTP has for it.
+    """Turn errors of Nonet into HTTP responses.
 
-    ``AdmissionRejected`` is 429 with ``Retry-After`` and the numbers; a server that does not
-    answer, or is full, 503 with ``Retry-After``; a lock that somebody else holds, and what has
-    ended otherwise than is asked for, 409; what is not known, such as a task, or its result, 404;
-    arguments and ids that do not fit 422, with the reasons. None of them tells clients the names
-    of servers or of who holds a lock. Other errors stay 500: they are of the task or of the
-    application, not of the request.
+    - 429 with ``Retry-After`` and the numbers: ``AdmissionRejected``.
+    - 503 with ``Retry-After``: Redis or SQL does not answer, or Redis is full.
+    - 409: a lock is held by others, or the task has already ended in another way.
+    - 404: the task or its result is unknown.
+    - 422 with the reasons: invalid arguments or ids.
+
+    Responses never contain the names of servers or lock holders. Other errors remain 500, because
+    the task or the application caused them, not the request.
 
     Args:
-        app: the application of FastAPI.
+        app: the FastAPI application.
 
     Example:
         web = FastAPI(lifespan=lifespan(namespace="test"))
@@ -139,7 +144,7 @@ def install(app: FastAPI) -> None:
 
 
 async def _too_many(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AdmissionRejected)  # it is installed for that
+    assert isinstance(error, AdmissionRejected)
     content = {
         "detail": error.brief,
         "active": error.active,
@@ -150,34 +155,34 @@ async def _too_many(request: Request, error: Exception) -> Response:
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:
-    content = {"detail": "the task system cannot take this now"}
+    content = {"detail": "the task system is unavailable: try again later"}
     return JSONResponse(content, 503, _retry_after(_UNAVAILABLE_SECONDS))
 
 
 async def _locked(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "somebody else is working on this: try again later"}, 409)
+    return JSONResponse({"detail": "another process is working on this: try again later"}, 409)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "there is none of this id"}, 404)
+    return JSONResponse({"detail": "this id is unknown"}, 404)
 
 
 async def _no_result(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "there is no result of this id"}, 404)
+    return JSONResponse({"detail": "this id has no result"}, 404)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, InvalidArgumentsError)  # it is installed for that
+    assert isinstance(error, InvalidArgumentsError)
     return JSONResponse({"detail": [{"msg": problem} for problem in error.problems]}, 422)
 
 
 async def _conflict(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "it is in a state in which this cannot be done"}, 409)
+    return JSONResponse({"detail": "the current state does not allow this"}, 409)
 
 
 async def _without_result(request: Request, error: Exception) -> Response:
     ended = "cancelled" if isinstance(error, TaskCancelled) else "not started in time"
-    return JSONResponse({"detail": f"it was {ended}: it has no result"}, 409)
+    return JSONResponse({"detail": f"the task was {ended} and has no result"}, 409)
 
 
 def _retry_after(seconds: float) -> dict[str, str]:

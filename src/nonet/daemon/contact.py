@@ -1,4 +1,4 @@
-"""Whether what a daemon uses answers: Redis, which it asks all the time, and SQL."""
+"""Track whether Redis answers a daemon, and probe SQL for its health checks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from nonet.base.errors import NonetError, ServerUnreachableError
 from nonet.config.settings import Settings
 from nonet.stores.stores import Stores
 
-# How long it may take to answer, and how often it is asked.
+# How long SQL may take to answer a probe, and the pause before the next probe: after a success, and
+# after a failure.
 _ASK_SECONDS = 5.0
 _ASK_EVERY_SECONDS, _ASK_AGAIN_SECONDS = 10.0, 2.0
-# Who has not heard of Redis for so long is not ready.
+# A daemon is not ready if Redis has been silent for this long.
 _SILENT_SECONDS = 5.0
 
 
 class Contact:
-    """When something was heard of Redis last, and what has gone wrong since.
+    """When Redis last answered, and the last error since then.
 
     Attributes:
-        heard_at: by the monotonic clock; None: not yet.
+        heard_at: monotonic time; None before the first answer.
     """
 
     def __init__(self, heard_at: float | None = None) -> None:
@@ -30,13 +31,13 @@ class Contact:
         self._problem: NonetError | None = None
 
     def heard(self) -> float:
-        """Note an answer; returns the time, monotonic."""
+        """Record an answer; return its monotonic time."""
         self.heard_at, self._problem = time.monotonic(), None
         return self.heard_at
 
     @contextmanager
     def asked(self) -> Iterator[None]:
-        """Note what a question inside the block raises."""
+        """Record the error that a request inside the block raises."""
         try:
             yield
         except NonetError as error:
@@ -44,16 +45,16 @@ class Contact:
             raise
 
     def is_silent(self, now: float) -> bool:
-        """Whether nothing was heard for some seconds before `now`, monotonic."""
+        """Whether Redis had been silent for some seconds at `now`, monotonic."""
         return self.heard_at is None or now - self.heard_at > _SILENT_SECONDS
 
     def silence(self, now: float) -> str:
-        """For how long nothing was heard, and the last error; empty: Redis answers."""
+        """Return for how long Redis has been silent, and the last error; empty if it answers."""
         if self.heard_at is None:
             return "Redis has not answered yet"
         if not self.is_silent(now):
             return ""
-        # A login that it refuses is an answer, too.
+        # A refused login is an answer.
         is_away = self._problem is None or isinstance(self._problem, ServerUnreachableError)
         said = f"Redis has not {'answered' if is_away else 'served us'} for"
         why = f": {self._problem}" if self._problem is not None else ""
@@ -61,12 +62,12 @@ class Contact:
 
 
 class Reached:
-    """Whether something that a daemon uses answers, as it did when it was asked last.
+    """Whether a server answered the last probe.
 
     Args:
-        name: for people.
-        ask: raises if it does not answer.
-        seconds: how long it may take to.
+        name: name of the server, for messages.
+        ask: raises if the server does not answer.
+        seconds: time limit of a probe.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Reached:
         self.problem: str = f"{name} has not been asked yet"
 
     async def look(self) -> float:
-        """Ask once; returns the seconds until the next time."""
+        """Probe once; return the seconds until the next probe."""
         try:
             async with asyncio.timeout(self._seconds):
                 await self._ask()
@@ -91,6 +92,6 @@ class Reached:
 
 
 def sql_reached(settings: Settings, stores: Stores) -> Reached | None:
-    """Whether SQL is of use, if somebody may ask; a file of this machine needs no probe."""
+    """Return a probe of SQL if a metrics port and a remote database are set, else None."""
     is_asked = settings.metrics_port and settings.db_url.get_secret_value()
     return Reached("SQL", stores.look_for_tables) if is_asked else None

@@ -1,6 +1,6 @@
-"""What a daemon tells of itself over HTTP: ``/livez`` and ``/readyz``, metrics, and more.
+"""The HTTP server of a daemon: ``/livez``, ``/readyz``, metrics and other pages.
 
-The server has threads of its own, so that a blocked event loop is told, and never hides the answer.
+It has its own threads, so that it answers while the event loop is blocked.
 """
 
 from __future__ import annotations
@@ -29,25 +29,22 @@ from socketserver import TCPServer
 from typing import Any, Protocol
 
 from nonet.base.errors import ConfigurationError
+from nonet.telemetry.failures import FailureLog
 from nonet.telemetry.metrics import Sample, Samples
 
 logger = logging.getLogger(__name__)
 
-# An event loop that has not come round for so long is blocked for good, says /livez.
+# ``/livez`` fails after the event loop has been blocked for this long.
 LIVE_SECONDS = 60.0
-# For so long it is at work, says /readyz: it beats each second.
+# ``/readyz`` fails after the event loop has been blocked for this long; it beats each second.
 READY_SECONDS = 5.0
 _BEAT_SECONDS = 1.0
-# Between two beats a loop is silent, but not blocked.
+# Do not report a shorter silence: it may be the pause between two beats.
 _SILENT_BEATS = 2
-# Whoever has not sent a request by then, or has not taken the answer, is cut off.
+# A connection is closed after this time, even in the middle of a request.
 _REQUEST_SECONDS = 5.0
 _MOST_CONNECTIONS = 32
-# A thread whose connection is cut off ends at once, unless it is stuck elsewhere.
-_GIVE_WAY_SECONDS = 1.0
 _POLL_SECONDS = 0.1
-# How often the same failure is told: whoever asks does so again and again.
-_TELL_SECONDS = 60.0
 _LAST_PORT = 65_535
 
 
@@ -57,7 +54,7 @@ class Report:
 
     Attributes:
         reasons: why it is not ready, for people.
-        details: more, as JSON can hold it.
+        details: further fields of the JSON answer.
     """
 
     ready: bool
@@ -67,7 +64,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is sent for a path."""
+    """The response to a request."""
 
     content: bytes
     status: HTTPStatus = HTTPStatus.OK
@@ -75,53 +72,50 @@ class Answer:
 
     @classmethod
     def json(cls, body: Mapping[str, Any], *, is_fine: bool = True) -> Answer:
-        """One line of JSON; 503 if something is not as it should be."""
+        """Return one line of JSON; the status is 503 if `is_fine` is false."""
         status = HTTPStatus.OK if is_fine else HTTPStatus.SERVICE_UNAVAILABLE
         return cls(json.dumps(body, default=str).encode() + b"\n", status)
 
 
 Page = Callable[[str], Answer]
-"""Answers a path, given the header ``Accept``; called in a thread, where it must not wait."""
+"""Answers a path, given the ``Accept`` header; called in a thread, where it must not block."""
 
 
 class Observed(Protocol):
-    """A daemon as `answering_probes` sees it; all is asked in a thread and waits for nothing."""
+    """What `answering_probes` needs from a daemon; called in threads, must not block."""
 
     def report(self) -> Report:
-        """Whether it can do its work, for ``/readyz``."""
+        """Whether the daemon can do its work, for ``/readyz``."""
 
     def stuck(self) -> Sequence[str]:
-        """Why it makes no progress although its event loop goes round, for ``/livez``."""
+        """Why the daemon makes no progress although its event loop runs, for ``/livez``."""
+        return ()
 
     def samples(self) -> Samples:
-        """Its metrics, see `nonet.telemetry.metrics.METRICS`."""
+        """The metrics of the daemon, see `nonet.telemetry.metrics.METRICS`."""
 
     def pages(self) -> Mapping[str, Page]:
-        """What it answers beside probes and metrics, by path."""
-
-
-def never_stuck() -> Sequence[str]:
-    """Of a daemon that has nothing but its event loop."""
-    return ()
+        """Further pages by path."""
+        return {}
 
 
 class Health:
-    """Answers probes while its ``async with`` block runs.
+    """Answer probes while the ``async with`` block runs.
 
     Args:
         host: address to listen on.
-        port: 0 takes any that is free: see `port`.
-        report: asked for each ``/readyz``, in a thread; it must not wait for anything.
-        stuck: asked for each ``/livez``: why the process makes no progress, if it does not.
-        pages: what else is answered, by path.
-        live_seconds: for how long the event loop may be blocked before ``/livez`` fails.
-        ready_seconds: and before ``/readyz`` does.
+        port: 0 takes any free port: see `port`.
+        report: called in a thread for each ``/readyz``; must not block.
+        stuck: called for each ``/livez``; returns why the process makes no progress.
+        pages: further pages by path.
+        live_seconds: how long the event loop may be blocked before ``/livez`` fails.
+        ready_seconds: how long it may be blocked before ``/readyz`` fails.
 
     Attributes:
-        port: the port that is listened on.
+        port: the port that it listens on.
 
     Raises:
-        ConfigurationError: nothing can listen there (when the block is entered).
+        ConfigurationError: the port cannot be opened (when the block is entered).
     """
 
     def __init__(
@@ -130,7 +124,7 @@ class Health:
         port: int,
         report: Callable[[], Report],
         *,
-        stuck: Callable[[], Sequence[str]] = never_stuck,
+        stuck: Callable[[], Sequence[str]] = tuple,
         pages: Mapping[str, Page] | None = None,
         live_seconds: float = LIVE_SECONDS,
         ready_seconds: float = READY_SECONDS,
@@ -149,7 +143,8 @@ class Health:
         self._beat_at = time.monotonic()
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
-        self._told_at: dict[str, float] = {}
+        self._failures: dict[str, FailureLog] = {}
+        self._report_failures = FailureLog("the report for /readyz", logger)
         self._beating: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Health:
@@ -171,7 +166,7 @@ class Health:
             daemon=True,
         )
         self._thread.start()
-        logger.info("health on http://%s:%d: %s", self._host, self.port, self._paths)
+        logger.info("listening: url=http://%s:%d paths=%s", self._host, self.port, self._paths)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -179,8 +174,8 @@ class Health:
             self._beating.cancel()
             await asyncio.wait({self._beating})
         if self._server is not None:
-            # Waits for the serving thread, which comes round every `_POLL_SECONDS`. Not in a thread
-            # of the loop's executor: user code may occupy them all.
+            # Waits up to `_POLL_SECONDS` for the serving thread. Not in a thread of the loop's
+            # executor: tasks may occupy all of them.
             self._server.shutdown()
             self._server.server_close()
         if self._thread is not None:
@@ -193,7 +188,7 @@ class Health:
 
     @property
     def is_ready(self) -> bool:
-        """What ``/readyz`` says."""
+        """Whether ``/readyz`` answers 200."""
         return self._ready().status is HTTPStatus.OK
 
     @property
@@ -206,19 +201,15 @@ class Health:
         if page is None:
             body = json.dumps({"error": f"there are {self._paths}"}).encode() + b"\n"
             return Answer(body, HTTPStatus.NOT_FOUND)
+        failures = self._failures.setdefault(path, FailureLog(path, logger))
         try:
-            return page(accept)
-        except Exception:
-            self._tell_failure(path)
+            answer = page(accept)
+            failures.succeeded()
+            return answer
+        except Exception as error:
+            failures.failed(error)
             status = HTTPStatus.INTERNAL_SERVER_ERROR
             return Answer(b"failed, see the log\n", status, "text/plain")
-
-    def _tell_failure(self, what: str) -> None:
-        """Log the current exception, unless the last one of the same was logged just now."""
-        now = time.monotonic()
-        if now - self._told_at.get(what, -math.inf) >= _TELL_SECONDS:
-            self._told_at[what] = now
-            logger.exception("%s failed; it is told once a minute", what)
 
     def _live(self) -> Answer:
         silent = time.monotonic() - self._beat_at
@@ -242,19 +233,21 @@ class Health:
 
     def _asked(self) -> Report:
         try:
-            return self._report()
-        except Exception as error:  # a probe must get an answer, whatever state we are in
-            self._tell_failure("the report for /readyz")
+            report = self._report()
+            self._report_failures.succeeded()
+            return report
+        except Exception as error:  # a probe must get an answer in any state
+            self._report_failures.failed(error)
             return Report(ready=False, reasons=[f"no report: {type(error).__name__}"])
 
 
 @asynccontextmanager
 async def answering_probes(host: str, port: int, daemon: Observed) -> AsyncIterator[None]:
-    """`Health` and the metrics of a daemon, as its settings ask for them; port 0: none."""
+    """Serve probes and metrics of a daemon during the block; port 0 serves nothing."""
     if not port:
         yield
         return
-    # Here, as it costs a daemon without a port nothing.
+    # Import it here: a daemon without a port does not need it.
     from nonet.telemetry.exposition import Exposition
 
     def read() -> Iterator[Sample]:
@@ -274,10 +267,10 @@ async def answering_probes(host: str, port: int, daemon: Observed) -> AsyncItera
 
 
 def free_port(host: str, above: int, taken: Collection[int] = ()) -> int:
-    """The first port above `above` on which a daemon could listen now; 0: there is none.
+    """Return the first port above `above` on which a daemon could listen now; 0 if there is none.
 
     Args:
-        taken: ports that somebody else is about to listen on.
+        taken: ports that other processes are about to open.
     """
     for port in range(above + 1, _LAST_PORT + 1):
         if port not in taken:
@@ -294,10 +287,10 @@ _Answers = Callable[[str, str], Answer]
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each connection; neither many nor slow ones pile up.
+    """One thread per connection, with a limit on connections and on their duration.
 
-    Of too many the oldest gives way: whoever comes with a request is answered, and one that is
-    slow on purpose keeps nobody out.
+    When there are too many, the server closes the oldest connection. A new client is therefore
+    always answered, and slow clients cannot keep others out.
     """
 
     daemon_threads = True
@@ -306,43 +299,26 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int, answer: _Answers) -> None:
         self.answer = answer
-        # Each connection that has a thread, the oldest first, and when it is cut off; infinite: it
-        # was, and its thread is about to end.
+        # The connections that have a thread, oldest first, and when each is closed.
         self._open: dict[socket.socket, float] = {}
-        self._changed = threading.Condition()
         self.address_family = _family(host)
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # the other one asks name servers for the name of the host
+        TCPServer.server_bind(self)  # `HTTPServer` would look up the host name in DNS
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._admit(request):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def _admit(self, request: socket.socket) -> bool:
-        with self._changed:
-            if len(self._open) >= _MOST_CONNECTIONS:
-                oldest = (item for item, end in self._open.items() if end < math.inf)
-                self._cut_off(next(oldest, None))
-                self._changed.wait_for(
-                    lambda: len(self._open) < _MOST_CONNECTIONS, _GIVE_WAY_SECONDS
-                )
-            if len(self._open) >= _MOST_CONNECTIONS:
-                return False
-            self._open[request] = time.monotonic() + _REQUEST_SECONDS
-            return True
+        if len(self._open) >= _MOST_CONNECTIONS:
+            for oldest in list(self._open)[:1]:
+                self._cut_off(oldest)
+        self._open[request] = time.monotonic() + _REQUEST_SECONDS
+        super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
+        self._open.pop(request, None)
         super().shutdown_request(request)
-        with self._changed:
-            self._open.pop(request, None)
-            self._changed.notify()
 
     def service_actions(self) -> None:
-        """Cut off those who are late; called between requests, and regularly."""
         self._cut_off_late(time.monotonic())
 
     def server_close(self) -> None:
@@ -350,19 +326,18 @@ class _Server(ThreadingHTTPServer):
         self._cut_off_late(math.inf)
 
     def _cut_off_late(self, now: float) -> None:
-        with self._changed:
-            for connection in [item for item, end in self._open.items() if now >= end]:
+        for connection, end in list(self._open.items()):
+            if now >= end:
                 self._cut_off(connection)
 
-    def _cut_off(self, connection: socket.socket | None) -> None:
-        """Let whoever reads from a connection, or writes, go on; while `_changed` is held."""
-        if connection is not None:
-            self._open[connection] = math.inf
-            with suppress(OSError):  # it has ended by itself
-                connection.shutdown(socket.SHUT_RDWR)
+    def _cut_off(self, connection: socket.socket) -> None:
+        """End the thread of a connection: each read or write of it now fails at once."""
+        self._open.pop(connection, None)
+        with suppress(OSError):  # the client has closed it meanwhile
+            connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("a probe broke off", exc_info=True)
+        logger.debug("probe aborted", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

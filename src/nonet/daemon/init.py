@@ -1,10 +1,13 @@
-"""The first steps of a daemon, or of a command, before it imports what takes long.
+"""The first steps of a daemon or command, before slow imports: signals, and an init as process 1.
 
-SIGTERM gives an exit code from the beginning, and process 1 of a container gets an init. The
-kernel gives process 1 duties that a worker cannot fulfil. Whatever a task's programs leave
-behind becomes its child and stays a zombie until somebody waits for it, and a signal that is not
-handled yet is dropped. So a daemon forks: the parent has these duties, and the daemon is an
+As process 1 of a container, a daemon would inherit the orphans of all programs that its tasks
+start; these stay zombies until process 1 reaps them. The kernel would also drop signals without a
+handler. So the daemon forks: the parent reaps orphans and forwards signals, and the daemon is an
 ordinary process.
+
+A packaged init such as tini or dumb-init does the same, but exits with the daemon at once. The
+kernel then kills a `task-worker --drain` in the container (a preStop hook) before it can return its
+exit code.
 """
 
 from __future__ import annotations
@@ -18,42 +21,42 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-# New objects before the garbage collector looks at them, while a process starts.
+# New objects per garbage collection while a process starts.
 STARTING_THRESHOLD = 100_000
 _HEARD = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-# With process 1 all others are killed. Whoever was let in from outside to wait for the end of the
-# daemon (`task-worker --drain`) gets this long to tell how it ended.
-_FAREWELL_SECONDS = 2.0
+# When process 1 exits, the kernel kills the other processes of the container. So it first waits
+# this long for guests, such as `task-worker --drain`, which report how the daemon ended.
+_GUEST_SECONDS = 2.0
 _POLL_SECONDS = 0.02
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end this process with 143, until it hands tasks back at a signal.
+    """Exit with code 143 at SIGTERM, until the daemon installs its own handler.
 
-    At once, without an exception: a module that is being imported could swallow one.
+    The handler exits at once, because a module that is being imported could swallow an exception.
     """
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
 
 def collect_later() -> None:
-    """Let the garbage collector rest while this process imports, and when it ends.
+    """Postpone garbage collection while this process imports, and skip it at exit.
 
-    Next to nothing of what an import makes is garbage, and each collection goes through all of it:
-    20 ms of a command, 50 ms of a daemon. `nonet.daemon.service.spare_collector` ends this rest in
-    a daemon; a command seldom makes more objects than the threshold.
+    Imports make almost no garbage, but each collection scans all objects: that takes 20 ms of a
+    command and 50 ms of a daemon. `nonet.daemon.service.spare_collector` resets the threshold in a
+    daemon; a command seldom reaches it.
 
-    The interpreter collects again before it exits, when the kernel takes all memory back anyway.
-    That takes a third of the CPU of a short command, and finds nothing among frozen objects.
+    The collection at exit takes a third of the CPU time of a short command. It skips frozen
+    objects.
     """
     gc.set_threshold(STARTING_THRESHOLD, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)
 
 
 def run_under_init() -> None:
-    """Called first of all by a daemon; as process 1 it goes on in a child, else nothing happens.
+    """As process 1, continue in a child process and be its init; else do nothing.
 
-    The init forwards signals, waits for orphans and ends with the daemon's exit code (128 + number
-    after a signal).
+    Call it before anything else. The init forwards signals, reaps orphans and exits with the
+    daemon's exit code (128 + number after a signal).
 
     Example::
 
@@ -65,7 +68,7 @@ def run_under_init() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     if (daemon := os.fork()) != 0:
         _serve(daemon)
-    # A terminal's Ctrl-C would reach the daemon twice: from the terminal, and forwarded.
+    # In a shared group, the daemon would receive Ctrl-C twice: from the terminal, and forwarded.
     os.setpgid(0, 0)
     if os.isatty(0):
         os.tcsetpgrp(0, os.getpid())
@@ -73,19 +76,19 @@ def run_under_init() -> None:
 
 
 def _serve(daemon: int) -> NoReturn:
-    """Be the init of a daemon until it ends."""
+    """Run as init until the daemon ends, then exit with its code."""
     while True:
         number = signal.sigwait(_HEARD)
         if number != signal.SIGCHLD:
-            os.kill(daemon, number)  # a zombie at worst: nobody else waits for it
+            os.kill(daemon, number)  # its id cannot be reused: only this process reaps it
         elif (status := _reap().get(daemon)) is not None:
-            _bid_farewell()
+            _await_guests()
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
 
 
 def _reap() -> dict[int, int]:
-    """The children that have ended, each with its status."""
+    """Reap the children that have ended; return their statuses by id."""
     ended = {}
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG)) != (0, 0):
@@ -93,20 +96,21 @@ def _reap() -> dict[int, int]:
     return ended
 
 
-def _bid_farewell() -> None:
-    """Let guests end by themselves, if they do so soon."""
-    deadline = time.monotonic() + _FAREWELL_SECONDS
+def _await_guests() -> None:
+    """Wait until guests have ended, at most `_GUEST_SECONDS`."""
+    deadline = time.monotonic() + _GUEST_SECONDS
     while time.monotonic() < deadline and any(map(_is_guest, Path("/proc").glob("[0-9]*/stat"))):
         time.sleep(_POLL_SECONDS)
         _reap()
 
 
 def _is_guest(stat: Path) -> bool:
-    """Whether a process came from outside (``kubectl exec``, a hook): its parent is not in here."""
+    """Return whether a process was started from outside the container, such as a hook."""
     try:
         state, parent = (
             stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
         )
     except OSError:  # it has just ended
         return False
+    # The parent of a guest is outside of this PID namespace: the kernel reports 0.
     return parent == "0" and state != "Z" and stat.parent.name != "1"

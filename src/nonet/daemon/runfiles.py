@@ -1,7 +1,7 @@
-"""Run files: which workers run here, so that a command can stop them and learn how they ended.
+"""Run files: let a command find the workers of this machine, stop them, and read their exit codes.
 
-A worker holds a lock on its file until its process is gone, however that ends. A file that nobody
-holds is stale: its process id may be another process by now, which is never signalled.
+A worker holds a lock on its file until its process is gone, however it ends. A file without a lock
+is stale: its process id may belong to another process by now, which is never signalled.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from nonet.base.errors import ConfigurationError
 
 _PATTERN = "worker-*.run"
 _MOST_BYTES = 65_536
-_TRIES = 10
 
 
 def place() -> str:
-    """Where a process id means one process: this machine, since it booted, in this container."""
+    """Return the machine, boot and container within which a process id is unique."""
     parts = [socket.gethostname()]
     with suppress(OSError):  # not on Linux
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip())
@@ -35,10 +34,10 @@ def place() -> str:
 
 @dataclass(frozen=True)
 class RunningWorker:
-    """What a worker says of itself.
+    """The content of a run file.
 
     Attributes:
-        incarnation: its id in Redis.
+        incarnation: id of the worker in Redis.
         place: where `pid` is valid, see `place`.
     """
 
@@ -53,25 +52,22 @@ class RunFile:
     """The run file of this process; its lock lasts until the process ends."""
 
     def __init__(self, path: Path, fd: int) -> None:
-        self._path = path
+        self.path = path
         self._fd = fd
 
     def ended(self, code: int) -> None:
-        """Note the exit code, just before the end."""
-        with suppress(OSError):  # a full disk; whoever waits is told that there is no code
+        """Write the exit code, just before the process ends."""
+        # If the disk is full, the waiting command reports that there is no exit code.
+        with suppress(OSError):
             os.write(self._fd, b"%d\n" % code)
-
-    def remove(self) -> None:
-        """Remove the name; who has opened the file can still wait for the end and read the code."""
-        self._path.unlink(missing_ok=True)
 
 
 @contextmanager
 def announced(directory: Path, worker: RunningWorker) -> Iterator[RunFile]:
-    """A locked run file of this process, whose name is gone after the block.
+    """Keep a locked run file of this process during the block.
 
     Raises:
-        OSError: the directory cannot be written, or knows no locks.
+        OSError: the directory cannot be written, or does not support locks.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for stale in _opened(directory):
@@ -80,33 +76,31 @@ def announced(directory: Path, worker: RunningWorker) -> Iterator[RunFile]:
     try:
         yield made
     finally:
+        # A command that has opened the file can still wait for the end and read the exit code.
         with suppress(OSError):
-            made.remove()
+            made.path.unlink(missing_ok=True)
 
 
 def _make(directory: Path, worker: RunningWorker) -> RunFile:
-    line = json.dumps(asdict(worker)).encode() + b"\n"
-    for _ in range(_TRIES):
-        path = directory / f"worker-{worker.incarnation}-{secrets.token_hex(4)}.run"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        try:
-            os.write(fd, line)
-            # Written first: what is locked is complete. Until here somebody may take it for stale.
-            if _lock(fd) and os.fstat(fd).st_nlink:
-                return RunFile(path, fd)
-        except OSError:
-            path.unlink(missing_ok=True)
-            os.close(fd)
-            raise
+    name = f"worker-{worker.incarnation}-{secrets.token_hex(4)}"
+    unfinished = directory / f"{name}.new"
+    fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    try:
+        os.write(fd, json.dumps(asdict(worker)).encode() + b"\n")
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        # Rename it only now: other processes must see a complete and locked file, not a stale one.
+        return RunFile(unfinished.rename(directory / f"{name}.run"), fd)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
         os.close(fd)
-    raise OSError(f"{directory}: others remove every new run file")
+        raise
 
 
 class Watched:
-    """The run file of another process, opened to wait for its end.
+    """The run file of another process, open to wait for its end.
 
     Attributes:
-        worker: what it says of itself.
+        worker: the content of the file.
     """
 
     def __init__(self, path: Path, fd: int, worker: RunningWorker) -> None:
@@ -116,18 +110,18 @@ class Watched:
         self.worker = worker
 
     def ended(self) -> bool:
-        """Whether that process is gone; its file is removed then."""
-        # A copy of that process, which a task has forked, holds the lock, too.
+        """Whether that process is gone; its file is then removed."""
+        # A forked copy of that process may still hold the lock.
         is_gone = _removed(self._path, self._fd) or not _exists(self.worker.pid)
         self._ended = self._ended or is_gone
         return self._ended
 
     def exit_code(self) -> int | None:
-        """How it ended; None if it did not say, as after a SIGKILL."""
+        """The exit code; None if the process did not write one, as after a SIGKILL."""
         return _read(self._fd)[1]
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal that process and none that got its id later; nothing if it has ended.
+        """Signal that process, but never another one with the same id; do nothing if it has ended.
 
         Raises:
             PermissionError: it belongs to another user.
@@ -141,7 +135,7 @@ class Watched:
                 os.kill(self.worker.pid, number)
             return
         try:
-            if not self.ended():  # as it lives, this is its process
+            if not self.ended():  # alive: the id still belongs to it
                 signal.pidfd_send_signal(process, number)
         except ProcessLookupError:
             pass
@@ -149,12 +143,14 @@ class Watched:
             os.close(process)
 
     def close(self) -> None:
-        """Look at it no more."""
+        """Close the file."""
         os.close(self._fd)
 
 
 def running(directory: Path, namespace: str, size: str | None = None) -> list[Watched]:
-    """The workers of a namespace, and of one size if given, that run here now; close each.
+    """Find the workers of a namespace, and optionally of one size, that run here now.
+
+    Close each of them.
 
     Raises:
         ConfigurationError: the files cannot be read.
@@ -171,19 +167,19 @@ def running(directory: Path, namespace: str, size: str | None = None) -> list[Wa
                 item.close()
     except OSError as error:
         raise ConfigurationError(
-            f"run files cannot be read ({error}): be the user of the worker, and name its "
+            f"cannot read run files ({error}): run this as the user of the worker, and set its "
             "NONET_STATE_DIR"
         ) from None
     return found
 
 
 def _opened(directory: Path) -> Iterator[Watched]:
-    """All files that are held; stale ones are removed."""
+    """Yield all locked run files; remove stale ones."""
     for path in sorted(directory.glob(_PATTERN)):
         try:
             fd = os.open(path, os.O_RDWR)
         except FileNotFoundError:
-            continue  # it has just ended
+            continue  # the worker has just ended
         worker, _ = _read(fd)
         if _removed(path, fd) or worker is None:
             os.close(fd)
@@ -192,11 +188,11 @@ def _opened(directory: Path) -> Iterator[Watched]:
 
 
 def _read(fd: int) -> tuple[RunningWorker | None, int | None]:
-    """Who holds a file, and the exit code, if it is there."""
+    """Return the worker and, if it has ended, its exit code."""
     lines = os.pread(fd, _MOST_BYTES, 0).splitlines()
     try:
         worker = RunningWorker(**json.loads(lines[0]))
-        if not worker.pid > 0:  # to a signal it would mean many processes
+        if not worker.pid > 0:  # a signal to 0 or less reaches many processes
             raise ValueError(worker.pid)
         return worker, int(lines[1]) if len(lines) > 1 else None
     except (ValueError, TypeError, IndexError):
@@ -204,12 +200,12 @@ def _read(fd: int) -> tuple[RunningWorker | None, int | None]:
 
 
 def _removed(path: Path, fd: int) -> bool:
-    """Remove the file if nobody holds it."""
+    """Remove the file if it is not locked; return whether it was removed."""
     if not _lock(fd):
         return False
     with suppress(OSError):
         path.unlink(missing_ok=True)
-    fcntl.flock(fd, fcntl.LOCK_UN)  # others wait for this end, too
+    fcntl.flock(fd, fcntl.LOCK_UN)  # other commands wait for this end, too
     return True
 
 
@@ -218,7 +214,7 @@ def _exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # of another user
+    except PermissionError:  # it belongs to another user
         pass
     return True
 

@@ -1,4 +1,4 @@
-"""The life of a daemon: ticks, stop signals and what its exit code says."""
+"""Loops, stop signals and exit codes of a daemon."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from contextlib import asynccontextmanager, contextmanager
 from enum import IntEnum
 from typing import Any, NoReturn
 
-from nonet.base.errors import NonetError, ServerUnreachableError
+from nonet.base.errors import ServerUnreachableError
 from nonet.daemon.init import STARTING_THRESHOLD
+from nonet.telemetry.failures import FailureLog
 
 logger = logging.getLogger(__name__)
 
-# Asks a daemon to drain; sent twice it is still one request, unlike SIGTERM.
+# Asks a daemon to drain. Sent twice it is still one request, unlike SIGTERM.
 DRAIN_SIGNAL = signal.SIGUSR1
 _LAST_TICK_SECONDS = 2.0
 _REACH_AGAIN_SECONDS = 2.0
-# Longer than the way to the end takes if the loop works, with a frozen Redis, too.
+# How long a stop may take after the grace period, or after a second signal, before the event loop
+# counts as blocked. A stop with a frozen Redis takes less.
 _BLOCKED_SECONDS = 15.0
 _FORCED_BLOCKED_SECONDS = 10.0
-# Between two looks whether code of a task has changed what signals do.
-_HEED_SECONDS = 0.5
-# Ends the thread that hears them.
+# How often to check whether code of a task has replaced our signal handlers.
+_RESTORE_SECONDS = 0.5
+# Ends the thread that reads the signals.
 _NO_SIGNAL = b"\0"
-# New objects before the garbage collector looks at them; Python's own number is a few tasks.
+# New objects between two runs of the garbage collector. A few tasks exceed Python's default.
 _THRESHOLD = 10_000
 
 
 class ExitCode(IntEnum):
-    """What every command and daemon tells its caller."""
+    """Exit codes of all commands and daemons."""
 
     OK = 0
     FAILED = 1
@@ -51,46 +53,46 @@ class ExitCode(IntEnum):
 
 
 def who() -> str:
-    """Who acts in this process, for the event stream: ``user@host pid``."""
+    """The actor for the event stream: ``user@host pid``."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
+    except (KeyError, OSError):  # a container whose user id has no name
         user = str(os.getuid())
     return f"{user}@{socket.getfqdn()} {os.getpid()}"
 
 
-_told_of_end: list[Callable[[int], None]] = []
+_end_callbacks: list[Callable[[int], None]] = []
 
 
 @contextmanager
 def told_of_end(tell: Callable[[int], None]) -> Iterator[None]:
-    """While the block runs, `tell` is called with the exit code if `end_without_loop` is."""
-    _told_of_end.append(tell)
+    """Call `tell` with the exit code if `end_without_loop` is called during the block."""
+    _end_callbacks.append(tell)
     try:
         yield
     finally:
-        _told_of_end.remove(tell)
+        _end_callbacks.remove(tell)
 
 
 def end_without_loop(code: ExitCode) -> NoReturn:
-    """End this process at once; called by a thread when the event loop is blocked."""
+    """End this process at once, from a thread, because the event loop is blocked."""
     try:
-        for tell in _told_of_end.copy():
+        for tell in _end_callbacks.copy():
             tell(code)
     finally:
         os._exit(code)
 
 
-class _Ears:
-    """Hears signals in a thread, whatever the main thread does, and ends this process if its
-    event loop does not.
+class _SignalThread:
+    """Receive signals in a thread, and end this process if its event loop does not.
 
-    Python runs a handler when its main thread comes to the next instruction, which a task that
-    blocks it may put off for ever. The number of a signal is written into a pipe at once.
+    Python runs a signal handler only when the main thread reaches its next instruction, which a
+    blocking task may delay without limit. Python writes the signal number into a pipe at once, so
+    the thread reads that.
 
     Args:
-        heard: called in the thread with the number of each signal; says until when (seconds from
-            now) the loop must have ended, and the exit code if it has not; None: it matters not.
+        heard: called in the thread with the number of each signal. Returns the seconds within which
+            the loop must end, and the exit code if it does not; None for no deadline.
     """
 
     def __init__(self, heard: Callable[[int], tuple[float, ExitCode] | None]) -> None:
@@ -101,14 +103,15 @@ class _Ears:
         self._thread = threading.Thread(target=self._run, name="nonet-signals", daemon=True)
         self._thread.start()
 
-    def listen_again(self) -> bool:
-        """Whether something else had the signals written elsewhere; from now on they come here."""
+    def redirect(self) -> bool:
+        """Direct the signals to this pipe again; return whether they went elsewhere."""
         return self._listen() != self._end
 
     def close(self) -> None:
-        """The loop has reached its end."""
+        """End the thread, because the event loop has ended."""
         signal.set_wakeup_fd(self._before)
-        # The end of the pipe would not do: a copy of this process, which a task has forked, has it.
+        # Send an end mark: closing the pipe does not wake the thread while a forked copy of this
+        # process has it open.
         os.set_blocking(self._end, True)
         os.write(self._end, _NO_SIGNAL)
         self._thread.join()
@@ -123,24 +126,24 @@ class _Ears:
         while True:
             left = None if ends_at == math.inf else max(0.0, ends_at - time.monotonic())
             if not select.select([self._pipe], [], [], left)[0]:
-                logger.critical("the event loop is blocked: ended without handing tasks back")
+                logger.critical("event loop blocked: exiting without handing tasks back")
                 end_without_loop(code)
             numbers = os.read(self._pipe, 64)
             if _NO_SIGNAL in numbers:
                 return
             for number in numbers:
                 if (told := self._heard(number)) is not None:
-                    # A drain that is asked for once more makes a second signal no first one.
+                    # A drain request after a second SIGTERM must not extend the deadline.
                     ends_at, code = min(ends_at, time.monotonic() + told[0]), max(code, told[1])
 
 
-def _deafen() -> None:
-    """What a forked child hears is not meant for its parent."""
+def _detach_forked_child() -> None:
+    """Keep signals of a forked child out of its parent's pipe."""
     if threading.current_thread() is threading.main_thread():
         signal.set_wakeup_fd(-1)
 
 
-os.register_at_fork(after_in_child=_deafen)
+os.register_at_fork(after_in_child=_detach_forked_child)
 
 
 class Stop:
@@ -148,7 +151,7 @@ class Stop:
 
     Attributes:
         requested: set by the first signal.
-        forced: set by the second one.
+        forced: set by the second signal.
     """
 
     def __init__(self) -> None:
@@ -156,17 +159,17 @@ class Stop:
         self.forced: asyncio.Event = asyncio.Event()
 
     def request(self) -> None:
-        """What a signal does."""
+        """Act on SIGTERM or SIGINT."""
         if self.requested.is_set():
             self.forced.set()
         self.requested.set()
 
     def drain(self) -> None:
-        """What `DRAIN_SIGNAL` does: a request that never forces, however often it is made."""
+        """Act on `DRAIN_SIGNAL`: request a stop, and never force it."""
         self.requested.set()
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep, but not longer than until a stop is requested."""
+        """Sleep; a stop request ends the sleep."""
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self.requested.wait()
@@ -178,16 +181,15 @@ class Stop:
 async def stop_on_signals(
     grace_seconds: float = 0.0, *, on_hangup: Callable[[], None] | None = None
 ) -> AsyncIterator[Stop]:
-    """SIGTERM, SIGINT and `DRAIN_SIGNAL` request a stop inside this block.
+    """Let SIGTERM, SIGINT and `DRAIN_SIGNAL` request a stop inside this block.
 
-    Code of a task, which shares the process, may change what they do, as by ``SIG_IGN`` or
-    ``loop.add_signal_handler``: they are taken back within half a second.
+    Code of a task may replace the handlers, for example by ``SIG_IGN`` or
+    ``loop.add_signal_handler``: they are restored within half a second.
 
     Args:
-        grace_seconds: how long the drain may take after the first signal. If the event loop has
-            not ended some seconds after that, or after a second signal, because a task blocks
-            it, the process ends without it.
-        on_hangup: what SIGHUP does, called in the event loop; None: it ends the process.
+        grace_seconds: how long the drain may take after the first signal. If a task then still
+            blocks the event loop, or does so after a second signal, the process ends without it.
+        on_hangup: called in the event loop on SIGHUP; None: SIGHUP ends the process.
     """
     stop, loop = Stop(), asyncio.get_running_loop()
     asked = False
@@ -206,47 +208,48 @@ async def stop_on_signals(
         return grace_seconds + _BLOCKED_SECONDS, ExitCode.FAILED
 
     signals = (signal.SIGTERM, signal.SIGINT, DRAIN_SIGNAL)
-    heeded = (*signals, *([signal.SIGHUP] if on_hangup is not None else []))
-    before = {number: signal.signal(number, _ignore) for number in heeded}
-    ears = _Ears(heard)
-    heeding = asyncio.create_task(_heed(heeded, ears), name="signals")
+    handled = (*signals, *([signal.SIGHUP] if on_hangup is not None else []))
+    before = {number: signal.signal(number, _ignore) for number in handled}
+    thread = _SignalThread(heard)
+    restoring = asyncio.create_task(_restore_handlers(handled, thread), name="signals")
     try:
         yield stop
     finally:
-        heeding.cancel()
-        ears.close()
+        restoring.cancel()
+        thread.close()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
-        # Nobody who asks for the end once more shall break off the last steps to it.
+        # A further drain request must not interrupt the last steps.
         signal.signal(DRAIN_SIGNAL, signal.SIG_IGN)
 
 
 def _ignore(number: int, frame: object) -> None:
-    """A handler of signals that are heard in a thread."""
+    """A handler for signals that the thread reads."""
 
 
-async def _heed(numbers: Sequence[signal.Signals], ears: _Ears) -> None:
-    """Take signals back from code that has changed what they do."""
+async def _restore_handlers(numbers: Sequence[signal.Signals], thread: _SignalThread) -> None:
+    """Restore the handlers that code of a task has replaced."""
     while True:
-        await asyncio.sleep(_HEED_SECONDS)
-        # Set before they are compared: a handler of C is not seen from here.
+        await asyncio.sleep(_RESTORE_SECONDS)
+        # Set, then compare: `signal.getsignal` does not show handlers that C code installed.
         changed = [number for number in numbers if signal.signal(number, _ignore) is not _ignore]
-        if ears.listen_again() or changed:
+        if thread.redirect() or changed:
             names = ", ".join(number.name for number in changed or numbers)
             logger.warning(
-                "took signals back: code of a task had changed what %s does to this process; "
-                "isolate that class",
+                "restored signal handlers that code of a task had replaced, isolate its class: "
+                "signals=%s",
                 names,
             )
 
 
 async def reached(stop: Stop, check: Callable[[], Awaitable[None]]) -> bool:
-    """Wait until the server that `check` asks answers; False if a stop is requested before.
+    """Wait until the server that `check` contacts answers; return whether it does.
 
-    So a daemon may start before its Redis does. What `check` raises otherwise, as nothing that
-    passes by itself, is raised.
+    False means that a stop was requested first. A daemon may therefore start before its Redis.
+    Other errors of `check` are raised, because waiting cannot fix them.
     """
     requested = asyncio.create_task(stop.requested.wait())
+    failures = FailureLog("connection to the servers", logger)
     try:
         while not requested.done():
             checking = asyncio.ensure_future(check())
@@ -256,9 +259,10 @@ async def reached(stop: Stop, check: Callable[[], Awaitable[None]]) -> bool:
                 return False
             try:
                 await checking
+                failures.succeeded()
                 return True
             except ServerUnreachableError as error:
-                logger.warning("waiting for its server: %s", error)
+                failures.failed(error, _REACH_AGAIN_SECONDS)
             await stop.sleep(_REACH_AGAIN_SECONDS)
         return False
     finally:
@@ -266,50 +270,61 @@ async def reached(stop: Stop, check: Callable[[], Awaitable[None]]) -> bool:
 
 
 def spare_collector() -> None:
-    """Called by a daemon that is set up: the garbage collector looks at what comes from now on.
+    """Exclude what exists now from garbage collection; a daemon calls it when it is set up.
 
-    Modules and classes live as long as the process; each look at them would cost as much as
+    Modules and classes live as long as the process, and scanning them costs as much CPU time as
     hundreds of tasks.
     """
     gc.freeze()
-    if gc.get_threshold()[0] == STARTING_THRESHOLD:  # else code of tasks has set another one
+    if gc.get_threshold()[0] == STARTING_THRESHOLD:  # else a task module has set its own
         gc.set_threshold(_THRESHOLD, *gc.get_threshold()[1:])
 
 
-async def every(stop: Stop, name: str, tick: Callable[[], Awaitable[float]]) -> None:
-    """Call `tick` until a stop is requested; it returns the seconds until its next call.
+async def every(
+    stop: Stop,
+    name: str,
+    tick: Callable[[], Awaitable[float]],
+    failures: FailureLog | None = None,
+) -> None:
+    """Call `tick` until a stop is requested; it returns the seconds until the next call.
 
-    An exception of a tick, of any kind, is logged and the loop goes on, a little later with each
-    failure; only a cancellation of the loop itself ends it.
+    The loop survives any exception of a tick: it is logged, and the pause doubles with each failure
+    in a row, up to 6.4 s. Only a cancellation of the loop itself ends it.
+
+    Args:
+        failures: counts and logs the failures; None: create a log for this loop.
     """
-    failures = 0
+    failures = failures or FailureLog(name, logger)
+    in_a_row = 0
     while not stop.requested.is_set():
         try:
             pause = await tick()
-            failures = 0
-        except BaseException as error:  # SystemExit of an application's code ends no daemon
+            in_a_row = 0
+            failures.succeeded()
+        except BaseException as error:  # a SystemExit of application code must not end a daemon
             if is_end(error):
                 raise
-            failures += 1
-            pause = 0.1 * 2 ** min(failures, 6) * random.uniform(0.75, 1.25)
-            log_tick_failure(name, error, pause)
+            in_a_row += 1
+            pause = 0.1 * 2 ** min(in_a_row, 6) * random.uniform(0.75, 1.25)
+            failures.failed(error, pause)
         await stop.sleep(pause)
 
 
 def is_end(error: BaseException) -> bool:
-    """Whether an exception ends the current asyncio task, and is none that code in it made up."""
+    """Whether an exception cancels the current asyncio task, rather than being an error in it."""
     try:
         current = asyncio.current_task()
-    except RuntimeError:  # no loop runs any more: it was closed
+    except RuntimeError:  # the loop was closed
         return True
     is_cancelled = isinstance(error, asyncio.CancelledError)
     return current is None or (is_cancelled and current.cancelling() > 0)
 
 
 async def wind_up(stop: Stop, loops: Set[asyncio.Task[None]]) -> None:
-    """Wait for a stop request, then let the last ticks end; a frozen Redis must not hold the exit.
+    """Wait for a stop request, then give the loops two seconds to finish their ticks.
 
-    They get a moment, until the second signal; cut off, a fetch would lose what it was given.
+    A frozen Redis must not delay the exit. A fetch that is cut off at once would lose the tasks in
+    its reply.
     """
     await stop.requested.wait()
     logger.info("stop requested")
@@ -322,25 +337,7 @@ async def wind_up(stop: Stop, loops: Set[asyncio.Task[None]]) -> None:
         task.cancel()
 
 
-def log_tick_failure(name: str, error: BaseException, pause: float) -> None:
-    """One line for what is expected to happen (a server is away), a traceback for the rest."""
-    from nonet.rules.outcomes import (
-        summarize,  # brings pydantic, which no command needs for its help
-    )
-
-    expected = issubclass(type(error), NonetError)
-    why = summarize(error)
-    logger.log(
-        logging.WARNING if expected else logging.ERROR,
-        "%s failed, next try in %.1f s: %s",
-        name,
-        pause,
-        why.text if expected else f"{why.type}: {why.text}",
-        exc_info=None if expected else error,
-    )
-
-
-def retrieve(done: asyncio.Task[Any]) -> None:
-    """Called back by a task whose failure concerns nobody: asyncio would tell of it at length."""
+def retrieve(done: asyncio.Future[Any]) -> None:
+    """Read the error of a finished future, else asyncio logs it; for `add_done_callback`."""
     if not done.cancelled():
         done.exception()

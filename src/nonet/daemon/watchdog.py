@@ -1,9 +1,9 @@
-"""The watchdog: threads that keep leases alive and notice when one is lost.
+"""The watchdog: threads that renew leases and detect lost ones.
 
-One with a connection of its own beats, so that a blocked event loop loses nothing. What it cannot
-renew in time is lost by the local monotonic clock, before the server's lease ends and somebody
-else may start: another thread sees to that, as a beat takes long while Redis is silent. Whoever
-relies on a lease may `Watchdog.check` its deadline, too: it may have passed before it came here.
+One thread renews over its own connection, so that a blocked event loop loses no leases. A renewal
+may hang while Redis is silent, so a second thread enforces deadlines by the local monotonic clock.
+It declares a lease lost before the lease ends on the server and another worker may start. Code that
+relies on a lease can also call `Watchdog.check`, in case the thread has not noticed yet.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nonet.stores.queue.leases import Lease, Leases
+from nonet.telemetry.failures import FailureLog
 
 logger = logging.getLogger(__name__)
 
 _SETTLE_SECONDS = 0.05
 _STOP_SECONDS = 1.0
-# So late no thread is that only waits for its turn.
+# A thread that merely waits to be scheduled is never this late.
 _STUCK_SECONDS = 60.0
 _NEVER = float("inf")
 _OVERDUE = "the lease could not be renewed in time"
@@ -39,43 +40,43 @@ class _Held:
 
 
 class _Sleep:
-    """The sleep of a thread, which others can shorten."""
+    """The sleep of a thread, which other threads can shorten."""
 
     def __init__(self) -> None:
         self._wake = threading.Event()
-        # Infinite while the thread is awake and looks what there is to do.
+        # Infinite while the thread is awake: it rereads all deadlines before it sleeps.
         self.until = _NEVER
 
     def until_time(self, when: float) -> None:
-        """Sleep until `when` (monotonic), or `wake_by` says that there is something earlier.
+        """Sleep until `when` (monotonic), or until `wake_by` names an earlier time.
 
         Args:
-            when: computed after the last sleep.
+            when: must be computed after the last sleep, so that no `wake_by` is missed.
         """
         self.until = when
         self._wake.wait(min(max(0.0, when - time.monotonic()), threading.TIMEOUT_MAX))
-        self.until = _NEVER  # what comes from now on is not looked at yet
+        self.until = _NEVER  # later calls of `wake_by` must wake it again
         self._wake.clear()
 
     def wake_by(self, when: float) -> None:
-        """Let it not sleep longer than until `when`."""
+        """End the sleep if it would last beyond `when`."""
         if when < self.until:
             self._wake.set()
 
 
 class Watchdog:
-    """Renews all leases of one process in one script a beat.
+    """Renew all leases of one process with one script call per beat.
 
     Args:
-        leases: the store; used by the watchdog's thread only.
+        leases: the store; only the watchdog's thread uses it.
         interval: seconds between two beats; shorter while a short lease is held.
-        registered_for: seconds that a registration lasts; None: there is none to watch.
-        on_unregistered: called with the reason, in a thread of the watchdog's, when no beat has
-            succeeded for that time (less a margin); again only after a later beat did.
+        registered_for: seconds that a registration lasts; None: the process is not registered.
+        on_unregistered: called in a thread of the watchdog, with the reason, when no beat has
+            succeeded for that time (less a margin). Called again only after a beat has succeeded.
 
     Attributes:
         renewed_at: monotonic time before the last beat that Redis answered.
-        losses: how many leases were lost.
+        losses: number of lost leases.
     """
 
     def __init__(
@@ -90,16 +91,17 @@ class Watchdog:
         self._interval = interval
         self._trusted_for = _NEVER if registered_for is None else _safe(registered_for)
         self._on_unregistered = on_unregistered
-        # Until somebody was told: infinite before the first beat, and after it was told.
+        # When the registration counts as lost. Infinite before the first beat and after the report.
         self._registered_until = _NEVER
         self._held: dict[str, _Held] = {}
         self._stopping = False
         self.renewed_at = -_NEVER
         self.losses = 0
         self._counting = threading.Lock()
+        self._failures = FailureLog("watchdog beat", logger)
         self._last_beat = 0.0
         self._next_beat = 0.0
-        # When the thread that beats is to wake, infinite while it is awake.
+        # When the beating thread must wake; infinite while it is awake.
         self._due = _NEVER
         self._beats, self._deadlines = _Sleep(), _Sleep()
         self._thread = threading.Thread(target=self._run, name="nonet-watchdog", daemon=True)
@@ -108,10 +110,10 @@ class Watchdog:
         )
 
     def start(self) -> None:
-        """Beat once, so that the worker is registered, then go on in the threads.
+        """Beat once, to register the worker, then start the threads.
 
         Raises:
-            Exception: of the first beat.
+            Exception: the first beat failed.
         """
         self._beat()
         self._thread.start()
@@ -126,7 +128,7 @@ class Watchdog:
             self._enforcer.join(_STOP_SECONDS)
         if self._thread.ident is not None:
             self._thread.join(_STOP_SECONDS)
-        if not self._thread.is_alive():  # else Redis is silent, and the thread ends with its beat
+        if not self._thread.is_alive():  # else it still waits for Redis, and ends with its beat
             self._leases.close()
 
     def hold(
@@ -136,13 +138,14 @@ class Watchdog:
         on_lost: Callable[[str], None],
         on_renewed: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Keep a lease alive; one whose deadline has passed already is lost at once.
+        """Keep a lease alive; it is lost at once if its deadline has passed.
 
         Args:
-            since: monotonic time before the lease was asked for.
+            since: monotonic time before the lease was requested.
             on_lost: called once, with the reason, in the thread that notices: one of the
-                watchdog's, or that of a `hold` or `check`.
-            on_renewed: called with each deadline (monotonic) from the first on, likewise.
+                watchdog's, or the caller of `hold` or `check`.
+            on_renewed: called in the same threads with each deadline (monotonic), including the
+                first.
         """
         deadline = since + _safe(lease.ttl)
         item = self._held[lease.key] = _Held(lease, deadline, on_lost, on_renewed)
@@ -153,7 +156,7 @@ class Watchdog:
         self._deadlines.wake_by(deadline)
 
     def check(self, lease: Lease) -> None:
-        """Declare a held lease lost if its deadline has passed; from any thread."""
+        """Declare a held lease lost if its deadline has passed. Thread-safe."""
         item = self._held.get(lease.key)
         if item is not None and time.monotonic() >= item.deadline:
             self._lose(item, _OVERDUE)
@@ -164,21 +167,21 @@ class Watchdog:
 
     @property
     def is_registered(self) -> bool:
-        """Whether others have to believe that this process is alive."""
+        """Whether this process is registered: other processes then consider it alive."""
         return time.monotonic() < self.renewed_at + self._trusted_for
 
     def stuck(self) -> str:
-        """Why nobody keeps the leases alive, or empty. That Redis is silent is no reason."""
+        """Why the leases are not renewed; empty if they are, or if only Redis is silent."""
         for thread in (self._thread, self._enforcer):
             if thread.ident is not None and not thread.is_alive() and not self._stopping:
                 return f"the thread {thread.name} has ended"
         late = time.monotonic() - self._due
         if late > _STUCK_SECONDS:
-            return f"the watchdog has not come round for {late:.0f} s"
+            return f"the watchdog has not run for {late:.0f} s"
         return ""
 
     def beat_soon(self) -> None:
-        """Renew now: something may have happened to the leases. From any thread."""
+        """Beat now, because leases may have been lost. Thread-safe."""
         self._next_beat = 0.0
         self._beats.wake_by(-_NEVER)
 
@@ -187,7 +190,7 @@ class Watchdog:
             next_beat = self._next_beat_time()
             self._due = max(time.monotonic(), next_beat)
             self._beats.until_time(next_beat)
-            self._due = _NEVER  # a beat takes as long as Redis is silent
+            self._due = _NEVER  # a beat may take as long as Redis is silent
             if not self._stopping and time.monotonic() >= self._next_beat_time():
                 self._try_beat()
 
@@ -198,10 +201,11 @@ class Watchdog:
     def _try_beat(self) -> None:
         try:
             self._beat()
-        except Exception as error:
-            # Leases run out by themselves; the thread must live to say so.
-            logger.warning("watchdog beat failed: %s", error)
-            self._next_beat = time.monotonic() + min(1.0, self._interval)
+            self._failures.succeeded()
+        except Exception as error:  # the thread must live to report the leases that expire
+            pause = min(1.0, self._interval)
+            self._failures.failed(error, pause)
+            self._next_beat = time.monotonic() + pause
 
     def _beat(self) -> None:
         sent = self._last_beat = time.monotonic()
@@ -213,7 +217,7 @@ class Watchdog:
             if item.lease.key not in lost:
                 item.renew(sent + _safe(item.lease.ttl))
         if lost:
-            # One that was settled while the beat was under way is about to be dropped.
+            # A lease that was settled during the beat is about to be dropped.
             threading.Event().wait(_SETTLE_SECONDS)
         for item in held:
             if item.lease.key in lost and self._held.get(item.lease.key) is item:
@@ -234,20 +238,24 @@ class Watchdog:
     def _check_registration(self) -> None:
         if time.monotonic() < self._registered_until or self._stopping:
             return
-        self._registered_until = _NEVER  # said once
+        self._registered_until = _NEVER  # report it once
         reason = "this worker could not renew its registration"
-        logger.warning("%s for %.1f s", reason, time.monotonic() - self.renewed_at)
+        logger.warning("registration lost: seconds=%.1f", time.monotonic() - self.renewed_at)
         self._on_unregistered(reason)
 
     def _lose(self, item: _Held, reason: str) -> None:
-        # A settle may have dropped it meanwhile; then nothing was lost.
+        # If a settle has dropped the lease meanwhile, nothing was lost.
         if self._held.pop(item.lease.key, None) is not None:
             with self._counting:
                 self.losses += 1
-            item.on_lost(reason)  # first: whoever asks meanwhile must not believe that it holds
-            logger.warning("task %s: %s", item.lease.id, reason)
+            # First of all, stop the attempt from relying on the lease.
+            item.on_lost(reason)
+            logger.warning("lease lost: task_id=%s reason=%s", item.lease.id, reason)
 
 
 def _safe(ttl: float) -> float:
-    """How long a lease of `ttl` seconds may be trusted: less a margin for clocks and cancelling."""
+    """Return how long to rely on a lease of `ttl` seconds.
+
+    The margin covers clock drift and the time to cancel the attempt.
+    """
     return ttl - min(2.0, ttl / 10)

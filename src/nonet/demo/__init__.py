@@ -1,1 +1,1 @@
-"""The demo: an audit of a directory tree for duplicate files, by real daemons."""
+"""The demo: audit a directory tree for duplicate files, with real daemons."""

@@ -1,4 +1,4 @@
-"""Run the demo: start everything, submit one task, follow the groups, and sum up."""
+"""Run the demo: start the daemons, submit one task, follow its groups, and summarise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ TASKS = "nonet.demo.tasks"
 NAMESPACE = "demo"
 _POLL_SECONDS = 0.1
 _READY_SECONDS = 60.0
-# Together they have as many slots as the limiter of the disk allows: none waits for it.
+# The small workers together have as many slots as the limiter of the disk allows, so no task waits
+# for it.
 _SMALL = ["task-worker", "--size=small", f"--concurrency={DiskSlots.limit // 2}"]
 _COMMANDS = [
     ["task-scheduler"],
@@ -36,23 +37,23 @@ _COMMANDS = [
 ]
 
 Progress = Callable[[str, int, int], None]
-"""Called again and again: what is being done, how many tasks of it have ended, of how many.
+"""Called repeatedly with the current step, how many of its tasks have ended, and of how many.
 
-The last is 0 where that is not known."""
+The last number is 0 while it is unknown."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What an audit found, and what it took.
+    """The result of an audit, with counts and the time taken.
 
     Attributes:
         files, total_bytes: all regular files, unreadable ones included, and their sizes by lstat.
         closed: number of directories that could not be listed; `closed_first` names some.
-        groups: files of equal content; each path counts, also of hard links.
-        retries: attempts that repeated a failed one.
-        dead_letters: rows in the dead-letter table: one for each unreadable file.
-        tasks: tasks that ended.
-        seconds: from the first submission to the report; the daemons ran already.
+        groups: files with equal content; each hard link counts as a file.
+        retries: attempts after a failed one.
+        dead_letters: rows in the dead-letter table, one per unreadable file.
+        tasks: number of ended tasks.
+        seconds: from the first submission to the report, without the start of the daemons.
         database: SQLAlchemy URL of the dead-letter table.
     """
 
@@ -69,7 +70,7 @@ class Summary:
 
     @property
     def wasted_bytes(self) -> int:
-        """Bytes of all copies but one of each group."""
+        """Bytes of all copies but one in each group."""
         return sum(group.wasted for group in self.groups)
 
     def document(self) -> dict[str, Any]:
@@ -88,17 +89,17 @@ class Summary:
 async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
     """Audit a tree with an embedded server, a scheduler and workers of all sizes.
 
-    Nothing of it is left behind but the dead letters, in ``STATE_DIR/demo``. Settings of this
-    process's environment are neither used nor passed on.
+    Only the dead letters stay, in ``STATE_DIR/demo``. ``NONET_`` variables of this process are
+    neither used nor passed on.
 
     Args:
         tree: the directory to audit.
-        state_dir: where the demo keeps its data, in a subdirectory.
+        state_dir: parent of the directory for the data of the demo.
         progress: see `Progress`.
 
     Raises:
-        ConfigurationError: the tree cannot be listed, or there is no server to embed.
-        NonetError: a daemon ended early, or a signal asked to stop.
+        ConfigurationError: the tree cannot be listed, or no Redis server is installed.
+        NonetError: a daemon ended early, or a signal stopped the demo.
     """
     root, home = _checked(tree), _home(state_dir)
     letters = home / "nonet.db"
@@ -111,7 +112,7 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
             "tasks": TASKS,
             "state_dir": str(directory),
             "grace": "1",
-            "log_format": "console",  # if one ends early, a person reads why
+            "log_format": "console",  # the demo shows the log if a daemon ends early
         }
         environment = {f"NONET_{name.upper()}": value for name, value in values.items()}
         progress("starting the server and the daemons", 0, 0)
@@ -123,13 +124,13 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
             audit = _Audit(app, progress)
             summary = await _unless_stopped(audit.run(AuditTree(root, directory)), daemons, stop)
     if not had_letters and not summary.dead_letters:
-        letters.unlink(missing_ok=True)  # the scheduler has kept there what it remembers
+        letters.unlink(missing_ok=True)  # it contains only data of the scheduler
     return summary
 
 
 @dataclass(frozen=True)
 class _Audit:
-    """One audit, as its submitter follows it."""
+    """Submits an audit and follows it."""
 
     app: Nonet
     progress: Progress
@@ -141,7 +142,7 @@ class _Audit:
         handle = await self.app.submit(task)
         audited: Audited = await handle.result()
         retried = await self._callback(audited.group, f"hashing {audited.files} files")
-        report = await self._callback(retried, "reading again what could not be read")
+        report = await self._callback(retried, "reading unreadable files again")
         seconds = time.monotonic() - start
         batches, singles = [
             await self.app.client.group_results(group) for group in (audited.group, retried)
@@ -168,7 +169,7 @@ class _Audit:
             await asyncio.sleep(_POLL_SECONDS / 2)
 
     async def _callback(self, group: str, doing: str) -> Any:
-        """The result of a group's callback."""
+        """Wait for a group, and return the result of its callback."""
         while True:
             status = await self.app.client.groups.status(group)
             if status.total:
@@ -183,7 +184,7 @@ class _Audit:
         return await self.app.result(callback_id(group))
 
     async def _dead_letters(self, ids: set[str]) -> int:
-        """How many of these tasks are in the table, which earlier runs wrote to as well."""
+        """Count the dead letters of these tasks; the table also has those of earlier runs."""
         if not ids:
             return 0
         letters = await self.app.dead_letters()
@@ -195,7 +196,7 @@ class _Audit:
 async def _unless_stopped(
     audit: Coroutine[Any, Any, Summary], daemons: list[Daemon], stop: Stop
 ) -> Summary:
-    """What `audit` returns, unless a daemon ends or a signal comes first."""
+    """Await `audit`; raise if a daemon ends or a signal arrives first."""
     audited = asyncio.create_task(audit, name="audit")
     stopped = asyncio.create_task(stop.requested.wait(), name="stop")
     ends = [asyncio.create_task(daemon.ended()) for daemon in daemons]
@@ -210,8 +211,8 @@ async def _unless_stopped(
         return audited.result()
     finally:
         left = set(tasks)
-        # Again and again: `asyncio.wait_for` in Python 3.11, which redis-py uses to send, forgets
-        # a cancellation that comes when it is about to return.
+        # Cancel repeatedly: redis-py sends with `asyncio.wait_for`, which in Python 3.11 loses a
+        # cancellation that arrives just before it returns.
         while left:
             for task in left:
                 task.cancel()

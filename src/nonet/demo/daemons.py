@@ -1,4 +1,4 @@
-"""Start the demo's scheduler and workers, notice when one ends early, and stop them all."""
+"""Start the scheduler and the workers of the demo, watch them, and stop them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Daemon:
     process: asyncio.subprocess.Process
 
     async def ended(self) -> NonetError:
-        """Wait until it ends: the error to raise then. Its notes are the last lines of the log."""
+        """Wait until the process ends; return an error with the last log lines as notes."""
         code = await self.process.wait()
         error = NonetError(f"{self.command} ended early, with exit code {code}")
         log = self.log.read_text(encoding="utf-8", errors="replace")
@@ -42,12 +42,12 @@ class Daemon:
 async def running(
     commands: list[list[str]], settings: Mapping[str, str], directory: Path
 ) -> AsyncIterator[list[Daemon]]:
-    """Daemons that live as long as this block, and no longer than this process.
+    """Run daemons while the block runs; they also end if this process is killed.
 
     Args:
-        commands: console scripts of this package with their options.
-        settings: their only ``NONET_`` variables.
-        directory: their working directory, so that no ``.env`` is read; takes their logs.
+        commands: command lines of console scripts of this package.
+        settings: the ``NONET_`` variables of the daemons.
+        directory: for their logs; also their working directory, so that no ``.env`` is read.
 
     Raises:
         ConfigurationError: a console script is not installed.
@@ -77,23 +77,25 @@ async def _start(command: list[str], environment: Mapping[str, str], log: Path) 
             stderr=output,
             cwd=log.parent,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for us; we stop them in order
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the daemons
             preexec_fn=die_with_me(),
         )
     return Daemon(" ".join(command), log, process)
 
 
 def _script(name: str) -> str:
-    """Path of a console script: beside this Python, beside this command, or on PATH."""
+    """Find a console script beside this Python, beside this command, or on PATH."""
     places = [Path(sys.executable).parent, Path(sys.argv[0]).resolve().parent]
     path = os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)])
     if not (found := shutil.which(name, path=path)):
-        raise ConfigurationError(f"{name} is not installed beside {sys.executable} nor on PATH")
+        raise ConfigurationError(
+            f"{name} is neither beside {sys.executable} nor on PATH: install Nonet there"
+        )
     return found
 
 
 async def _stop(daemons: list[Daemon]) -> None:
-    """End all of them, and at the latest kill them; returns when they are gone."""
+    """Terminate all daemons, and kill those that have not ended after some seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for daemon in daemons:
             with suppress(ProcessLookupError):  # it has ended

@@ -1,4 +1,4 @@
-"""What the demo does to files, without a task system: walk, batch, hash, compare."""
+"""Walk a tree, batch files, hash them and find duplicates, without tasks."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _CHUNK = 1 << 20
-# A batch's paths, and its result with a digest for each, stay well below NONET_MESSAGE_LIMIT.
+# Keep the paths of a batch, and its result with a digest per file, well below
+# NONET_MESSAGE_LIMIT.
 _BATCH_FILES = 100
 _BATCH_PATH_BYTES = 64 << 10
-# So that large files are spread over the workers.
+# Spread large files over the workers.
 _BATCH_BYTES = 64 << 20
 
 
 class Found(NamedTuple):
-    """A regular file, and its size by lstat (0 where even that is forbidden)."""
+    """A regular file, and its size by lstat; 0 if lstat is forbidden."""
 
     path: bytes
     size: int
 
 
 class Hashed(NamedTuple):
-    """A file that was read: how many bytes, and their SHA-256."""
+    """A file that was read: its size in bytes, and its SHA-256."""
 
     path: bytes
     size: int
@@ -35,11 +36,11 @@ class Hashed(NamedTuple):
 
 @dataclass
 class Walk:
-    """What is in a tree.
+    """The content of a tree.
 
     Attributes:
         files: every regular file, as ``find -type f`` lists them.
-        closed: directories that could not be listed; `find` complains about them too.
+        closed: directories that could not be listed.
     """
 
     files: list[Found] = field(default_factory=list)
@@ -48,7 +49,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Files of equal content: their size and their paths, sorted."""
+    """Files with equal content: their size, and their sorted paths."""
 
     size: int
     paths: list[bytes]
@@ -63,8 +64,8 @@ def walk(tree: bytes, skip: bytes) -> Walk:
     """List a tree; symbolic links are neither followed nor listed.
 
     Args:
-        tree: where to begin.
-        skip: a directory inside that is left out: the demo's own changes while it is read.
+        tree: the root directory.
+        skip: a directory to leave out: the demo's own, which changes during the walk.
     """
     found = Walk()
     left = [tree]
@@ -86,7 +87,7 @@ def walk(tree: bytes, skip: bytes) -> Walk:
 
 
 def batches(files: Iterable[Found]) -> Iterator[list[bytes]]:
-    """Paths in batches of bounded number, length and content.
+    """Split paths into batches of bounded number, path length and file size.
 
     >>> [len(batch) for batch in batches([Found(b"a", 0)] * 250)]
     [100, 100, 50]
@@ -106,19 +107,19 @@ def batches(files: Iterable[Found]) -> Iterator[list[bytes]]:
 
 
 def hash_file(path: bytes, between: Callable[[], None] = lambda: None) -> Hashed:
-    """Read a file.
+    """Hash a file.
 
     Args:
-        between: called before each mebibyte; what it raises ends the reading.
+        between: called before each mebibyte; if it raises, the reading ends.
 
     Raises:
-        OSError: it cannot be read, or is no regular file any more.
+        OSError: the file cannot be read, or is no longer a regular file.
     """
     digest = hashlib.sha256()
     size = 0
     with open(path, "rb", buffering=0, opener=_open) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "no regular file any more", path)
+            raise OSError(errno.EINVAL, "no longer a regular file", path)
         between()
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
@@ -128,9 +129,9 @@ def hash_file(path: bytes, between: Callable[[], None] = lambda: None) -> Hashed
 
 
 def duplicates(files: Iterable[Hashed]) -> list[Duplicates]:
-    """Groups of two or more files of equal content, in the order of their first path.
+    """Group files with equal content, two or more each, in the order of their first path.
 
-    Each path counts, also when two are hard links to one file.
+    Hard links to one file count as files.
     """
     by_content: dict[tuple[int, bytes], list[bytes]] = {}
     for file in files:
@@ -144,7 +145,7 @@ def duplicates(files: Iterable[Hashed]) -> list[Duplicates]:
 
 
 def as_text(path: bytes) -> str:
-    """A path for JSON: what is not UTF-8 is escaped as Python does it.
+    """Return a path as text for JSON; bytes that are not UTF-8 become surrogate escapes.
 
     >>> as_text(b"caf\\xe9")
     'caf\\udce9'
@@ -160,5 +161,6 @@ def _size(entry: os.DirEntry[bytes]) -> int:
 
 
 def _open(path: str, flags: int) -> int:
-    # Never through a link, and not waiting for a writer, should the path be a FIFO by now.
+    # The path may have been replaced since the walk: do not follow a link, and do not wait for the
+    # writer of a FIFO.
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

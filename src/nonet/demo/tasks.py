@@ -3,9 +3,8 @@
     AuditTree ─┬─ HashFiles … ─┬─ GatherHashes ─┬─ HashFile … ─┬─ ReportDuplicates
                └─ one a batch ─┘                └─ one a file ─┘
 
-A file that cannot be read does not spoil its batch: it is named in the batch's result, gets a
-task of its own, which is retried, and ends among the dead letters if that does not help.
-Running any of these again changes nothing.
+A file that cannot be read does not fail its batch. The batch lists it in its result, and the file
+gets a task of its own, which is retried and may end as a dead letter. All tasks are idempotent.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 import msgspec
 
 from nonet.base.streams import Priority, Size
-from nonet.client.client import CallbackSpawner
+from nonet.client.shortcuts import CallbackSpawner
 from nonet.demo.hashing import (
     Duplicates,
     Hashed,
@@ -45,7 +44,7 @@ DEMO_DISK = register_locked_object_type("demo_disk")
 
 
 class DiskSlots(ConcurrencyLimiter):
-    """So many tasks may read files at a time."""
+    """Limits how many tasks read files at a time."""
 
     limit = 4
 
@@ -56,7 +55,7 @@ class Audited:
 
     Attributes:
         group: id of the group of `HashFiles`.
-        files, total_bytes: how many there are, and their sizes by lstat.
+        files, total_bytes: number of files, and the sum of their sizes by lstat.
         closed: number of directories that could not be listed.
         closed_first: the first of them.
     """
@@ -70,7 +69,7 @@ class Audited:
 
 @dataclass
 class Batch:
-    """What `HashFiles` could read of its files, and what it could not."""
+    """The files that `HashFiles` could read, and those that it could not."""
 
     hashed: list[Hashed] = field(default_factory=list)
     unread: list[bytes] = field(default_factory=list)
@@ -78,11 +77,11 @@ class Batch:
 
 @dataclass
 class AuditTree(BaseTask):
-    """List a tree and have its files hashed.
+    """List a tree, and submit tasks that hash its files.
 
     Args:
         tree: absolute path.
-        workspace: directory that all tasks of one audit share.
+        workspace: directory shared by all tasks of one audit.
     """
 
     tree: bytes
@@ -103,7 +102,7 @@ class AuditTree(BaseTask):
 
     def _walk(self) -> Walk:
         kept = self.workspace / "walk"
-        if kept.exists():  # an earlier run of this task: its batches are spawned already
+        if kept.exists():  # an earlier attempt spawned its batches
             return msgspec.msgpack.decode(kept.read_bytes(), type=Walk)
         found = walk(self.tree, os.fsencode(self.workspace))
         _write(kept, found)
@@ -136,7 +135,7 @@ class HashFiles(BaseTask):
 
 @dataclass
 class GatherHashes(BaseTask):
-    """Write down what the batches found, and give unread files a task each."""
+    """Store the hashes, and submit one task for each unread file."""
 
     tree: bytes
     workspace: Path
@@ -176,7 +175,7 @@ class HashFile(BaseTask):
 
 @dataclass
 class ReportDuplicates(BaseTask):
-    """Write the report and return its path. Nobody reads the tree meanwhile."""
+    """Write the report under an exclusive lock of the tree, and return its path."""
 
     tree: bytes
     workspace: Path
@@ -200,7 +199,7 @@ class ReportDuplicates(BaseTask):
 
 
 def read_report(path: Path) -> list[Duplicates]:
-    """The groups that `ReportDuplicates` wrote."""
+    """Return the groups that `ReportDuplicates` wrote."""
     return msgspec.msgpack.decode(path.read_bytes(), type=list[Duplicates])
 
 
@@ -213,7 +212,7 @@ def _disk() -> DiskSlots:
 
 
 def _write(path: Path, value: Any) -> None:
-    """Write a file at once: whoever finds it finds all of it."""
+    """Write a file atomically."""
     part = path.with_suffix(".part")
     part.write_bytes(msgspec.msgpack.encode(value))
     part.replace(path)

@@ -1,4 +1,4 @@
-"""The directory of one demo run: made, held while it is used, removed afterwards."""
+"""The temporary directory of one demo run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _PREFIX = "run-"
 
 @contextmanager
 def workspace(home: Path) -> Iterator[Path]:
-    """A directory of its own for one run, so that two at once do not mix.
+    """Create a directory for one run, and remove it afterwards.
 
-    What a killed run has left is removed by the next one: the kernel gives its lock back.
+    The run holds a lock on its directory. The kernel releases the lock of a killed run, and the
+    next run removes the directory.
 
     Args:
-        home: where it is made; made itself when missing.
+        home: parent directory; created if missing.
 
     Raises:
         ConfigurationError: the directory cannot be used.
@@ -32,8 +33,8 @@ def workspace(home: Path) -> Iterator[Path]:
         path, lock = _make(home)
     except OSError as error:
         raise ConfigurationError(
-            f"the demo cannot keep its data in {home}: {error.strerror}. "
-            "Name a directory that you may write in NONET_STATE_DIR."
+            f"the demo cannot write to {home}: {error.strerror}. Set NONET_STATE_DIR or "
+            "--state-dir to a writable directory"
         ) from error
     try:
         yield path
@@ -45,7 +46,8 @@ def workspace(home: Path) -> Iterator[Path]:
 def _make(home: Path) -> tuple[Path, int]:
     guard = os.open(home, os.O_RDONLY)
     try:
-        # Until the new directory is locked, nobody else may look for abandoned ones.
+        # Another run may take an unlocked directory for abandoned. Keep it out until the new
+        # directory is locked.
         fcntl.flock(guard, fcntl.LOCK_EX)
         for old in home.glob(f"{_PREFIX}*"):
             _remove_if_abandoned(old)
@@ -66,6 +68,6 @@ def _remove_if_abandoned(path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path, ignore_errors=True)
     except BlockingIOError:
-        pass  # it is in use
+        pass  # a running demo holds the lock
     finally:
         os.close(lock)

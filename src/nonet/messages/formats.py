@@ -1,24 +1,26 @@
-"""The format in which tasks are written: raise `FORMAT` here when code of before could not read it.
+"""The version number of the format of tasks. Raise `FORMAT` when older code could not read it.
 
-One number for all that a task is made of: its envelope, its record and the keys beside that. The
-envelope begins with it; a record has it in its field ``v``, and is of format 1 if it has none. The
-scripts know it as ``FORMAT`` in ``scripts/lib/record.lua``.
+The number covers all of a task: its envelope, its record and the keys beside it. The envelope
+begins with it; a record has it in field ``v``, or is of format 1. The scripts have it as
+``FORMAT`` in ``scripts/lib/record.lua``.
 
-Every format keeps how an envelope begins (number, id, name) and what moves a record from place to
-place (the fields state, gen, ticket, stream, name, pointer, due and owner), so that older code can
-hand a task on that it cannot read. A field that older code may ignore needs no new number.
+Every format keeps the beginning of an envelope (number, id, name) and the fields of a record that
+move it between queues (state, gen, ticket, stream, name, pointer, due and owner). So older code can
+hand on a task that it cannot read. A new field that older code may ignore needs no new number.
 """
 
 from __future__ import annotations
 
 FORMAT = 1
-# Tasks of this format and later ones are read. What is older waits, and is never thrown away: raise
-# it only in a release that says so, after one whose workers have read both.
+# The oldest format that workers read. Older tasks wait and are never deleted. Raise this only in a
+# release that announces the change, and only if the release before it could read both formats.
 OLDEST_FORMAT = 1
 
 
 def format_problem(format: int) -> str:
-    """Why tasks of a format cannot be read here, and what to do, in 60 characters; or empty.
+    """Return why tasks of a format cannot be read here, and what to do; empty if they can.
+
+    The text has at most 60 characters, as the record of a task keeps it.
 
     >>> format_problem(FORMAT)
     ''

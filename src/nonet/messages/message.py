@@ -1,7 +1,7 @@
-"""The envelope: the immutable bytes of a task, and the codec for its values.
+"""Encode and decode the envelopes, results and errors of tasks.
 
-Only data travels: msgpack with a closed list of extension types, no pickle, no import by name.
-Lua never decodes an envelope; what scripts need travels beside it.
+The format is MessagePack with a closed list of extension types: no pickle, and no import by name.
+Lua never decodes an envelope. Values that scripts need are stored beside it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from nonet.base.versions import is_version
 from nonet.messages.formats import FORMAT
 from nonet.messages.signing import Signer, unsigned
 
-VERSION = FORMAT  # what an envelope begins with
+VERSION = FORMAT  # the first field of an envelope
 HARD_LIMIT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
-# An element takes up to 90 bytes of memory and only one of a message. No message of fewer bytes
-# than this has more elements, so that ordinary ones need not be counted.
+# Bounds memory: an element takes one byte in a message, but up to 90 bytes once decoded. A message
+# of fewer bytes than this cannot exceed the limit, so its elements are not counted.
 MAX_ELEMENTS = 100_000
-# A document and its mapping of arguments are levels of their own.
+# The document and its mapping of arguments are two more levels.
 _MAX_DECODED_DEPTH = MAX_DEPTH + 2
 _CONTAINERS = (dict, list, tuple)
-# How MessagePack begins a list of the fields of an envelope without the last one, or the last two.
+# MessagePack headers of an envelope without its last field, and without its last two.
 _NO_REPEAT, _UNTRACED = b"\x9a", b"\x99"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _LONGEST_NAME = 255
@@ -48,27 +48,26 @@ _END_OF_TIME = 253_402_300_800  # the year 10000
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
-    """What is submitted, in the order in which it is encoded; append only.
+    """The message of a task. Fields are encoded in this order; only append new ones.
 
-    Every layout begins with version, id and name, so that a worker can hand on what else it cannot
-    read.
+    Every version begins with version, id and name. A worker that cannot read the other fields can
+    then still hand the task on.
 
     Attributes:
-        version: the format of the task, see `nonet.messages.formats`; a worker hands on what
-            it cannot read.
-        id: the task's id, for life.
+        version: the format of the task, see `nonet.messages.formats`.
+        id: id of the task.
         name: full task name, ``category:Class``.
         args: keyword arguments of the constructor, packed by `pack`.
         labels: the caller's labels.
-        submitted: first submission by the client's clock, Unix seconds (for people only).
+        submitted: time of the first submission by the client's clock, Unix seconds. Only people
+            read it.
         parent: id of the task that submitted this one, or empty.
         group: id of the callback group whose callback this is, or empty.
-        min_version: which version of the distribution that provides the class a worker must have
-            at least (PEP 440), or empty: any.
-        trace: W3C context of the span that submitted it, see `nonet.telemetry.tracing`; empty: it
-            was not traced. It is left out then; workers that do not know it skip it.
-        resubmitted_from: row of the dead letter that it repeats; 0: none. It is left out then, as
-            `trace` is.
+        min_version: oldest version (PEP 440) of the distribution that provides the class which may
+            run the task; empty: any.
+        trace: W3C context of the span that submitted the task, see `nonet.telemetry.tracing`;
+            empty: not traced. An empty one is not encoded. Older workers skip this field.
+        resubmitted_from: row of the dead letter that this task repeats; 0: none. 0 is not encoded.
     """
 
     version: int
@@ -85,7 +84,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Head(msgspec.Struct, array_like=True, frozen=True):
-    """How an envelope of any version begins; what follows is skipped, whatever it is."""
+    """The first fields of an envelope of any version. The decoder skips the others."""
 
     version: int
     id: str
@@ -93,12 +92,12 @@ class _Head(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Usage(msgspec.Struct, array_like=True, frozen=True):
-    """What an attempt took; None: nobody knows. Append only.
+    """The resources that an attempt used; None: unknown. Only append new fields.
 
     Attributes:
-        wall: seconds from its beginning to its end.
-        cpu: seconds of CPU time, of a process that it had for itself.
-        rss: most memory that this process had, in bytes.
+        wall: seconds from its start to its end.
+        cpu: seconds of CPU time, measured only if the attempt had a process of its own.
+        rss: peak memory of this process, in bytes.
 
     Example:
         usage = (await handle.status()).usage
@@ -111,12 +110,12 @@ class Usage(msgspec.Struct, array_like=True, frozen=True):
     rss: int | None = None
 
     def __iter__(self) -> Iterator[tuple[str, float | None]]:
-        """Its fields as pairs, as pydantic's models give them: FastAPI makes JSON of those."""
+        """Yield name and value of each field as a pydantic model does: FastAPI expects that."""
         return iter(msgspec.structs.asdict(self).items())
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """For pydantic, which knows nothing about msgspec: an object with these fields."""
+        """Describe the fields to pydantic, which does not support msgspec."""
         hints = {name: NotRequired[hint] for name, hint in get_type_hints(cls).items()}
         make: Any = TypedDict
         fields = handler.generate_schema(make(cls.__name__, hints))
@@ -130,19 +129,19 @@ class Usage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
-    """What is kept of a task that ended; append only.
+    """The result of a task that has ended. Only append new fields.
 
     Attributes:
         name: full task name.
         attempt: number of attempts that were used.
-        finished: end by the worker's clock, Unix seconds (for people only).
+        finished: time of the end by the worker's clock, Unix seconds. Only people read it.
         value: the packed result of a task that is done.
         error_type, error: exception class and text of the last failure.
         reason: why the task is dead, see `nonet.rules.outcomes.Reason`.
-        note: why there is no value although the task is done, or empty.
-        usage: what the last attempt took, if it is known.
-        crashes: how many processes died in which it was the only suspect.
-        deaths: how often its worker did.
+        note: why a task that is done has no value, or empty.
+        usage: resources used by the last attempt, if known.
+        crashes: number of processes that died while running no other task.
+        deaths: number of workers that died while running it.
     """
 
     name: str
@@ -159,14 +158,14 @@ class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
-    """What a dying task takes to SQL; append only.
+    """The error of a failed attempt; a dying task keeps it for its row in SQL. Only append fields.
 
     Attributes:
         reason: see `nonet.rules.outcomes.Reason`.
-        error_type, error, traceback: of the last failure; the traceback holds no values.
+        error_type, error, traceback: the failure; the traceback contains no values.
         attempt: number of attempts that were used.
-        at: when it failed, Unix seconds by the worker's clock.
-        usage: what this attempt took, if it is known.
+        at: time of the failure by the worker's clock, Unix seconds.
+        usage: resources used by this attempt, if known.
     """
 
     reason: str
@@ -179,7 +178,7 @@ class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Codes:
-    """Extension codes of `pack`; part of the wire format, never renumbered."""
+    """Extension codes of `pack`. They are part of the wire format: never renumber them."""
 
     BIG_INT: ClassVar[int] = 1
     TEXT: ClassVar[int] = 2  # with lone surrogates: not valid UTF-8
@@ -194,14 +193,14 @@ class _Codes:
 
 
 def pack(value: Any) -> Any:
-    """`value` made of what msgpack carries, losing neither type nor precision.
+    """Convert `value` to types that MessagePack can encode.
 
-    Beside plain data: datetime (with its offset), date, time, timedelta, Decimal, UUID, Path
-    (any bytes), compiled patterns, enums (their value), integers of any length, text with lone
-    surrogates, sets and tuples (as lists), dataclasses and pydantic models (as mappings).
+    Besides plain data it accepts datetime (with its offset), date, time, timedelta, Decimal, UUID,
+    Path (any bytes), compiled patterns, enums (as their value), integers of any length, text with
+    lone surrogates, sets and tuples (as lists), and dataclasses and pydantic models (as mappings).
 
     Raises:
-        TypeError: a value of another type; the message names where it is.
+        TypeError: a value has another type; the message says where it is.
 
     Example:
         >>> pack({"at": Decimal("1.10"), "n": 3})["n"]
@@ -213,22 +212,22 @@ def pack(value: Any) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """Bytes of a packed value, or of one of the documents of this module.
+    """Encode a packed value, or one of the documents of this module.
 
     Raises:
-        TypeError: there is more in it than anybody would decode.
+        TypeError: it has more than `MAX_ELEMENTS` elements, so `decode` would refuse it.
     """
     data = _ENCODER.encode(value)
     if type(value) is Envelope and not value.resubmitted_from:
-        # Few are repeats, and few are traced: the others are not a byte longer for it.
+        # Leave out the empty fields at the end: few tasks are repeats, and few are traced.
         data = _NO_REPEAT + data[1:-1] if value.trace else _UNTRACED + data[1:-2]
     if len(data) > MAX_ELEMENTS and _has_too_many_elements(data):
-        raise TypeError(f"the value has more than {MAX_ELEMENTS:,} elements, which cannot travel")
+        raise TypeError(f"the value has more than {MAX_ELEMENTS:,} elements")
     return data
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` can be the id of a task: 1 to 128 printable ASCII characters, no blanks.
+    """Return whether `text` can be a task id: 1 to 128 printable ASCII characters, no blanks.
 
     >>> is_id("b7-1"), is_id("b 7"), is_id("")
     (True, False, False)
@@ -237,57 +236,58 @@ def is_id(text: str) -> bool:
 
 
 def decode(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Any:
-    """The value in `data`.
+    """Decode a value; its extension types are restored.
 
     Raises:
-        MalformedMessageError: too long, too many elements, not msgpack, or an unknown extension.
+        MalformedMessageError: `data` is too long, too deep or not MessagePack, or has too many
+            elements or an unknown extension type.
     """
     return _decode(_VALUE_DECODER, data, limit_bytes)
 
 
 def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Envelope:
-    """The envelope in `data`, whoever signed it.
+    """Decode an envelope without verifying its signature.
 
-    Of one of a newer version that cannot be read here: its version, id and name, and nothing else.
+    If it has a newer version that cannot be read here, only version, id and name are filled.
 
     Raises:
-        MalformedMessageError: too long, not an envelope, or of another shape.
+        MalformedMessageError: `data` is too long, or not an envelope.
     """
     _check_length(data, limit_bytes)
     return _envelope(unsigned(data), limit_bytes)
 
 
 def open_envelope(data: bytes, id: str, signer: Signer, *, limit_bytes: int) -> Envelope:
-    """The envelope of task `id`: length and signature are looked at before it is decoded.
+    """Check the length and signature of a message, then decode the envelope of task `id`.
 
-    One of a newer version may be incomplete, as with `decode_envelope`.
+    An envelope of a newer version may be incomplete, see `decode_envelope`.
 
     Raises:
-        MalformedMessageError: too long, not signed as `signer` wants it, no envelope, or that of
-            another task.
+        MalformedMessageError: `data` is too long or not an envelope, `signer` rejects the
+            signature, or the envelope belongs to another task.
     """
     _check_length(data, limit_bytes)
     envelope = _envelope(signer.opened(data), limit_bytes)
     if envelope.id != id:
-        raise MalformedMessageError(f"the message is that of another task, {envelope.id}")
+        raise MalformedMessageError(f"the message belongs to another task, {envelope.id}")
     return envelope
 
 
 def decode_result(data: bytes) -> ResultDocument:
-    """The result document in `data`.
+    """Decode a result document.
 
     Raises:
-        MalformedMessageError: it is none.
+        MalformedMessageError: `data` is not a result document.
     """
     document: ResultDocument = _decode(_RESULT_DECODER, data, HARD_LIMIT_BYTES)
     return document
 
 
 def decode_error(data: bytes) -> ErrorDocument:
-    """The error document in `data`.
+    """Decode an error document.
 
     Raises:
-        MalformedMessageError: it is none.
+        MalformedMessageError: `data` is not an error document.
     """
     document: ErrorDocument = _decode(_ERROR_DECODER, data, HARD_LIMIT_BYTES)
     return document
@@ -295,7 +295,7 @@ def decode_error(data: bytes) -> ErrorDocument:
 
 def _check_length(data: bytes, limit_bytes: int) -> None:
     if len(data) > limit_bytes:
-        raise MalformedMessageError(f"message of {len(data)} bytes exceeds {limit_bytes}")
+        raise MalformedMessageError(f"message of {len(data)} bytes exceeds {limit_bytes} bytes")
 
 
 def _envelope(data: bytes, limit_bytes: int) -> Envelope:
@@ -313,7 +313,7 @@ def _envelope(data: bytes, limit_bytes: int) -> Envelope:
 
 
 def _newer(data: bytes) -> Envelope | None:
-    """What can be told of an envelope of a newer version, whose other fields mean anything."""
+    """Decode version, id and name of an envelope of a newer version; None if it is not one."""
     try:
         head = _HEAD_DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -323,20 +323,20 @@ def _newer(data: bytes) -> Envelope | None:
 
 
 def _problem_of(envelope: Envelope) -> str:
-    """What is wrong with an envelope whose fields have the right types, without quoting it."""
+    """Return why the values of an envelope are invalid, without quoting them; empty if valid."""
     if envelope.version < 1:
-        return "there is no such version"
+        return "its version is invalid"
     if not is_id(envelope.id):
-        return "its id is none"
+        return "its id is invalid"
     if not 1 <= len(envelope.name) <= _LONGEST_NAME or not envelope.name.isprintable():
-        return "its name is none"
+        return "its name is invalid"
     parent, group = envelope.parent, envelope.group
     if (parent and not is_id(parent)) or (group and not is_id(group)):
-        return "the id of its parent or group is none"
-    if not 0 <= envelope.submitted < _END_OF_TIME:  # nor nan
-        return "the time of its submission is none"
+        return "the id of its parent or group is invalid"
+    if not 0 <= envelope.submitted < _END_OF_TIME:  # refuses NaN too
+        return "its time of submission is invalid"
     if envelope.min_version and not is_version(envelope.min_version):
-        return "the version that it needs is none"
+        return "its min_version is invalid"
     return ""
 
 
@@ -350,15 +350,15 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int
         document = decoder.decode(data)
     except msgspec.DecodeError as error:
         raise MalformedMessageError(f"message of {len(data)} bytes: {error}") from None
-    # The extension types bring errors of many kinds (a pattern: re.error); none may get out, and
-    # none may be quoted: they repeat what they could not read, which may be an argument.
+    # Extension types raise errors of many classes (a pattern: re.error). Do not quote their text:
+    # it contains the invalid value, which may be an argument.
     except Exception as error:
         kind = type(error).__name__
         raise MalformedMessageError(
             f"message of {len(data)} bytes: a value in it cannot be read ({kind})"
         ) from None
-    # Each level is one byte at least that begins a list or a mapping. Few messages have so many
-    # bytes that may be one.
+    # Fast path: each level begins with a byte that starts a list or mapping. Few messages have
+    # enough such bytes to be too deep.
     may_begin = len(data.translate(None, _BEGIN_NOTHING))
     if may_begin > _MAX_DECODED_DEPTH and _is_deep(document):
         raise MalformedMessageError(f"message of {len(data)} bytes is nested too deeply")
@@ -366,10 +366,10 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int
 
 
 def _has_too_many_elements(data: bytes) -> bool:
-    """Whether msgpack has more elements than may travel, found without making any of them.
+    """Return whether encoded data has more than `MAX_ELEMENTS` elements, without decoding it.
 
-    In well-formed bytes one element follows the other, whatever their nesting; others may count
-    as anything, the decoder refuses them. (No message has more elements than bytes.)
+    In valid data the elements follow each other, whatever their nesting. For invalid data the
+    answer does not matter, because the decoder refuses it.
     """
     at, end, room, lengths, widths = 0, len(data), MAX_ELEMENTS, _LENGTHS, _WIDTHS
     while at < end:
@@ -385,7 +385,7 @@ def _has_too_many_elements(data: bytes) -> bool:
 
 
 def _is_deep(document: Any) -> bool:
-    """Whether decoded data is nested deeper than `pack` makes it: even its ``repr()`` may fail."""
+    """Return whether decoded data is too deep for `pack`; even its ``repr()`` could fail."""
     level = [document]
     for _ in range(_MAX_DECODED_DEPTH):
         level = [
@@ -405,7 +405,7 @@ def _children(item: Any) -> Iterable[Any]:
 
 
 def travels(cls: type) -> bool:
-    """Whether what `pack` makes of an instance of a class comes back as an instance of it."""
+    """Return whether instances of a class keep their type through `pack` and `decode`."""
     return cls in _PACKERS or issubclass(cls, PurePath | dict)
 
 
@@ -415,8 +415,8 @@ def _pack(value: Any, where: str, depth: int) -> Any:
     packer = _PACKERS.get(type(value)) or _inherited_packer(value)
     if packer is None:
         raise TypeError(
-            f"{where} is a {type(value).__qualname__}, which cannot travel: use plain data, a "
-            "dataclass or a pydantic model"
+            f"{where} is a {type(value).__qualname__}, which cannot be serialised: use plain "
+            "data, a dataclass or a pydantic model"
         )
     return packer(value, where, depth)
 
@@ -443,7 +443,7 @@ def _pack_items(value: Any, where: str, depth: int) -> Any:
 
 
 def _pack_set(value: Any, where: str, depth: int) -> Any:
-    """In an order of its own: Python's differs from process to process."""
+    """Sort the items, because Python orders a set differently in each process."""
     return sorted(_pack_items(value, where, depth), key=encode)
 
 
@@ -455,7 +455,7 @@ def _pack_mapping(value: Any, where: str, depth: int) -> Any:
 
 
 class _Key:
-    """An `Ext` that can be the key of a mapping; the encoder writes it as one."""
+    """A hashable wrapper, so that an `Ext` can be a key of a mapping."""
 
     __slots__ = ("ext",)
 
@@ -466,12 +466,12 @@ class _Key:
 def _pack_key(key: Any, where: str, depth: int) -> Any:
     packed = _hashable(_pack(key, where, depth))
     if isinstance(packed, dict):
-        raise TypeError(f"{where} is a {type(key).__qualname__}, which cannot travel as a key")
+        raise TypeError(f"{where} is a {type(key).__qualname__}, which cannot be a key")
     return packed
 
 
 def _hashable(packed: Any) -> Any:
-    """A packed tuple or frozen set as a tuple, at every level; what else a key is, stays."""
+    """Make a packed key hashable: lists become tuples, at every level."""
     if isinstance(packed, Ext):
         return _Key(packed)
     return tuple(map(_hashable, packed)) if isinstance(packed, list) else packed
@@ -480,7 +480,7 @@ def _hashable(packed: Any) -> Any:
 def _pack_int(value: int, where: str, depth: int) -> Any:
     if -(2**63) <= value < 2**64:
         return int(value)
-    # Not as decimal digits: Python refuses to write more than 4,300 of those.
+    # Not as decimal digits, because Python refuses to convert more than 4,300 of them.
     size = value.bit_length() // 8 + 1
     return Ext(_Codes.BIG_INT, value.to_bytes(size, "big", signed=True))
 
@@ -499,7 +499,7 @@ def _pack_path(value: PurePath, where: str, depth: int) -> Any:
     try:
         return Ext(_Codes.PATH, os.fsencode(value))
     except UnicodeEncodeError:
-        raise TypeError(f"{where} is a path that no file can have, which cannot travel") from None
+        raise TypeError(f"{where} is a path that no file can have") from None
 
 
 def _as(code: int, to_text: Callable[[Any], str]) -> Callable[[Any, str, int], Any]:
@@ -511,8 +511,9 @@ def _plain(value: Any, where: str, depth: int) -> Any:
 
 
 def _moment(value: datetime | time) -> str:
-    """ISO 8601. The second pass of a repeated hour, of a naive one, is a seventh digit of its
-    fraction: versions that do not know it skip that digit.
+    """Format in ISO 8601; a seventh digit of the fraction marks a naive time with ``fold=1``.
+
+    Versions that do not know the mark ignore this digit.
     """
     if value.fold and value.tzinfo is None:
         return f"{value.isoformat(timespec='microseconds')}1"
@@ -536,7 +537,7 @@ def _pattern(value: re.Pattern[Any]) -> str:
 
 def _unpattern(text: str) -> re.Pattern[Any]:
     head, _, pattern = text.partition(":")
-    flags = int(head[1:]) & ~re.DEBUG  # which would print
+    flags = int(head[1:]) & ~re.DEBUG  # DEBUG prints the pattern
     if head[0] == "b":
         return re.compile(pattern.encode("latin-1"), flags)
     return re.compile(pattern, flags)
@@ -594,14 +595,16 @@ def _ext_of(key: _Key) -> Ext:
 
 
 def _lengths() -> tuple[list[int], list[int]]:
-    """By first byte of an element: its own length without its elements, as far as that byte tells;
-    and how many bytes at the end of that tell how long its content is.
+    """Return two tables indexed by the first byte of an element, to skip from one to the next.
+
+    The first is the length in bytes that follows from the first byte alone, without nested
+    elements. The second is how many bytes at the end of that part hold the length of the content.
     """
     lengths, widths = [1] * 256, [0] * 256
     lengths[0xA0:0xC0] = range(1, 33)  # short texts
     lengths[0xCA:0xD4] = (5, 9, 2, 3, 5, 9, 2, 3, 5, 9)  # floats and integers
     lengths[0xD4:0xD9] = (3, 4, 6, 10, 18)  # extensions of a fixed length
-    lengths[0xDC:0xE0] = (3, 5, 3, 5)  # lists and mappings: what they hold follows
+    lengths[0xDC:0xE0] = (3, 5, 3, 5)  # lists and mappings; their elements follow
     for first in (0xC4, 0xC7, 0xD9):  # bytes, extensions and texts of any length
         lengths[first : first + 3] = (2, 3, 5)
         widths[first : first + 3] = (1, 2, 4)
@@ -609,7 +612,7 @@ def _lengths() -> tuple[list[int], list[int]]:
 
 
 _LENGTHS, _WIDTHS = _lengths()
-_EXTENSIONS = frozenset((0xC7, 0xC8, 0xC9))  # one more byte: their type
+_EXTENSIONS = frozenset((0xC7, 0xC8, 0xC9))  # these have one more byte, the type
 _BEGIN_NOTHING = bytes(set(range(256)) - set(range(0x80, 0xA0)) - set(range(0xDC, 0xE0)))
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_ext_of)

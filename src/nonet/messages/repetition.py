@@ -1,8 +1,8 @@
-"""Repeats: the tasks that submit a dead letter, or an entry of the quarantine, once more.
+"""Submit a dead letter or an entry of the quarantine again, at most once: ids and decisions.
 
-The id of a repeat is derived from what is unique for ever. The number of a row is not: it is given
-again after ``TRUNCATE``, and by a second database. A repeat also carries a mark, which no caller
-can give a task, so that another task under the same id is not taken for it.
+The new task is called a repeat. Its id is derived from values that stay unique; a row number does
+not, because ``TRUNCATE`` or a second database can assign it again. A repeat also carries a mark,
+which callers cannot set, so that another task with the same id is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Known(NamedTuple):
     """What Redis or SQL knows under an id.
 
     Attributes:
-        state: of the task; live or ended.
-        mark: of what the task repeats; empty if it repeats nothing.
+        state: state of the task, live or ended.
+        mark: mark of the letter or entry that the task repeats; empty if it repeats nothing.
     """
 
     state: str
@@ -33,10 +33,10 @@ class Repeat(NamedTuple):
     """A task that repeats another one.
 
     Attributes:
-        id: of the repeat.
-        mark: tells that a task of this id is this repeat.
-        row: of the dead letter; 0: it repeats none.
-        resubmissions: how many repeats of the letter there were before it.
+        id: id of the repeat.
+        mark: distinguishes this repeat from another task with the same id.
+        row: row of the dead letter; 0: the task repeats none.
+        resubmissions: number of earlier repeats of the letter.
     """
 
     id: str
@@ -46,17 +46,17 @@ class Repeat(NamedTuple):
 
     @property
     def term(self) -> str:
-        """The line that takes the mark into the record, see `nonet.messages.terms`."""
+        """The line of `nonet.messages.terms` that stores the mark in the record."""
         return f"letter|{self.mark}"
 
 
 class Identity(NamedTuple):
-    """What tells a dead letter from all others, in whatever database it is.
+    """The identity of a dead letter, independent of its database.
 
     Attributes:
-        namespace: of the task.
-        task_id: of the task.
-        generation: in which it died.
+        namespace: namespace of the task.
+        task_id: id of the task.
+        generation: generation in which the task died.
     """
 
     namespace: str
@@ -64,7 +64,7 @@ class Identity(NamedTuple):
     generation: int
 
     def repeat(self, resubmissions: int, *, row: int = 0) -> Repeat:
-        """The task that submits it again after so many others.
+        """Return the repeat that follows this number of earlier ones.
 
         >>> letter = Identity("nonet", "first", 1767225600000000)
         >>> letter.repeat(0).id, letter.repeat(1).id
@@ -77,7 +77,7 @@ class Identity(NamedTuple):
 
 
 def repeat_of_entry(namespace: str, entry: str) -> Repeat:
-    """The task that an entry of the quarantine becomes: one for each entry, so that it runs once.
+    """Return the repeat of a quarantined entry. Each entry has one, so that it runs only once.
 
     >>> repeat_of_entry("nonet", "1767225600000-0").id
     'q-1767225600000-0'
@@ -86,7 +86,7 @@ def repeat_of_entry(namespace: str, entry: str) -> Repeat:
 
 
 def mark_in(terms: str) -> str:
-    """The mark in the terms of a submission, or nothing.
+    """Return the mark in the terms of a submission, or an empty string.
 
     >>> mark_in("start_by|+5|\\nletter|0af3"), mark_in("")
     ('0af3', '')
@@ -96,32 +96,32 @@ def mark_in(terms: str) -> str:
 
 
 class Step(StrEnum):
-    """What is to be done to submit a letter again; those from `LIVE` on are refusals."""
+    """The next step to submit a letter again. Steps from `LIVE` on are refusals."""
 
     SUBMIT = auto()  #: submit the repeat
-    RECORD = auto()  #: it is submitted: record that
-    RAISE = auto()  #: submit the next repeat: one more was submitted before
+    RECORD = auto()  #: the repeat was submitted: record that
+    RAISE = auto()  #: submit the next repeat, because this one was submitted before
     LIVE = auto()  #: its repeat has not ended
     DONE = auto()  #: its repeat is done
     ENDED = auto()  #: its repeat has ended otherwise
-    FORGOTTEN = auto()  #: its repeat was submitted, and nothing is known of it
-    UNSURE = auto()  #: its repeat may have been submitted, and nothing is known of it
+    FORGOTTEN = auto()  #: its repeat was submitted, but is unknown by now
+    UNSURE = auto()  #: its repeat may have been submitted, but is unknown by now
     FOREIGN = auto()  #: another task has the id
     DIED = auto()  #: its repeat died, and has a letter of its own
 
     @property
     def is_refusal(self) -> bool:
-        """Whether nothing is submitted or recorded."""
+        """Whether this step submits and records nothing."""
         return self not in (Step.SUBMIT, Step.RECORD, Step.RAISE)
 
 
 class Progress(NamedTuple):
-    """How far the row of a letter says that its resubmission has come.
+    """The progress of a resubmission, as the row of a letter records it.
 
     Attributes:
         status: ``PENDING``, ``DISPATCHED`` or ``FAILED``.
-        submitted_as: id of its last repeat; empty: none. In a ``PENDING`` row it may have been
-            submitted, and in others it was.
+        submitted_as: id of its last repeat; empty: none. In a ``PENDING`` row the repeat may have
+            been submitted; in other rows it was.
     """
 
     status: str
@@ -129,13 +129,13 @@ class Progress(NamedTuple):
 
 
 def next_step(progress: Progress, repeat: Repeat, known: Known | None, *, again: bool) -> Step:
-    """Decide what becomes of a letter that is to be submitted again.
+    """Decide the next step to submit a letter again.
 
     Args:
-        repeat: the last one that was begun, or the first one.
-        known: what is known under `submitted_as`, or else under the id of `repeat`.
-        again: the caller wants one more where the last repeat will not be done as far as anybody
-            can tell.
+        repeat: the last repeat that was begun, or the first one.
+        known: what Redis or SQL knows under `submitted_as`, or else under the id of `repeat`.
+        again: submit one more repeat if the last one failed or is unknown, or if a different task
+            has its id.
     """
     status, submitted_as = progress
     if status == "FAILED":
@@ -143,10 +143,10 @@ def next_step(progress: Progress, repeat: Repeat, known: Known | None, *, again:
     is_sent = status == "DISPATCHED"
     if known is None:
         if not is_sent:
-            # Under the same id: Redis refuses the second of two who do this at the same time.
+            # Use the same id: of two concurrent calls Redis refuses the second.
             return Step.SUBMIT if again or not submitted_as else Step.UNSURE
         return Step.RAISE if again else Step.FORGOTTEN
-    # Releases without marks gave other ids; their rows say which.
+    # Releases before marks derived other ids; their rows contain the id.
     is_unmarked = is_sent and submitted_as != repeat.id
     if known.mark != repeat.mark and not is_unmarked:
         return Step.RAISE if again else Step.FOREIGN
@@ -162,5 +162,5 @@ def _mark(*parts: str | int) -> str:
 
 
 def _digest(*parts: str | int) -> bytes:
-    # A NUL is in no part: ids are printable, and so are names of namespaces.
+    # No part contains a NUL, because ids and namespaces are printable.
     return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).digest()

@@ -1,8 +1,8 @@
-"""Signatures of envelopes: who has no key of this installation cannot make a task of it.
+"""Sign envelopes, so that only holders of a key of this installation can create its tasks.
 
 A signed envelope is ``0xc1 · format · length of the key's id · id · HMAC-SHA256 · envelope``; no
 msgpack begins with ``0xc1``. The HMAC is over format, namespace and envelope, each with its
-length, so that no message of one namespace is one of another.
+length, so that a message is valid in one namespace only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ _KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 
 class Signer:
-    """Signs envelopes with one key and accepts those of all its keys.
+    """Signs envelopes with its first key and accepts those of all its keys.
 
     Args:
-        keys: id → key, the one that signs first; none: nothing is signed, and signatures are
-            not looked at, so that producers can sign before all workers know the key.
-        namespace: the one whose envelopes these are.
-        accept_unsigned: what carries no signature is good, too: for the time until nothing is
-            left that was made without one.
+        keys: id → key; the first one signs. A signer without keys neither signs nor verifies, so
+            that producers can sign before all workers know the key.
+        namespace: namespace of the envelopes.
+        accept_unsigned: accept envelopes without a signature, until no unsigned task is left.
 
     Example:
         >>> signer = Signer({"2026": b"k" * 32}, "nonet")
@@ -54,17 +53,17 @@ class Signer:
         return f"<Signer: {len(self._keys)} keys>"
 
     def signed(self, envelope: bytes) -> bytes:
-        """What is stored of an envelope."""
+        """Return an envelope with its signature, as it is stored."""
         for id, key in self._keys.items():
             return b"".join((_MARK, bytes([len(id)]), id, self._mac(key, envelope), envelope))
         return envelope
 
     def opened(self, data: bytes) -> bytes:
-        """The envelope in what was stored, its signature verified.
+        """Verify the signature of a stored message, and return the envelope.
 
         Raises:
-            MalformedMessageError: there are keys, and it is not signed by one of them; or it
-                only begins like a signed one.
+            MalformedMessageError: the message is truncated or, if there are keys, none of them
+                signed it.
         """
         if not self._keys:
             return unsigned(data)
@@ -81,14 +80,13 @@ class Signer:
         return envelope
 
     def check_key(self, data: bytes) -> None:
-        """Refuse what is signed if there is no key here that could verify it.
+        """Check that the key of a signed message is known here.
 
-        A signer without keys opens what others have signed; whoever makes an envelope anew, as the
-        task that it claims to be, would take its signature away.
+        A signer without keys opens messages without verifying them. Code that builds a new envelope
+        from such a message would remove its signature.
 
         Raises:
-            MalformedMessageError: it is signed with a key that is not here, or only begins like a
-                signed one.
+            MalformedMessageError: the key is unknown here, or the message is truncated.
         """
         if data.startswith(_MARK[:1]):
             self._key(_parts(data)[0])
@@ -107,19 +105,19 @@ class Signer:
 
 
 def unsigned(data: bytes) -> bytes:
-    """The envelope in what was stored, whoever signed it, or nobody.
+    """Return the envelope of a stored message without verifying a signature.
 
     Raises:
-        MalformedMessageError: it only begins like a signed one.
+        MalformedMessageError: the message is truncated.
     """
     return _parts(data)[2] if data.startswith(_MARK[:1]) else data
 
 
 def parse_keys(text: str) -> dict[str, bytes]:
-    """The keys in ``id:base64,id:base64``; the first one signs.
+    """Parse keys from ``id:base64,id:base64``; the first one signs.
 
     Raises:
-        ValueError: they cannot be used. The message holds no part of a key.
+        ValueError: a key is invalid. The message contains no part of a key.
 
     Example:
         >>> list(parse_keys("new:" + "bmV3" * 11 + ", old:" + "b2xk" * 11))
@@ -128,13 +126,13 @@ def parse_keys(text: str) -> dict[str, bytes]:
     keys: dict[str, bytes] = {}
     for number, part in enumerate(filter(None, map(str.strip, text.split(","))), start=1):
         id, colon, encoded = part.partition(":")
-        # What has no colon may be a key without an id.
+        # Text without a colon may be a key: do not quote it.
         if not colon or not _KEY_ID.fullmatch(id):
             raise ValueError(
                 f"key {number} must be ID:BASE64, ID of 1 to 32 letters, digits, '_', '-' or '.'"
             )
         if id in keys:
-            raise ValueError(f"key {id!r} is there twice")
+            raise ValueError(f"key {id!r} is given twice")
         keys[id] = _decoded(id, encoded)
     return keys
 
@@ -143,10 +141,10 @@ def _decoded(id: str, encoded: str) -> bytes:
     try:
         key = base64.b64decode(encoded.strip().translate(_URL_SAFE), validate=True)
     except (binascii.Error, ValueError):
-        raise ValueError(f"key {id!r} is no base64") from None
+        raise ValueError(f"key {id!r} is not base64") from None
     if len(key) < SHORTEST_KEY_BYTES:
         raise ValueError(
-            f"key {id!r} has {len(key)} bytes, at least {SHORTEST_KEY_BYTES} are needed; make one "
+            f"key {id!r} has {len(key)} bytes, but needs at least {SHORTEST_KEY_BYTES}; make one "
             "with 'openssl rand -base64 32'"
         )
     return key
@@ -160,12 +158,12 @@ def _measured(part: bytes) -> bytes:
 
 
 def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Key id, MAC and envelope."""
+    """Split a signed message into key id, MAC and envelope."""
     start = len(_MARK) + 1
     end = start + data[start - 1] if len(data) >= start else 0
     if not data.startswith(_MARK) or end <= start or len(data) < end + _MAC_BYTES:
         raise MalformedMessageError(
-            f"message of {len(data)} bytes: it begins like a signed one and is none"
+            f"message of {len(data)} bytes: it begins like a signed message but is malformed"
         )
     return data[start:end], data[end : end + _MAC_BYTES], data[end + _MAC_BYTES :]
 

@@ -1,4 +1,4 @@
-"""What is agreed on with a submission beside its data: lines ``name|value|…`` that scripts read."""
+"""The terms of a submission: lines ``name|value|…`` that scripts read, such as its deadline."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from datetime import UTC, datetime, timedelta
 
 StartBy = float | timedelta | datetime
-"""When a task must have been started: seconds or a duration from its submission, or an instant."""
+"""The latest start of a task: seconds or a duration from its submission, or an instant."""
 
-# Ten years: a deadline further away is none.
+# Ten years, the longest time until a deadline.
 _LONGEST = timedelta(days=3653)
 _MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -16,7 +16,7 @@ _RELATIVE = re.compile(r"^start_by\|\+(\d+)", re.MULTILINE)
 
 
 def start_by_problem(value: object) -> str:
-    """What is wrong with a ``start_by``, or nothing.
+    """Return what is wrong with a ``start_by``; empty if it is valid.
 
     >>> start_by_problem(30), start_by_problem(timedelta(minutes=1))
     ('', '')
@@ -27,18 +27,18 @@ def start_by_problem(value: object) -> str:
         return ""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    # A span below a microsecond would be none; nan fits in no range.
+    # A span below a microsecond would be 0; the comparison also rejects nan.
     if is_number and _MICROSECOND.total_seconds() <= seconds <= _LONGEST.total_seconds():  # type: ignore[operator]  # seen above
         return ""
     return f"must be seconds or a timedelta above 0, at most ten years, not {value!r:.100}"
 
 
 def start_by_term(start_by: StartBy, *, keep: bool) -> str:
-    """The line of a deadline: in µs of the wall clock, or, with a ``+``, from the submission on.
+    """Return the line of a deadline: µs of the wall clock or, with a ``+``, from the submission.
 
     Args:
-        start_by: one in which `start_by_problem` finds nothing; a naive instant is in UTC.
-        keep: a task that misses it gets a row in SQL.
+        start_by: valid by `start_by_problem`; a naive instant is in UTC.
+        keep: whether a task that misses it gets a row in SQL.
 
     >>> start_by_term(1.5, keep=True)
     'start_by|+1500000|1'
@@ -55,7 +55,7 @@ def start_by_term(start_by: StartBy, *, keep: bool) -> str:
 
 
 def counted_from(terms: str, submitted: datetime) -> str:
-    """`terms` with a deadline that counts from `submitted`, for who hands a task over later.
+    """Return `terms` with a deadline relative to `submitted`, for a task that is sent later.
 
     >>> counted_from("start_by|+1500000|1", datetime(1970, 1, 1, 0, 1, tzinfo=UTC))
     'start_by|61500000|1'

@@ -1,4 +1,4 @@
-"""Dead letters on their way to SQL and back: what is written of a task, and its resubmission."""
+"""Write dead letters to SQL, and resubmit them."""
 
 from __future__ import annotations
 
@@ -45,28 +45,29 @@ logger = logging.getLogger(__name__)
 
 _LARGEST_INT = 2**31 - 1
 _LARGEST_ROW = 2**63 - 1
-_END_OF_TIME = 253_402_300_800  # the year 10000, which no database takes
+_END_OF_TIME = 253_402_300_800  # the year 10000, which databases reject
 
 
 async def resubmit(
     row_id: int, client: Client, letters: DeadLetters, *, again: bool = False
 ) -> Handle[Any]:
-    """Submit a dead letter again, as a new task, once, whoever else tries to.
+    """Submit a dead letter again as a new task; concurrent calls submit one task only.
 
-    The row is ``DISPATCHED`` only after Redis, or SQL for a durable class, has the task. Whoever
-    dies before leaves it ``PENDING``, with the id of the task that may have been submitted.
+    The row becomes ``DISPATCHED`` once Redis, or SQL for a durable class, has the task. After a
+    crash before that, the row is still ``PENDING``, but already has the id of the new task, which
+    may have been submitted.
 
     Args:
-        row_id: its row in the table.
-        again: once more if that was done before, and the task has ended otherwise than done, or
-            nothing is known of it; or if another task has its id.
+        row_id: number of the row.
+        again: submit it even if it was resubmitted before, unless the new task is live or done;
+            or if another task has its new id.
 
     Raises:
         NotFoundError: the namespace has no such row.
-        ConflictError: it was submitted again already, another task has its id, or it is no task
-            at all; the row stays as it is.
-        UnknownTaskError: its class is not registered; the row stays as it is.
-        InvalidArgumentsError: its class refuses its arguments now; the row stays as it is.
+        ConflictError: it was resubmitted already, another task has its id, or its bytes are not a
+            task. This and the following errors leave the row unchanged.
+        UnknownTaskError: the class is not registered.
+        InvalidArgumentsError: the class rejects the arguments.
     """
     letter = await letters.get(row_id)
     if not letter.task_class:
@@ -87,12 +88,14 @@ async def resubmit(
         try:
             created = await _submit(letter, repeat, submission, client)
         except (ServerUnreachableError, _UnsureError):
-            raise  # it may be submitted: the row says so
+            raise  # the task may have been submitted, so keep its id in the row
         except NonetError:
-            with suppress(NonetError):  # what failed first matters more
+            with suppress(NonetError):  # report the first error
                 await letters.release(letter, repeat.id)
             raise
-    with suppress(NotFoundError, ConflictError):  # acted on meanwhile: it is submitted
+    with suppress(
+        NotFoundError, ConflictError
+    ):  # another operator changed the row; the task is submitted
         await letters.dispatch(letter.id, repeat.id)
     return Handle(repeat.id, client, created=created)
 
@@ -100,7 +103,7 @@ async def resubmit(
 async def _look(
     letter: DeadLetter, client: Client, again: bool
 ) -> tuple[Repeat, Step, Known | None]:
-    """Which repeat of a letter is the next one, and what is to be done about it."""
+    """Find the next repeat of a letter, and the step that its resubmission needs."""
     repeat = letter.identity.repeat(letter.resubmissions, row=letter.id)
     progress = Progress(letter.status, letter.resubmitted_as or "")
     known = await client.recognise(progress.submitted_as or repeat.id)
@@ -115,7 +118,7 @@ async def _look(
 async def _submit(
     letter: DeadLetter, repeat: Repeat, submission: Submission, client: Client
 ) -> bool:
-    """Submit a repeat; False if somebody else has submitted it meanwhile."""
+    """Submit a repeat; return False if another process has submitted it."""
     durable = client.registry.get(letter.task_class).cls.durable
     handle = await client.send(submission, durable=durable)
     if handle != repeat.id:
@@ -132,11 +135,11 @@ async def _submit(
 
 
 class _UnsureError(ConflictError):
-    """Nobody knows whether the repeat was submitted."""
+    """It is unknown whether the repeat was submitted."""
 
 
 def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None) -> ConflictError:
-    """Why a letter is not submitted again, and the next step."""
+    """Return the error for a letter that is not resubmitted, with the next step."""
     id = (
         letter.resubmitted_as if repeat.resubmissions == letter.resubmissions else None
     ) or repeat.id
@@ -150,13 +153,13 @@ def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None
             return ConflictError(f"{before}: task {id} is {state}; {again} submits it once more")
         case Step.FORGOTTEN:
             return ConflictError(
-                f"{before}, as task {id}, of which nothing is known any more; if it never ran, "
-                f"{again} submits it"
+                f"{before}, as task {id}, which is unknown by now; if it never ran, {again} "
+                "submits it"
             )
         case Step.UNSURE:
             return _UnsureError(
-                f"dead letter {letter.id} was about to be submitted again as task {id}, of which "
-                "nothing is known: somebody else is doing so now, or failed; if it never ran, "
+                f"dead letter {letter.id} was about to be submitted again as task {id}, which is "
+                "unknown: another process is submitting it now, or failed to; if it never ran, "
                 f"{again} submits it"
             )
         case Step.FOREIGN:
@@ -165,8 +168,8 @@ def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None
                 f"which is {state} ('task-run status {id}'); {again} submits it under another id"
             )
     return ConflictError(
-        f"dead letter {letter.id} is {letter.status}: task {id} that repeated it died as well, and "
-        "has a row of its own; submit that one again"
+        f"dead letter {letter.id} is {letter.status}: its resubmitted task {id} died as well, and "
+        "has a row of its own; resubmit that one"
     )
 
 
@@ -177,14 +180,14 @@ def dead_letter(
     registry: Registry,
     policy: RetryPolicyBase | None,
 ) -> NewDeadLetter:
-    """What is written to SQL about a task that failed for good.
+    """Create the row for a task that failed for good.
 
     Args:
-        policy: the retry policy that holds for its class; None: the class is unknown.
-        document: its last error.
-        history: encoded error documents of the attempts before, oldest first.
+        document: the last error.
+        history: encoded error documents of earlier attempts, oldest first.
+        policy: the effective retry policy of the class; None if the class is unknown.
     """
-    from nonet.stores.sql.dead_letters import NewDeadLetter  # SQL costs 170 ms to import
+    from nonet.stores.sql.dead_letters import NewDeadLetter  # slow to import: 170 ms
 
     try:
         envelope = decode_envelope(delivery.envelope)
@@ -218,47 +221,51 @@ def dead_letter(
 
 
 async def write(letter: NewDeadLetter, store: DeadLetters) -> int:
-    """Write a letter, and tell the one that was submitted again with it; safe to repeat.
+    """Write a letter. If its task was a resubmission, mark the original letter as failed.
+
+    Writing a letter again changes nothing.
 
     Returns:
-        The number of its row.
+        The number of the row.
 
     Raises:
         ServerUnreachableError: SQL does not answer.
-        ConfigurationError: SQL refuses all letters.
+        ConfigurationError: SQL rejects every letter.
     """
     try:
         row = await store.add(letter)
     except (ServerUnreachableError, ConfigurationError):
         raise
-    except Exception as error:  # it refuses what an author made; labels, for example, hold anything
-        logger.error("dead letter of task %s is cut: %s", letter.task_id, error)
+    except Exception as error:  # SQL rejects a value of this task, such as an odd label
+        logger.error(
+            "dead letter written without optional fields: task=%s: %s", letter.task_id, error
+        )
         cut = dataclasses.replace(letter, labels={}, history=(), vo=None, max_retries=None)
         row = await store.add(cut)
     if letter.resubmitted_from is not None:
-        # Not if the row is gone, or is another letter now: the new row tells the story.
+        # This changes nothing if the row is gone or now holds another letter.
         await store.mark_failed(letter.resubmitted_from, letter.task_id)
     return row
 
 
 def _attempt(document: ErrorDocument) -> dict[str, Any]:
-    """What is kept of one failed attempt; of what it took, as far as that is known."""
-    taken = asdict(document.usage) if document.usage else {}
+    """Return one failed attempt, with its known resource usage."""
+    usage = asdict(document.usage) if document.usage else {}
     return {
         "attempt": document.attempt,
         "at": document.at,
         "error": f"{document.error_type}: {document.error}",
-        **{name: value for name, value in taken.items() if value is not None},
+        **{name: value for name, value in usage.items() if value is not None},
     }
 
 
 def _readable(history: list[bytes]) -> Iterator[ErrorDocument]:
     for item in history:
-        with suppress(MalformedMessageError):  # the letter matters more
+        with suppress(MalformedMessageError):  # the letter is written without it
             yield decode_error(item)
 
 
-# The author's code may raise anything; the letter matters more, and the worker.
+# Below, code of the task class may raise anything, even SystemExit. The letter is written anyway.
 
 
 def _max_retries(policy: RetryPolicyBase | None) -> int | None:

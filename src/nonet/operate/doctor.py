@@ -1,4 +1,4 @@
-"""``task-run doctor``: proves on a live namespace that nothing is lost, left over or stuck."""
+"""Check that nothing in a live namespace is lost, left over or stuck: ``task-run doctor``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ from dataclasses import dataclass, replace
 
 from nonet.base.errors import NonetError
 from nonet.config.settings import Settings
-from nonet.rules.diagnosis import (
-    REPAIR_SQL,
-    Finding,
-    examine,
-    examine_outbox,
-    examine_server,
-    refusals,
-)
+from nonet.rules.diagnosis import Finding, examine
 from nonet.rules.explanation import HANDED_OVER_WITHIN
+from nonet.rules.servers import REPAIR_SQL, examine_outbox, examine_server, refusals
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.stores import Stores
 
-_LOOK_AGAIN_SECONDS = 1.0
-# In leases: a sweep comes after a quarter of one, with jitter.
+_RECHECK_SECONDS = 1.0
+# In leases. A sweep follows the end of a lease by a quarter of a lease, with jitter.
 _SWEPT_WITHIN = 1.3125
-# What the rows of the script ``inspect`` are called outside; the other kinds are findings.
+# Names of the row kinds of the script ``inspect``; rows of other kinds are findings.
 _WORDS = {
     "record": "tasks",
     "lease": "locks",
@@ -38,19 +32,19 @@ _WORDS = {
 }
 
 Overdue = Callable[[], Awaitable[tuple[int, float]]]
-"""How many durable tasks are not handed over although they should be, and for how many seconds."""
+"""Counts durable tasks that are overdue in the outbox; also the age of the oldest in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found.
+    """The result of a check.
 
     Attributes:
-        problems: what must not be, and stayed so while it was looked at.
-        hints: what somebody should know of.
-        looked_at: how many things of each kind there were: ``tasks``, ``locks`` (held, each by
-            each holder), ``waiters`` (at each lock), ``groups``, ``stream entries`` and so on.
-        seconds: how long it took.
+        problems: findings that lasted as long as the check.
+        hints: findings that do no harm now.
+        looked_at: the number of objects of each kind: ``tasks``, ``locks`` (one per holder),
+            ``waiters`` (one per lock), ``groups``, ``stream entries`` and so on.
+        seconds: the duration of the check.
     """
 
     problems: tuple[Finding, ...]
@@ -88,47 +82,47 @@ async def diagnose(
     sql: str = "",
     overdue: Overdue | None = None,
 ) -> Diagnosis:
-    """Look until nothing is wrong, or something has been so for `wait_seconds`.
+    """Check until there are no problems, or until a problem has lasted `wait_seconds`.
 
-    What a dying process leaves behind is no problem: it is mended within a lease and a sweep.
-    A user who may not do all that Nonet needs is told so, and nothing is looked at: what is
-    hidden from them would look like a fault.
+    A dying process leaves inconsistencies that others repair within a lease and a sweep, so only
+    lasting problems count. If the Redis user lacks a permission, only that is reported: keys that
+    the user cannot read would look like problems.
 
     Args:
-        lease: seconds, of this namespace.
-        wait_seconds: how long a problem must last.
-        sql: what is known of the tables, see `nonet.rules.diagnosis.Server`.
-        overdue: asks for durable tasks that are not handed over; None: there are none.
+        lease: lease of this namespace in seconds.
+        wait_seconds: how long a problem must last to count.
+        sql: state of the tables, see `nonet.rules.servers.Server`.
+        overdue: counts overdue durable tasks; None if SQL is not in use.
     """
     began = time.monotonic()
     if denied := await inspection.denied():
-        problems = [_ask_another(item) for item in refusals({}, denied)]
+        problems = [_needs_permission(item) for item in refusals({}, denied)]
         return Diagnosis(tuple(problems), (), {}, time.monotonic() - began)
     lasting: dict[tuple[str, str], Finding] | None = None
     while True:
-        found, looked_at, dying = await _look(inspection, lease)
+        found, looked_at, dying = await _inspect(inspection, lease)
         if overdue is not None and (finding := await _outbox(overdue)) is not None:
             found[finding.kind, finding.what] = finding
         lasting = found if lasting is None else {k: v for k, v in found.items() if k in lasting}
         spent = time.monotonic() - began
         if not lasting or spent >= wait_seconds:
             break
-        await asyncio.sleep(min(_LOOK_AGAIN_SECONDS, wait_seconds - spent))
+        await asyncio.sleep(min(_RECHECK_SECONDS, wait_seconds - spent))
     problems, hints = examine_server(await inspection.server(sql, dying=dying))
     return Diagnosis(
         (*lasting.values(), *problems), tuple(hints), looked_at, time.monotonic() - began
     )
 
 
-def _ask_another(finding: Finding) -> Finding:
-    hint = f"ask as the operator of docs/how-to/prepare-redis.md; or {finding.hint}"
-    return replace(finding, problem=f"{finding.problem}: nothing was looked at", hint=hint)
+def _needs_permission(finding: Finding) -> Finding:
+    hint = f"use the operator account of docs/how-to/prepare-redis.md; or {finding.hint}"
+    return replace(finding, problem=f"{finding.problem}: nothing was checked", hint=hint)
 
 
-async def _look(
+async def _inspect(
     inspection: Inspection, lease: float
 ) -> tuple[dict[tuple[str, str], Finding], Counter[str], int]:
-    """What is wrong, how many things of each kind there are, and how many tasks wait for SQL."""
+    """Return the findings, the number of objects of each kind, and how many tasks wait for SQL."""
     found: dict[tuple[str, str], Finding] = {}
     looked_at: Counter[str] = Counter()
     dying = 0
@@ -145,4 +139,4 @@ async def _outbox(overdue: Overdue) -> Finding | None:
     try:
         return examine_outbox(*await overdue())
     except NonetError as error:
-        return Finding("sql", "durable tasks", f"cannot be looked at: {error}", REPAIR_SQL)
+        return Finding("sql", "durable tasks", f"cannot be checked: {error}", REPAIR_SQL)

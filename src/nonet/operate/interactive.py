@@ -1,4 +1,4 @@
-"""Run one task in this process, without the broker; hold locks for code that is no task."""
+"""Run one task in this process without the broker, and hold locks for code that is not a task."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from nonet.base.errors import (
     UnableToAcquireLockError,
 )
 from nonet.base.loop import in_own_thread
-from nonet.client.client import CallbackSpawner, Client
+from nonet.client.client import Client
+from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.settings import Settings
 from nonet.daemon.watchdog import Watchdog
 from nonet.stores.queue.broker import Broker
@@ -52,7 +53,7 @@ from nonet.telemetry.masking import without_secrets
 
 logger = logging.getLogger(__name__)
 
-# Who waits for a hold asks again after so long without a wake-up.
+# A waiting hold polls after this long without a wake-up.
 _ASK_SECONDS = 2.0
 
 Debugger = Literal["none", "before", "exception"]
@@ -61,17 +62,17 @@ _Answer = TypeVar("_Answer")
 
 
 def check_call(task: object, wait_locks: float, debugger: str) -> None:
-    """Refuse what `nonet.Nonet.call` cannot mean.
+    """Check the arguments of `nonet.Nonet.call`.
 
     Raises:
-        TypeError: what is given is no task.
-        ValueError: an option does not fit.
+        TypeError: `task` is not a task.
+        ValueError: an option is invalid.
     """
     ensure_task(task, "call")
     if not wait_locks >= 0:  # nan, too
         raise ValueError(f"call: wait_locks={wait_locks!r} must be 0 seconds or more")
     if debugger not in get_args(Debugger):
-        raise ValueError(f"call: debugger={debugger!r} is none of {get_args(Debugger)}")
+        raise ValueError(f"call: debugger={debugger!r} must be one of {get_args(Debugger)}")
 
 
 async def call(
@@ -84,10 +85,10 @@ async def call(
     rest_seconds: float = 0.0,
     debugger: Debugger = "none",
 ) -> Any:
-    """What ``execute`` returns, run here, once, under the structural locks of the task.
+    """Run a task once in this process, under its structural locks; return its result.
 
-    Limiters are skipped: a person at a terminal is no load to be shaped. A task that declares
-    no structural lock needs no Redis.
+    Limiters do not apply: they bound the load of workers, not a single call at a terminal. A task
+    without structural locks needs no Redis.
 
     Args:
         wait_seconds: how long to wait for locks that others hold.
@@ -95,10 +96,10 @@ async def call(
         debugger: ``before`` opens pdb before ``execute``, ``exception`` after it has failed.
 
     Raises:
-        TaskFailed: it raised something, which is the cause of this error.
-        UnableToAcquireLockError: another holder kept a lock for all that time.
-        LeaseLostError: a lock was lost meanwhile; the task was cancelled.
-        ServerUnreachableError: locks are declared, and Redis does not answer.
+        TaskFailed: the task raised an exception, which is the cause of this error.
+        UnableToAcquireLockError: another holder kept a lock until `wait_seconds` had passed.
+        LeaseLostError: a lock was lost, and the task was cancelled.
+        ServerUnreachableError: the task has locks, and Redis does not answer.
         DependencyError: a parameter of ``execute`` cannot be provided.
     """
     task_class = client.registry.of(task)
@@ -127,7 +128,7 @@ async def call(
 
 
 def arguments_of(task_class: TaskClass, task: BaseTask) -> Mapping[str, Any]:
-    """What a task is made of, to find its secrets; it may be one that cannot travel."""
+    """Return the arguments of a task, to find its secrets, even if they cannot be serialised."""
     try:
         return task_class.arguments.pack(task)
     except InvalidArgumentsError:
@@ -145,20 +146,20 @@ async def hold(
     context: TaskContext | None = None,
     consequence: str = "",
 ) -> AsyncIterator[int]:
-    """Own locks while the block runs; gives their fence. A thread renews them.
+    """Hold locks while the block runs, and yield their fence. A thread renews the locks.
 
     Args:
-        lines: of `nonet.tasks.locks.encode_locks`; none takes nothing and asks nobody.
-        wait_seconds: how long to try.
-        rest_seconds: a rest of all locks, on a new Redis, is waited for if it is no longer.
-        context: its `ensure_lease` tells of a loss, before the block is cancelled.
-        consequence: what follows for the caller when they cannot be taken, for the message.
+        lines: from `nonet.tasks.locks.encode_locks`; if empty, Redis is not called.
+        wait_seconds: how long to wait for the locks.
+        rest_seconds: wait for a new Redis to grant locks if that takes no longer than this.
+        context: its `ensure_lease` reports a loss even before the block is cancelled.
+        consequence: appended to the message if the locks cannot be taken.
 
     Raises:
-        UnableToAcquireLockError: another holder kept a lock for all that time.
-        LimitImpossible: a limiter never allows as much as is asked of it.
-        DeadlockError: the task or hold around it has one of the locks.
-        LeaseLostError: a lock was lost, which cancelled the block, or before the block began.
+        UnableToAcquireLockError: another holder kept a lock until `wait_seconds` had passed.
+        LimitImpossible: the hold needs more of a limiter than its limit.
+        DeadlockError: the surrounding task or hold has one of the locks.
+        LeaseLostError: a lock was lost before the block began, or during it: it was cancelled.
         ServerUnreachableError: Redis does not answer.
     """
     if not lines:
@@ -181,12 +182,12 @@ async def hold(
 
 @dataclass(frozen=True)
 class _Refusal:
-    """What is in the way of a hold.
+    """Why a hold was refused.
 
     Attributes:
-        reason: for people.
-        next_step: for them.
-        rest: seconds for which nobody gets the lock; 0: somebody has it.
+        reason: the reason, for the message.
+        next_step: what the user can do.
+        rest: seconds until a new Redis grants the lock; 0 if another holder has it.
     """
 
     reason: str
@@ -195,12 +196,12 @@ class _Refusal:
 
 
 class _Locks:
-    """One set of locks, from the script that takes them to the one that releases them.
+    """The locks of one hold, from taking to releasing them.
 
     Attributes:
-        id: of this hold.
-        names: of the locks, for people.
-        fence: 0 until they are taken.
+        id: id of the hold.
+        names: names of the locks, for messages.
+        fence: 0 until the locks are taken.
     """
 
     def __init__(self, broker: Broker, settings: Settings, lines: str) -> None:
@@ -210,7 +211,7 @@ class _Locks:
         self.id = f"hold-{secrets.token_hex(8)}"
         self.names = ", ".join(line.split("|")[1] for line in lines.split("\n"))
         default_ttl_ms = round(settings.lock_ttl * 1000)
-        # Which of its limiters are switched on is known to the script alone: all may be.
+        # Assume that all limiters are on: only the script knows which are.
         ttl_ms = leased_ttl_ms(lines, "x" * len(lines), default_ttl_ms) or default_ttl_ms
         self._ttl = ttl_ms / 1000
         self._asked = False
@@ -219,10 +220,10 @@ class _Locks:
         self.fence = 0
 
     async def take(self, block: _Block, *, wait: bool) -> _Refusal | None:
-        """Take all of them and begin to renew them; else what is in the way.
+        """Take all locks and start to renew them, or take none and return why they were refused.
 
         Args:
-            wait: stand in the queues of a refused lock until `release`.
+            wait: if refused, stay in the queues of the locks until `release`.
         """
         since = time.monotonic()
         try:
@@ -237,8 +238,8 @@ class _Locks:
             raise LimitImpossible(f"{detail}; {NEXT_STEP_IMPOSSIBLE}")
         if answer == "DEADLOCK":
             raise DeadlockError(
-                f"{detail} can never be taken here: it is held, directly or behind others, by the "
-                "task or hold that asks for it. Take it only in one of the two"
+                f"{detail} can never be taken here: the surrounding task or hold has it, or blocks "
+                "a task that has it. Take it only in one of the two"
             )
         self._asked = wait or answer == "OK"
         if answer != "OK":
@@ -251,17 +252,17 @@ class _Locks:
         return None
 
     def expecting_turn(self) -> AbstractContextManager[Wake]:
-        """What tells that it is worth asking again."""
+        """Receive wake-ups while the block runs; after each, call `take` again."""
         return self._broker.wakes.expecting(self.id)
 
     async def release(self) -> None:
-        """Give back what was taken, if anything was, and wait no more."""
+        """Release the locks, and leave their queues."""
         await asyncio.to_thread(self._watchdog.stop)
         if self._asked:
             try:
                 await self._broker.unhold(self.id)
             except ServerUnreachableError as error:
-                logger.warning("locks end by themselves within %g s: %s", self._ttl, error)
+                logger.warning("locks not released, they expire within %g s: %s", self._ttl, error)
 
     def _make_watchdog(self) -> Watchdog:
         leases = Leases(
@@ -294,19 +295,19 @@ async def _until_taken(
 
 
 def _refusal(answer: str, detail: str) -> _Refusal:
-    """What `Broker.hold` answers who does not get it."""
+    """Describe a refusal of `Broker.hold`."""
     if answer == "CALM":
         lock, _, rest_us = detail.partition("|")
         rest = int(rest_us) / 1e6
         enough = math.ceil(rest)
         return _Refusal(
-            f"{lock} is granted to nobody for {rest:.1f} s more: Redis is new or has lost data",
+            f"{lock} is not granted for {rest:.1f} s more: Redis is new or has lost data",
             f"try again then, or wait for it (--wait-locks {enough}; app.hold: wait={enough}, "
             f"app.call: wait_locks={enough})",
             rest,
         )
     is_limiter = detail.startswith("limiter:")
-    reason = "is full" if is_limiter else "is held by others, or others came first"
+    reason = "is full" if is_limiter else "is held by others, or others wait for it longer"
     return _Refusal(f"{detail} {reason}", "'task-run locks' shows who has it")
 
 
@@ -315,7 +316,7 @@ def _who() -> str:
 
 
 async def _finished(work: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """Await `work`; a cancellation waits for its end, so that what it did can be undone."""
+    """Await `work` to its end even if cancelled, so that its effect can be undone."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -325,7 +326,7 @@ async def _finished(work: Coroutine[Any, Any, _Answer]) -> _Answer:
 
 
 class _Block:
-    """The code under the locks: cancelled by their loss, which it then raises."""
+    """The code under the locks. A loss of a lock cancels it, and the loss becomes its error."""
 
     def __init__(self, names: str, context: TaskContext | None) -> None:
         self._names = names
@@ -338,24 +339,24 @@ class _Block:
         self._over = False
 
     def check_with(self, check: Callable[[], None]) -> None:
-        """What calls `lose` if the locks have ended unnoticed."""
+        """Set a check that calls `lose` if the locks have expired unnoticed."""
         self._check = check
         if self._context is not None:
             self._context.check_lease_with(check)
 
     def ensure_held(self) -> None:
-        """Return if the locks are held; the loop may have been blocked since they were granted."""
+        """Raise if the locks are lost; they may have expired while the loop was blocked."""
         if self._check is not None:
             self._check()
         if self._lost is not None:
             raise LeaseLostError(self._lost)
 
     def lose(self, reason: str) -> None:
-        """Called by any thread."""
+        """Record a loss and cancel the block. Thread-safe."""
         self._lost = reason
         if self._context is not None:
             self._context.lose_lease(reason)
-        if not self._loop.is_closed():  # a thread of the task may have outlived it
+        if not self._loop.is_closed():  # a thread of the task may outlive the loop
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -399,7 +400,7 @@ async def _execute(
     function: Any = task.execute
     try:
         async with injector.open(function, values=values) as arguments:
-            context.ensure_lease()  # to open them may have taken long
+            context.ensure_lease()  # opening them may have taken long
             result = await _invoke(function, arguments, debugger)
             context.ensure_lease()
         return result
@@ -410,7 +411,7 @@ async def _execute(
         raise
     except (Exception, SystemExit) as error:
         if debugger == "exception":
-            import pdb  # here, as no worker needs it and it brings much
+            import pdb  # slow to import, and workers never need it
 
             pdb.post_mortem(error.__traceback__)
         kind = type(error).__name__

@@ -1,4 +1,4 @@
-"""What is in the quarantine, and after all is a task: submitted again, once."""
+"""Submit a quarantined message that is a valid task after all."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from nonet.tasks.handles import Handle
 
 
 async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) -> Handle[Any]:
-    """Submit an entry of the quarantine as a new task, once, and take it out.
+    """Submit an entry of the quarantine as a new task, once, and remove the entry.
 
     Args:
-        entry: its id.
-        who: does this, for the event stream.
+        entry: id of the entry.
+        who: the operator, for the event stream.
 
     Raises:
-        NotFoundError: there is no such entry, and nothing is known of its task.
-        ConflictError: it is no task for this process: its signature, class or bytes do not fit;
-            or it was submitted before, and that task has failed; or another task has its id.
-        UnknownTaskError: its class is not registered.
-        InvalidArgumentsError: its class refuses its arguments.
-        LimitImpossible: it counts for more than a limiter allows now.
+        NotFoundError: there is no such entry, and its task is unknown too.
+        ConflictError: a worker would reject the message (its bytes, signature or release); or it
+            was submitted before and that task failed; or another task has its id.
+        UnknownTaskError: the class is not registered.
+        InvalidArgumentsError: the class rejects the arguments.
+        LimitImpossible: the task needs more of a limiter than its limit.
     """
     repeat = repeat_of_entry(quarantine.namespace, entry)
     known = await client.recognise(repeat.id)
@@ -46,7 +46,8 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
         envelope.name, envelope.args, repeat, labels=envelope.labels, callback_of=envelope.group
     )
     durable = client.registry.get(envelope.name).cls.durable
-    # A row in SQL first: who fails in between finds the entry still there, and the same id.
+    # Write the SQL row first. After a crash in between, the entry is still in the quarantine, and
+    # a retry submits the same id.
     kept = await client.send(submission, durable=True) if durable else None
     state = await quarantine.retry(entry, submission, who)
     if state in FAILED_STATES:
@@ -56,34 +57,33 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
 
 def _failed_before(entry: str, id: str, state: str) -> ConflictError:
     return ConflictError(
-        f"entry {entry} was submitted again before: its task {id} is {state} "
-        f"('task-run status {id}' says why); it can be submitted once more when nothing is known "
-        "of that task any longer, after NONET_RESULT_TTL"
+        f"entry {entry} was submitted before, and its task {id} is {state} ('task-run status {id}' "
+        "says why); it can be submitted again when that result expires, after NONET_RESULT_TTL"
     )
 
 
 def readable(item: Quarantined, client: Client) -> Envelope:
-    """The envelope of an entry, if a worker with the settings of this process would take it.
+    """Return the envelope of an entry, checked as by a worker with the settings of this process.
 
     Raises:
-        ConflictError: it would not; the message says why.
+        ConflictError: a worker would reject it; the message says why.
     """
     if not item.is_whole:
         raise ConflictError(
-            f"entry {item.entry} had {item.size} bytes, of which {len(item.data)} are kept: it "
+            f"entry {item.entry} is truncated: {len(item.data)} of {item.size} bytes were kept; it "
             "can only be discarded"
         )
     if item.is_pointer:
         raise ConflictError(
-            f"entry {item.entry} is no task here: a stream held it in place of a pointer to one, "
-            "and it is no envelope; it can only be discarded"
+            f"entry {item.entry} is not a valid task: it was a stream entry without a pointer to a "
+            "task; it can only be discarded"
         )
     try:
         envelope = client.envelopes.read_again(item.task_id, item.data)
     except MalformedMessageError as error:
-        raise ConflictError(f"entry {item.entry} is no task here: {error}") from None
+        raise ConflictError(f"entry {item.entry} is not a valid task: {error}") from None
     if problem := format_problem(envelope.version):
         raise ConflictError(
-            f"entry {item.entry} is of another release ({problem}): retry it with that one"
+            f"entry {item.entry} was written by another release ({problem}): retry it with that one"
         )
     return envelope

@@ -1,6 +1,6 @@
-"""How often a process may die with a task. Settings and stores need this number, and no rule."""
+"""The limit of crashes, which settings and stores need without the rules of outcomes."""
 
 from __future__ import annotations
 
-# So many processes may die with a task alone before it is not executed again.
+# After this many deaths of processes that ran a task alone, the task is not executed again.
 CRASH_LIMIT = 3

@@ -1,4 +1,4 @@
-"""How many workers a size wants: pure decisions from what Redis tells of streams and workers."""
+"""How many workers a size needs: decisions from the state of streams and workers. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class LiveWorker:
 
     Attributes:
         id: its incarnation.
-        slots: how many tasks it runs at a time; 0: it did not say.
+        slots: how many tasks it runs at a time; 0: unknown.
         busy: deliveries that it holds.
-        takes: whether it takes more when it has a free slot; one that drains does not.
-        drains: whether it is about to end.
+        takes: whether it fetches tasks for free slots; a draining worker does not.
+        drains: whether it is draining.
     """
 
     id: str
@@ -34,14 +34,13 @@ class LiveWorker:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one size has to do, and who is there to do it, at one instant.
+    """The tasks and workers of one size at one instant.
 
     Attributes:
-        runnable: queued tasks that nothing but a free slot keeps from running; an estimate where
-            very many are queued.
-        running: deliveries in the hands of workers, dead ones too: they run again.
-        workers: those that are registered.
-        known_slots: of one worker, as those said who were there last; 0: nobody was.
+        runnable: queued tasks that need only a free slot; an estimate if very many are queued.
+        running: deliveries that workers hold, including dead workers, as these tasks run again.
+        workers: the registered workers.
+        known_slots: slots of one worker, as the last workers reported them; 0: unknown.
     """
 
     size: str
@@ -52,7 +51,7 @@ class Demand:
 
     @property
     def live(self) -> int:
-        """How many workers take tasks."""
+        """The number of workers that fetch tasks."""
         return sum(worker.takes for worker in self.workers)
 
     @property
@@ -61,16 +60,16 @@ class Demand:
         return sum(worker.free for worker in self.workers)
 
     def slots(self, default: int) -> float:
-        """Slots of one worker: the mean of those that say so, else `default`."""
-        told = [worker.slots for worker in self.workers if worker.slots > 0]
-        return sum(told) / len(told) if told else default
+        """Slots of one worker: the mean of the reported numbers, else `default`."""
+        known = [worker.slots for worker in self.workers if worker.slots > 0]
+        return sum(known) / len(known) if known else default
 
 
 def desired(demand: Demand, default_slots: int) -> int:
-    """How many workers would run all at once that can run now.
+    """How many workers are needed to run all runnable tasks at once.
 
     Args:
-        default_slots: of one worker, if none is there to ask.
+        default_slots: slots of one worker, if none reports them.
 
     Example:
         >>> desired(Demand("medium", runnable=5, running=1), default_slots=4)
@@ -82,13 +81,13 @@ def desired(demand: Demand, default_slots: int) -> int:
 def spawns(
     demand: Demand, default_slots: int, *, starting: int = 0, alive: int = 0, room: int
 ) -> int:
-    """How many workers a fleet starts now, for what is queued beyond all free slots.
+    """How many workers a fleet starts now, for tasks beyond all free slots.
 
     Args:
-        default_slots: of one worker, if none is there to ask.
-        starting: workers that were started and are not registered: each is as good as free.
-        alive: workers of this fleet, those that start too; a round doubles them at most.
-        room: how many more it may have.
+        default_slots: slots of one worker, if none reports them.
+        starting: workers that were started but are not registered yet; their slots count as free.
+        alive: workers of this fleet, including starting ones; one round at most doubles them.
+        room: how many more workers the fleet may have.
     """
     slots = demand.slots(default_slots)
     left = demand.runnable - demand.free - starting * slots
@@ -96,38 +95,45 @@ def spawns(
 
 
 class Need:
-    """When somebody is to be told that workers are missing: once for each need.
+    """Decides when to report that workers are missing.
 
     Args:
-        patience: for so long (seconds) they must be missing.
-        cooldown: after so long it is told again, if they still are.
+        patience: how long (seconds) they must be missing first.
+        cooldown: seconds between reports while they are still missing.
     """
 
     def __init__(self, patience: float, cooldown: float) -> None:
         self._patience = patience
         self._cooldown = cooldown
         self._since: float | None = None
-        self._told_at: float | None = None
+        self._reported_at: float | None = None
 
     def is_due(self, missing: int, now: float) -> bool:
-        """Whether to tell now. A need that was met ends; what comes after it is another one."""
+        """Whether to report now. Once no worker is missing, the next need starts anew."""
         if missing <= 0:
-            self._since = self._told_at = None
+            self._since = self._reported_at = None
             return False
         self._since = now if self._since is None else self._since
         if now - self._since < self._patience:
             return False
-        if self._told_at is not None and now - self._told_at < self._cooldown:
+        if self._reported_at is not None and now - self._reported_at < self._cooldown:
             return False
-        self._told_at = now
+        self._reported_at = now
         return True
 
 
 def live_worker(
-    id: str, busy: int, told: Any, *, takes: bool = True, drains: bool = False
+    id: str, busy: int, report: Any, *, takes: bool = True, drains: bool = False
 ) -> LiveWorker:
-    """A worker by what it says of itself, which may be of another version, or garbage."""
-    info = told if isinstance(told, Mapping) else {}
-    slots = info.get("concurrency", 0)
-    is_number = isinstance(slots, int) and not isinstance(slots, bool)
-    return LiveWorker(id, max(0, slots) if is_number else 0, busy, takes, drains)
+    """Make a `LiveWorker` from a worker's report, which may be damaged or of another version."""
+    return LiveWorker(id, reported_slots(report), busy, takes, drains)
+
+
+def reported_slots(info: Any) -> int:
+    """The slots in a worker's report; 0 if it has none.
+
+    >>> reported_slots({"concurrency": 4}), reported_slots({"concurrency": "4"}), reported_slots(7)
+    (4, 0, 0)
+    """
+    slots = info.get("concurrency", 0) if isinstance(info, Mapping) else 0
+    return max(0, slots) if type(slots) is int else 0

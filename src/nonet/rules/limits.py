@@ -1,7 +1,7 @@
-"""Configured limits: what one applies to, its value, and the section ``limits:`` of the YAML file.
+"""Configured limits: their addresses and values, and the section ``limits:`` of the YAML file.
 
-`LimitAddress` and `Limit` are what Redis keeps in the hash ``limits``. `read_limits` reads what
-an administrator wrote; `resolve_limits` needs to know the registered types and classes as well.
+The hash ``limits`` in Redis maps a `LimitAddress` to a `Limit`. `read_limits` parses the section,
+and `resolve_limits` checks it against the registered types and classes.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from typing import Any, TypeAlias
 from nonet.base.errors import hint_of_task, suggestion
 from nonet.base.keys import escape, unescape
 from nonet.tasks.locks import (
+    KINDS,
     LEAST_WINDOW_SECONDS,
     MOST_ITEMS,
     MOST_WINDOW_SECONDS,
     TASK,
     ConcurrencyLimiter,
     LockedObjectType,
+    LockKind,
     RateLimiter,
 )
 
-CONCURRENCY, RATE = "concurrency", "rate"
+CONCURRENCY, RATE = ConcurrencyLimiter.kind.word, RateLimiter.kind.word
 DEFAULT = "default"
 
 Location: TypeAlias = tuple[str | int, ...]
 Problem: TypeAlias = tuple[Location, str]
 
-_LETTERS = {CONCURRENCY: ConcurrencyLimiter.kind, RATE: RateLimiter.kind}
-_LIMITERS = {ConcurrencyLimiter.__name__: CONCURRENCY, RateLimiter.__name__: RATE}
-_SETTINGS = {CONCURRENCY: ("limit",), RATE: ("limit", "window_seconds")}
-_SETTING_NAMES = frozenset(name for names in _SETTINGS.values() for name in names)
+_LIMITERS = {made.__name__: made.kind for made in (ConcurrencyLimiter, RateLimiter)}
+_BY_WORD = {kind.word: kind for kind in _LIMITERS.values()}
+_SETTING_NAMES = ("limit", "window_seconds")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -61,23 +62,21 @@ class LimitAddress:
     def field(self) -> str:
         """The field of the hash ``limits``."""
         parts = map(escape, (self.vo, self.object_type, self.key, self.action))
-        return "|".join((_LETTERS[self.limiter], *parts))
+        return "|".join((_BY_WORD[self.limiter].letter, *parts))
 
     @classmethod
     def of_field(cls, field: str) -> LimitAddress:
-        """The address that has this `field`."""
+        """Parse a `field`."""
         letter, *parts = field.split("|")
         vo, object_type, key, action = map(unescape, parts)
-        limiter = RATE if letter == RateLimiter.kind else CONCURRENCY
-        return cls(object_type, key, action, limiter, vo)
+        return cls(object_type, key, action, KINDS[letter].word, vo)
 
     @property
     def counter(self) -> str:
-        """The limiter in Redis that counts for exactly this key and action."""
-        made = RateLimiter if self.limiter == RATE else ConcurrencyLimiter
+        """The name in Redis of the counter for exactly this key and action."""
         parts = [self.object_type, self.key, *([self.action] if self.action else [])]
         vo = [f"@{escape(self.vo)}"] if self.vo else []
-        return ":".join([made._prefix, *vo, *map(escape, parts)])
+        return ":".join([_BY_WORD[self.limiter].prefix, *vo, *map(escape, parts)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,8 @@ class Limit:
     """A configured value.
 
     Attributes:
-        limit: None lifts every limit, also that of the class.
-        window_seconds: of a rate.
+        limit: None removes the limit, including the one that the class declares.
+        window_seconds: window of a rate.
 
     Example:
         >>> Limit(10, 60).encode(), Limit(8).encode(), Limit(None).encode()
@@ -106,20 +105,20 @@ class Limit:
 
     @classmethod
     def decode(cls, text: str) -> Limit:
-        """What `encode` made."""
+        """Parse what `encode` made."""
         limit, _, window = text.partition("|")
         return cls(None if limit == "off" else int(limit), int(window) / 1000 if window else None)
 
 
 def limit_problem(limit: object) -> str:
-    """Why `limit` is no number of items or executions; empty if it is one."""
+    """Return why `limit` is invalid; empty if it is valid."""
     if isinstance(limit, int) and not isinstance(limit, bool) and 1 <= limit <= MOST_ITEMS:
         return ""
     return f"must be a whole number, 1 at least and {MOST_ITEMS} at most, not {limit!r:.40}"
 
 
 def window_problem(seconds: object) -> str:
-    """Why `seconds` is no window of a rate; empty if it is one."""
+    """Return why `seconds` is not a valid window; empty if it is."""
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if number and LEAST_WINDOW_SECONDS <= seconds <= MOST_WINDOW_SECONDS:  # type: ignore[operator]  # a number, as said
         return ""
@@ -130,7 +129,7 @@ def window_problem(seconds: object) -> str:
 
 
 def find_object_type(written: str, known: Collection[str]) -> str | None:
-    """The registered type that `written` names, as registered or in CamelCase; None: there is none.
+    """Find a registered type by its name, as registered or in CamelCase.
 
     Example:
         >>> find_object_type("StorageElement", {"storage_element", "job"})
@@ -143,7 +142,7 @@ def find_object_type(written: str, known: Collection[str]) -> str | None:
 
 
 def class_problem(key: str, task_classes: Collection[str]) -> str:
-    """Why limits of object type ``task`` cannot have this key; empty if they can.
+    """Return why a limit of object type ``task`` cannot have this key; empty if it can.
 
     Args:
         task_classes: the bare names of all known task classes.
@@ -163,7 +162,7 @@ def class_problem(key: str, task_classes: Collection[str]) -> str:
 
 
 def snake_case(written: str) -> str:
-    """The name under which a type written in CamelCase is registered by custom.
+    """Convert CamelCase to the usual name of a registered type.
 
     >>> snake_case("StorageElement"), snake_case("job")
     ('storage_element', 'job')
@@ -181,7 +180,7 @@ class LimitRule:
 
     Attributes:
         place: path of the limiter below ``limits``.
-        object_type: as it is written.
+        object_type: as written in the file.
     """
 
     place: Location
@@ -194,9 +193,10 @@ class LimitRule:
 
 
 def read_limits(section: object) -> tuple[list[LimitRule], list[Problem]]:
-    """The limiters of a section ``limits:``, and everything that is wrong with it.
+    """Parse a section ``limits:`` into limiters and problems.
 
-    Object type → key or ``default`` → limiters, and actions → limiters.
+    The section maps object types to keys or ``default``, and these to limiters, or to actions that
+    map to limiters.
 
     Example:
         >>> rules, problems = read_limits({"Job": {7: {"ConcurrencyLimiter": {"limit": 2}}}})
@@ -209,7 +209,7 @@ def read_limits(section: object) -> tuple[list[LimitRule], list[Problem]]:
 
 
 def written_limits(rules: Iterable[LimitRule]) -> dict[str, Any]:
-    """A section ``limits:`` that `read_limits` reads as these rules.
+    """Write a section ``limits:`` that `read_limits` parses into these rules.
 
     Example:
         >>> rules, _ = read_limits({"Job": {7: {"ConcurrencyLimiter": {"limit": 2}}}})
@@ -266,13 +266,14 @@ class _Reader:
         found = self._settings(at, limiter, values)
         if found is not None:
             limit, window = found
-            self.rules.append(LimitRule(at, object_type, key, action, limiter, limit, window))
+            self.rules.append(LimitRule(at, object_type, key, action, limiter.word, limit, window))
 
     def _settings(
-        self, at: Location, limiter: str, values: object
+        self, at: Location, limiter: LockKind, values: object
     ) -> tuple[int, float | None] | None:
-        """Limit and window of one limiter, or None if something is wrong with them."""
-        wanted, before = _SETTINGS[limiter], len(self.problems)
+        """Limit and window of one limiter; None if one of them is invalid."""
+        wanted = _SETTING_NAMES if limiter.windowed else _SETTING_NAMES[:1]
+        before = len(self.problems)
         found: dict[str, Any] = {}
         for here, name, value in self._items(at, values, " and ".join(wanted)):
             if name not in wanted:
@@ -294,13 +295,13 @@ class _Reader:
     def _items(
         self, at: Location, value: object, content: str
     ) -> Iterator[tuple[Location, str, object]]:
-        """Each item of a mapping with its place and its key as text."""
+        """Yield each item of a mapping with its place and its key as text."""
         if not isinstance(value, dict):
             self._problem(at, f"must be a mapping of {content}, not {value!r:.40}")
             return
         seen: set[str] = set()
         for written, item in value.items():
-            # YAML reads 12345 as a number, and ids of transformations and jobs are numbers.
+            # YAML parses 12345 as a number, and keys such as ids of jobs are numbers.
             whole = isinstance(written, int) and not isinstance(written, bool)
             text = str(written) if whole else written
             if text == "":
@@ -318,8 +319,10 @@ class _Reader:
 
 
 def _is_limiter(name: str, value: object) -> bool:
-    """Whether an item below a key is a limiter, a misspelt one included, and not an action."""
-    return name in _LIMITERS or (isinstance(value, dict) and not _SETTING_NAMES.isdisjoint(value))
+    """Whether an item below a key is a limiter, or a misspelt one, and not an action."""
+    if name in _LIMITERS:
+        return True
+    return isinstance(value, dict) and any(setting in value for setting in _SETTING_NAMES)
 
 
 def _has_limiters(value: object) -> bool:
@@ -336,10 +339,10 @@ def _out_of_place(limiter: str, missing: str) -> str:
 def resolve_limits(
     rules: Iterable[LimitRule], vo: str, task_classes: Collection[str]
 ) -> tuple[dict[LimitAddress, Limit], list[Problem]]:
-    """The limits that rules set, and what is wrong with them.
+    """Resolve rules to limits, and collect their problems.
 
     Args:
-        vo: whose rules they are, empty for all.
+        vo: the VO to which the rules apply; empty for all.
         task_classes: the bare names of all registered task classes.
     """
     limits: dict[LimitAddress, Limit] = {}
@@ -359,11 +362,11 @@ def resolve_limits(
 def find_problem(
     place: Location, written: str, key: str | None, task_classes: Collection[str]
 ) -> str | Problem:
-    """The registered object type that is meant, or why there can be no limits here.
+    """Return the registered object type of a place, or the problem with the place.
 
     Args:
         place: where object type and key are written, below ``limits``.
-        key: None: only the object type is written.
+        key: None if only the object type is written.
     """
     known = LockedObjectType.registered()
     object_type = find_object_type(written, known)

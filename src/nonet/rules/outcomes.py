@@ -1,4 +1,4 @@
-"""How an attempt ended, and what follows from it: one pure table."""
+"""Decides how to settle an attempt from how it ended. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from nonet.base.errors import (
 from nonet.rules.crashes import CRASH_LIMIT
 from nonet.tasks.retry import RetryPolicyBase
 
-# settle.lua keeps no more of a text in the record, which is then still a packed hash.
+# settle.lua stores at most this much of a text, so that the record stays in its compact encoding.
 _RECORD_BYTES = 60
-# What SQLAlchemy writes behind the driver's text. The values may be secrets of an application, and
-# reach whoever may look at Redis or a dead letter; the detail of PostgreSQL has values, too.
+# SQLAlchemy appends the statement and its values to the text of the driver, and PostgreSQL a detail
+# with values. Values may be secrets, which readers of Redis or of dead letters must not see.
 _STATEMENT = "\n[SQL: "
 _DETAIL = re.compile(r"\nDETAIL: .*?(?=\n\[SQL: )", re.DOTALL)
 _VALUES = re.compile(r"\n(?:\[parameters: .*|\(Background on this error at: \S+\))")
-# So much is kept of the text of an error.
+# Characters of an error's text that are stored.
 ERROR_CHARACTERS = 10_000
 _LOCK_DELAY = timedelta(seconds=1)
 _FULL_DELAY = timedelta(seconds=5)
@@ -36,33 +36,33 @@ _LONGEST_REFUSAL = timedelta(minutes=5)
 
 
 class Reason(StrEnum):
-    """Why a task is dead, or ended without having run to its end."""
+    """Why a task died, or ended before it was done."""
 
     RETRIES = "retries"  # the retry policy gave up
     STOPPED = "stopped"  # the author raised StopRetrying
     ARGUMENTS = "arguments"  # the constructor refuses the stored arguments
     QUARANTINED = "quarantined"  # the envelope cannot be decoded
-    WORKER_LOST = "worker-lost"  # its worker died with it alone, and that was one crash too many
-    CRASH = "crash"  # the processes died in which it ran alone, again and again
-    LIMIT_IMPOSSIBLE = "limit-impossible"  # a limiter allows less than one execution counts
-    CANCELLED = "cancelled"  # somebody asked for its end
-    CAPACITY = "capacity"  # nobody started it in time, see start_by
+    WORKER_LOST = "worker-lost"  # its worker died while running it alone, once too often
+    CRASH = "crash"  # processes that ran it alone died again and again
+    LIMIT_IMPOSSIBLE = "limit-impossible"  # one execution counts more than a limit allows
+    CANCELLED = "cancelled"  # a user or an operator cancelled it
+    CAPACITY = "capacity"  # it was not started in time, see start_by
 
 
 class End(StrEnum):
-    """How an attempt is settled, as settle.lua has it."""
+    """How an attempt is settled; the words of settle.lua."""
 
     DONE = "done"
     RETRY = "retry"
-    CRASH = "crash"  # a retry after its process died with it alone
+    CRASH = "crash"  # a retry after the process that ran it alone died
     BACK = "back"  # no attempt is used
-    SUSPECT = "suspect"  # back, after the death of a process that it shared
+    SUSPECT = "suspect"  # back, after the death of a process that it shared with others
     ON = "on"  # back, as this worker cannot run it
-    DYING = "dying"  # dead as soon as it is in SQL
+    DYING = "dying"  # dead as soon as its dead letter is in SQL
     DEAD = "dead"
     CANCELLED = "cancelled"
-    EXPIRED = "expired"  # nobody has started it in time
-    LOST = "lost"  # void: somebody else has it; nothing is settled
+    EXPIRED = "expired"  # it was not started in time
+    LOST = "lost"  # void: another attempt owns the task; nothing is settled
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class Failed:
     """The attempt raised `error`.
 
     Attributes:
-        reason: preset where no policy is to be asked.
-        crashed: it took the child process with it in which it ran.
+        reason: set if the retry policy must not be asked.
+        crashed: the child process that ran it died.
     """
 
     error: BaseException
@@ -88,14 +88,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """The attempt did not take place, or was cut off by a stop: no attempt is used.
+    """The attempt did not start, or a stop interrupted it. It does not count as an attempt.
 
     Attributes:
-        reason: shown as the task's blocker.
-        delay: before the next delivery.
-        started: False if ``execute`` was never called, so that rate tokens come back.
-        is_suspect: the process died that ran it, and others: any of them may be the cause.
-        is_foreign: this worker cannot run it, as it does not know it or is too old.
+        reason: shown as the blocker of the task.
+        delay: time before the next delivery.
+        started: False if ``execute`` was never called, so that rate tokens are refunded.
+        is_suspect: a process that ran this and other tasks died, and any of them may be the cause.
+        is_foreign: this worker cannot run the task: it does not know the class, or is too old.
     """
 
     reason: str
@@ -107,14 +107,14 @@ class HandedBack:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The lease is gone: nothing may be settled."""
+    """The lease is lost, so nothing may be settled."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Somebody asked for its end; `reason` says who and why."""
+    """The task was cancelled; `reason` says by whom and why."""
 
     reason: str
 
@@ -124,12 +124,12 @@ Outcome = Succeeded | Failed | HandedBack | Lost | Cancelled
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """What is kept of an exception.
+    """The parts of an exception that are stored.
 
     Attributes:
-        type: name of the class.
+        type: name of its class.
         text: ``str()`` of the exception, or why that failed.
-        traceback: frames without values, innermost last; for SQL only.
+        traceback: frames without values, innermost last; stored only in SQL.
     """
 
     type: str = ""
@@ -138,7 +138,7 @@ class ErrorSummary:
 
     @property
     def brief(self) -> str:
-        """Type and text for who may know no task of it: of SQL without the statement.
+        """Type and text, without an SQL statement, for places that show no details.
 
         >>> ErrorSummary("IntegrityError", "(x.Error) no\\n[SQL: INSERT INTO jobs …]").brief
         'IntegrityError: (x.Error) no'
@@ -148,16 +148,16 @@ class ErrorSummary:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What the settle script is told.
+    """Arguments of the settle script.
 
     Attributes:
         end: how the attempt ends.
-        delay: before the next delivery of ``retry`` and ``back``.
-        reason: why it is dead, or what it waits for.
-        error: of ``retry`` and ``dead``.
+        delay: time before the next delivery, for ``retry`` and ``back``.
+        reason: why the task is dead, or what it waits for.
+        error: error of ``retry`` and ``dead``.
         keep: the dead task gets a row in SQL.
         started: whether ``execute`` was called.
-        crashed: of ``dead``: the process in which it ran died with it.
+        crashed: for ``dead``: the process that ran the task died.
     """
 
     end: End
@@ -182,16 +182,16 @@ def decide(
     crashes: int = 0,
     crash_limit: int = CRASH_LIMIT,
 ) -> Settlement:
-    """What follows from an outcome.
+    """Decide how to settle an attempt.
 
     Args:
         outcome: how the attempt ended.
-        policy: the class's retry policy; an error inside of it means no retry.
+        policy: retry policy of the class; if it raises, there is no retry.
         attempt: number of the attempt that ended, from 1.
-        now: aware.
-        dlq_eligible: whether a dead task of this class is kept in SQL.
-        crashes: of processes in which it was alone, in earlier deliveries.
-        crash_limit: so many crashes end it, whatever its policy says.
+        now: an aware datetime.
+        dlq_eligible: whether dead tasks of this class get a dead letter in SQL.
+        crashes: earlier deliveries in which a process died that ran this task alone.
+        crash_limit: after this many crashes the task is dead, whatever its policy says.
 
     Example:
         >>> from nonet.tasks.retry import NoRetry
@@ -208,11 +208,11 @@ def decide(
         how = End.SUSPECT if outcome.is_suspect else End.ON if outcome.is_foreign else End.BACK
         return Settlement(how, delay=outcome.delay, reason=outcome.reason, started=outcome.started)
     error = summarize(outcome.error)
-    kind = type(outcome.error)  # isinstance() would ask the error itself
+    kind = type(outcome.error)  # isinstance() would run code of the error
     if issubclass(kind, UnableToAcquireLockError):
         return Settlement(End.BACK, delay=_LOCK_DELAY, reason=error.text, error=error)
     if issubclass(kind, BrokerFullError):
-        # Nothing is wrong with the task, and Redis has room again when others have ended.
+        # The task is fine, and Redis has room again when other tasks have ended.
         return Settlement(End.BACK, delay=_FULL_DELAY, reason="Redis is full: it cannot submit")
     if issubclass(kind, NotConfirmedError):
         return Settlement(End.BACK, delay=_FULL_DELAY, reason="too few replicas of Redis confirm")
@@ -235,22 +235,24 @@ def decide(
 
 
 def _until_room(error: Any) -> tuple[timedelta, str]:
-    """When a task may be executed again that was refused a submission, and why it was."""
+    """When to run a task again after a ceiling refused its submission, and the reason."""
     try:
         delay = timedelta(seconds=error.retry_after)
         return min(max(delay, _LOCK_DELAY), _LONGEST_REFUSAL), str(error.brief)
-    except Exception:  # an author has made it of something else
+    except Exception:  # an author raised it with other arguments
         return _FULL_DELAY, ""
 
 
 def summarize(error: BaseException) -> ErrorSummary:
-    """An exception as text that can be stored; never raises, whatever code of its own it has.
+    """Summarize an exception as text that can be stored, without the values of SQL statements.
 
-    The values that a statement of SQL was given are left out.
+    Never raises, even if methods of the exception do.
     """
     try:
         text = str(error)
-    except BaseException as broken:  # the error's own code: no attempt may end by it
+    except (
+        BaseException
+    ) as broken:  # raised by the code of the error, which must not end the attempt
         text = f"(its text could not be made: {_name(broken)})"
     kept = _without_values(_storable(text, ERROR_CHARACTERS))
     return ErrorSummary(_name(error), kept, _storable(_frames(error), 60_000))
@@ -261,7 +263,7 @@ def _without_values(text: str) -> str:
 
 
 def _name(error: BaseException) -> str:
-    """Name of the error's class; not as a metaclass would have it."""
+    """The name of the error's class, without running code of a metaclass."""
     return _storable(type.__dict__["__qualname__"].__get__(type(error)), 200)
 
 
@@ -269,12 +271,12 @@ def _frames(error: BaseException) -> str:
     own: TracebackType | None = BaseException.__getattribute__(error, "__traceback__")
     try:
         return "".join(traceback.format_tb(own, limit=-50))
-    except Exception:  # the sources of a module come from its loader
+    except Exception:  # loaders of modules provide the source lines
         return ""
 
 
 def shortened(text: str) -> str:
-    """`text` as far as a record has room for it, 60 bytes of UTF-8, with a mark where it was cut.
+    """Shorten a text for a record to 60 bytes of UTF-8, with a mark where it is cut.
 
     >>> shortened("short"), shortened("é" * 31)
     ('short', 'éééééééééééééééééééééééééééé…')
@@ -286,17 +288,17 @@ def shortened(text: str) -> str:
 
 
 def _storable(text: str, length: int) -> str:
-    # Cut first, it may be huge; and not by methods of a class derived from str.
+    # Cut first, as it may be huge, and not with methods of a subclass of str.
     start = str.__getitem__(text, slice(length))
-    # Names of files that are not UTF-8 come as lone surrogates, which no database takes.
+    # File names that are not UTF-8 contain lone surrogates, which no database accepts.
     return start.encode("utf-8", "backslashreplace").decode()[:length]
 
 
 def _no_instant(policy: RetryPolicyBase, answer: object) -> TypeError:
     if inspect.iscoroutine(answer):
         answer.close()
-    told = f"schedule_retry of {type(policy).__name__} returned {answer!r:.100}"
-    return TypeError(f"{told}: must be a datetime or None")
+    problem = f"schedule_retry of {type(policy).__name__} returned {answer!r:.100}"
+    return TypeError(f"{problem}: must be a datetime or None")
 
 
 def _ask(
@@ -306,7 +308,7 @@ def _ask(
     now: datetime,
     error: ErrorSummary,
 ) -> tuple[timedelta | None, ErrorSummary]:
-    """How long the policy wants to wait, or None; a broken policy does not retry."""
+    """The delay of the retry policy; None: no retry, also if the policy raises."""
     try:
         at = policy.schedule_retry(attempt, raised)
         if at is None:
@@ -315,11 +317,11 @@ def _ask(
             raise _no_instant(policy, at)
         if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
-        # Of what an author makes of a datetime only the length counts.
+        # Call the method of timedelta itself: an author's subclass could override it.
         delay = timedelta(seconds=timedelta.total_seconds(at - now))
-        # A policy that says "now" read the clock a little later than we did.
+        # A policy that returns "now" has read the clock a little later.
         return (delay if delay > timedelta(milliseconds=1) else timedelta(0)), error
-    except BaseException as broken:  # the policy's own code: no attempt may end by it
+    except BaseException as broken:  # raised by the policy, which must not end the attempt
         why = summarize(broken)
         note = f"{error.text} (retry policy {type(policy).__name__} failed: {why.type}: {why.text})"
         return None, ErrorSummary(error.type, note[:ERROR_CHARACTERS], error.traceback)

@@ -1,4 +1,4 @@
-"""What operators can pause: everything, a stream, a task class; how it is written. Pure."""
+"""The pauses of operators: everything, a stream or a task class. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NAME = re.compile(r"([^\W\d]\w*:)?[^\W\d]\w*")
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Work that is not started.
+    """A pause of some tasks.
 
     Attributes:
-        what: as Redis has it: ``all``, ``stream:PRIORITY:SIZE`` or ``task:NAME``.
-        since: when it was paused.
-        who: ``user@host pid``.
-        reason: why, for people; may be empty.
+        what: ``all``, ``stream:PRIORITY:SIZE`` or ``task:NAME``.
+        since: start of the pause.
+        who: the operator, ``user@host pid``.
+        reason: for people; may be empty.
     """
 
     what: str
@@ -32,12 +32,12 @@ class Pause:
     reason: str = ""
 
     def encode(self) -> str:
-        """As Redis keeps it beside `what`: ``at (µs)|who|reason``."""
+        """Return the value in Redis: ``at (µs)|who|reason``."""
         return f"{(self.since - _EPOCH) // timedelta(microseconds=1)}|{self.who}|{self.reason}"
 
     @classmethod
     def decode(cls, what: str, value: str) -> Pause:
-        """What `encode` gave.
+        """Parse what `encode` made.
 
         >>> found = Pause.decode("task:Audit", "0|ann@host 7|a | b")
         >>> found.since.year, found.who, found.reason
@@ -49,7 +49,7 @@ class Pause:
 
 
 def one_line(who: str, reason: str) -> tuple[str, str]:
-    """Who pauses and why, as they stand in one value: ``|`` ends a name, the reason is the last.
+    """Clean operator and reason for `Pause.encode`: no line breaks, and no ``|`` in the operator.
 
     >>> one_line("ann|x@host 7", "disk full |\\n soon")
     ('ann/x@host 7', 'disk full | soon')
@@ -58,7 +58,7 @@ def one_line(who: str, reason: str) -> tuple[str, str]:
 
 
 def in_words(what: str) -> str:
-    """What is paused, for people.
+    """Return what is paused, for people.
 
     >>> in_words("all"), in_words("stream:normal:small"), in_words("task:Audit")
     ('everything', 'stream normal:small', 'task Audit')
@@ -67,7 +67,7 @@ def in_words(what: str) -> str:
 
 
 def as_option(what: str) -> str:
-    """How ``task-run pause`` and ``resume`` take it.
+    """Return the option of ``task-run pause`` and ``resume`` for it.
 
     >>> as_option("all"), as_option("stream:normal:small"), as_option("task:Audit")
     ('--all', '--stream normal:small', '--task Audit')
@@ -76,7 +76,7 @@ def as_option(what: str) -> str:
 
 
 def in_full(pause: Pause) -> str:
-    """A pause as a sentence with the command that ends it.
+    """Describe a pause, with the command that ends it.
 
     >>> in_full(Pause.decode("all", "0|me@host|")).partition("; ")[2]
     "resume with 'task-run resume --all'"
@@ -89,10 +89,10 @@ def in_full(pause: Pause) -> str:
 
 
 def streams(pattern: str) -> list[str]:
-    """The streams that somebody means: ``PRIORITY:SIZE``, either of them may be ``*``.
+    """Expand a pattern ``PRIORITY:SIZE``, in which either part may be ``*``.
 
     Raises:
-        ConfigurationError: there is no such priority or size.
+        ConfigurationError: the priority or size does not exist.
 
     >>> streams("background:*")
     ['stream:background:small', 'stream:background:medium', 'stream:background:large']
@@ -113,10 +113,10 @@ def streams(pattern: str) -> list[str]:
 
 
 def task(name: str) -> str:
-    """A task class that somebody means, by its full or its bare name.
+    """Return `Pause.what` for a task class, by its full or bare name.
 
     Raises:
-        ConfigurationError: that is no name of a class.
+        ConfigurationError: the name is malformed.
 
     >>> task("files:RemoveFile")
     'task:files:RemoveFile'
@@ -127,7 +127,7 @@ def task(name: str) -> str:
 
 
 def of_task(pauses: Sequence[Pause], stream: str, name: str) -> Pause | None:
-    """Which pause keeps a task from starting; the most general if there are several."""
+    """Return the most general pause that keeps a task from starting, or None."""
     by_what = {pause.what: pause for pause in pauses}
     bare = name.rpartition(":")[2]
     for what in (EVERYTHING, f"stream:{stream}", f"task:{name}", f"task:{bare}"):

@@ -1,4 +1,4 @@
-"""Puts a scheduler together from the parts of an open application."""
+"""Build a scheduler from the parts of an open application."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
 from nonet.scheduler.demand import DemandLoop
 from nonet.scheduler.expired import ExpiredTasks
-from nonet.scheduler.lost import LostWorkers
 from nonet.scheduler.pauses import PauseMemory
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
@@ -32,7 +31,7 @@ from nonet.tasks.registry import vos_from_entry_points
 def assemble(
     parts: Parts, injector: Injector, hooks: Mapping[str, Hook] | None = None
 ) -> Scheduler:
-    """A scheduler that has not begun; the arguments are those of `nonet.Nonet.scheduler`."""
+    """Build a scheduler; `nonet.Nonet.scheduler` documents the arguments."""
     settings, stores, may_have_sql = parts.settings, parts.stores, parts.settings.may_have_sql
     memory = Memory(stores.mirror, may_have_sql)
     grace = timedelta(seconds=settings.misfire_grace)
@@ -69,7 +68,7 @@ def _configuration(parts: Parts, periodic: PeriodicLoop) -> ConfigurationLoop:
 
 
 def _chores(parts: Parts) -> dict[str, Chore]:
-    """What the leader does beside, by names for people."""
+    """Return the further duties of the leader, by the name of their loop."""
     settings, stores = parts.settings, parts.stores
     expired = ExpiredTasks(stores.broker, stores.dead_letters, settings.signer(), stores.rows.close)
     demand = DemandLoop(
@@ -78,12 +77,11 @@ def _chores(parts: Parts) -> dict[str, Chore]:
         overflow_hooks(settings.on_overflow, settings.groups),
         {size: settings.slots_of(size) for size in Size},
         settings.overflow_cooldown,
-        told_slots=settings.slots,
+        configured_slots=settings.slots,
     )
     return {
         "durable tasks": Relay(stores.outbox, settings).tick,
         "expired tasks": expired.tick,
-        "lost workers": LostWorkers(stores.broker, settings.lease).tick,
         "demand": demand.tick,
         "old dead letters": Retention(stores.dead_letters, settings.dlq_retention).tick,
     }
@@ -91,7 +89,7 @@ def _chores(parts: Parts) -> dict[str, Chore]:
 
 def _census(parts: Parts) -> Census:
     settings, stores = parts.settings, parts.stores
-    # A waiting task is looked at after so long at the latest: its pause is half as long again.
+    # A waiting task is rechecked after at most this long: the pause varies by half.
     ahead = 1.5 * settings.lock_recheck_max
     return Census(
         Measures(stores.broker.client, settings.namespace, ahead),

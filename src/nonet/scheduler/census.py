@@ -1,7 +1,7 @@
-"""What a scheduler tells metrics and autoscalers of its namespace: what it saw there last.
+"""Collect figures of a namespace for metrics and autoscalers.
 
-It looks whether it leads or not, so that nothing is missing while the leader changes. Who asks is
-answered from memory; what was not seen for a while is not told.
+Every scheduler collects them, leading or not, so that there is no gap when the leader changes.
+Requests are answered from memory; outdated figures are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nonet.telemetry.metrics import UNKNOWN, Sample
 
 _LOOK_SECONDS = 5.0
 _SQL_SECONDS = 60.0
-# What is older than this is told no more.
+# Figures older than this are left out.
 _STALE_SECONDS = 30.0
 _STALE_SQL_SECONDS = 5 * _SQL_SECONDS
 _ANOMALIES = {
@@ -27,12 +27,12 @@ _ANOMALIES = {
 
 
 class Census:
-    """Looks at one namespace every 5 seconds, and at its dead letters every minute.
+    """Read the figures of a namespace every 5 seconds, and count its dead letters every minute.
 
     Args:
         dead_letters: opens their store.
-        has_sql: whether there is a database to look into.
-        names: of the classes that are told apart; all others are one.
+        has_sql: whether there is a database.
+        names: classes that get a label of their own; all others share ``unknown``.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Census:
         self._figures: Figures | None = None
         self._memory: tuple[int | None, int | None] = (None, None)
         self._letters: Mapping[str, int] = {}
-        # Monotonic, for what is stale; and for people.
+        # Monotonic time to detect outdated figures, wall time for the metric.
         self._seen_at = self._letters_at = -_STALE_SQL_SECONDS
         self._refreshed = 0.0
 
     async def look(self) -> float:
-        """One look at Redis; returns the seconds until the next."""
+        """Read the figures from Redis; return the seconds until the next call."""
         measures = self._measures
         figures, memory = await measures.figures(), await measures.memory()
         self._memory, self._figures = memory, figures
@@ -62,22 +62,22 @@ class Census:
         return _LOOK_SECONDS
 
     async def count_letters(self) -> float:
-        """One look at SQL; returns the seconds until the next."""
+        """Count the dead letters in SQL; return the seconds until the next call."""
         if self._has_sql():
             letters = await self._dead_letters()
-            # Those that workers of the version before wrote without a namespace need a look, too.
+            # Workers of the previous version write dead letters without a namespace.
             own, unnamed = await letters.count(), await letters.unnamed.count()
             self._letters = {str(status): n + unnamed[status] for status, n in own.items()}
             self._letters_at = time.monotonic()
         return _SQL_SECONDS
 
     def desired(self) -> dict[str, int] | None:
-        """How many workers each size wants; None: nobody knows."""
+        """Return how many workers each size needs; None if unknown."""
         figures = self._fresh()
         return complete(figures.desired) if figures and figures.desired else None
 
     def samples(self) -> Iterator[Sample]:
-        """What was seen, as metrics."""
+        """Yield the figures as metrics."""
         yield "nonet_namespace_refreshed_timestamp_seconds", (), self._refreshed
         if time.monotonic() - self._letters_at < _STALE_SQL_SECONDS:
             for status, number in self._letters.items():
@@ -98,7 +98,7 @@ class Census:
             ("nonet_redis_memory_used_bytes", self._memory[0]),
             ("nonet_redis_memory_max_bytes", self._memory[1]),
         ):
-            if value:  # no limit is none, and no limit of 0
+            if value:  # a server without maxmemory has no limit, rather than a limit of 0
                 yield name, (), value
 
     def _fresh(self) -> Figures | None:

@@ -1,4 +1,4 @@
-"""Demand: the leading scheduler publishes how many workers each size wants, and calls for them."""
+"""Publish how many workers each size needs, and call the overflow hooks; runs in the leader."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import MappingProxyType
 
@@ -15,6 +14,7 @@ from nonet.base.errors import NonetError
 from nonet.daemon.service import who
 from nonet.rules.demand import Demand, Need, desired
 from nonet.rules.outcomes import summarize
+from nonet.scheduler.threads import in_thread_of_its_own
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.leadership import DeposedError
@@ -23,20 +23,20 @@ from nonet.tasks.overflow import Hook, Overflow
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
-# Workers must be missing for so long before a hook is called: most backlogs are gone by then.
-_PATIENCE_SECONDS = 1.0
-# For so long a hook is waited for; it goes on, but is not called again until it ends.
+# How long workers must be missing before a hook is called: most backlogs are gone by then.
+_MISSING_SECONDS = 1.0
+# How long a hook may run before it counts as failed. It is not called again until it ends.
 _HOOK_SECONDS = 30.0
 
 
 class DemandLoop:
-    """What autoscalers read, and the hooks that start workers elsewhere.
+    """Publish the demand for autoscalers, and call hooks that start workers elsewhere.
 
     Args:
-        hooks: by name, see `nonet.overflow`.
-        default_slots: of one worker of each size, where none is there to ask, and none was.
-        told_slots: the same for some sizes, whatever the last ones had.
-        cooldown: after so many seconds the hooks are called again, if workers still are missing.
+        hooks: overflow hooks by name, see `nonet.overflow`.
+        default_slots: slots of one worker of each size, if no worker has ever registered.
+        configured_slots: slots from the settings; they override the slots of the last workers.
+        cooldown: seconds between two calls of a hook while workers are still missing.
         hook_seconds: how long a hook may take.
     """
 
@@ -48,28 +48,28 @@ class DemandLoop:
         default_slots: Mapping[str, int],
         cooldown: float,
         *,
-        told_slots: Mapping[str, int] = MappingProxyType({}),
+        configured_slots: Mapping[str, int] = MappingProxyType({}),
         hook_seconds: float = _HOOK_SECONDS,
     ) -> None:
         self._demands = demands
         self._events = events
         self._hooks = hooks
         self._default_slots = default_slots
-        self._told_slots = told_slots
+        self._configured_slots = configured_slots
         self._hook_seconds = hook_seconds
-        self._needs = {size: Need(_PATIENCE_SECONDS, cooldown) for size in default_slots}
+        self._needs = {size: Need(_MISSING_SECONDS, cooldown) for size in default_slots}
         self._calls: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._failed = 0
 
     async def tick(self, term: str) -> float:
-        """Look and publish, and call the hooks where workers have been missing for a moment.
+        """Publish the demand, and call the hooks where workers have been missing for a moment.
 
         Raises:
-            DeposedError: somebody else leads.
+            DeposedError: another scheduler leads.
         """
         found = await self._demands.look_at_all()
         wanted = {item.size: desired(item, self._slots(item)) for item in found}
-        slots = {item.size: round(item.slots(0)) for item in found}  # 0: nobody says so
+        slots = {item.size: round(item.slots(0)) for item in found}  # 0: unknown
         known = {item.size: item.known_slots for item in found}
         news = {size: number for size, number in slots.items() if number not in (0, known[size])}
         failed = self._failed
@@ -81,9 +81,9 @@ class DemandLoop:
         return _LOOK_SECONDS
 
     def _slots(self, demand: Demand) -> int:
-        """Of one worker, if none is there to ask."""
-        told = self._told_slots.get(demand.size, 0)
-        return told or demand.known_slots or self._default_slots[demand.size]
+        """Return the slots of one worker, for a size without workers."""
+        configured = self._configured_slots.get(demand.size, 0)
+        return configured or demand.known_slots or self._default_slots[demand.size]
 
     def _call_for(self, demand: Demand, wanted: int) -> None:
         missing = wanted - demand.live
@@ -93,7 +93,9 @@ class DemandLoop:
         for name, hook in self._hooks.items():
             key = (name, demand.size)
             if key in self._calls:
-                logger.warning("overflow hook %s still runs: not called for %s", name, overflow)
+                logger.warning(
+                    "overflow hook still runs, not called again: hook=%s size=%s", name, key[1]
+                )
                 continue
             call = asyncio.create_task(self._call(name, hook, overflow), name=f"overflow {name}")
             self._calls[key] = call
@@ -103,47 +105,38 @@ class DemandLoop:
         del self._calls[key]
 
     async def _call(self, name: str, hook: Hook, overflow: Overflow) -> None:
-        """One call, in a thread: whatever a hook does, the scheduler goes on."""
+        """Call a hook in a thread; a hook that fails or hangs does not affect the scheduler."""
         words = f"{overflow.missing} more {overflow.size} workers, {overflow.desired} in all"
-        logger.info("overflow hook %s: %s", name, words)
+        logger.info("called overflow hook: hook=%s demand=%s", name, words)
         await self._log(f"{name}: {words}")
-        call = _in_thread(hook, overflow)
+        call = in_thread_of_its_own(partial(_run, hook, overflow))
         await asyncio.wait({call}, timeout=self._hook_seconds)
         if not call.done():
-            await self._tell_failure(name, f"it has not ended within {self._hook_seconds:g} s")
+            await self._report_failure(name, f"it has not returned within {self._hook_seconds:g} s")
             await asyncio.wait({call})
         elif (error := call.result()) is not None:
             why = summarize(error)
-            await self._tell_failure(name, why.brief)
+            await self._report_failure(name, why.brief)
 
-    async def _tell_failure(self, name: str, problem: str) -> None:
+    async def _report_failure(self, name: str, problem: str) -> None:
         self._failed += 1
-        logger.error("overflow hook %s failed, the tasks stay queued: %s", name, problem)
+        logger.error("overflow hook failed, the tasks stay queued: hook=%s error=%s", name, problem)
         await self._log(f"{name} failed: {problem}")
 
     async def _log(self, text: str) -> None:
-        events = self._events
         try:
-            await events.log("overflow-hook", who(), text)
+            await self._events.log("overflow-hook", who(), text)
         except NonetError as error:
-            logger.warning("no event shows it: %s", error)
-
-
-def _in_thread(hook: Hook, overflow: Overflow) -> asyncio.Future[BaseException | None]:
-    # A thread of its own: those of the loop's executor may all be taken by code of others.
-    threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task-overflow")
-    call = asyncio.get_running_loop().run_in_executor(threads, _run, hook, overflow)
-    threads.shutdown(wait=False)
-    return call
+            logger.warning("event of overflow hook not written: error=%s", error)
 
 
 def _run(hook: Hook, overflow: Overflow) -> BaseException | None:
-    """What went wrong, of any kind; returned, as a future cannot hold each exception."""
+    """Call a hook and return its exception, because a future cannot hold every exception."""
     try:
         answer = hook(overflow)
         if inspect.isawaitable(answer):
             asyncio.run(_finish(answer))
-    except BaseException as error:  # SystemExit of somebody's code ends no daemon
+    except BaseException as error:  # a SystemExit of a hook must not end the scheduler
         return error
     return None
 

@@ -1,15 +1,13 @@
-"""Expired tasks: the leader writes their rows to SQL, and ends them, where no worker does.
+"""End tasks that missed their `start_by`, and write their dead letters, without any worker.
 
-A task with a `start_by` ends at its deadline although no worker runs: that is what it is for. If it
-belongs into SQL it is dying until its row is there. Row first, then the end: both are safe to
-repeat, so that a worker of its size, or a second leader, may do the same.
+An expired task stays `dying` until its row is in SQL. The row is written first, then the task is
+ended. Both steps can be repeated, so a worker or a second leader may do the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -45,16 +43,15 @@ logger = logging.getLogger(__name__)
 _BATCH, _LEAST = 500, 10
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS = 5.0
-_RETRY_SECONDS = 5.0
 
 
 class ExpiredTasks:
-    """What nobody has started in time and has a dead letter.
+    """End tasks that no worker started in time and that get a dead letter.
 
     Args:
         letters: opens the SQL store on first use.
         signer: verifies the envelopes.
-        close_row: called with the id of each that has ended: it may have been durable.
+        close_row: receives the id of each ended task, to delete its row if it was durable.
     """
 
     def __init__(
@@ -68,14 +65,14 @@ class ExpiredTasks:
         self._letters = letters
         self._signer = signer
         self._close_row = close_row
-        self._problem = ""
         self._batch = _BATCH
 
     async def tick(self, term: str) -> float:
-        """End some of them; the seconds until the next look. While SQL is away, all stay dying.
+        """End a batch of expired tasks; return the seconds until the next call.
 
         Raises:
-            DeposedError: somebody else leads.
+            DeposedError: another scheduler leads.
+            ServerUnreachableError: SQL does not answer; the tasks stay `dying`.
         """
         found = await self._broker.expired(term, self._batch)
         if found is None:
@@ -87,25 +84,22 @@ class ExpiredTasks:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 await self._write([_letter(item) for item in found if item.id in names])
         except (ServerUnreachableError, ConfigurationError, TimeoutError) as error:
-            reason = str(error) or f"SQL is silent for {_ANSWER_SECONDS:g} s"
-            if reason != self._problem:
-                logger.error("%d dead letters of expired tasks wait: %s", len(found), reason)
-            self._problem = reason
-            # A slow database writes fewer rows in time.
+            # A slow database writes a smaller batch in time.
             self._batch = max(_LEAST, self._batch // 4)
-            return _RETRY_SECONDS * random.uniform(1, 2)
-        self._problem, self._batch = "", _BATCH
+            reason = str(error) or f"no answer from SQL within {_ANSWER_SECONDS:g} s"
+            raise ServerUnreachableError(f"{len(found)} dead letters wait: {reason}") from error
+        self._batch = _BATCH
         ended = await self._broker.end_expired(
             [(item, _result(item, names[item.id]) if item.id in names else b"") for item in found]
         )
         for id in ended:
             self._close_row(id)
         if ended:
-            logger.error("%d tasks were not started in time and are dead letters now", len(ended))
+            logger.error("tasks not started in time, now dead letters: number=%d", len(ended))
         return 0.0 if ended else _LOOK_SECONDS
 
     def _named(self, found: Sequence[Delivery]) -> Iterator[tuple[str, str]]:
-        """The ids of those that are tasks, and their classes; a worker quarantines the others."""
+        """Yield id and class of each valid task; a worker quarantines the others."""
         for item in found:
             with suppress(MalformedMessageError):
                 envelope = open_envelope(
@@ -119,7 +113,7 @@ class ExpiredTasks:
             await store.add_many(letters)
         except (ServerUnreachableError, ConfigurationError):
             raise
-        except NonetError:  # one has values that the database refuses
+        except NonetError:  # the database refuses a value in one of them
             for letter in letters:
                 await write(letter, store)
             return
@@ -129,14 +123,14 @@ class ExpiredTasks:
 
 
 def _letter(delivery: Delivery) -> NewDeadLetter:
-    # Without its class: this process need not know it, and runs no code of its author.
+    # Do not load the class: this process need not know it, and runs no code of its author.
     name, text = TaskExpired.__name__, delivery.detail
     document = ErrorDocument(Reason.CAPACITY, name, text, "", delivery.used, 0.0)
     return dead_letter(delivery, document, [], Registry(), None)
 
 
 def _result(delivery: Delivery, name: str) -> bytes:
-    """What is kept of the end of one that never ran, as a worker keeps it."""
+    """Return the result of a task that never ran, in the format that workers write."""
     return encode(
         ResultDocument(
             name=name,

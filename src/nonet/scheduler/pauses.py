@@ -1,9 +1,9 @@
-"""What operators have paused, kept by the scheduler for the day on which Redis forgets it.
+"""Restore the pauses of operators after Redis has lost its data.
 
-Redis is the truth while it has its data. In an epoch in which it has lost them, or came back with
-older ones, the leader makes it hold what it remembers: what it saw itself if it lived through the
-loss, else what SQL knows. Only what was paused after it looked last stays as well; whatever was
-resumed before is not paused again. Until that is done nothing periodic fires.
+While Redis has its data, Redis decides. After a loss, a leader that also led before restores the
+pauses that it has seen; any other leader restores the pauses in SQL. A pause that was added since
+the last check stays, and a pause that was resumed before it is not restored. Periodic tasks wait
+until the pauses are restored.
 """
 
 from __future__ import annotations
@@ -25,25 +25,24 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
 _SHORTLY_SECONDS = 0.2
-_LONGEST_PAUSE = 6.4
 PAUSES = "pauses"
-_LOOKED = "looked"  # when, beside the pauses in SQL; no pause has such a name
+_LOOKED = "looked"  # when they were read; no pause has such a name
 
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """What was paused at an instant (µs by the clock of Redis; 0: nothing is known)."""
+    """The pauses at an instant (µs by the clock of Redis; 0: unknown)."""
 
     looked: int = 0
     pauses: dict[str, str] = field(default_factory=dict)
 
 
 class PauseMemory:
-    """What operators have paused. It is put back in an epoch that does not know of it.
+    """Remember the pauses of operators, and restore them in an epoch that has lost them.
 
     Args:
-        epoch: tells which data set of Redis this is.
-        mirror, may_have_sql: as of `Memory`.
+        epoch: identifies the data set of Redis.
+        mirror, may_have_sql: see `Memory`.
     """
 
     def __init__(
@@ -60,72 +59,68 @@ class PauseMemory:
         self._known_in = 0
         self._seen = _Remembered()
         self._is_saved = False
-        self._failures = 0
         self._problem = ""
 
     @property
     def is_current(self) -> bool:
-        """Whether this epoch has what was paused before it."""
+        """Whether the pauses of the previous epoch are restored in this one."""
         return 0 < self._known_in == self._epoch.since
 
     @property
     def reason(self) -> str:
-        """Why those who heed pauses have to wait; empty: `is_current`."""
+        """Why periodic tasks must wait for the pauses; empty if `is_current`."""
         if self.is_current:
             return ""
-        return self._problem or "it is not known yet what was paused"
+        return self._problem or "the pauses have not been restored yet"
 
     def stand_by(self) -> None:
-        """Somebody else leads: what we remember grows old."""
-        self._known_in, self._seen, self._is_saved = 0, _Remembered(), False
-        self._failures, self._problem = 0, ""
+        """Forget everything: another scheduler leads, so it may be outdated."""
+        self._known_in, self._seen, self._is_saved, self._problem = 0, _Remembered(), False, ""
 
     async def tick(self, term: str) -> float:
-        """Look what is paused, and keep it; seconds until the next look.
+        """Restore the pauses in a new epoch, save the current ones, and return the next pause.
 
         Raises:
-            DeposedError: somebody else leads.
-            NonetError: Redis does not answer, or SQL does not keep what has changed.
+            DeposedError: another scheduler leads.
+            NonetError: Redis does not answer, or SQL cannot be read or written.
         """
         sight = await self._look()
         if sight is not None and sight.restored_in != sight.epoch:
             remembered = await self._remembered()
-            if remembered is None:
-                return min(_LONGEST_PAUSE, _SHORTLY_SECONDS * 2.0 ** min(self._failures, 10))
             await self._restore(term, sight.epoch, remembered)
             sight = await self._look()
-        if sight is None:  # Redis has just lost its data: the lease tells, and begins an epoch
+        if sight is None:  # Redis has just lost its data: the lease begins a new epoch
             return _SHORTLY_SECONDS
         await self._keep(sight)
         return _LOOK_SECONDS
 
     async def _look(self) -> Sight | None:
-        """What is paused; None if that is in another data set than the one in which we lead."""
+        """Return the current pauses; None if Redis has lost data since this process leads."""
         since, sequence = self._epoch.since, self._epoch.sequence
         sight = await self._controls.look()
         return sight if sight.epoch == since and sight.sequence >= sequence else None
 
-    async def _remembered(self) -> _Remembered | None:
-        """What was paused before Redis lost it; None while SQL, which may know, does not answer."""
-        if self._known_in:  # we led
+    async def _remembered(self) -> _Remembered:
+        """Return the pauses before the loss.
+
+        Raises:
+            NonetError: SQL does not answer, but may know them.
+        """
+        if self._known_in:  # this process led before the loss
             return self._seen
         if not self._may_have_sql():
             return _Remembered()
         try:
             rows = await (await self._mirror()).load(PAUSES)
         except ConfigurationError as error:
-            self._tell(f"pauses are not kept in SQL: {error}")
+            # A database that cannot be used holds nothing to wait for.
+            logger.error("pauses not read from SQL: error=%s", error)
             return _Remembered()
         except NonetError as error:
-            self._failures += 1
-            self._tell(f"what was paused cannot be read from SQL: {error}")
-            return None
+            self._problem = f"the pauses cannot be read from SQL: {error}"
+            raise
+        self._problem = ""
         return _Remembered(int(rows.pop(_LOOKED, 0)), rows)
-
-    def _tell(self, problem: str) -> None:
-        if problem != self._problem:
-            logger.error("%s", problem)
-        self._problem = problem
 
     async def _restore(self, term: str, epoch: int, remembered: _Remembered) -> None:
         changed = await self._controls.restore(term, epoch, remembered.looked, remembered.pauses)
@@ -133,26 +128,22 @@ class PauseMemory:
             raise DeposedError
         if changed != (0, 0):
             logger.warning(
-                "Redis has lost its pauses: %d are put back, %d that were resumed are taken away",
+                "Redis lost its pauses, restored them: restored=%d resumed_again=%d",
                 *changed,
             )
 
     async def _keep(self, sight: Sight) -> None:
         if (sight.epoch, sight.pauses) != (self._known_in, self._seen.pauses):
             self._is_saved = False
-        # The clock of Redis may be set back; what we saw before was before nevertheless.
+        # The clock of Redis may be set back, but a later read is still the later one.
         self._seen = _Remembered(max(sight.at, self._seen.looked), sight.pauses)
         self._known_in = sight.epoch
         if self._may_have_sql() and not self._is_saved:
             await self._save()
 
     async def _save(self) -> None:
-        try:
-            mirror = await self._mirror()
-            gone: dict[str, str | None] = dict.fromkeys(await mirror.load(PAUSES))
-            seen = {**self._seen.pauses, _LOOKED: str(self._seen.looked)}
-            await mirror.save(PAUSES, {**gone, **seen})
-        except ConfigurationError as error:
-            self._tell(f"pauses are not kept in SQL: {error}")
-            return
-        self._is_saved, self._failures, self._problem = True, 0, ""
+        mirror = await self._mirror()
+        gone: dict[str, str | None] = dict.fromkeys(await mirror.load(PAUSES))
+        seen = {**self._seen.pauses, _LOOKED: str(self._seen.looked)}
+        await mirror.save(PAUSES, {**gone, **seen})
+        self._is_saved = True

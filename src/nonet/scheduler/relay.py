@@ -1,7 +1,7 @@
-"""The relay: hands durable tasks in SQL over to Redis, and clears up after those that have ended.
+"""Hand durable tasks over from SQL to Redis, and delete the rows of ended ones.
 
-It runs in the scheduler that leads. A second relay (a leader that was frozen) does no harm: both
-hand over the same ids, and delete only the rows of tasks that have ended.
+Only the leader runs it. A second relay, in a leader that was frozen, is harmless: both submit the
+same ids, and delete only rows of tasks that have ended.
 """
 
 from __future__ import annotations
@@ -27,48 +27,44 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
-# A row that Redis refuses, for a limit that is too low for example, is tried again after so long.
+# A row that Redis refuses, for example because a limit is too low, is retried after this time.
 _REFUSED_SECONDS = 30.0
-_WRONG_SECONDS = 10.0
 _ABOUT_THE_SERVER = (ServerUnreachableError, BrokerFullError, ConfigurationError)
 
 
 class Relay:
-    """Durable tasks of one namespace, on their way from SQL to Redis.
+    """Submit the durable tasks of one namespace to Redis.
 
     Args:
-        outbox: opens the SQL store on first use; it is not asked for where there is no database.
+        outbox: opens the SQL store on first use; not called without a database.
     """
 
     def __init__(self, outbox: Callable[[], Awaitable[Outbox]], settings: Settings) -> None:
         self._outbox = outbox
         self._settings = settings
         self._retry_at: dict[str, float] = {}
-        self._problem = ""
-        # Often enough to see the end of each task while Redis remembers it.
+        # Review often enough to find each ended task while Redis still remembers its id.
         self._review_seconds = min(settings.lease, settings.dedup_ttl / 3)
         self._review_at = time.monotonic() + self._review_seconds
 
     async def tick(self, term: str) -> float:
-        """Hand over what waits; now and then look at all rows. Seconds until the next call."""
+        """Hand over waiting tasks; from time to time compare all rows with Redis.
+
+        Raises:
+            NonetError: Redis or SQL does not answer, Redis is full, or the tables are missing.
+        """
         if not self._settings.may_have_sql():
             return _TICK_SECONDS
-        try:
-            await self._relay(await self._outbox())
-        except ConfigurationError as error:
-            if str(error) != self._problem:
-                logger.error("durable tasks are not handed over: %s", error)
-            self._problem = str(error)
-            return _WRONG_SECONDS
-        self._problem = ""
+        await self._relay(await self._outbox())
         return _TICK_SECONDS
 
     async def _relay(self, outbox: Outbox) -> None:
-        # Read once: what is marked with it leaves the queries below, whatever happens to Redis.
+        # Read the epoch once. Tasks marked with it leave the queries below even if Redis loses its
+        # data meanwhile.
         epoch = await outbox.epoch()
         await self._hand_over_all(outbox, epoch, "", partial(outbox.due, epoch, again=False))
         await self._hand_over_all(outbox, epoch, " again", partial(outbox.due, epoch, again=True))
-        # Nobody has accepted these: a ceiling may refuse them, and then they wait for room.
+        # Redis has not accepted these tasks yet. If a ceiling refuses them, they stay in SQL.
         await self._hand_over_all(
             outbox, epoch, " of submitters that died", outbox.orphans, admitted=False
         )
@@ -76,9 +72,7 @@ class Relay:
             closed, lost = await outbox.review(epoch)
             self._review_at = time.monotonic() + self._review_seconds
             if closed or lost:
-                logger.info(
-                    "durable tasks: %d rows of ended ones deleted, %d lost ones found", closed, lost
-                )
+                logger.info("reviewed durable tasks: rows_deleted=%d lost_found=%d", closed, lost)
 
     async def _hand_over_all(
         self,
@@ -90,18 +84,19 @@ class Relay:
         admitted: bool = True,
     ) -> None:
         handed = refused = 0
-        # What is handed over leaves the query; what is refused stays at its beginning.
+        # A task that was handed over leaves the query. A refused one stays at its beginning: skip
+        # it.
         while page := await page_of(skip=refused):
             taken = await self._hand_over(outbox, page, epoch, admitted)
             handed += taken
             refused += len(page) - taken
         if handed:
-            logger.info("durable tasks: %d handed over%s", handed, which)
+            logger.info("handed over durable tasks%s: number=%d", which, handed)
 
     async def _hand_over(
         self, outbox: Outbox, page: list[Submission], epoch: int, admitted: bool
     ) -> int:
-        """Hand over a page, or what is good of it; how many tasks that were."""
+        """Hand over the tasks of a page that Redis accepts; return their number."""
         now = time.monotonic()
         page = [item for item in page if self._retry_at.get(item.id, now) <= now]
         if not page:
@@ -110,20 +105,15 @@ class Relay:
             await outbox.hand_over(page, epoch, admitted=admitted)
         except _ABOUT_THE_SERVER:
             raise
-        except NonetError:
-            return sum([await self._is_taken(outbox, item, epoch, admitted) for item in page])
+        except NonetError as error:
+            if len(page) > 1:  # find the refused ones: they must not block the others
+                return sum([await self._hand_over(outbox, [it], epoch, admitted) for it in page])
+            (item,) = page
+            logger.error(
+                "durable task refused: task_id=%s task=%s error=%s", item.id, item.name, error
+            )
+            self._retry_at[item.id] = now + _REFUSED_SECONDS
+            return 0
         for item in page:
             self._retry_at.pop(item.id, None)
         return len(page)
-
-    async def _is_taken(self, outbox: Outbox, item: Submission, epoch: int, admitted: bool) -> bool:
-        try:
-            await outbox.hand_over([item], epoch, admitted=admitted)
-        except _ABOUT_THE_SERVER:
-            raise
-        except NonetError as error:  # this one alone must not hold up the others
-            logger.error("durable task %s (%s) is refused: %s", item.id, item.name, error)
-            self._retry_at[item.id] = time.monotonic() + _REFUSED_SECONDS
-            return False
-        self._retry_at.pop(item.id, None)
-        return True

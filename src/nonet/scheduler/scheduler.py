@@ -1,8 +1,7 @@
-"""The scheduler daemon: one leader among any number, and what it does while it leads.
+"""The scheduler daemon: one process leads, and runs the duties of the leader; the others stand by.
 
-Loops: the leader's lease, delayed promotion, periodic entries, the configuration with its limits,
-and chores. Every write carries the leader's term, and is refused by the script once somebody else
-leads.
+Each duty is a loop. All its writes carry the term of the leader; once another scheduler leads, the
+scripts refuse them.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -26,9 +25,8 @@ from nonet.base.loop import name_of
 from nonet.client.client import Client
 from nonet.config.settings import Settings
 from nonet.daemon.contact import Contact, Reached
-from nonet.daemon.health import Answer, Page, Report, never_stuck
+from nonet.daemon.health import Answer, Observed, Page, Report
 from nonet.daemon.service import ExitCode, Stop, every, reached, retrieve, who, wind_up
-from nonet.rules.outcomes import summarize
 from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop
 from nonet.scheduler.pauses import PauseMemory
@@ -37,6 +35,7 @@ from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
 from nonet.scheduler.startup import StartUp
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import DeposedError, Leadership
+from nonet.telemetry.failures import FailureLog
 from nonet.telemetry.metrics import ROUND_TRIPS, Histogram, Peak, Sample
 
 logger = logging.getLogger(__name__)
@@ -45,26 +44,29 @@ _LEAD_SECONDS = 1.0
 _STANDBY_SECONDS = 0.2
 _LONGEST_PAUSE = 1.0
 _RESIGN_SECONDS = 1.0
-_BATCH = 250  # takes 1 to 2 ms, as no more than 80 parked ones are looked at
-# Longer than it takes a leader to look; who led before, and lost touch, goes before the others.
+_BATCH = 250  # takes 1 to 2 ms: a promotion checks at most 80 parked tasks
+# How long a scheduler waits before it requests the lease after Redis lost its data, by whether it
+# led before. The former leader waits less, so that it leads again. Both times exceed the pause
+# between two renewals.
 _YIELD_SECONDS = {True: 1.5, False: 2.5}
 _BEAT_SECONDS = 0.25
 _STANDSTILL_SECONDS = 1.0
 
 
 Chore = Callable[[str], Awaitable[float]]
-"""One pass of a loop of the leader, which gets its term; returns the seconds until the next."""
+"""One pass of a duty of the leader: receives the term, returns the seconds until the next pass."""
 
 
 @dataclass
 class SchedulerParts:
-    """What a scheduler consists of.
+    """The parts of a scheduler.
 
     Attributes:
-        memory, pauses: of what Redis may forget; cleared while somebody else leads.
-        chores: further loops by name; each runs while this process leads.
-        census: what metrics tell of the namespace; None: nobody asks.
-        sql: whether the database answers; None: there is none, or nobody asks.
+        memory, pauses: state that must survive a loss of Redis; cleared while another scheduler
+            leads.
+        chores: further duties of the leader, by the name of their loop.
+        census: figures for metrics; None if nothing scrapes them.
+        sql: the probe of the database; None without a database or without probes.
     """
 
     settings: Settings
@@ -80,27 +82,19 @@ class SchedulerParts:
     sql: Reached | None = None
 
 
-@dataclass
-class _Pulse:
-    """When a loop last came to an end, and how often it failed."""
+class Scheduler(Observed):
+    """One scheduler process. It leads while it holds the lease, and stands by otherwise.
 
-    last: datetime | None = None
-    failures: int = 0
-    error: str = field(default="", repr=False)
-
-    def shown(self) -> dict[str, Any]:
-        last = f"{self.last:%Y-%m-%dT%H:%M:%S.%fZ}" if self.last else None
-        return {"last": last, "failures": self.failures, "error": self.error}
-
-
-class Scheduler:
-    """One scheduler process; leads when it holds the lease, else stands by."""
+    Attributes:
+        periodic: the periodic entries; tests notify it after they moved the clock.
+    """
 
     def __init__(self, parts: SchedulerParts) -> None:
         self._parts = parts
         self._settings = parts.settings
         self._broker = parts.client.broker
         self._leadership = parts.leadership
+        self.periodic: PeriodicLoop = parts.periodic
         self.name: str = f"{os.getpid()}@{socket.getfqdn()}"
         self._owner = f"{self.name}/{secrets.token_hex(4)}"
         self._term: str | None = None
@@ -110,19 +104,20 @@ class Scheduler:
         self._lag, self._round_trips = Peak(), Histogram(ROUND_TRIPS)
         self._leads_since: datetime | None = None
         self._redis = Contact()
-        self._pulses: dict[str, _Pulse] = {}
+        self._failures: dict[str, FailureLog] = {}
         self._wakes: dict[str, asyncio.Task[None]] = {}
         self._stop = Stop()
 
     async def run(self, stop: Stop) -> ExitCode:
-        """Schedule until a stop is requested, then hand the lease over.
+        """Schedule until a stop is requested, then release the lease.
 
         Returns:
-            OK, or SECOND_SIGNAL if a second request did not let the last steps end.
+            OK, or SECOND_SIGNAL if a second stop request cut off the last passes.
 
         Raises:
-            ConfigurationError: the configuration is bad at the start and no good one is
-                published, or Redis is not fit. That it is away is waited out.
+            ConfigurationError: the configuration is bad at the start and no good one is published,
+                or the settings of Redis are unsuitable. An unreachable Redis is no error: the
+                scheduler waits for it.
         """
         self._stop = stop
         settings = self._settings
@@ -132,31 +127,34 @@ class Scheduler:
             return ExitCode.OK
         await self._parts.configuration.start()
         logger.info(
-            "scheduler %s ready: %d periodic entries, event loop of %s",
+            "scheduler ready: name=%s periodic_entries=%d event_loop=%s",
             self.name,
-            self._parts.periodic.number,
+            self.periodic.number,
             name_of(asyncio.get_running_loop()),
         )
         self._beat_at = time.monotonic()
-        ticks = {
-            "heartbeat": self._beat,
-            "leader lease": self._lead,
-            "delayed promotion": self._while_leading(self._promote),
-            "configuration": self._while_leading(self._parts.configuration.tick),
-            "start-up hooks": self._while_leading(self._parts.startup.tick),
-            "periodic entries": self._while_leading(self._fire_due),
-            "last occurrences in SQL": self._while_leading(self._parts.memory.save),
-            "pauses": self._while_leading(self._parts.pauses.tick),
-            **{name: self._while_leading(chore) for name, chore in self._parts.chores.items()},
+        duties: dict[str, Chore] = {
+            "delayed promotion": self._promote,
+            "configuration": self._parts.configuration.tick,
+            "start-up hooks": self._parts.startup.tick,
+            "periodic entries": self._fire_due,
+            "last occurrences in SQL": self._parts.memory.save,
+            "pauses": self._parts.pauses.tick,
+            "lost workers": self._forget_lost_workers,
+            **self._parts.chores,
         }
+        ticks: dict[str, Callable[[], Awaitable[float]]]
+        ticks = {"heartbeat": self._beat, "leader lease": self._lead}
+        ticks |= {name: self._while_leading(duty) for name, duty in duties.items()}
         if (census := self._parts.census) is not None:
             ticks |= {"metrics": census.look, "dead letters": census.count_letters}
         if self._parts.sql is not None:
             ticks["SQL"] = self._parts.sql.look
+        self._failures = {name: FailureLog(name, logger) for name in ticks}
         try:
             async with asyncio.TaskGroup() as loops:
                 running = {
-                    loops.create_task(every(stop, name, self._felt(name, tick)), name=name)
+                    loops.create_task(every(stop, name, tick, self._failures[name]), name=name)
                     for name, tick in ticks.items()
                 }
                 await wind_up(stop, running)
@@ -169,56 +167,46 @@ class Scheduler:
 
     @property
     def term(self) -> str | None:
-        """The term while this process leads by its own clock and is not to stop, else None."""
+        """The term while this process leads by its own clock and is not stopping, else None."""
         if self._stop.requested.is_set() or time.monotonic() >= self._leads_until:
             return None
         return self._term
 
-    def nobody_led_until(self, instant: datetime) -> None:
-        """See `PeriodicLoop.nobody_led_until`."""
-        self._parts.periodic.nobody_led_until(instant)
-
-    def fire_all_missed(self) -> None:
-        """See `PeriodicLoop.fires_all`."""
-        self._parts.periodic.fires_all = True
-
     @property
     def is_firing(self) -> bool:
-        """Whether this process leads, has published and planned all, and fires what is due."""
+        """Whether this process leads, has planned all entries, and submits the due ones."""
         parts, term = self._parts, self.term
-        is_set_up = parts.configuration.is_published and parts.periodic.is_planned
+        is_set_up = parts.configuration.is_published and self.periodic.is_planned
         return term is not None and is_set_up and not self._waits_for(term)
 
     def report(self) -> Report:
-        """Whether this process can do its work: stand by, or lead with all hooks done."""
+        """Report ready when standing by, or when leading with all start-up hooks done."""
         reasons = []
-        # As of the last time that the loop went round: a blocked one hears nobody.
+        # Measured at the last heartbeat: a blocked loop cannot receive answers either.
         if silence := self._redis.silence(self._beat_at):
             reasons.append(silence)
         elif self.term is not None and (waits_for := self._waits_for(self.term)):
             reasons.append(waits_for)
         if self._parts.sql is not None and self._parts.sql.problem:
             reasons.append(self._parts.sql.problem)
-        return Report(not reasons, reasons, self._told())
-
-    def stuck(self) -> Sequence[str]:
-        """Nothing: all that it does goes on in its event loop."""
-        return never_stuck()
+        return Report(not reasons, reasons, self._status())
 
     def pages(self) -> Mapping[str, Page]:
-        """What autoscalers ask for."""
+        """The numbers that autoscalers read."""
         return {"/desired": lambda _: self._desired()}
 
     def _desired(self) -> Answer:
         wanted = self._parts.census.desired() if self._parts.census is not None else None
         if wanted is None:
-            problem = {"error": "nobody knows: no scheduler leads, or Redis does not answer"}
+            problem = {
+                "error": "the demand is unknown: no scheduler leads, or Redis does not answer"
+            }
             return Answer.json(problem, is_fine=False)
         return Answer.json(wanted)
 
     def samples(self) -> Iterator[Sample]:
-        """What metrics tell of this scheduler and of its namespace."""
-        configuration, periodic = self._parts.configuration, self._parts.periodic
+        """The metrics of this scheduler and of its namespace."""
+        configuration, periodic = self._parts.configuration, self.periodic
         version = configuration.current.version if configuration.current else ""
         yield "nonet_draining", (), float(self._stop.requested.is_set())
         yield "nonet_event_loop_lag_seconds", (), self._lag.largest()
@@ -228,20 +216,20 @@ class Scheduler:
         yield "nonet_scheduler_is_leader", (), float(self.term is not None)
         yield "nonet_periodic_entries", (), periodic.number
         yield "nonet_periodic_broken_entries", (), len(periodic.problems)
-        for name, pulse in list(self._pulses.items()):
-            yield "nonet_scheduler_loop_failures_total", (name,), pulse.failures
+        for name, loop in self._failures.items():
+            yield "nonet_scheduler_loop_failures_total", (name,), loop.failures
         if self._parts.census is not None:
             yield from self._parts.census.samples()
 
     def _waits_for(self, term: str) -> str:
-        """Why nothing periodic is fired yet; empty: it is."""
+        """Return why no periodic task is submitted yet; empty if they are submitted."""
         if not self._parts.configuration.is_known_in(term):
-            return "the configuration is not read yet"
+            return "the configuration has not been read yet"
         return self._parts.pauses.reason or self._parts.startup.not_ready()
 
-    def _told(self) -> dict[str, Any]:
-        """What this process says of itself, to probes and to those who ask who leads."""
-        configuration, periodic = self._parts.configuration, self._parts.periodic
+    def _status(self) -> dict[str, Any]:
+        """Return the state of this process, for probes and for ``task-run schedules leader``."""
+        configuration, periodic = self._parts.configuration, self.periodic
         return {
             "name": self.name,
             "role": "leader" if self.term is not None else "standby",
@@ -255,25 +243,8 @@ class Scheduler:
                 "version": configuration.current.version if configuration.current else "",
                 "problem": configuration.problem,
             },
-            "loops": {name: pulse.shown() for name, pulse in self._pulses.items()},
+            "loops": {name: _shown(loop) for name, loop in self._failures.items()},
         }
-
-    def _felt(self, name: str, tick: Callable[[], Awaitable[float]]) -> Callable[..., Any]:
-        """A tick whose end, or failure, is noted."""
-        pulse = self._pulses[name] = _Pulse()
-
-        async def felt() -> float:
-            try:
-                pause = await tick()
-            except BaseException as error:  # counted here, told and survived by `every`
-                why = summarize(error)
-                pulse.failures += 1
-                pulse.error = why.brief
-                raise
-            pulse.last, pulse.error = datetime.now(UTC), ""
-            return pause
-
-        return felt
 
     def _while_leading(self, chore: Chore) -> Callable[[], Awaitable[float]]:
         async def tick() -> float:
@@ -283,9 +254,10 @@ class Scheduler:
             try:
                 return await chore(term)
             except DeposedError:
-                # Somebody else leads, or Redis has lost the lease with all else: the next look at
-                # it tells. Until then nothing is forgotten: it may be all that is left.
-                logger.warning("the lease is lost")
+                # Either another scheduler leads, or Redis has lost its data and the lease. The next
+                # request for the lease shows which. Keep the memory until then: it may be the only
+                # copy.
+                logger.warning("leader lease lost: term=%s", term)
                 self._term = self._leads_since = None
                 return _STANDBY_SECONDS
 
@@ -298,19 +270,20 @@ class Scheduler:
 
     async def _lead(self) -> float:
         ttl = self._settings.leader_ttl
-        # Often, so that an emptied Redis has a leader again soon, and older data are known as such.
+        # Ask often, so that an emptied Redis soon has a leader again and the return of older data
+        # is soon detected.
         pause = min(_LEAD_SECONDS, ttl / 3)
         if self._stood_still() and time.monotonic() >= self._leads_until:
-            self._has_led = False  # somebody else may have led since, and we would not know
+            self._has_led = False  # another scheduler may have led without our noticing
             self._stand_by()
         asked, sent, epoch = time.monotonic(), steady(), self._leadership.epoch.since
-        told, leads = json.dumps(self._told()), self._has_led and asked < self._leads_until
+        status, leads = json.dumps(self._status()), self._has_led and asked < self._leads_until
         with self._redis.asked():
-            term = await self._leadership.lead(self._owner, ttl, told, has_led=leads)
+            term = await self._leadership.lead(self._owner, ttl, status, has_led=leads)
         self._round_trips.observe(self._redis.heard() - asked)
         self._has_led = self._has_led if term is None and self._is_new(epoch) else term is not None
         if term != self._term:
-            logger.info("leading in term %s" if term else "standing by%s", term or "")
+            logger.info("leading: term=%s" if term else "standing by%s", term or "")
             self._leads_since = datetime.now(UTC)
         if term is None and not self._is_new(epoch):
             self._stand_by()
@@ -318,19 +291,19 @@ class Scheduler:
         self._leads_until = asked + ttl
         await self._watch_clock(sent)
         if term is None and self._is_new(epoch):
-            return _YIELD_SECONDS[self._has_led]  # to whoever led until Redis lost its data
+            return _YIELD_SECONDS[self._has_led]  # the leader before the loss goes first
         if term is None:
-            await self._woken("scheduler", pause)  # by a leader that stops
+            await self._woken("scheduler", pause)  # a leader that stops wakes the others
             return 0.0
         return pause
 
     def _stood_still(self) -> bool:
-        """Whether this process was stopped for a while since it looked last (and resets that)."""
+        """Whether this process was frozen since the last call."""
         gap, self._longest_gap = max(self._longest_gap, time.monotonic() - self._beat_at), 0.0
         return gap > _STANDSTILL_SECONDS
 
     async def _beat(self) -> float:
-        """Notice a standstill, whatever the other loops wait for."""
+        """Detect a freeze of this process, even if all other loops wait."""
         now = time.monotonic()
         gap = now - self._beat_at
         self._longest_gap = max(self._longest_gap, gap)
@@ -339,11 +312,11 @@ class Scheduler:
         return _BEAT_SECONDS
 
     def _is_new(self, epoch: int) -> bool:
-        """Whether Redis has lost its data since it was of an epoch that we knew."""
+        """Whether Redis has lost its data since the last known epoch."""
         return 0 < epoch < self._leadership.epoch.since
 
     async def _watch_clock(self, sent: float) -> None:
-        """Let time go on evenly if somebody set the clock of Redis; who stands by only watches."""
+        """Keep logical time even when the clock of Redis is set; only the leader corrects it."""
         clock = self._leadership.clock
         if clock is None:
             return
@@ -355,9 +328,18 @@ class Scheduler:
         if await self._leadership.set_clock(self._term, clock.offset, step, before, who()):
             self._broker.clock.correct(reading, step)
             logger.warning(
-                "the clock of Redis was set by %+.1f s; leases and delays go on as before",
+                "clock of Redis was set, leases and delays are unaffected: step=%+.1fs",
                 step.total_seconds(),
             )
+
+    async def _forget_lost_workers(self, term: str) -> float:
+        """Delete the registrations of idle workers that died, in case no other worker does it."""
+        forgotten = await self._broker.forget_workers(term)
+        if forgotten is None:
+            raise DeposedError
+        if forgotten:
+            logger.info("forgot lost workers: number=%d", forgotten)
+        return self._settings.lease / 4
 
     async def _promote(self, term: str) -> float:
         promoted = await self._broker.promote(term, _BATCH)
@@ -370,24 +352,27 @@ class Scheduler:
         return 0.0
 
     async def _fire_due(self, term: str) -> float:
-        """Entries are planned once the configuration of this term is known.
+        """Plan the entries once the configuration of this term is known, and submit due ones.
 
-        They are fired once the start-up hooks have put right what they build on.
+        Nothing is submitted before the pauses are restored and the start-up hooks have run.
         """
         if not self._parts.configuration.is_known_in(term):
             return _STANDBY_SECONDS
         may_fire = not self._waits_for(term)
-        pause = await self._parts.periodic.tick(term, lambda: self.term == term, may_fire=may_fire)
+        pause = await self.periodic.tick(term, lambda: self.term == term, may_fire=may_fire)
         return pause if may_fire else _STANDBY_SECONDS
 
     async def _woken(self, name: str, seconds: float) -> None:
-        """Wait until a script wakes `name`: a blocking pop, whose own time-out is too coarse."""
+        """Wait until a script wakes `name`, at most `seconds`.
+
+        The time-out of a blocking pop would be too coarse.
+        """
         wake = self._wakes.get(name)
         if wake is None or wake.done():
             wake = asyncio.create_task(self._broker.wait_for_wake(name), name=f"{name} wake")
-            wake.add_done_callback(retrieve)  # it may fail when nobody waits any more
+            wake.add_done_callback(retrieve)  # it may fail after the wait has ended
             self._wakes[name] = wake
-        # A leader that is to stop keeps its lease until its ticks have ended.
+        # A stop request ends the wait; the lease is kept until the other loops have ended.
         stop = asyncio.create_task(self._stop.requested.wait(), name="stop")
         try:
             await asyncio.wait({wake, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -401,5 +386,10 @@ class Scheduler:
             async with asyncio.timeout(_RESIGN_SECONDS):
                 await self._leadership.resign(self._owner, term)
         except (TimeoutError, NonetError) as error:
-            reason = str(error) or "no answer"
-            logger.warning("not resigned, the lease ends by itself: %s", reason)
+            reason = str(error) or f"no answer within {_RESIGN_SECONDS:g} s"
+            logger.warning("lease not released, it expires by itself: error=%s", reason)
+
+
+def _shown(loop: FailureLog) -> dict[str, Any]:
+    last = f"{loop.last_success:%Y-%m-%dT%H:%M:%S.%fZ}" if loop.last_success else None
+    return {"last": last, "failures": loop.failures, "error": loop.error}

@@ -1,4 +1,4 @@
-"""Runs the start-up hooks of the application, once for each epoch of Redis."""
+"""Run the start-up hooks of the application, once in each epoch of Redis."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _CANCEL_SECONDS = 1.0
 
 
 class StartUp:
-    """The hooks, and which of them have succeeded in this epoch.
+    """Run the hooks, and remember which of them have succeeded in this epoch.
 
     Args:
-        hooks: by name, in the order in which they run.
+        hooks: hooks by name, in the order in which they run.
         injector: provides their parameters.
-        long_seconds: how long a hook may run before that is logged.
+        long_seconds: how long a hook may run before a warning is logged.
     """
 
     def __init__(
@@ -52,34 +52,34 @@ class StartUp:
         self._problem = ""
 
     def not_ready(self) -> str:
-        """Why those who build on the hooks have to wait; empty: all have succeeded."""
+        """Why periodic tasks must wait for the hooks; empty if all have succeeded."""
         if 0 < self._done_in == self._leadership.epoch.since:
             return ""
-        return self._problem or "the start-up hooks have not all run yet"
+        return self._problem or "not all start-up hooks have run yet"
 
     async def tick(self, term: str) -> float:
-        """Run what has not succeeded yet in this epoch; in order, the first failure ends it.
+        """Run the hooks that have not succeeded in this epoch, in order; stop at the first failure.
 
         Raises:
-            NonetError: a hook failed, or somebody else leads.
+            NonetError: a hook failed, or another scheduler leads.
         """
         epoch = self._leadership.epoch
         since, began = epoch.since, Epoch(epoch.began)
         if self._done_in == since:
             return _LOOK_SECONDS
         finished = await self._leadership.hooks_done(term, since)
-        if finished is None:  # Redis was emptied, or somebody else is about to run them
+        if finished is None:  # Redis was emptied, or another scheduler is about to run them
             return _SHORTLY_SECONDS
         for name in self._hooks:
             if name not in finished:
                 await self._run(name, began, term, since)
-        await self._leadership.forget_hooks(term, self._hooks)  # of an earlier release
+        await self._leadership.forget_hooks(term, self._hooks)  # drop hooks of an earlier release
         self._done_in, self._problem = since, ""
         return _LOOK_SECONDS
 
     async def _run(self, name: str, epoch: Epoch, term: str, since: int) -> None:
-        logger.info("start-up hook %s begins", name)
-        self._problem = self._problem or f"start-up hook {name} runs"
+        logger.info("start-up hook begins: hook=%s", name)
+        self._problem = self._problem or f"start-up hook {name} is running"
         hook = asyncio.create_task(self._outcome(name, epoch), name=f"start-up hook {name}")
         try:
             await self._watch(name, hook, term, since)
@@ -91,26 +91,26 @@ class StartUp:
             text = why.brief
             await self._leadership.hook_ended(term, since, name, who(), text)
             problem = f"start-up hook {name} failed: {text}"
-            if problem != self._problem:  # it is tried again and again: where it failed, once
+            if problem != self._problem:  # it is retried: log the traceback once
                 logger.error("%s", problem, exc_info=error)
             self._problem = problem
             raise NonetError(f"start-up hook {name}: {text}") from error
         if not await self._leadership.hook_ended(term, since, name, who()):
-            raise NonetError(f"start-up hook {name}: somebody else leads, or Redis was emptied")
+            raise NonetError(f"start-up hook {name}: another scheduler leads, or Redis was emptied")
         self._problem = ""
-        logger.info("start-up hook %s is done", name)
+        logger.info("start-up hook done: hook=%s", name)
 
     async def _outcome(self, name: str, epoch: Epoch) -> BaseException | None:
-        """What the hook raised, as a value: nothing that it raises may end this process."""
+        """Run a hook and return its exception, because no exception of it may end this process."""
         hook = self._hooks[name]
         threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
 
-        def goes_on(_: Future[Any]) -> None:
-            logger.warning("start-up hook %s goes on in its thread, which nothing can end", name)
+        def log_abandoned(_: Future[Any]) -> None:
+            logger.warning("start-up hook continues in its thread: hook=%s", name)
 
         try:
             async with self._injector.open(hook, values={Epoch: epoch}) as arguments:
-                await invoke(hook, arguments, threads, abandoned=goes_on)
+                await invoke(hook, arguments, threads, abandoned=log_abandoned)
         except BaseException as error:  # the application's own code
             return error
         finally:
@@ -120,55 +120,55 @@ class StartUp:
     async def _watch(
         self, name: str, hook: asyncio.Task[BaseException | None], term: str, since: int
     ) -> None:
-        """Wait until it ends.
+        """Wait until the hook ends.
 
         Raises:
-            NonetError: it is to be begun anew, for another epoch or by another leader.
+            NonetError: it must run again, in another epoch or in another leader.
         """
-        began, told = time.monotonic(), False
+        began, is_logged = time.monotonic(), False
         while not (await asyncio.wait({hook}, timeout=_LOOK_SECONDS))[0]:
             if await self._is_over(term, since):
                 raise NonetError(
-                    f"start-up hook {name} was cancelled: somebody else leads, or Redis was emptied"
+                    f"start-up hook {name} cancelled: another scheduler leads, or Redis was emptied"
                 )
             seconds = time.monotonic() - began
-            if seconds > self._long_seconds and not told:
-                told = True
-                logger.warning("start-up hook %s runs for %.0f s, and goes on", name, seconds)
-                with suppress(NonetError):  # only for those who ask
+            if seconds > self._long_seconds and not is_logged:
+                is_logged = True
+                logger.warning("start-up hook still runs: hook=%s seconds=%.0f", name, seconds)
+                with suppress(NonetError):  # only shown by commands
                     await self._leadership.hook_runs(term, since, name, who())
 
     async def _is_over(self, term: str, since: int) -> bool:
-        """Whether what runs for this term and epoch is to be begun anew."""
+        """Whether another epoch or another leader makes this run pointless."""
         if self._leadership.epoch.since != since:
             return True
         try:
             return await self._leadership.hooks_done(term, since) is None
-        except NonetError:  # Redis is away: we shall see what it is when it is back
+        except NonetError:  # unknown while Redis does not answer
             return False
 
 
 async def _end(name: str, hook: asyncio.Task[BaseException | None]) -> None:
-    """Cancel it unless it has ended; one that does not care is left to itself."""
+    """Cancel a hook unless it has ended; abandon it if it ignores the cancellation."""
     if hook.done():
         return
     hook.cancel()
     if not (await asyncio.wait({hook}, timeout=_CANCEL_SECONDS))[0]:
-        logger.warning("start-up hook %s does not end although it was cancelled", name)
+        logger.warning("start-up hook ignores its cancellation: hook=%s", name)
 
 
 def checked_hooks(
     settings: Settings, injector: Injector, hooks: Mapping[str, Hook] | None = None
 ) -> dict[str, Hook]:
-    """The start-up hooks by name; the task modules have been imported.
+    """Check the start-up hooks, and return them by name. Task modules must be imported already.
 
     Args:
         injector: will provide their parameters.
-        hooks: None: those that are installed or were imported.
+        hooks: None takes those that are installed or were imported.
 
     Raises:
-        RegistrationError: one cannot be imported, or called: all others would wait for it, and the
-            periodic tasks, too.
+        RegistrationError: a hook cannot be imported or called. All others and the periodic tasks
+            would wait for it.
     """
     found = startup_hooks(settings.groups) if hooks is None else dict(hooks)
     for name, hook in found.items():

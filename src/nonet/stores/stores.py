@@ -1,4 +1,4 @@
-"""What a namespace keeps, in Redis and in SQL, behind one object."""
+"""All stores of a namespace, in Redis and in SQL, behind one object."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ EMBEDDED = "embedded://"
 
 
 async def open_stores(settings: Settings, closing: AsyncExitStack) -> Stores:
-    """The stores of the namespace that `settings` name.
+    """Open the stores of the namespace in `settings`.
 
     Args:
-        closing: closes them; an embedded server, which is started first, is stopped last.
+        closing: closes them; an embedded server is started first and stopped last.
 
     Raises:
-        ConfigurationError: the URL of Redis cannot be used.
+        ConfigurationError: the URL of Redis is invalid.
     """
     url = settings.redis_url.get_secret_value()
     if url.startswith(EMBEDDED):
@@ -70,8 +70,8 @@ def _start_embedded(settings: Settings, closing: AsyncExitStack) -> str:
 
     if settings.redis_url.get_secret_value() != EMBEDDED:
         raise ConfigurationError(
-            "NONET_REDIS_URL: embedded:// takes nothing after it; "
-            "the place of its data is NONET_STATE_DIR"
+            "NONET_REDIS_URL: embedded:// takes no host or path; "
+            "set the folder of its data with NONET_STATE_DIR"
         )
     server = open_embedded(settings.state_dir)
     closing.push_async_callback(asyncio.to_thread, server.close)
@@ -79,13 +79,13 @@ def _start_embedded(settings: Settings, closing: AsyncExitStack) -> str:
 
 
 class Stores:
-    """The stores of one namespace. Each is made on first use, as is SQL; `close` closes them.
+    """The stores of one namespace. Each store and the SQL database open on first use.
 
     Args:
-        broker: open.
+        broker: the open broker.
 
     Attributes:
-        broker: queues tasks and hands them over.
+        broker: submits tasks and delivers them to workers.
     """
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
@@ -96,7 +96,7 @@ class Stores:
 
     @cached_property
     def results(self) -> Results:
-        """What is known of tasks, live or ended; how many there are; the workers."""
+        """Status and results of tasks, queues and workers."""
         from nonet.stores.queue.results import Results
 
         return Results(self.broker.client, self.broker.scripts, self.broker.url, self._namespace)
@@ -117,56 +117,56 @@ class Stores:
 
     @cached_property
     def limits(self) -> Limits:
-        """The limits that hold, and those set by hand."""
+        """Limits in force, and limits set by hand."""
         from nonet.stores.namespace.limits import Limits
 
         return Limits(self.broker.client, self._namespace)
 
     @cached_property
     def controls(self) -> Controls:
-        """What is paused."""
+        """Pauses."""
         from nonet.stores.namespace.controls import Controls
 
         return Controls(self.broker.client, self._namespace)
 
     @cached_property
     def ceilings(self) -> Ceilings:
-        """How many tasks there are, and may be."""
+        """Ceilings, and the number of tasks below them."""
         from nonet.stores.namespace.ceilings import Ceilings
 
         return Ceilings(self.broker.client, self._namespace)
 
     @cached_property
     def demands(self) -> Demands:
-        """How much work there is for how many workers."""
+        """How many workers each size needs."""
         from nonet.stores.namespace.demand import Demands
 
         return Demands(self.broker.client, self._namespace, self.broker.lock_ttl_ms)
 
     @cached_property
     def events(self) -> Events:
-        """Who changed what."""
+        """The event stream: who changed what."""
         from nonet.stores.namespace.events import Events
 
         return Events(self.broker.client, self._namespace)
 
     @cached_property
     def quarantine(self) -> Quarantine:
-        """Bytes that are no task."""
+        """Messages that are not valid tasks."""
         from nonet.stores.namespace.quarantine import Quarantine
 
         return Quarantine(self.broker, self._namespace)
 
     @cached_property
     def leadership(self) -> Leadership:
-        """Which scheduler leads."""
+        """The lease of the leading scheduler."""
         from nonet.stores.namespace.leadership import Leadership
 
         return Leadership(self.broker, self._namespace)
 
     @cached_property
     def publication(self) -> Publication:
-        """The configuration as the leader has published it."""
+        """The published configuration."""
         from nonet.stores.namespace.publication import Publication
 
         return Publication(self.broker.client, self._namespace)
@@ -189,7 +189,7 @@ class Stores:
             self._database = None
 
     async def leader(self) -> Leader | None:
-        """Which scheduler leads now; None if none does."""
+        """Return the scheduler that leads now, or None."""
         found = await self.leadership.leader()
         is_over = found is None or found.expiry <= await self.broker.logical_now()
         return None if is_over else found
@@ -209,14 +209,18 @@ class Stores:
         return Outbox(database, self.broker, self._settings.namespace)
 
     async def mirror(self) -> Mirror:
-        """What SQL keeps for the day on which Redis forgets."""
+        """Copies in SQL of data that Redis may lose."""
         database = await self._open_database()
         from nonet.stores.sql.mirror import Mirror
 
         return Mirror(database, self._settings.namespace)
 
     async def look_for_tables(self) -> None:
-        """Raises `NonetError` if SQL does not answer, or a table is missing."""
+        """Check that SQL answers and has all tables.
+
+        Raises:
+            NonetError: it does not answer, or a table is missing.
+        """
         database = await self._open_database()
         from nonet.stores.sql.dead_letters import dlq_tasks
         from nonet.stores.sql.mirror import mirror
@@ -225,7 +229,7 @@ class Stores:
         await database.look_for(dlq_tasks, outbox_tasks, mirror)
 
     async def sql_state(self) -> str:
-        """What is known of the tables, see `nonet.rules.diagnosis.Server`."""
+        """Return the state of the tables, see `nonet.rules.servers.Server`."""
         if not self._settings.may_have_sql():
             return ""
         from nonet.stores.sql.database import Schema, check
@@ -233,7 +237,10 @@ class Stores:
         url = self._settings.sql_url()
         try:
             state = await check(url)
-            if state in (Schema.CURRENT, Schema.AHEAD):  # so says one table; is another one there?
+            if state in (
+                Schema.CURRENT,
+                Schema.AHEAD,
+            ):
                 await (await self.dead_letters()).list(limit=1)
         except NonetError as error:
             return str(error)
@@ -243,15 +250,15 @@ class Stores:
     async def _open_database(self) -> Database:
         if self._database is None:
             made = await in_own_thread(partial(_make_database, self._settings.sql_url()))
-            self._database = self._database or made  # somebody else may have been faster
+            self._database = self._database or made  # a concurrent call may have been faster
         return self._database
 
 
 def _make_database(url: str) -> Database:
-    """Called in a thread: what it imports would block the event loop."""
+    """Open SQL. Called in a thread, because its imports would block the event loop."""
     import nonet.stores.sql.dead_letters
     import nonet.stores.sql.mirror
-    import nonet.stores.sql.outbox  # noqa: F401  # so that who needs them finds them imported
+    import nonet.stores.sql.outbox  # noqa: F401  # so that later imports are fast
     from nonet.stores.sql.database import Database
 
     return Database(url)

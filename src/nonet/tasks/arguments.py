@@ -1,7 +1,8 @@
-"""How a task class is built from its arguments, and how they travel.
+"""Validate, pack and rebuild the constructor arguments of task classes.
 
-Four forms of class are accepted: ``@dataclass``; a pydantic model; annotated but undecorated
-(made a dataclass on first use); an own ``__init__`` (its call is recorded and replayed).
+Four kinds of classes are accepted: a ``@dataclass``; a pydantic model; a class with annotations but
+no decorator, which becomes a dataclass on first use; and a class with its own ``__init__``, whose
+call is recorded and replayed.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from nonet.messages.message import decode, encode, pack, travels
 
 
 class Constructible:
-    """Mixin of the task bases: remembers how an instance was made."""
+    """Mixin of the task bases: records how an instance was made."""
 
     _body_has_init: ClassVar[bool] = False
     _prepared: ClassVar[_Form]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # Looked at before any decorator runs: a generated __init__ is not an own one. (A dataclass
-        # with slots is made twice; the first time counts.)
+        # This runs before any decorator, so an __init__ found here was written by the author and
+        # not generated. A dataclass with slots is created twice; only the first time counts.
         if "_body_has_init" not in cls.__dict__:
             cls._body_has_init = "__init__" in cls.__dict__
-        for base in cls.__bases__:  # their decorators have run
+        for base in cls.__bases__:  # the decorators of the bases have run by now
             if issubclass(base, Constructible):
                 prepare(base)
 
-    # What may be given says `__init__`. A `__new__` that takes all of it, too, keeps pyright from
-    # seeing which class a task is where it is made as an argument.
+    # Hidden from type checkers: `__init__` documents the arguments, and with a `__new__` that takes
+    # anything pyright cannot infer the class of a task created inside a call.
     if not TYPE_CHECKING:
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -49,9 +50,9 @@ class Constructible:
             return self
 
     def serialize(self) -> tuple[Any, ...]:
-        """The positional arguments that make an equal task.
+        """The positional arguments that create an equal task.
 
-        Override it to travel differently; a mapping of arguments by name will do as well.
+        Override it to change what is stored. You may also return a mapping of arguments by name.
 
         Example:
             assert Add(1, 2).serialize() == (1, 2)
@@ -62,12 +63,12 @@ class Constructible:
 
 
 def prepare(cls: type[Constructible]) -> _Form:
-    """Make an annotated but undecorated class a dataclass; its bases have been prepared.
+    """Turn a class with undecorated annotations into a dataclass; its bases must be prepared.
 
     Raises:
-        RegistrationError: it cannot be one: a mutable default, an argument after an optional one.
+        RegistrationError: it cannot be a dataclass, for example because of a mutable default.
     """
-    if "_prepared" not in cls.__dict__:  # every new instance asks
+    if "_prepared" not in cls.__dict__:
         form = _form(cls)
         if form is _Form.UNDECORATED:
             try:
@@ -80,17 +81,17 @@ def prepare(cls: type[Constructible]) -> _Form:
 
 
 class Arguments:
-    """The constructor of one task class: its parameters, validation and transport.
+    """The constructor of a task class: its parameters, validation and serialisation.
 
     Attributes:
-        is_model: the class is a pydantic model.
-        are_fields: its arguments are annotated fields; else they are those of an own ``__init__``.
+        is_model: whether the class is a pydantic model.
+        are_fields: whether the arguments are annotated fields, not parameters of an ``__init__``.
 
     Args:
-        name: how errors call it; empty: as it is called itself.
+        name: name of the class in errors; by default its bare name.
 
     Raises:
-        RegistrationError: a parameter has a type that cannot travel; it is named.
+        RegistrationError: a parameter has a type that cannot be serialised; the error names it.
     """
 
     def __init__(self, cls: type, name: str = "") -> None:
@@ -101,16 +102,16 @@ class Arguments:
         self.are_fields: bool = prepare(cls) is not _Form.CALL
         self._signature = _signature(cls)
         self._parameters = _parameters(cls)
-        self._by_position = any(p.kind is p.POSITIONAL_ONLY for p in self._parameters.values())
         self._adapter: TypeAdapter[Any] = _adapter(cls, self._signature)
-        _refuse_untravelled(cls, self._adapter)
+        _refuse_unserialisable(cls, self._adapter)
+        self._by_position = any(p.kind is p.POSITIONAL_ONLY for p in self._parameters.values())
         self._plain = () if self._by_position else _plain_fields(cls, self._parameters)
 
     def pack(self, task: Any) -> dict[str, Any]:
-        """The task's arguments by name, validated and packed for the envelope.
+        """Validate the arguments of a task and pack them by name for the message.
 
         Raises:
-            InvalidArgumentsError: a value does not fit its annotation or cannot travel.
+            InvalidArgumentsError: a value does not fit its annotation or cannot be serialised.
         """
         if self._plain and (plain := self._plain_values(task)) is not None:
             return plain
@@ -126,7 +127,7 @@ class Arguments:
         return packed
 
     def build(self, values: Mapping[str, Any]) -> Any:
-        """The task made of arguments by name.
+        """Create the task from arguments by name.
 
         Raises:
             InvalidArgumentsError: they do not fit the constructor.
@@ -146,13 +147,13 @@ class Arguments:
 
     @property
     def names(self) -> list[str]:
-        """The names of all arguments that have one, in their order."""
+        """The names of the arguments, in order."""
         return list(self._parameters)
 
     def problems(self, values: Mapping[str, Any]) -> list[ErrorDetails]:
-        """What `build` would refuse in these arguments, one by one.
+        """List what `build` would reject, without calling the constructor.
 
-        The constructor is not called, so that it may still refuse them.
+        The constructor itself may still raise.
         """
         try:
             self._adapter.validate_python(values, by_alias=True, by_name=True)
@@ -161,10 +162,10 @@ class Arguments:
         return []
 
     def bind(self, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The task made of a call's arguments, as a command line gives them.
+        """Create the task from positional and keyword arguments, as given on a command line.
 
         Raises:
-            InvalidArgumentsError: too many, unknown, missing or wrong arguments.
+            InvalidArgumentsError: there are too many, unknown, missing or wrong arguments.
         """
         positional = [name for name, p in self._parameters.items() if p.kind is not p.KEYWORD_ONLY]
         if len(args) > len(positional):
@@ -178,12 +179,12 @@ class Arguments:
         return self.build({**values, **kwargs})
 
     def _plain_values(self, task: Any) -> dict[str, Any] | None:
-        """The arguments of a task if validation and packing would give the same; else None."""
+        """Fast path of `pack`: the arguments if validation would not change them, or None."""
         packed: dict[str, Any] = {}
         for name, kind in self._plain:
             value: Any = getattr(task, name)
             packed[name] = value
-            # Lone surrogates are refused, and longer integers are packed otherwise.
+            # The slow path refuses lone surrogates and packs longer integers differently.
             if (
                 type(value) is not kind
                 or (kind is int and not _LEAST_INT <= value <= _LARGEST_INT)
@@ -193,7 +194,7 @@ class Arguments:
         return packed
 
     def _are_plain(self, values: Mapping[str, Any]) -> bool:
-        """Whether these are all arguments, and validation would give the same."""
+        """Fast path of `build`: whether validation would not change these arguments."""
         if not self._plain or len(values) != len(self._plain):
             return False
         for name, kind in self._plain:
@@ -209,11 +210,11 @@ class Arguments:
         if isinstance(values, Mapping):
             return dict(values)
         if not isinstance(values, list | tuple):
-            problem = f"serialize() gives a {type(values).__name__}, no tuple or mapping"
+            problem = f"serialize() must return a tuple or a mapping, not {type(values).__name__}"
             raise InvalidArgumentsError(self._name, [problem])
         if len(values) > len(self._parameters):
             problem = (
-                f"serialize() gives {len(values)} values for {len(self._parameters)} arguments"
+                f"serialize() returned {len(values)} values for {len(self._parameters)} arguments"
             )
             raise InvalidArgumentsError(self._name, [problem])
         return dict(zip(self._parameters, values, strict=False))
@@ -234,9 +235,9 @@ _LEAST_INT, _LARGEST_INT = -(2**63), 2**64 - 1
 
 
 def _plain_fields(cls: Any, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Name and type of the arguments of a dataclass of nothing but plain ones; else nothing.
+    """Name and type of each argument of a dataclass that has only plain ones; otherwise empty.
 
-    Most classes are so: their arguments need no validator if their types are exactly these.
+    Most classes are like this. Values of exactly these types need no validation.
     """
     if prepare(cls) is not _Form.DATACLASS or cls.serialize is not Constructible.serialize:
         return ()
@@ -273,13 +274,14 @@ class _Form(Enum):
 
 
 def _form(cls: type) -> _Form:
-    """Which of the four forms a class has, by the nearest base that decides it."""
+    """Which of the four kinds a class is; the nearest base that decides wins."""
     if issubclass(cls, BaseModel):
         return _Form.MODEL
     if any(base.__dict__.get("_body_has_init") for base in cls.__mro__):
         decorated = next((b for b in cls.__mro__ if _is_decorated(b)), None)
         own = next(b for b in cls.__mro__ if b.__dict__.get("_body_has_init"))
-        # A dataclass below the own __init__ generated its own; the other way round it did not.
+        # A dataclass derived from the class with the __init__ has generated a new one. The other
+        # way round, the hand-written __init__ replaces the generated one.
         generated = decorated is not None and decorated is not own and issubclass(decorated, own)
         return _Form.DATACLASS if generated else _Form.CALL
     if any(_is_undecorated(base) for base in cls.__mro__):
@@ -300,7 +302,7 @@ def _is_undecorated(cls: type) -> bool:
 
 
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """The arguments that have a name, in their order; those of a model are its fields."""
+    """The named parameters in order; for a pydantic model, its fields."""
     if issubclass(cls, BaseModel):
         kind = inspect.Parameter.KEYWORD_ONLY
         return {name: inspect.Parameter(name, kind) for name in cls.model_fields}
@@ -321,9 +323,9 @@ def _signature(cls: type) -> inspect.Signature:
 
 
 def _adapter(cls: type, signature: inspect.Signature) -> TypeAdapter[Any]:
-    """What validates the arguments: the model itself, or a typed dict of the parameters.
+    """The validator of the arguments: the model itself, or a typed dict of the parameters.
 
-    A typed dict, because fields of a model may not be called ``json`` or ``copy``.
+    A typed dict rather than a model, because a model cannot have fields named ``json`` or ``copy``.
     """
     if issubclass(cls, BaseModel):
         return _type_adapter(cls, cls)
@@ -335,8 +337,8 @@ def _adapter(cls: type, signature: inspect.Signature) -> TypeAdapter[Any]:
         hint = hints.get(name, Any)
         if isinstance(hint, dataclasses.InitVar):
             raise RegistrationError(
-                f"{_place(cls)}: field {name} is an InitVar, whose value is gone after "
-                "construction; give the class an own __init__"
+                f"{_place(cls)}: field {name} is an InitVar, whose value is lost after "
+                "construction; write an __init__ instead"
             )
         if parameter.kind is parameter.VAR_KEYWORD:
             extra = {"extra_items": hint}
@@ -352,10 +354,10 @@ def _adapter(cls: type, signature: inspect.Signature) -> TypeAdapter[Any]:
 def _type_adapter(cls: type, shape: Any) -> TypeAdapter[Any]:
     try:
         adapter = TypeAdapter(shape)
-        adapter.rebuild()  # of a model with a name that cannot be resolved
+        adapter.rebuild()  # reports a name in a model that cannot be resolved
         return adapter
     except (PydanticUserError, NameError) as error:
-        if (found := _of_no_schema(cls)) is not None:
+        if (found := _unknown_type(cls)) is not None:
             raise RegistrationError(found) from None
         reason = str(error).split("\n")[0]
         raise RegistrationError(
@@ -363,8 +365,8 @@ def _type_adapter(cls: type, shape: Any) -> TypeAdapter[Any]:
         ) from None
 
 
-def _of_no_schema(cls: type) -> str | None:
-    """Which argument has a type that pydantic knows nothing about; None: that is not the matter."""
+def _unknown_type(cls: type) -> str | None:
+    """The problem, if an argument has a type that pydantic does not know; otherwise None."""
     hints = _hints(cls)
     for name, hint in ((name, hints[name]) for name in _parameters(cls) if name in hints):
         try:
@@ -382,12 +384,11 @@ def _of_no_schema(cls: type) -> str | None:
 
 
 def _refuse_nameless(cls: type, signature: inspect.Signature) -> None:
-    """Refuse a constructor whose arguments cannot all be told apart by name."""
+    """Refuse a constructor whose arguments cannot be stored by name."""
     kinds = {parameter.kind: name for name, parameter in signature.parameters.items()}
     if name := kinds.get(inspect.Parameter.VAR_POSITIONAL):
         raise RegistrationError(
-            f"{_place(cls)}: *{name} of __init__ cannot be stored by name; "
-            "declare the arguments one by one"
+            f"{_place(cls)}: *{name} of __init__ cannot be stored by name; declare each argument"
         )
     name = kinds.get(inspect.Parameter.POSITIONAL_ONLY)
     if name and inspect.Parameter.VAR_KEYWORD in kinds:
@@ -411,20 +412,20 @@ def _hints(cls: type) -> dict[str, Any]:
         ) from None
 
 
-def _refuse_untravelled(cls: type, adapter: TypeAdapter[Any]) -> None:
-    """Refuse a class with an argument that `pack` would not bring back as it is."""
+def _refuse_unserialisable(cls: type, adapter: TypeAdapter[Any]) -> None:
+    """Refuse a class with an argument that would not be equal after `pack` and `build`."""
     for name, field in _fields(adapter.core_schema).items():
-        if reason := _untravelled(field):
+        if reason := _unserialisable(field):
             raise RegistrationError(
                 f"{_place(cls)}: argument {name} cannot be serialised ({reason}); "
                 "use plain data, a dataclass or a pydantic model"
             )
 
 
-def _untravelled(node: Any) -> str | None:
-    """Why a part of a pydantic core schema cannot travel, or None."""
+def _unserialisable(node: Any) -> str | None:
+    """Why a part of a pydantic core schema cannot be serialised, or None."""
     if isinstance(node, list | tuple):
-        return next((reason for child in node if (reason := _untravelled(child))), None)
+        return next((reason for child in node if (reason := _unserialisable(child))), None)
     if not isinstance(node, Mapping):
         return None
     kind = node.get("type")
@@ -433,19 +434,19 @@ def _untravelled(node: Any) -> str | None:
     if kind == "is-instance" and not _keeps_class(node["cls"]):
         return f"instance of {node['cls'].__qualname__}"
     if kind == "enum":
-        return _untravelled_member(node["members"])
+        return _unserialisable_member(node["members"])
     if kind == "dataclass-field" and node.get("init_only"):
         return f"InitVar {node['name']}"
     children = (child for key, child in node.items() if key not in ("metadata", "serialization"))
-    return next((reason for child in children if (reason := _untravelled(child))), None)
+    return next((reason for child in children if (reason := _unserialisable(child))), None)
 
 
 def _keeps_class(cls: Any) -> bool:
-    # An abstract collection, e.g. Sequence, is what lists arrive as.
+    # A value annotated with an abstract collection such as Sequence arrives as a list.
     return travels(cls) if inspect.isclass(cls) else issubclass(list, cls)
 
 
-def _untravelled_member(members: Sequence[Enum]) -> str | None:
+def _unserialisable_member(members: Sequence[Enum]) -> str | None:
     for member in members:
         try:
             if decode(encode(pack(member))) == member.value:

@@ -1,4 +1,4 @@
-"""What one execution knows of itself: `context()`, and which locks are held around it."""
+"""The context of the running attempt, and the locks that the current code holds."""
 
 from __future__ import annotations
 
@@ -19,45 +19,46 @@ from nonet.tasks.secrecy import secret_texts
 from nonet.tasks.task import BaseTask, Options
 
 GroupReader = Callable[[str], Awaitable[Sequence[ChildResult]]]
-"""Reads the children's outcomes of a group, in the order in which they were spawned."""
+"""Reads the results of the children of a group, in the order in which they were spawned."""
 
 Saver = Callable[[bytes], Awaitable[bool]]
-"""Keeps a checkpoint; False if the attempt no longer owns its task."""
+"""Saves a checkpoint; returns False if the attempt no longer owns its task."""
 
 
 class Prepared(Protocol):
-    """A checked submission, not sent yet."""
+    """A validated submission that has not been sent yet."""
 
     @property
     def id(self) -> str:
-        """Of the task."""
+        """The id of the task."""
         ...
 
     @property
     def envelope(self) -> bytes:
-        """What travels."""
+        """The encoded message."""
         ...
 
 
 Preparer = Callable[[BaseTask, Options], Prepared]
-"""Checks a submission; takes what `BaseTask.schedule` takes."""
+"""Validates a submission and encodes its message."""
 
-# What is submitted with a settle travels in one script call.
+# The tasks of `after_commit` are submitted in the same script call as the settle.
 _MOST_AFTER_COMMIT = 500
 _MOST_BYTES_AFTER_COMMIT = 1024 * 1024
 
 
 class TaskContext:
-    """What one execution knows of itself; `nonet.context` returns it inside ``execute``.
+    """The running attempt; `nonet.context` returns it inside ``execute``.
 
     Attributes:
-        id: the task's id, the same in every attempt.
-        name: full task name.
+        id: the id of the task, the same in every attempt.
+        name: full task name, ``category:Class``.
         attempt: number of this attempt, from 1.
-        fence: grows with every admission of any task; store it to refuse older writers.
+        fence: a number that grows with every attempt of any task. Store it with your data and
+            refuse writes that carry a smaller one.
         labels: the labels of the submission.
-        group: id of the group whose callback this is, or empty.
-        saved: what the last `checkpoint` of an earlier attempt saved; None if there was none.
+        group: id of the group whose callback this task is, or empty.
+        saved: the data of the last `checkpoint` of an earlier attempt, or None.
 
     Example:
         class Where(BaseTask):
@@ -65,7 +66,7 @@ class TaskContext:
                 return f"{running.id}, attempt {running.attempt}"
     """
 
-    # Most attempts change none of these: one is made for each task.
+    # Class attributes, because most attempts change none of them and an instance is made for each.
     _lost: str | None = None
     _timed_out: TaskTimeoutError | None = None
     _check_lease: Callable[[], None] | None = None
@@ -103,21 +104,23 @@ class TaskContext:
 
     @property
     def secrets(self) -> Sequence[str]:
-        """What stands in secret arguments, and so in no log line, for the framework."""
+        """The values of secret arguments, to be masked in log lines, for the framework."""
         if self._secrets is None:
             self._secrets = secret_texts(*self._made_of) if self._made_of is not None else ()
         return self._secrets
 
     def is_made_of(self, arguments: Mapping[str, Any], cls: type) -> None:
-        """Called by the framework: the packed arguments of the task and its class."""
+        """Called by the framework: set the packed arguments of the task and its class."""
         self._made_of, self._secrets = (arguments, cls), None
 
     @property
     def workdir(self) -> Path:
-        """A directory of this attempt alone, made on first use and deleted when it has ended.
+        """A temporary directory of this attempt, deleted when the attempt ends.
+
+        It is created on first use.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the directory cannot be created.
 
         Example:
             (context().workdir / "part-1").write_bytes(data)
@@ -127,28 +130,28 @@ class TaskContext:
         return self._workdir
 
     def make_workdir_in(self, directory: str) -> None:
-        """Called by the framework: where `workdir` is made."""
+        """Called by the framework: set the parent directory of `workdir`."""
         self._parent_dir = directory
 
     def remove_workdir(self) -> None:
-        """Called by the framework when the attempt has ended; does not raise."""
+        """Called by the framework when the attempt has ended; never raises."""
         if self._workdir is not None:
             shutil.rmtree(self._workdir, ignore_errors=True)
 
     @property
     def has_workdir(self) -> bool:
-        """Whether there is a directory to remove, for the framework."""
+        """Whether `workdir` was created, for the framework."""
         return self._workdir is not None
 
     def ensure_lease(self) -> None:
-        """Return if this attempt still owns its delivery and locks, and has time left.
+        """Return if this attempt still owns its task and locks and has time left; otherwise raise.
 
         Raises:
-            LeaseLostError: it does not; nothing that it writes from now on will be settled.
-            TaskTimeoutError: its soft timeout has passed; it has failed, whatever it returns.
+            LeaseLostError: it lost the task or a lock. Its result will be discarded.
+            TaskTimeoutError: its soft timeout has passed. It fails whatever it returns.
 
         Example:
-            context().ensure_lease()  # before what cannot be undone
+            context().ensure_lease()  # before a step that cannot be undone
         """
         self._ensure_owner()
         if self._timed_out is not None:
@@ -163,28 +166,28 @@ class TaskContext:
             )
 
     def lose_lease(self, reason: str) -> None:
-        """Called by the framework when the lease is gone: `ensure_lease` raises from now on."""
+        """Called by the framework when the lease is lost: `ensure_lease` raises from now on."""
         self._lost = self._lost or reason
 
     def time_out(self, error: TaskTimeoutError) -> None:
-        """Called by the framework when it took too long: `ensure_lease` raises from now on."""
+        """Called by the framework at the soft timeout: `ensure_lease` raises from now on."""
         self._timed_out = error
 
     def check_lease_with(self, check: Callable[[], None]) -> None:
-        """Called by the framework: what calls `lose_lease` if the lease has ended unnoticed."""
+        """Called by the framework: set a function that calls `lose_lease` if the lease expired."""
         self._check_lease = check
 
     async def checkpoint(self, data: Any) -> None:
-        """Save progress: the next attempt finds it as ``saved``, whatever ends this one.
+        """Save progress for the next attempt, which finds it in ``saved``.
 
         Args:
-            data: anything that can travel as an argument; it replaces what was saved before, and
-                is forgotten when the task has ended. ``task-run call`` saves nothing.
+            data: anything that can be an argument of a task. It replaces the previous checkpoint
+                and is deleted when the task ends. ``task-run call`` saves nothing.
 
         Raises:
-            TypeError: the data cannot travel.
-            ValueError: they are longer than a message may be.
-            LeaseLostError: this attempt does not own its task any more; nothing was saved.
+            TypeError: the data cannot be serialised.
+            ValueError: the data exceed the message limit.
+            LeaseLostError: this attempt no longer owns its task; nothing was saved.
 
         Example:
             done = context().saved or 0
@@ -192,25 +195,27 @@ class TaskContext:
                 await copy(self.files[number])
                 await context().checkpoint(number + 1)
         """
-        self._ensure_owner()  # who is out of time may still save how far it came
+        self._ensure_owner()  # not ensure_lease: an attempt past its timeout may save its progress
         packed = encode(pack(data))
         if self._save is not None and not await self._save(packed):
-            self.lose_lease("its checkpoint was refused, somebody else has the task")
+            self.lose_lease("its checkpoint was refused: another attempt owns the task")
             self._ensure_owner()
 
     def checkpoint_from_thread(self, data: Any) -> None:
-        """`checkpoint` for a plain ``def execute``, which runs in a thread; returns when saved.
+        """Call `checkpoint` from a plain ``def execute``, which runs in a thread.
 
         Args:
-            data: as of `checkpoint`.
+            data: as for `checkpoint`.
 
         Raises:
-            RuntimeError: it was called in the event loop, which it would block for ever.
+            RuntimeError: called in the event loop, which would block forever.
         """
         if self._loop is None:
             return
         if asyncio._get_running_loop() is self._loop:
-            raise RuntimeError("checkpoint_from_thread() in an event loop: await checkpoint()")
+            raise RuntimeError(
+                "checkpoint_from_thread() would block the event loop: await checkpoint() instead"
+            )
         asyncio.run_coroutine_threadsafe(self.checkpoint(data), self._loop).result()
 
     def after_commit(
@@ -221,79 +226,81 @@ class TaskContext:
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
     ) -> str:
-        """Submit a task in the very step that settles this one as done.
+        """Submit a task in the same step that settles this one as done.
 
-        That is after its dependencies have committed: the task never runs on what was rolled back,
-        and is never missing after a crash. An attempt that fails, or is executed again, submits
-        nothing of what it asked for.
+        By then the dependencies of this attempt have committed. So the new task never works on data
+        that was rolled back, and it is never missing after a crash. An attempt that fails or is
+        repeated submits nothing.
 
         Args:
             task, at_time, id, labels: as in `BaseTask.schedule`.
 
         Returns:
-            The id that the task will have, unless another one has its unique key then.
+            The id that the task will have, unless another task holds its unique key by then.
 
         Raises:
-            InvalidArgumentsError: an argument does not fit, the class is durable (submit it with
-                ``schedule(transaction=…)``), or it is too much for one step (500 tasks, 1 MiB).
-            LookupError: this context cannot submit.
+            InvalidArgumentsError: an argument is invalid, the class is durable (submit it with
+                ``schedule(transaction=…)``), or there are more than 500 tasks or 1 MiB.
+            LookupError: this context cannot submit tasks.
 
         Example:
-            context().after_commit(Add(1, 2), labels={"vo": "lhcb"})
+            context().after_commit(Add(1, 2), labels={"customer": "acme"})
         """
         if self._prepare is None:
             raise LookupError("after_commit() works only inside a running task")
         name = type(task).__name__
         if not isinstance(task, BaseTask):
-            raise TypeError(f"after_commit: {task!r:.200} is no task")
+            raise TypeError(f"after_commit: {task!r:.200} is not a task")
         if type(task).durable:
-            problem = "a durable task is submitted by schedule(transaction=…), not by after_commit"
+            problem = "the class is durable: submit it with schedule(transaction=…)"
             raise InvalidArgumentsError(name, [problem])
         prepared = self._prepare(task, Options(at_time=at_time, id=id, labels=labels))
         size = sum(len(item.envelope) for item in (*self._after_commit, prepared))
         if len(self._after_commit) >= _MOST_AFTER_COMMIT or size > _MOST_BYTES_AFTER_COMMIT:
             problem = (
-                f"after_commit() takes {_MOST_AFTER_COMMIT} tasks and {_MOST_BYTES_AFTER_COMMIT} "
-                "bytes; submit one task that submits the others, or use spawn_with_callback()"
+                f"after_commit() takes at most {_MOST_AFTER_COMMIT} tasks and "
+                f"{_MOST_BYTES_AFTER_COMMIT} bytes; submit one task that submits the others, or "
+                "use spawn_with_callback()"
             )
             raise InvalidArgumentsError(name, [problem])
         self._after_commit = [*self._after_commit, prepared]
         return prepared.id
 
     async def group_results(self) -> Sequence[ChildResult]:
-        """In a callback: one `nonet.ChildResult` per child, in the order of spawning.
+        """In a callback: the `nonet.ChildResult` of each child, in the order of spawning.
 
         Raises:
-            LookupError: this task is no callback of a group.
+            LookupError: this task is not the callback of a group.
 
         Example:
             failed = [child for child in await context().group_results() if child.error]
         """
         if not self.group or self._read_group is None:
             raise LookupError(
-                f"task {self.id} ({self.name}) is no callback of a group: only these have results"
+                f"task {self.id} ({self.name}) is not the callback of a group: only a callback "
+                "has group results"
             )
         return await self._read_group(self.group)
 
     def read_group_with(self, reader: GroupReader) -> None:
-        """Called by the framework: how `group_results` reads."""
+        """Called by the framework: set the reader for `group_results`."""
         self._read_group = reader
 
     def save_with(self, saver: Saver) -> None:
-        """Called by the framework in the loop of the attempt: how `checkpoint` saves."""
+        """Called by the framework in the loop of the attempt: set the saver for `checkpoint`."""
         self._save, self._loop = saver, asyncio.get_running_loop()
 
     def submit_with(self, preparer: Preparer) -> None:
-        """Called by the framework: what checks the submissions of `after_commit`."""
+        """Called by the framework: prepares the submissions of `after_commit`."""
         self._prepare = preparer
 
     @property
     def to_submit(self) -> Sequence[Any]:
-        """What `after_commit` was given, for the framework."""
+        """The submissions of `after_commit`, for the framework."""
         return self._after_commit
 
     def next_spawn(self) -> int:
-        """For the framework: ordinal of the next group of this attempt; the same in a re-run."""
+        """For the framework: number of the next group; a repeated attempt counts the same."""
         self._spawned += 1
         return self._spawned
 
@@ -302,7 +309,7 @@ _context: ContextVar[TaskContext] = ContextVar("nonet_task_context")
 
 
 def context() -> TaskContext:
-    """The context of the running task.
+    """Return the context of the running task.
 
     Raises:
         LookupError: called outside ``execute``.
@@ -317,7 +324,7 @@ def context() -> TaskContext:
 
 
 def running_context() -> TaskContext | None:
-    """The context of the running task, or None outside of one."""
+    """The context of the running task, or None outside a task."""
     return _context.get(None)
 
 
@@ -325,15 +332,15 @@ _subject: ContextVar[TaskContext | None] = ContextVar("nonet_subject", default=N
 
 
 def current_subject() -> TaskContext | None:
-    """The attempt that the code here is about, the framework's own included, or None.
+    """The attempt that the current code works for, framework code included, or None.
 
-    It is so before `context()` works, and still when the attempt is settled.
+    It is set before `context()` works and until the attempt is settled.
     """
     return _subject.get() or running_context()
 
 
 def current_secrets() -> tuple[str, ...]:
-    """What no log line that is written here may show: a task may call another one."""
+    """The secrets that log lines of the current code must mask, also of enclosing tasks."""
     return tuple(
         secret
         for context in (_subject.get(), running_context())
@@ -343,7 +350,7 @@ def current_secrets() -> tuple[str, ...]:
 
 
 def enter_subject(value: TaskContext) -> None:
-    """Called by the framework in the asyncio task of an attempt, for as long as that lasts."""
+    """Called by the framework at the start of the asyncio task that handles an attempt."""
     _subject.set(value)
 
 
@@ -352,10 +359,10 @@ _holds: ContextVar[tuple[_Hold, ...]] = ContextVar("nonet_holds", default=())
 
 
 def current_holders() -> tuple[str, ...]:
-    """Ids of the running task and of the holds that are open here: they keep their locks.
+    """Ids of the running task and of the open ``hold`` blocks, whose locks the current code holds.
 
-    A hold counts only in the asyncio task that opened it: another one that was started in its
-    block may well wait for the end of the block.
+    A hold counts only in the asyncio task that opened it. Another asyncio task started inside the
+    block may legitimately wait for the block to end.
     """
     running, here = running_context(), asyncio.current_task()
     holds = [id for id, opened_in in _holds.get() if opened_in is here]
@@ -364,7 +371,7 @@ def current_holders() -> tuple[str, ...]:
 
 @contextmanager
 def holding(id: str) -> Iterator[None]:
-    """Called by the framework around the code under a hold."""
+    """Called by the framework around the code inside a ``hold`` block."""
     outer = _holds.get()
     _holds.set((*outer, (id, asyncio.current_task())))
     try:
@@ -374,10 +381,10 @@ def holding(id: str) -> Iterator[None]:
 
 
 def enter_context(value: TaskContext) -> Token[TaskContext]:
-    """Called by the framework when an execution starts; the token undoes it."""
+    """Called by the framework when an execution starts; pass the token to `leave_context`."""
     return _context.set(value)
 
 
 def leave_context(token: Token[TaskContext]) -> None:
-    """Called by the framework where the code after an execution goes on in the same task."""
+    """Called by the framework when the same asyncio task continues after the execution."""
     _context.reset(token)

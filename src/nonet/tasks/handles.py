@@ -1,4 +1,4 @@
-"""What a submission gives back: the `Handle` of a task, and what can be known through it."""
+"""The `Handle` that a submission returns, and the status and results that it gives access to."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from typing_extensions import TypeVar
 from nonet.base.errors import ConflictError, NotBoundError, NotFoundError
 from nonet.messages.message import Usage
 
-# What `execute` returns. Any, where nobody says: `Handle` alone is `Handle[Any]`.
+# The return type of `execute`. It defaults to Any, so that `Handle` means `Handle[Any]`.
 R = TypeVar("R", default=Any)
 R_co = TypeVar("R_co", covariant=True, default=Any)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A task as authors and operators see it; arguments are not part of it.
+    """The status of a task; it does not include the arguments.
 
     Attributes:
-        id: of the task, the same for its whole life.
-        name: full class name, ``<category>:<Class>``; empty if nothing is kept of it.
-        state: ``queued``, ``delayed``, ``waiting``, ``running``, ``dying``; ended: ``done``,
-            ``dead``, ``cancelled``, ``expired``. ``damaged``: somebody has changed its record, and
-            it cannot be read; a worker puts it into the quarantine.
-        stream: ``<priority>:<size>`` in which it is read; empty of one that has ended.
-        attempt: attempts used, plus the running one; of one that ended, which one ended it (0: none
-            ran).
-        submitted: when it was submitted first, by the clock of Redis; None of one that has ended.
+        id: id of the task.
+        name: full class name, ``<category>:<Class>``; empty if unknown.
+        state: ``queued``, ``delayed``, ``waiting``, ``running`` or ``dying``; after the end
+            ``done``, ``dead``, ``cancelled`` or ``expired``. ``damaged``: its record in Redis was
+            changed from outside and is unreadable; a worker moves it to the quarantine.
+        stream: ``<priority>:<size>`` of the stream that it is read from; empty after the end.
+        attempt: number of attempts, including the running one; after the end, the number of the
+            attempt that ended it (0: it never ran).
+        submitted: time of the first submission, by the clock of Redis; None after the end.
         due: when a delayed task will be queued.
-        finished: when it ended, by the clock of its worker; None: it has not.
-        worker: ``pid@host`` of who runs it.
-        worker_deaths: how many workers died while they ran it.
-        blocker: what a waiting task waited for last; of a dying one that waits, why SQL refused it;
-            of a durable one that is delayed, that it is in SQL only.
-        reason: why it is dead, or dies (``retries``, ``crash``, ``capacity`` …), else empty.
-        error: of the last failed attempt; how its process ended, if it died with it.
-        group: id of the group whose child or callback it is, or empty.
-        crashes: how many processes died in which it was the only suspect.
-        usage: what the attempt took that failed last, or that ended it; None: nobody knows.
-        note: why no result is kept of one that is done, although it returned one; else empty.
+        finished: time of the end, by the clock of the worker; None before the end.
+        worker: ``pid@host`` of the worker that runs it.
+        worker_deaths: number of workers that died while running it.
+        blocker: why it does not run: the lock that a waiting task waited for last; the error of SQL
+            for a dying task; for a durable task that is delayed, that it is still in SQL only.
+        reason: why it is dead or dying (``retries``, ``crash``, ``capacity`` …), otherwise empty.
+        error: error of the last failed attempt, or how its process ended.
+        group: id of the group that it is a child or callback of, or empty.
+        crashes: number of processes that died while running no other task.
+        usage: resources used by the last failed or final attempt; None if unknown.
+        note: why the result of a done task was not kept, otherwise empty.
 
     Example:
         status = await handle.status()
@@ -75,10 +75,10 @@ class ChildResult:
     """How one child of a group ended; see `nonet.TaskContext.group_results`.
 
     Attributes:
-        id: of the child.
-        state: its terminal state, or ``unknown`` if no result is kept.
+        id: id of the child.
+        state: its final state, or ``unknown`` if no result was kept.
         value: its result if it is ``done``.
-        error: one line about the failure, else empty.
+        error: the failure in one line, otherwise empty.
 
     Example:
         @dataclass
@@ -93,31 +93,31 @@ class ChildResult:
     error: str = ""
 
 
-class Asked(Protocol):
-    """What a handle asks: the client that submitted the task."""
+class TaskClient(Protocol):
+    """The methods that a handle calls on the client that submitted the task."""
 
     async def status(self, id: str) -> TaskStatus:
-        """Where the task is."""
+        """Return the status of a task."""
         ...
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """What it returned."""
+        """Return the result of a task."""
         ...
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
-        """Cancel tasks: the state of each."""
+        """Cancel tasks and return the state of each."""
         ...
 
 
 class Handle(str, Generic[R_co]):
-    """The id of a submitted task, able to ask for its status and result.
+    """The id of a submitted task, with methods to ask for its status and result.
 
-    It is a ``str``: it can be stored, compared and logged as one, and a copy that goes to another
-    process is one. For type checkers it is generic in what ``execute`` returns: that of an
-    ``async def execute(self) -> int`` is a ``Handle[int]``.
+    A handle is a ``str``: store, compare and log it like one. Pickled or copied to another process
+    it becomes a plain ``str``. Its type parameter is the return type of ``execute``: a task that
+    returns an int has a ``Handle[int]``.
 
     Attributes:
-        created: False if the task was there before: the submission had its id, or its unique key.
+        created: False if the task existed before, under the same id or unique key.
 
     Example:
         handle = await Add(1, 2).schedule()
@@ -126,9 +126,9 @@ class Handle(str, Generic[R_co]):
     """
 
     created: bool = True
-    _client: Asked
+    _client: TaskClient
 
-    def __new__(cls, id: str, client: Asked, created: bool = True) -> Handle[R_co]:
+    def __new__(cls, id: str, client: TaskClient, created: bool = True) -> Handle[R_co]:
         self = str.__new__(cls, id)
         self._client = client
         if not created:
@@ -142,14 +142,14 @@ class Handle(str, Generic[R_co]):
         return self
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """In another process it is the id alone: the client cannot go there."""
+        """Pickle the id alone, because the client cannot be moved to another process."""
         return str, (str.__str__(self),)
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
-        """For pydantic it is the id; of a mere id nobody can be asked."""
+        """Validate and serialise as the id; a handle read from JSON has no client."""
         return core_schema.no_info_wrap_validator_function(
-            lambda value, check: value if isinstance(value, cls) else cls(check(value), _Nobody()),
+            lambda value, check: value if isinstance(value, cls) else cls(check(value), _Unbound()),
             core_schema.str_schema(min_length=1),
             serialization=core_schema.plain_serializer_function_ser_schema(
                 str.__str__, return_schema=core_schema.str_schema()
@@ -157,59 +157,59 @@ class Handle(str, Generic[R_co]):
         )
 
     async def status(self) -> TaskStatus:
-        """Where the task is.
+        """Return the status of the task.
 
         Raises:
-            NotFoundError: it is unknown.
+            NotFoundError: the task is unknown.
             ServerUnreachableError: Redis does not answer.
         """
         return await self._client.status(self)
 
     async def cancel(self, reason: str = "") -> str:
-        """End the task, wherever it is: it is not executed (further).
+        """Cancel the task in whatever state it is; it does not run (any further).
 
         Args:
-            reason: why, for people.
+            reason: shown to operators.
 
         Returns:
-            ``cancelled``; or ``cancelling`` if it runs, and its worker ends it within seconds.
+            ``cancelled``, or ``cancelling`` if it runs and its worker will end it within seconds.
 
         Raises:
-            ConflictError: it has ended otherwise, or has failed and waits for SQL.
-            NotFoundError: it is unknown.
+            ConflictError: it has already ended, or it failed and waits to be stored in SQL.
+            NotFoundError: the task is unknown.
         """
         state = (await self._client.cancel([self], reason=reason))[self]
         if not state:
             raise NotFoundError(unknown_task(self))
         if state not in ("cancelled", "cancelling"):
-            raise ConflictError(f"task {self} is {state}: it cannot be cancelled any more")
+            raise ConflictError(f"task {self} is {state} and can no longer be cancelled")
         return state
 
     async def result(self, timeout: float | None = None) -> R_co:
-        """What ``execute`` returned; waits for the end.
+        """Wait for the task to end and return what ``execute`` returned.
 
         Args:
-            timeout: seconds; None waits as long as it takes.
+            timeout: seconds; None waits without limit.
 
         Raises:
-            TaskFailed: the task ended dead.
+            TaskFailed: the task failed for good.
             TaskCancelled: it was cancelled.
-            TaskExpired: it was not started by its ``start_by``.
-            ResultUnavailable: unknown task, or no result is kept. A durable task whose
-                transaction was committed is known.
+            TaskExpired: it had not started by its ``start_by``.
+            ResultUnavailable: the task is unknown, or its result was not kept. A durable task is
+                known as soon as its transaction is committed.
             TimeoutError: it has not ended in time.
-            DeadlockError: it needs a lock that is held where its result is awaited.
+            DeadlockError: it needs a lock that the waiting code holds.
         """
         value: R_co = await self._client.result(self, timeout=timeout)
         return value
 
 
-class _Nobody:
-    """What a handle asks that was read from JSON: it belongs to no application."""
+class _Unbound:
+    """The client of a handle that was read from JSON: every call raises NotBoundError."""
 
     async def status(self, id: str) -> NoReturn:
         raise NotBoundError(
-            f"the handle of task {id} was read from text, which knows no application: ask "
+            f"the handle of task {id} was read from text and has no application: use "
             f"app.status({id!r}), app.result({id!r}) or app.cancel([{id!r}])"
         )
 
@@ -221,7 +221,7 @@ class _Nobody:
 
 
 def unknown_task(id: str) -> str:
-    """What to say of an id that nobody knows."""
+    """The message for an id that is neither in Redis nor in SQL."""
     return (
         f"task {id} is unknown: never submitted here, its result has expired "
         "(NONET_RESULT_TTL), or Redis has lost it"

@@ -1,8 +1,7 @@
-"""Start-up hooks: what an application does once for each epoch of Redis, thus on an empty one."""
+"""Start-up hooks, which the leading scheduler runs once per data set of Redis."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from nonet.base.errors import RegistrationError
+from nonet.tasks.entry_points import entries, load
 
 Hook = Callable[..., Any]
 _AnyHook = TypeVar("_AnyHook", bound=Hook)
@@ -17,15 +17,16 @@ _AnyHook = TypeVar("_AnyHook", bound=Hook)
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Which data set of Redis this is; what a hook gets for a parameter of this class.
+    """The current data set of Redis; a hook gets it through a parameter of this class.
 
     Attributes:
-        began: when it began, by the clock of Redis: the first use, or when somebody noticed that
-            its data were gone or older. What was submitted before is lost or may be.
+        began: start of the epoch, by the clock of Redis: the first use, or the moment when Nonet
+            noticed that the data were lost or older than before. Tasks submitted earlier may be
+            lost.
 
     Example:
         @startup_hook
-        async def tell(epoch: Epoch) -> None:
+        async def report(epoch: Epoch) -> None:
             print(f"a new epoch began at {epoch.began:%H:%M:%S}")
     """
 
@@ -36,25 +37,25 @@ _registered: dict[str, Hook] = {}
 
 
 def startup_hook(function: _AnyHook) -> _AnyHook:
-    """Let the leading scheduler call `function` once for each epoch of Redis, until it succeeds.
+    """Run `function` once per epoch of Redis, in the leading scheduler, until it succeeds.
 
-    At least once: a scheduler may die right after it, and the next one calls it again, so that it
-    must be idempotent. Hooks run in the order of their registration, those of the entry points
-    ``nonet.startup`` before them, by name; one that fails is tried again before the next ones.
+    The hook must be idempotent: a scheduler can die right after it, and then the next leader runs
+    it again. Hooks of the entry points ``nonet.startup`` run first, sorted by name, then the others
+    in the order of registration. A hook that fails is retried before the next one runs.
 
     Args:
-        function: ``async def`` or ``def``; its parameters are injected as those of ``execute``,
-            and one annotated with `Epoch` gets the epoch. Tasks may be submitted in it.
+        function: ``async def`` or ``def``. Its parameters are injected like those of ``execute``;
+            one annotated with `Epoch` gets the epoch. It may submit tasks.
 
     Raises:
-        RegistrationError: another function has this name in its module.
+        RegistrationError: another function in the module has the same name.
 
     Example:
         @startup_hook
-        async def reset(epoch: Epoch, db: Annotated[JobDB, Depends(JobDB.session)]) -> None:
-            # What Redis has lost is to be done again.
-            for job in await db.received_again(pending_since_before=epoch.began):
-                await Submit(job).schedule(id=f"submit-{job}")
+        async def resubmit(epoch: Epoch, db: Annotated[InvoiceDB, Depends(connection)]) -> None:
+            # Submit again what Redis has lost.
+            for number in await db.unpaid(before=epoch.began):
+                await Charge(number).schedule(id=f"charge-{number}")
     """
     if not callable(function):
         raise RegistrationError(f"@startup_hook got {function!r:.100}: put it above a function")
@@ -63,48 +64,38 @@ def startup_hook(function: _AnyHook) -> _AnyHook:
 
 
 def startup_hooks(prefixes: Iterable[str] = ("nonet",)) -> dict[str, Hook]:
-    """All hooks by name, in the order in which they run.
+    """All start-up hooks by name, in the order in which they run.
 
     Args:
-        prefixes: of the groups of entry points, ``<prefix>.startup``.
+        prefixes: prefixes of the entry point groups ``<prefix>.startup``.
 
     Raises:
-        RegistrationError: an entry point cannot be imported, two have one name, or one is no
-            function that can be called.
+        RegistrationError: an entry point cannot be imported, two have the same name, or one is not
+            a function that can be called.
     """
     found: dict[str, Hook] = {}
-    for prefix in prefixes:
-        group = importlib.metadata.entry_points(group=f"{prefix}.startup")
-        for entry in sorted(group, key=lambda item: item.name):
-            if entry.name in found:
-                raise RegistrationError(f"two start-up hooks are named {entry.name!r}: rename one")
-            try:
-                found[entry.name] = entry.load()
-            except (Exception, SystemExit) as error:  # an author's module may raise anything
-                problem = f"{type(error).__name__}: {error}"
-                raise RegistrationError(
-                    f"start-up hook {entry.name!r} ({entry.value}) cannot be loaded: {problem}; "
-                    f"correct or remove it in the entry points {entry.group}"
-                ) from error
+    for entry in entries(prefixes, "startup"):
+        if entry.name in found:
+            raise RegistrationError(f"two start-up hooks are named {entry.name!r}: rename one")
+        found[entry.name] = load(entry, f"start-up hook {entry.name!r}")
     decorated = {name: hook for name, hook in _registered.items() if hook not in found.values()}
     for name, hook in (found | decorated).items():
-        if wrong := _no_function(hook):
+        if wrong := _problem(hook):
             raise RegistrationError(f"start-up hook {name!r} {wrong}")
     return found | decorated
 
 
-def _no_function(hook: object) -> str:
-    """What a hook is instead of a function, and what to do; empty: it is one."""
+def _problem(hook: object) -> str:
     if not callable(hook):
         return f"is {hook!r:.100}, which cannot be called: name a function"
     if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
-        return "is a generator, of which nothing would run: remove its yield"
+        return "is a generator, so calling it would run nothing: remove its yield"
     return ""
 
 
 def _register(name: str, function: Hook) -> None:
     known = _registered.get(name, function)
-    if _place(known) != _place(function):  # a module that is imported anew brings the same ones
+    if _place(known) != _place(function):  # a reloaded module registers the same hooks again
         raise RegistrationError(f"two start-up hooks are named {name}: rename one")
     _registered[name] = function
 

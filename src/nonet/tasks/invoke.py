@@ -1,4 +1,4 @@
-"""How ``execute`` is called: awaited in the loop, or run in a thread if it is a plain function."""
+"""Call ``execute``: await it in the event loop, or run a plain function in a thread."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from concurrent.futures import Executor, Future
 from functools import lru_cache
 from typing import Any
 
-# Classes are few, and each has one function.
-_FUNCTIONS = 4096
-
 
 async def invoke(
     function: Callable[..., Any],
@@ -22,20 +19,21 @@ async def invoke(
     abandoned: Callable[[Future[Any]], None] | None = None,
     returned: Callable[[], None] | None = None,
 ) -> Any:
-    """What ``function(**arguments)`` returns, and what that gives when it is awaitable.
+    """Call ``function(**arguments)`` and await the result if it is awaitable.
 
-    A coroutine in the end is a forgotten ``await``: nothing of what it would do has been done.
+    A coroutine function runs in the event loop, any other function in a thread with a copy of the
+    context variables. (A decorator can hide a coroutine function; then the thread returns an
+    awaitable.)
 
     Args:
-        threads: where a function runs that is no coroutine function, with the caller's context
-            variables. A decorator may hide a coroutine function; what it returns is awaited.
-        before: called right before the function, where it will run.
-        abandoned: told of a thread that goes on although its caller was cancelled.
-        returned: called when a thread has ended, before what it gave is awaited; what it raises
-            is raised instead.
+        threads: the executor for functions that are not coroutine functions.
+        before: called right before the function, in the same thread.
+        abandoned: called with a thread that keeps running although its caller was cancelled.
+        returned: called after a thread has ended, before an awaitable result is awaited. If it
+            raises, its error replaces the result.
 
     Raises:
-        TypeError: it gives a coroutine that nobody has awaited.
+        TypeError: the result is a coroutine, so an ``await`` is missing and the work was not done.
         BaseException: whatever the function raises.
     """
     if is_coroutine_function(function):
@@ -65,24 +63,23 @@ async def invoke(
 def _awaited(result: Any, function: Callable[..., Any]) -> Any:
     if not inspect.iscoroutine(result):
         return result
-    result.close()  # it is told here: Python's own warning would name a line of ours
-    raise TypeError(f"{_told(function)} returned a coroutine: write `return await …`")
+    result.close()  # Python's own "never awaited" warning would name a line of ours
+    raise TypeError(f"{_description(function)} returned a coroutine: write `return await …`")
 
 
-def _told(function: Any) -> str:
-    """A function as authors know it: a method by its name and the class of its object."""
+def _description(function: Any) -> str:
     name = getattr(function, "__name__", repr(function))
     owner = getattr(function, "__self__", None)
     return name if owner is None else f"{name} of {type(owner).__name__}"
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """`inspect.iscoroutinefunction`, remembered of methods: each attempt asks."""
+    """`inspect.iscoroutinefunction`, cached for methods because every attempt calls it."""
     plain = getattr(function, "__func__", None)
     return inspect.iscoroutinefunction(function) if plain is None else _is_coroutine(plain)
 
 
-@lru_cache(_FUNCTIONS)
+@lru_cache(4096)
 def _is_coroutine(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function)
 
@@ -92,10 +89,10 @@ def _outcome(
     arguments: Mapping[str, object],
     before: Callable[[], None] | None,
 ) -> tuple[Any, BaseException | None]:
-    """Result or exception as values: no future can carry StopIteration or GeneratorExit."""
+    """Return the result or the exception: a future cannot carry StopIteration or GeneratorExit."""
     try:
         if before is not None:
             before()
         return function(**arguments), None
-    except BaseException as error:  # raised again by the caller
+    except BaseException as error:
         return None, error

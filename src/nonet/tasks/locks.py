@@ -1,13 +1,14 @@
-"""What a task declares about locks and limiters, and the lines in which that travels.
+"""The locks and limiters that a task can declare, and their encoding as lines for scripts.
 
-Locks are declarations: they hold no connection and do no I/O. The scripts in `stores/scripts`
-take all locks of a task or none when the task is fetched; the watchdog renews them.
+A lock is a declaration: it holds no connection and does no I/O. When a task is fetched, the scripts
+in `stores/scripts` take all of its locks or none. The watchdog renews them.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -23,14 +24,55 @@ from nonet.base.errors import RegistrationError, suggestion
 from nonet.base.keys import escape
 
 DEFAULT_TTL_MS = 30_000
-# Beyond any sensible lease or window, and far below what Redis refuses as an expiry.
+# Longer than any sensible lease or window, and far below the longest expiry that Redis accepts.
 _MOST_TTL_MS = 2**31 - 1
 MOST_ITEMS = 2**31 - 1
 LEAST_WINDOW_SECONDS = 0.001
 MOST_WINDOW_SECONDS = 366 * 24 * 3600
-# Whose text is the same in every process. That of other objects often is their address, and a lock
-# named by it would protect nothing. (A datetime is a date.)
+# Types with the same text in every process. The text of other objects often contains their address:
+# each process would use a lock of its own. (A datetime is a date.)
 _NAMING = (str, int, float, UUID, Enum, PurePath, Decimal, date)
+
+
+@dataclass(frozen=True, slots=True)
+class LockKind:
+    """The properties of one kind of lock. `lib/locks.lua` has the same table for the scripts.
+
+    Attributes:
+        letter: the kind in the lines of locks and in the fields of limits.
+        prefix: beginning of the names in Redis.
+        word: the kind for people.
+        side: of a reader/writer lock, for people.
+        exclusive: it has one holder.
+        limiter: it protects a service from load. Other kinds are structural: the outcome of an
+            attempt that loses one is discarded.
+        windowed: a limiter that counts items in a time window; it has no holders and no lease.
+    """
+
+    letter: str
+    prefix: str
+    word: str
+    side: str = ""
+    exclusive: bool = False
+    limiter: bool = False
+    windowed: bool = False
+
+
+KINDS = {
+    kind.letter: kind
+    for kind in (
+        LockKind("M", "lock:mutex", "mutex", exclusive=True),
+        LockKind("W", "lock:rw", "reader/writer", "writer", exclusive=True),
+        LockKind("R", "lock:rw", "reader/writer", "readers"),
+        LockKind("L", "limiter:rate", "rate", limiter=True, windowed=True),
+        LockKind("C", "limiter:conc", "concurrency", limiter=True),
+    )
+}
+_STRUCTURAL = tuple(letter for letter, kind in KINDS.items() if not kind.limiter)
+_EXCLUSIVE = tuple(letter for letter, kind in KINDS.items() if kind.exclusive)
+_WINDOWED = tuple(letter for letter, kind in KINDS.items() if kind.windowed)
+_SLOTS = tuple(letter for letter, kind in KINDS.items() if kind.limiter and not kind.windowed)
+_VO = "V"  # a line of this letter declares no lock: it names the VO of the task
 
 
 class _NamesTypes(type):
@@ -75,12 +117,12 @@ class LockedObjectType(str, metaclass=_NamesTypes):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
-        """For pydantic it is a text; that of no registered type is refused."""
+        """Let pydantic accept the name of a registered type."""
         return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
 
     @classmethod
     def registered(cls) -> dict[str, str]:
-        """Every registered name and the place of its registration."""
+        """Return every registered name with the place of its registration."""
         return dict(cls._places)
 
 
@@ -91,11 +133,11 @@ def register_locked_object_type(name: str) -> LockedObjectType:
         name: lower-case identifier, e.g. ``"lfn"``; becomes ``LockedObjectType.LFN``.
 
     Returns:
-        The type, which ``LockedObjectType.LFN`` gives from now on, too.
+        The type, which is also available as ``LockedObjectType.LFN`` from now on.
 
     Raises:
-        RegistrationError: the name is no lower-case identifier, or is taken (both places are
-            named). It is a ``ValueError`` too.
+        RegistrationError: the name is not a lower-case identifier, or is registered already (the
+            error names both places). It is also a ``ValueError``.
 
     Example:
         DATASET = register_locked_object_type("dataset")
@@ -122,28 +164,27 @@ TRANSFORMATION = register_locked_object_type("transformation")
 
 
 class BaseLock:
-    """Base of locks and limiters: one named thing and how it is held.
+    """Base of locks and limiters.
 
     Args:
-        obj: kind of the object, a registered `LockedObjectType` (or its name).
+        obj: type of the object, a registered `LockedObjectType` or its name.
         key: which object: text, a number, ``UUID``, enum, path, ``Decimal``, ``date`` or
-            ``datetime``; its text is the name. Of an enum that is neither text nor a whole number
-            its name is.
+            ``datetime``. Its text becomes part of the name; an enum that is neither text nor a
+            whole number gives the name of its member.
         extra_keys: further parts of the name, e.g. an action.
-        ttl_ms: how long the lock outlives a dead holder, in milliseconds, 24 days at most. The
-            default follows the process setting ``NONET_LOCK_TTL``.
+        ttl_ms: how long the lock outlives a dead holder, in milliseconds: 100 to 2**31 - 1 (24
+            days). The default follows the process setting ``NONET_LOCK_TTL``.
 
     Raises:
-        RegistrationError: there is no such kind of object.
-        ValueError: a key is of another type, or the TTL does not fit.
+        RegistrationError: the object type is not registered.
+        ValueError: a key has another type, or the TTL is out of range.
 
     Example:
         lock: BaseLock = MutexLock(LockedObjectType.JOB, 7, "output", ttl_ms=60_000)
         assert lock.redis_key == "lock:mutex:job:7:output"
     """
 
-    kind: ClassVar[str]
-    _prefix: ClassVar[str]
+    kind: ClassVar[LockKind]
 
     def __init__(
         self,
@@ -152,7 +193,7 @@ class BaseLock:
         *extra_keys: object,
         ttl_ms: int = DEFAULT_TTL_MS,
     ) -> None:
-        # The scripts read whole numbers; a line with another would not be seen as a lock.
+        # The scripts parse whole numbers, and would ignore a line with a fraction.
         if not _is_whole(ttl_ms) or not 100 <= ttl_ms <= _MOST_TTL_MS:
             raise ValueError(
                 f"{type(self).__name__}: ttl_ms={ttl_ms!r} must be a whole number, 100 at least "
@@ -172,13 +213,13 @@ class BaseLock:
 
     @property
     def redis_key(self) -> str:
-        """Name of the lock in Redis, without the namespace; parts are percent-encoded."""
+        """Name of the lock in Redis, without the namespace. Parts are percent-encoded."""
         parts = (self.obj, self.key, *self.extra_keys)
-        return f"{self._prefix}:{':'.join(escape(_plain(part)) for part in parts)}"
+        return f"{self.kind.prefix}:{':'.join(escape(_plain(part)) for part in parts)}"
 
     def line(self) -> str:
         """For the framework: ``kind|name|ttl|limit|window|items``; empty parts have defaults."""
-        return _line(self.kind, self.redis_key, self.ttl_ms, "", "", "")
+        return _line(self.kind.letter, self.redis_key, self.ttl_ms, "", "", "")
 
     def __repr__(self) -> str:
         keys = ", ".join(map(repr, (self.key, *self.extra_keys)))
@@ -186,51 +227,49 @@ class BaseLock:
 
 
 class MutexLock(BaseLock):
-    """At most one holder. A mutex and a reader/writer lock on one object are different locks.
+    """A lock with at most one holder.
 
-    Its arguments are those of `BaseLock`.
+    Takes the arguments of `BaseLock`. A mutex and a reader/writer lock on one object do not exclude
+    each other.
 
     Example:
         MutexLock(LockedObjectType.JOB, 7)
     """
 
-    kind = "M"
-    _prefix = "lock:mutex"
+    kind: ClassVar[LockKind] = KINDS["M"]
 
 
 class ExclusiveRWLock(BaseLock):
-    """The writer's side of a reader/writer lock: no other writer, no reader.
+    """The writer's side of a reader/writer lock: excludes other writers and all readers.
 
-    Its arguments are those of `BaseLock`.
+    Takes the arguments of `BaseLock`.
 
     Example:
         ExclusiveRWLock(LockedObjectType.TRANSFORMATION, 12345)
     """
 
-    kind = "W"
-    _prefix = "lock:rw"
+    kind: ClassVar[LockKind] = KINDS["W"]
 
 
 class SharedRWLock(BaseLock):
-    """The reader's side of a reader/writer lock: any number of readers, no writer.
+    """The reader's side of a reader/writer lock: excludes writers, but no other readers.
 
-    Its arguments are those of `BaseLock`.
+    Takes the arguments of `BaseLock`.
 
     Example:
         SharedRWLock(LockedObjectType.TRANSFORMATION, 12345)
     """
 
-    kind = "R"
-    _prefix = "lock:rw"
+    kind: ClassVar[LockKind] = KINDS["R"]
 
 
 class BaseLimiter(BaseLock):
-    """Base of limiters, which protect others from load and are skipped when interactive.
+    """Base of limiters, which protect services from load. Interactive runs skip them.
 
     Attributes:
-        limit: how much it allows, 1 at least, of the class or of the instance. None, the default,
-            leaves it to the configuration; what that does not limit is off. A configured limit
-            wins.
+        limit: the default limit, 1 or more; set it on the class or on the instance. A configured
+            limit overrides it. With None, the default, the limiter is off unless the configuration
+            sets a limit.
 
     Example:
         class Downloads(ConcurrencyLimiter):
@@ -246,21 +285,20 @@ class BaseLimiter(BaseLock):
 
 
 class RateLimiter(BaseLimiter):
-    """At most `limit` items in any window of `window_seconds` (a true sliding window).
+    """Allow at most `limit` items in any window of `window_seconds` (a true sliding window).
 
-    Its first arguments are those of `BaseLock`.
+    The first arguments are those of `BaseLock`.
 
     Args:
-        n_items: what one execution counts for, 1 at least.
-        limit: items in a window; overrides the class attribute of the same name.
-        window_seconds: 0.001 s to 366 days; overrides the class attribute of the same name.
+        n_items: how many items one execution counts for, 1 or more.
+        limit: items in a window; overrides the class attribute.
+        window_seconds: 0.001 s to 366 days; overrides the class attribute.
 
     Example:
         RateLimiter(LockedObjectType.STORAGE_ELEMENT, "CERN-DST", limit=10, window_seconds=60)
     """
 
-    kind = "L"
-    _prefix = "limiter:rate"
+    kind: ClassVar[LockKind] = KINDS["L"]
     window_seconds: float | None = None
 
     def __init__(
@@ -288,7 +326,7 @@ class RateLimiter(BaseLimiter):
                 f"{self!r}: n_items={self.n_items!r} must be a whole number, 1 at least"
             )
         if limit is None:
-            return _line(self.kind, self.redis_key, self.ttl_ms, "", "", self.n_items)
+            return _line(self.kind.letter, self.redis_key, self.ttl_ms, "", "", self.n_items)
         if self.window_seconds is None:
             raise ValueError(f"{self!r}: limit={limit} needs window_seconds")
         is_number = isinstance(self.window_seconds, int | float)
@@ -298,23 +336,22 @@ class RateLimiter(BaseLimiter):
                 f"{LEAST_WINDOW_SECONDS} and {MOST_WINDOW_SECONDS} (366 days) at most"
             )
         window_ms = round(self.window_seconds * 1000)
-        return _line(self.kind, self.redis_key, self.ttl_ms, limit, window_ms, self.n_items)
+        return _line(self.kind.letter, self.redis_key, self.ttl_ms, limit, window_ms, self.n_items)
 
 
 class ConcurrencyLimiter(BaseLimiter):
-    """At most `limit` executions at a time; a dead holder's slot returns after the TTL.
+    """Allow at most `limit` executions at a time. The slot of a dead holder is freed after the TTL.
 
-    Its first arguments are those of `BaseLock`.
+    The first arguments are those of `BaseLock`.
 
     Args:
-        limit: executions at a time; overrides the class attribute of the same name.
+        limit: executions at a time; overrides the class attribute.
 
     Example:
         ConcurrencyLimiter(LockedObjectType.JOB, 7, "RemoveFile", limit=5)
     """
 
-    kind = "C"
-    _prefix = "limiter:conc"
+    kind: ClassVar[LockKind] = KINDS["C"]
 
     def __init__(
         self,
@@ -331,24 +368,26 @@ class ConcurrencyLimiter(BaseLimiter):
     def line(self) -> str:
         """For the framework; see `BaseLock.line`."""
         limit = self._checked_limit()
-        return _line(self.kind, self.redis_key, self.ttl_ms, "" if limit is None else limit, "", "")
+        shown = "" if limit is None else limit
+        return _line(self.kind.letter, self.redis_key, self.ttl_ms, shown, "", "")
 
 
 def encode_locks(
     locks: Iterable[BaseLock], *, interactive: bool = False, task: str = "", vo: str = ""
 ) -> str:
-    """The lines that the scripts read: one for each lock, each name once.
+    """Encode locks as the lines that the scripts read, one for each name.
 
-    The same lock twice is one that satisfies both: shared and exclusive is exclusive, the smaller
-    limit, the larger count of items and the longer TTL hold. Interactive runs skip limiters
-    (decision record, "Limiter vs Lock").
+    Two declarations of one lock are merged into one that satisfies both: the exclusive side, the
+    smaller limit, the larger count of items, and the longer TTL.
 
     Args:
-        task: bare name of the task's class. Its two limiters hold for every task without a line.
-        vo: the VO that the task works for; its own limits hold before the common ones.
+        interactive: leave out limiters.
+        task: bare name of the task's class. The scripts add the two limiters of the class, so they
+            get no line.
+        vo: the VO that the task works for. Limits of this VO override the common ones.
 
     Raises:
-        ValueError: a lock does not fit, or one rate limiter has two windows.
+        ValueError: a declaration is invalid, or one rate limiter has two windows.
 
     Example:
         >>> encode_locks([MutexLock("job", 7), SharedRWLock("job", 7), ExclusiveRWLock("job", 7)])
@@ -363,22 +402,31 @@ def encode_locks(
         if name in lines and lines[name] != line:
             line = _merged(lines[name], line)
         lines[name] = line
-    head = [f"V|{escape(vo)}||||"] if vo and not interactive else []
+    head = [f"{_VO}|{escape(vo)}||||"] if vo and not interactive else []
     implied = _class_lines(task) if task else ()
     return "\n".join(head + [line for line in lines.values() if line not in implied])
 
 
 def has_structural(lines: str) -> bool:
-    """Whether a mutex or a reader/writer lock is among the lines of `encode_locks`.
+    """Whether one of these lines of `encode_locks` declares a structural lock.
 
     >>> has_structural("W|lock:rw:job:7||||"), has_structural("C|limiter:conc:job:7||5||")
     (True, False)
     """
-    return any(line.startswith(("M|", "R|", "W|")) for line in lines.split("\n"))
+    return any(line.startswith(_STRUCTURAL) for line in lines.split("\n"))
+
+
+def has_exclusive(lines: str) -> bool:
+    """Whether one of these lines of `encode_locks` declares a lock with a single holder.
+
+    >>> has_exclusive("W|lock:rw:job:7||||"), has_exclusive("R|lock:rw:job:7||||")
+    (True, False)
+    """
+    return any(line.startswith(_EXCLUSIVE) for line in lines.split("\n"))
 
 
 def _merged(one: str, other: str) -> str:
-    """The line of a lock that satisfies two declarations of it.
+    """Merge two declarations of one lock into a line that satisfies both.
 
     >>> _merged("C|limiter:conc:job:7||5||", "C|limiter:conc:job:7|45000|||")
     'C|limiter:conc:job:7|45000|5||'
@@ -395,28 +443,28 @@ def _merged(one: str, other: str) -> str:
             "one window; leave one of the two out, or give it a name of its own by an extra key"
         )
     return _line(
-        "W" if "W" in (kind, other_kind) else kind,
+        other_kind if KINDS[other_kind].exclusive else kind,
         name,
         max(int(ttl or DEFAULT_TTL_MS) for ttl in ttls),
         min((int(limit) for limit in limits if limit), default=""),
-        max(windows),  # they are equal, or one has none
-        max(map(int, items)) if kind == "L" else "",
+        max(windows),  # the windows are equal, or one line has none
+        max(map(int, items)) if KINDS[kind].windowed else "",
     )
 
 
 @cache
 def _class_lines(task: str) -> frozenset[str]:
-    """The lines of the limiters that every task has on its class."""
+    """The lines of the limiters that the scripts add for a class."""
     return frozenset({RateLimiter(TASK, task).line(), ConcurrencyLimiter(TASK, task).line()})
 
 
 def leased_ttl_ms(lines: str, held: str, default_ttl_ms: int) -> int | None:
-    """The shortest lease among the locks that an admission took, in milliseconds; None: no lock.
+    """Return the shortest lease (ms) of the locks that an admission took; None without leases.
 
     Args:
         lines: of `encode_locks`.
-        held: a mark for each lock (then for the limiters of the class), ``-`` for a limiter that
-            is off; empty if no limiter holds.
+        held: one mark for each line, then one for each limiter of the class: ``-`` for a limiter
+            that is off. Empty if no limiter was taken.
 
     Example:
         >>> leased_ttl_ms("M|lock:mutex:job:7|500|||", "", 30_000)
@@ -424,12 +472,12 @@ def leased_ttl_ms(lines: str, held: str, default_ttl_ms: int) -> int | None:
     """
     if not lines:
         return default_ttl_ms if held.strip("-") else None
-    rows = [line.split("|") for line in lines.split("\n") if line and not line.startswith("V|")]
+    rows = [line.split("|") for line in _declared(lines)]
     marks = held.ljust(len(rows), "-")
     ttls = [
         int(row[2] or default_ttl_ms)
         for row, mark in zip(rows, marks, strict=False)
-        if row[0] in "MWR" or (row[0] == "C" and mark != "-")
+        if row[0] in _STRUCTURAL or (row[0] in _SLOTS and mark != "-")
     ]
     if marks[len(rows) :].strip("-"):
         ttls.append(default_ttl_ms)
@@ -437,7 +485,7 @@ def leased_ttl_ms(lines: str, held: str, default_ttl_ms: int) -> int | None:
 
 
 def rate_limited(lines: str, held: str) -> bool:
-    """Whether an admission took tokens of a rate limiter, or may have (its class's).
+    """Return whether an admission took, or may have taken, items of a rate limiter.
 
     Example:
         >>> rate_limited("L|limiter:rate:job:7||3|500|1", "x")
@@ -445,10 +493,17 @@ def rate_limited(lines: str, held: str) -> bool:
     """
     if not lines:
         return bool(held.strip("-"))
-    kinds = [line[0] for line in lines.split("\n") if line and not line.startswith("V|")]
-    marks = held.ljust(len(kinds), "-")
-    own = any(kind == "L" and mark != "-" for kind, mark in zip(kinds, marks, strict=False))
-    return own or bool(marks[len(kinds) :].strip("-"))
+    own = _declared(lines)
+    marks = held.ljust(len(own), "-")
+    is_own = any(
+        line.startswith(_WINDOWED) and mark != "-" for line, mark in zip(own, marks, strict=False)
+    )
+    return is_own or bool(marks[len(own) :].strip("-"))
+
+
+def _declared(lines: str) -> list[str]:
+    """The lines that declare locks."""
+    return [line for line in lines.split("\n") if line and not line.startswith(_VO)]
 
 
 def _is_whole(number: object) -> bool:
@@ -456,9 +511,9 @@ def _is_whole(number: object) -> bool:
 
 
 def _plain(part: object) -> object:
-    """A member of an enumeration as people write it in the configuration: ``RemoveFile``.
+    """The part of a name for a key. The member of an enumeration gives its name.
 
-    One that is equal to a text or a number is that, so that both name the same lock.
+    A member that equals a text or a number gives that instead: both must name the same lock.
     """
     if isinstance(part, Enum):
         return part.value if isinstance(part, str | int) else part.name

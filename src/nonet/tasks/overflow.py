@@ -1,25 +1,24 @@
-"""Overflow hooks: what a platform is told when workers are missing, so that it starts some."""
+"""Overflow hooks: functions that start workers on your platform when there are too few."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
+from importlib.metadata import EntryPoint
 from typing import Any
 
-from nonet.base.errors import ConfigurationError
+from nonet.base.errors import RegistrationError
+from nonet.tasks.entry_points import entries, load
 
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """Workers of a size are missing.
+    """A shortage of workers of one size.
 
     Attributes:
         size: small, medium or large.
-        missing: how many more would run all at once that can run now.
-        desired: how many that would be in all.
+        missing: how many more workers the runnable tasks would fill.
+        desired: how many workers they would fill in total.
 
     Example:
         def start(overflow: Overflow) -> None:  # NONET_ON_OVERFLOW=mypackage.scaling:start
@@ -35,39 +34,27 @@ Hook = Callable[[Overflow], Any]
 
 
 def overflow_hooks(setting: str, prefixes: Iterable[str] = ("nonet",)) -> dict[str, Hook]:
-    """All overflow hooks by name: that of the setting, then those of the entry points.
+    """All overflow hooks by name: first the setting, then the entry points.
 
     Args:
         setting: ``module:function``, or empty.
-        prefixes: of the groups of entry points, ``<prefix>.overflow``.
+        prefixes: prefixes of the entry point groups ``<prefix>.overflow``.
 
     Raises:
-        ConfigurationError: one cannot be imported, or called.
+        RegistrationError: a hook cannot be imported or is not callable.
     """
     found: dict[str, Hook] = {}
     if setting:
-        found[setting] = _load(setting, "NONET_ON_OVERFLOW", lambda: _named(setting))
-    for prefix in prefixes:
-        group = importlib.metadata.entry_points(group=f"{prefix}.overflow")
-        for entry in sorted(group, key=lambda item: item.name):
-            name = f"{prefix}.overflow {entry.name}"
-            found[name] = _load(entry.value, f"entry point {name}", entry.load)
+        found[setting] = _checked(EntryPoint("NONET_ON_OVERFLOW", setting, "the settings"))
+    for entry in entries(prefixes, "overflow"):
+        found[f"{entry.group} {entry.name}"] = _checked(entry)
     return found
 
 
-def _load(value: str, where: str, load: Callable[[], Any]) -> Hook:
-    try:
-        hook: Hook = load()
-    except Exception as error:  # somebody's module may raise anything
-        problem = f"{type(error).__name__}: {error}"
-        raise ConfigurationError(f"{where}: {value} cannot be loaded: {problem}") from error
+def _checked(entry: EntryPoint) -> Hook:
+    hook: Hook = load(entry, entry.name)
     if not callable(hook):
-        raise ConfigurationError(
-            f"{where}: {value} is no function; name one that takes an Overflow"
+        raise RegistrationError(
+            f"{entry.name}: {entry.value} is not a function; name one that takes an Overflow"
         )
     return hook
-
-
-def _named(value: str) -> Any:
-    module, _, path = value.partition(":")
-    return reduce(getattr, path.split("."), importlib.import_module(module))

@@ -1,30 +1,21 @@
-"""From task names to classes: entry points, modules, duplicates and what a class must offer."""
+"""Find task classes in entry points and modules, and register each under its full name."""
 
 from __future__ import annotations
 
-import dis
 import importlib
 import importlib.metadata
 import inspect
-import logging
-import math
 import re
-import traceback
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
-from nonet.base.amounts import format_bytes, parse_bytes
-from nonet.base.errors import NonetError, RegistrationError, UnknownTaskError
-from nonet.base.streams import Priority, Size
+from nonet.base.errors import RegistrationError, UnknownTaskError
 from nonet.base.versions import (
     Distribution,
     distribution_named,
@@ -32,40 +23,33 @@ from nonet.base.versions import (
     is_older,
     is_version,
 )
-from nonet.messages.terms import start_by_problem
 from nonet.tasks.arguments import Arguments
+from nonet.tasks.class_checks import (
+    check_class,
+    check_fields,
+    lacks_execute,
+    place_of,
+    unread_attributes,
+)
+from nonet.tasks.entry_points import IMPORT_ERRORS, entries, import_problem, load
 from nonet.tasks.locks import LockedObjectType
-from nonet.tasks.oversights import attribute_oversights, attributes_of, lacks_execute
-from nonet.tasks.task import (
-    LEAST_MEMORY_LIMIT,
-    BaseTask,
-    Isolation,
-    PeriodicBaseTask,
-    PeriodicVoAwareBaseTask,
-)
-from nonet.tasks.unique import Unique
+from nonet.tasks.task import BaseTask
 
-logger = logging.getLogger(__name__)
-
-_LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR")
-# What the import of an author's module may raise: anything, an exit included.
-_FOREIGN = (Exception, SystemExit)
-_OF_MAIN = (
-    "no worker can import the script that runs here: move it into a module of its own, and name "
-    "that in NONET_TASKS"
+_IN_MAIN = (
+    "workers cannot import the script that you run: move the class into a module, and name that "
+    "module in NONET_TASKS"
 )
-_ABSTRACT = (BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask)
 
 
 @dataclass(frozen=True)
 class TaskClass:
-    """One registered class.
+    """A registered task class.
 
     Attributes:
         name: full name, ``category:Class``.
         cls: the class.
-        package: the distribution or module that brought it.
-        arguments: its constructor.
+        package: the distribution or module that provides it.
+        arguments: validates, packs and builds its arguments.
     """
 
     name: str
@@ -76,18 +60,18 @@ class TaskClass:
     @property
     def place(self) -> str:
         """Where the class is defined."""
-        return f"{self.cls.__module__}.{self.cls.__qualname__}"
+        return place_of(self.cls)
 
     @cached_property
     def distribution(self) -> Distribution | None:
-        """What was installed that brought the class; None of a module that came with none."""
+        """The installed distribution that provides the class, or None."""
         return distribution_named(self.package) or distribution_of(self.cls.__module__)
 
     def too_old_for(self, min_version: str) -> str:
-        """Why this code must not run a task that needs a version of it; empty: it may.
+        """Why this code must not run a task that requires a newer version; empty if it may.
 
         Args:
-            min_version: of the class where the task was submitted; empty: any.
+            min_version: ``min_version`` of the class where the task was submitted; empty: none.
         """
         if not min_version:
             return ""
@@ -95,8 +79,8 @@ class TaskClass:
         if here and not is_older(here.version, min_version):
             return ""
         if here is None:
-            return f"needs version {min_version}, here it has none"
-        return f"needs {here.name} {min_version}, here is {here.version}"
+            return f"needs version {min_version}, but has none here"
+        return f"needs {here.name} {min_version}, but {here.version} is installed here"
 
     @cached_property
     def _result(self) -> TypeAdapter[Any] | None:
@@ -107,7 +91,7 @@ class TaskClass:
             return None
 
     def typed_result(self, value: Any) -> Any:
-        """A stored result as the type that ``execute`` is annotated to return, if it fits."""
+        """Convert a stored result to the return type of ``execute``, or return it unchanged."""
         if self._result is None:
             return value
         try:
@@ -117,10 +101,10 @@ class TaskClass:
 
 
 class Registry:
-    """The task classes of one process.
+    """The task classes of one process, by full name.
 
     Args:
-        extensions: distributions in order of rank; the first wins where two define one name.
+        extensions: distributions in order of precedence; the first wins where two define one name.
     """
 
     def __init__(self, extensions: Iterable[str] = ()) -> None:
@@ -136,16 +120,17 @@ class Registry:
         """Register a class as ``category:Class``.
 
         Raises:
-            RegistrationError: it cannot be executed or serialised, uses an unregistered lock
-                type, or its name is taken by another class that no rank decides about.
+            RegistrationError: the class cannot run, its arguments cannot be serialised, or another
+                class has the name and no precedence decides between them.
         """
         name = f"{category}:{cls.__name__}"
         known = self._classes.get(name)
         if known is not None and known.cls is cls:
             return known
-        _check(cls)
+        check_class(cls)
         added = TaskClass(name, cls, package or cls.__module__, Arguments(cls, name))
-        _check_fields(added)
+        if added.arguments.are_fields:
+            check_fields(cls, added.arguments.names)
         _check_min_version(added)
         self._names[cls] = name
         if known is None or self._prefers(added, known):
@@ -153,7 +138,7 @@ class Registry:
         return self._classes[name]
 
     def add_module(self, module_name: str) -> None:
-        """Register every task class that a module defines; its last part is the category.
+        """Register every task class that a module defines, under the last part of the module name.
 
         Raises:
             RegistrationError: the module cannot be imported or defines no task.
@@ -170,17 +155,18 @@ class Registry:
         found = [c for c in defined if hasattr(c, "execute") and not inspect.isabstract(c)]
         self._skipped |= dict.fromkeys(c for c in defined if not hasattr(c, "execute"))
         if not found:
-            hints = "".join(f": {told}" for cls in defined[:1] if (told := lacks_execute(cls)))
+            reasons = [f": {reason}" for cls in defined[:1] if (reason := lacks_execute(cls))]
             raise RegistrationError(
-                f"tasks module {module_name!r} defines no task (a BaseTask with execute()){hints}"
+                f"tasks module {module_name!r} defines no task (a BaseTask with execute())"
+                + "".join(reasons)
             )
         for cls in found:
             self.add(cls, category)
 
     def add_entry_points(self, prefixes: Iterable[str]) -> None:
-        """Register what installed packages offer in groups ``<prefix>.tasks.<category>``.
+        """Register the classes of the entry points ``<prefix>.tasks.<category>``.
 
-        Groups ``<prefix>.lock_object_types`` are imported first: they register lock types.
+        The groups ``<prefix>.lock_object_types`` are imported first, because tasks use lock types.
         """
         prefixes = list(dict.fromkeys(prefixes))
         load_lock_types(prefixes)
@@ -191,29 +177,29 @@ class Registry:
                 if category == group:
                     continue
                 for entry in found.select(group=group):
-                    cls = _load(entry)
+                    cls = load(entry)
                     if not (inspect.isclass(cls) and issubclass(cls, BaseTask)):
                         raise RegistrationError(
-                            f"entry point {entry.value!r} of {entry.group} is no task class: name "
-                            "one that has BaseTask as a base"
+                            f"entry point {entry.value!r} of {entry.group} is not a task class: "
+                            "name a subclass of BaseTask"
                         )
                     self.add(cls, category, entry.dist.name if entry.dist else "")
 
-    def oversights(self) -> list[str]:
-        """What these classes say and hardly mean, one sentence each; it stops nobody."""
-        told = [text for item in self for text in attribute_oversights(item.cls)]
-        return list(dict.fromkeys([*told, *filter(None, map(lacks_execute, self._skipped))]))
+    def warnings(self) -> list[str]:
+        """Probable mistakes in the classes, one sentence each: misspelt attributes, no execute."""
+        found = [text for item in self for text in unread_attributes(item.cls)]
+        return list(dict.fromkeys([*found, *filter(None, map(lacks_execute, self._skipped))]))
 
     def versions(self) -> dict[str, str]:
-        """The names that this process knows, and which version each class is of; or empty."""
+        """The version of each registered class by its full name; empty without a distribution."""
         return {item.name: item.distribution.version if item.distribution else "" for item in self}
 
     def get(self, name: str) -> TaskClass:
         """The class of a full name, or of a bare class name that is unique.
 
         Raises:
-            UnknownTaskError: there is none, and the nearest names are given; or there are several,
-                and all are given.
+            UnknownTaskError: no class has the name (the error suggests similar names), or several
+                have (it lists them).
         """
         if name in self._classes:
             return self._classes[name]
@@ -225,7 +211,7 @@ class Registry:
         raise UnknownTaskError(name, self._classes, matching=bare, reason=reason)
 
     def find(self, name: str) -> TaskClass | None:
-        """`get` by full name, or None."""
+        """The class of a full name, or None."""
         return self._classes.get(name)
 
     def of(self, task: BaseTask) -> TaskClass:
@@ -241,13 +227,13 @@ class Registry:
         """The registration of a class.
 
         Raises:
-            RegistrationError: it is not registered in this process.
+            RegistrationError: the class is not registered in this process.
         """
         name = self._names.get(cls)
         if name is None:
-            problem = f"task class {cls.__module__}.{cls.__qualname__} is not registered"
+            problem = f"task class {place_of(cls)} is not registered"
             if cls.__module__ == "__main__":
-                raise RegistrationError(f"{problem}: {_OF_MAIN}")
+                raise RegistrationError(f"{problem}: {_IN_MAIN}")
             raise RegistrationError(
                 f"{problem}: add its module to NONET_TASKS ({cls.__module__}) or give it an entry "
                 "point"
@@ -269,81 +255,51 @@ class Registry:
 
 
 def load_lock_types(prefixes: Iterable[str]) -> None:
-    """Import what registers lock types: groups ``<prefix>.lock_object_types``.
+    """Import the entry points ``<prefix>.lock_object_types``, which register lock types.
 
     Raises:
         RegistrationError: one cannot be imported.
     """
-    for prefix in dict.fromkeys(prefixes):
-        for entry in importlib.metadata.entry_points(group=f"{prefix}.lock_object_types"):
-            _load(entry)
+    for entry in entries(prefixes, "lock_object_types"):
+        load(entry)
 
 
 def vos_from_entry_points(prefixes: Iterable[str]) -> list[str]:
-    """VO names from groups ``<prefix>.vos``: each entry is a list of names or returns one."""
+    """Collect the VO names of the entry points ``<prefix>.vos``, each a list or a function."""
     names: list[str] = []
-    for prefix in dict.fromkeys(prefixes):
-        for entry in importlib.metadata.entry_points(group=f"{prefix}.vos"):
-            loaded = _load(entry)
-            try:
-                names.extend(loaded() if callable(loaded) else loaded)
-            except _FOREIGN as error:
-                raise RegistrationError(
-                    f"entry point {entry.group}: {entry.value!r} gives no names: {_reason(error)}"
-                ) from error
+    for entry in entries(prefixes, "vos"):
+        loaded = load(entry)
+        try:
+            names.extend(loaded() if callable(loaded) else loaded)
+        except IMPORT_ERRORS as error:
+            raise RegistrationError(
+                f"entry point {entry.group}: {entry.value!r} gives no names: "
+                f"{import_problem(error, entry.module)}"
+            ) from error
     return list(dict.fromkeys(map(str, names)))
-
-
-def _load(entry: importlib.metadata.EntryPoint) -> Any:
-    try:
-        return entry.load()
-    except _FOREIGN as error:
-        raise RegistrationError(
-            f"entry point {entry.group}: {entry.value!r} cannot be loaded: "
-            f"{_reason(error)}{_line_in(entry.module, error)}"
-        ) from error
 
 
 def _import(module_name: str) -> ModuleType:
     problem = f"tasks module {module_name!r}"
     if not all(module_name.split(".")):
-        raise RegistrationError(
-            f"{problem}: this is no full name of a module, as in package.module"
-        )
+        raise RegistrationError(f"{problem}: write the full name of a module, as package.module")
     if module_name == "__main__":
-        raise RegistrationError(f"{problem}: {_OF_MAIN}")
+        raise RegistrationError(f"{problem}: {_IN_MAIN}")
     try:
         return importlib.import_module(module_name)
-    except _FOREIGN as error:
+    except IMPORT_ERRORS as error:
         if isinstance(error, ModuleNotFoundError) and module_name.endswith(".py"):
             name = module_name.removesuffix(".py").replace("/", ".").strip(".")
             raise RegistrationError(
-                f"{problem}: a module goes by its name, not by its file: write {name}"
+                f"{problem}: this is the name of a file: write the name of the module, {name}"
             ) from error
         raise RegistrationError(
-            f"{problem} cannot be imported: {_reason(error)}{_line_in(module_name, error)}"
+            f"{problem} cannot be imported: {import_problem(error, module_name)}"
         ) from error
 
 
-def _reason(error: BaseException) -> str:
-    """What went wrong in code that is not ours; an error of ours says it all itself."""
-    return str(error) if isinstance(error, NonetError) else f"{type(error).__name__}: {error}"
-
-
-def _line_in(module_name: str, error: BaseException) -> str:
-    """The line of a module, or of its package, that an error came through last; or nothing."""
-    top = module_name.partition(".")[0]
-    lines = [
-        f" ({Path(frame.f_code.co_filename).name}:{number})"
-        for frame, number in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] == top
-    ]
-    # A syntax error says itself where it is.
-    return lines[-1] if lines and not isinstance(error, SyntaxError) else ""
-
-
 def _where(item: TaskClass) -> str:
-    """Where a class is defined, with file and line if its own ``execute`` tells them."""
+    """Where a class is defined, with the file and line of its ``execute`` if known."""
     code = getattr(inspect.unwrap(vars(item.cls).get("execute", item.cls)), "__code__", None)
     line = f", {code.co_filename}:{code.co_firstlineno}" if code else ""
     return f"{item.place} ({item.package}{line})"
@@ -353,120 +309,8 @@ def _normal(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def _check(cls: type[BaseTask]) -> None:
-    place = f"{cls.__module__}.{cls.__qualname__}"
-    if cls in _ABSTRACT or not callable(getattr(cls, "execute", None)):
-        raise RegistrationError(f"{place} has no execute() method: define one")
-    execute = cls.execute
-    if inspect.isgeneratorfunction(execute) or inspect.isasyncgenfunction(execute):
-        raise RegistrationError(f"{place}: execute() is a generator; it must return its result")
-    _check_attributes(cls, place)
-    declared = inspect.getattr_static(cls, "execution_locks")
-    _check_lock_types(place, declared.fget if isinstance(declared, property) else declared)
-
-
-def _check_attributes(cls: type[BaseTask], place: str) -> None:
-    """Refuse at once what would else show when the first task is queued or has failed."""
-    schedule = getattr(cls, "_schedule", None) or getattr(cls, "default_schedule", None)
-    wanted = {
-        "priority": (cls.priority, cls.priority in list(Priority), _one_of(Priority)),
-        "size": (cls.size, cls.size in list(Size), _one_of(Size)),
-        "retry_policy": (
-            cls.retry_policy,
-            not inspect.isclass(cls.retry_policy) and hasattr(cls.retry_policy, "schedule_retry"),
-            "an instance of a RetryPolicyBase",
-        ),
-        "schedule": (
-            schedule,
-            schedule is None
-            or not issubclass(cls, PeriodicBaseTask)
-            or (not inspect.isclass(schedule) and hasattr(schedule, "next_occurrence")),
-            "an instance of a TaskScheduleBase",
-        ),
-        **{
-            name: (limit := getattr(cls, name), _is_duration(limit), "seconds above 0, or None")
-            for name in ("soft_timeout", "hard_timeout", "cpu_limit")
-        },
-        "unique": (
-            cls.unique,
-            cls.unique is None or isinstance(cls.unique, Unique),
-            "a nonet.Unique, as Unique.until_done(), or None",
-        ),
-        "start_by": (
-            cls.start_by,
-            cls.start_by is None
-            or (not isinstance(cls.start_by, datetime) and not start_by_problem(cls.start_by)),
-            "seconds or a timedelta above 0, at most ten years, or None",
-        ),
-        "isolation": (
-            cls.isolation,
-            cls.isolation is None or cls.isolation in list(Isolation),
-            f"{_one_of(Isolation)}, or None",
-        ),
-    }
-    for name, (value, fits, kind) in wanted.items():
-        if not fits:
-            raise RegistrationError(f"{place}: {name} is {value!r:.100}, but must be {kind}")
-    soft, hard = cls.soft_timeout, cls.hard_timeout
-    if soft is not None and hard is not None and hard < soft:
-        raise RegistrationError(
-            f"{place}: hard_timeout is {hard:g} s, but must not be shorter than soft_timeout, "
-            f"{soft:g} s"
-        )
-    _check_limits(cls, place)
-    _check_unique(cls, place)
-
-
-def _one_of(names: type[StrEnum]) -> str:
-    """An enumeration with its values: what is misspelt is seen beside them."""
-    values = ", ".join(repr(str(value)) for value in names)
-    return f"a nonet.{names.__name__} ({values})"
-
-
-def _check_unique(cls: type[BaseTask], place: str) -> None:
-    problem = ""
-    if cls.unique is not None and cls.durable:
-        problem = "a durable task is kept in SQL before Redis can tell who has its key; drop one"
-    elif cls.unique is not None and issubclass(cls, PeriodicBaseTask):
-        problem = "of a periodic class _overlap says what its occurrences do to each other"
-    if problem:
-        raise RegistrationError(f"{place}: unique: {problem}")
-
-
-def _check_limits(cls: type[BaseTask], place: str) -> None:
-    if cls.memory_limit is not None:
-        try:
-            allowed = parse_bytes(cls.memory_limit)
-        except ValueError as error:
-            raise RegistrationError(f"{place}: memory_limit: {error}") from None
-        if allowed < LEAST_MEMORY_LIMIT:
-            raise RegistrationError(
-                f"{place}: memory_limit is {cls.memory_limit!r}, but a process alone needs "
-                f"{format_bytes(LEAST_MEMORY_LIMIT)}"
-            )
-    limited = cls.memory_limit is not None or cls.cpu_limit is not None
-    if cls.isolation == Isolation.LOOP and limited:
-        name = "cpu_limit" if cls.memory_limit is None else "memory_limit"
-        raise RegistrationError(
-            f"{place}: {name} cannot hold with isolation LOOP, where many tasks share a process: "
-            "use CHILD or FRESH"
-        )
-
-
-def _check_fields(added: TaskClass) -> None:
-    """Refuse an argument in the place of a class attribute, which would be read all the same."""
-    if not added.arguments.are_fields:
-        return
-    for name in added.arguments.names:
-        if name in attributes_of(added.cls):
-            raise RegistrationError(
-                f"{added.place}: {name} is a field, which is an argument of each task: write "
-                f"`{name} = …`, or annotate it as ClassVar"
-            )
-
-
 def _check_min_version(added: TaskClass) -> None:
-    """Refuse what would be handed on for ever, or would mean nothing."""
+    """Refuse a ``min_version`` that no worker could ever satisfy or compare."""
     place, least = added.place, added.cls.min_version
     if least is None:
         return
@@ -477,58 +321,29 @@ def _check_min_version(added: TaskClass) -> None:
         )
     if added.distribution is None:
         raise RegistrationError(
-            f"{place}: min_version is {least!r}, but module {added.cls.__module__} came with no "
-            "installed distribution, so that workers have no versions to compare: install it as one"
+            f"{place}: min_version is {least!r}, but module {added.cls.__module__} belongs to no "
+            "installed distribution, so workers have no version to compare: install it as a package"
         )
     if problem := added.too_old_for(least):
-        raise RegistrationError(f"{place}: min_version: this class itself {problem}")
-
-
-def _is_duration(value: object) -> bool:
-    if value is None:
-        return True
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 < value < math.inf
+        raise RegistrationError(f"{place}: min_version: the class submitted here {problem}")
 
 
 def locked_types(cls: type[BaseTask]) -> set[str]:
-    """Names of the object types that the locks of a class, and of its bases, mention by name.
+    """The lock types that the code of ``execution_locks`` mentions, in the class or a base.
 
-    Found in the byte code, because the locks themselves need an instance.
+    Read from the compiled code, because calling ``execution_locks`` needs an instance.
     """
     found: set[str] = set()
     for base in cls.__mro__:
         declared = vars(base).get("execution_locks")
         function = declared.fget if isinstance(declared, property) else declared
-        found |= {name.lower() for name in _lock_types_named(getattr(function, "__code__", None))}
-    return found & set(LockedObjectType.registered())
+        found |= set(_names_in(getattr(function, "__code__", None)))
+    return {name.lower() for name in found} & set(LockedObjectType.registered())
 
 
-def _check_lock_types(place: str, function: Any) -> None:
-    """Refuse ``LockedObjectType.X`` in the locks of a class when X is not registered.
-
-    Found in the byte code, because the locks themselves need an instance.
-    """
-    known = LockedObjectType.registered()
-    for name in _lock_types_named(getattr(function, "__code__", None)):
-        if name.isupper() and name.lower() not in known:
-            raise RegistrationError(
-                f"{place} locks LockedObjectType.{name}, which is not registered: call "
-                f"register_locked_object_type({name.lower()!r}) before; known are "
-                + ", ".join(f"{name.upper()} ({where})" for name, where in known.items())
-            )
-
-
-def _lock_types_named(code: Any) -> Iterator[str]:
-    """Every ``X`` of ``LockedObjectType.X`` in a code object and its comprehensions."""
-    if not isinstance(code, CodeType):
-        return
-    previous = None
-    for step in dis.get_instructions(code):
-        if previous == "LockedObjectType" and step.opname == "LOAD_ATTR":
-            yield str(step.argval)
-        if not step.opname.startswith(("CACHE", "EXTENDED_ARG")):
-            previous = step.argval if step.opname in _LOADS else None
-    for part in code.co_consts:
-        yield from _lock_types_named(part)
+def _names_in(code: Any) -> Iterator[str]:
+    """The globals and attributes that a code object and its comprehensions mention."""
+    if isinstance(code, CodeType):
+        yield from code.co_names
+        for constant in code.co_consts:
+            yield from _names_in(constant)

@@ -1,4 +1,4 @@
-"""Retry policies: when a failed attempt is tried again. Pure; no clock, no I/O."""
+"""Retry policies: when to repeat a failed attempt. They do no I/O and only read the clock."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _YEAR = timedelta(days=365).total_seconds()
 
 
 class RetryPolicyBase(BaseModel):
-    """Base of retry policies; subclass it and override `schedule_retry`.
+    """Base class of retry policies: subclass it and override `schedule_retry`.
 
-    Its arguments are annotated fields, which pydantic validates, so that a policy can be written in
-    configuration, too. It is frozen: it has no ``__init__`` of its own.
+    Declare arguments as annotated fields instead of writing an ``__init__``. pydantic validates
+    them, so that a policy can be written in the configuration too. Instances are frozen.
 
     Example:
         class OnlyTimeouts(RetryPolicyBase):
@@ -38,7 +38,7 @@ class RetryPolicyBase(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Raises RegistrationError: `schedule_retry` is a coroutine function."""
+        """Refuse a `schedule_retry` that is a coroutine function."""
         super().__pydantic_init_subclass__(**kwargs)
         if inspect.iscoroutinefunction(cls.schedule_retry):
             raise RegistrationError(
@@ -46,11 +46,12 @@ class RetryPolicyBase(BaseModel):
                 "`def schedule_retry`, without async"
             )
 
-    # Type checkers know the fields, and that they are frozen.
+    # Hidden from type checkers, which read the signature from the fields.
     if not TYPE_CHECKING:
 
         def __new__(cls, *args: Any, **fields: Any) -> Self:
-            # Not in __init__, which pydantic would call for the configuration, too, not strictly.
+            # Not in __init__: with a custom __init__ pydantic calls it for the configuration too
+            # and no longer validates strictly.
             if cls.__init__ is BaseModel.__init__:
                 _refuse_unknown(cls, args, fields)
             return super().__new__(cls)
@@ -60,29 +61,29 @@ class RetryPolicyBase(BaseModel):
                 super().__setattr__(name, value)
             except ValidationError:
                 raise AttributeError(
-                    f"{type(self).__name__}.{name} cannot be set: a policy is frozen, and its "
-                    f"arguments are annotated fields (`{name}: float = 30`); it needs no __init__"
+                    f"{type(self).__name__}.{name} cannot be set: a policy is frozen; declare "
+                    f"arguments as annotated fields (`{name}: float = 30`), without an __init__"
                 ) from None
 
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
-        """The instant of the next attempt, or None to give up.
+        """Return the time of the next attempt, or None to give up.
 
         Args:
-            attempt: number of the attempt that just failed, counted from 1.
-            exception: the real exception object that ended it.
+            attempt: number of the attempt that failed, from 1.
+            exception: the exception object that ended it.
 
         Returns:
-            An aware datetime (a naive one is read as UTC), or None.
+            An aware datetime (a naive one counts as UTC), or None.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define schedule_retry()")
 
 
 def _refuse_unknown(cls: type[BaseModel], args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
-    """Refuse what the fields do not have, in one line; pydantic says the same in three."""
+    """Refuse unknown fields in one line instead of pydantic's three."""
     known = list(cls.model_fields)
     if args:
         names = ", ".join(f"{name}=…" for name in known) or "it has none"
-        raise TypeError(f"{cls.__name__}: arguments are given by name: {names}")
+        raise TypeError(f"{cls.__name__}: pass arguments by name: {names}")
     if cls.model_config.get("extra") != "forbid":
         return
     if any(field.validation_alias is not None for field in cls.model_fields.values()):
@@ -93,27 +94,26 @@ def _refuse_unknown(cls: type[BaseModel], args: tuple[Any, ...], given: Mapping[
 
 
 class NoRetry(RetryPolicyBase):
-    """Never retry: the first failure is final. The default.
+    """Never retry: the first failure is final. This is the default.
 
     Example:
-        class Notify(BaseTask):
+        class SendMail(BaseTask):
             retry_policy = NoRetry()
     """
 
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
-        """Never; see `RetryPolicyBase.schedule_retry`."""
+        """Return None; see `RetryPolicyBase.schedule_retry`."""
         return None
 
 
 class ExponentialBackoff(RetryPolicyBase):
-    """Retry after `base_delay_seconds`, then after twice as long each time.
+    """Retry after `base_delay_seconds`, then double the delay after each failure.
 
     Args:
         base_delay_seconds: delay before the first retry, in seconds.
-        max_retries: retries, so a task runs at most ``max_retries + 1`` times.
-        cap: longest delay, in seconds; a year at most, also when it is None.
-        jitter: share of the delay that is drawn at random, 0 … 1: with 0.2 a delay of 10 s
-            becomes 8 … 12 s.
+        max_retries: number of retries, so the task runs at most ``max_retries + 1`` times.
+        cap: longest delay, in seconds; a year by default, which is also the upper limit.
+        jitter: random share of the delay, 0 to 1: 0.2 turns a delay of 10 s into 8 to 12 s.
 
     Example:
         >>> policy = ExponentialBackoff(base_delay_seconds=10, max_retries=3)
@@ -127,19 +127,23 @@ class ExponentialBackoff(RetryPolicyBase):
     jitter: float = Field(default=0, ge=0, le=1)
 
     def delay(self, attempt: int) -> timedelta:
-        """The pause after a failed attempt, without jitter.
+        """The delay after a failed attempt, without jitter.
 
         Args:
-            attempt: its number, counted from 1.
+            attempt: number of the attempt that failed, from 1.
         """
-        # 2.0**1023 is the largest power a float holds; a year keeps dates valid.
+        # A float overflows at 2.0**1024, and a delay of more than a year could overflow the date.
         seconds = self.base_delay_seconds * 2.0 ** min(attempt - 1, 60)
         longest = min(self.cap or _YEAR, _YEAR)
         return timedelta(seconds=min(seconds, longest))
 
     def schedule_retry(self, attempt: int, exception: BaseException) -> datetime | None:
-        """After the pause, whatever was raised; see `RetryPolicyBase.schedule_retry`."""
+        """Return now plus the delay; see `RetryPolicyBase.schedule_retry`."""
         if attempt > self.max_retries:
             return None
         spread = 1 + self.jitter * random.uniform(-1, 1)
         return datetime.now(UTC) + self.delay(attempt) * spread
+
+
+# The configuration knows their arguments, and workers ask them without a child process.
+BUILT_IN_POLICIES: tuple[type[RetryPolicyBase], ...] = (NoRetry, ExponentialBackoff)

@@ -1,4 +1,4 @@
-"""Which arguments of a task are secret, and how they are shown: not at all."""
+"""Recognise and mask secret arguments of tasks."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from pydantic import PydanticUserError, SecretBytes, SecretStr, TypeAdapter
 
 MASK = "**********"
 
-_TELLING = re.compile(
+_SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)|secret|token|credential|(api|private|access)_?key", re.IGNORECASE
 )
 
 
 def masked_arguments(arguments: Mapping[str, Any], cls: type | None) -> dict[str, Any]:
-    """Arguments by name, those that are secret masked.
+    """Copy arguments by name with the secret ones masked.
 
-    Secret is what the class annotates with pydantic's ``SecretStr`` or ``SecretBytes`` at any
-    depth (then the whole argument is masked), and what has a telling name at any depth. Where
-    the class is unknown nobody can say what it annotates: everything is masked.
+    An argument is secret if its annotation contains pydantic's ``SecretStr`` or ``SecretBytes``, or
+    if its name suggests a secret. Inside other arguments, entries whose name suggests a secret are
+    masked. Without the class, its annotations are unknown, so everything is masked.
 
     >>> masked_arguments({"host": "db", "login": {"user": "me", "api_key": "k"}}, cls=None)
     {'host': '**********', 'login': '**********'}
@@ -35,7 +35,7 @@ def masked_arguments(arguments: Mapping[str, Any], cls: type | None) -> dict[str
 
 
 def mask_names(value: Any) -> Any:
-    """`value` with everything masked that has a telling name.
+    """Copy `value` with every entry masked whose name suggests a secret.
 
     >>> mask_names({"user": "me", "keys": [{"token": "t"}]})
     {'user': 'me', 'keys': [{'token': '**********'}]}
@@ -43,7 +43,7 @@ def mask_names(value: Any) -> Any:
     match value:
         case Mapping():
             return {
-                key: MASK if isinstance(key, str) and _TELLING.search(key) else mask_names(item)
+                key: MASK if isinstance(key, str) and _SECRET_NAME.search(key) else mask_names(item)
                 for key, item in value.items()
             }
         case list() | tuple():
@@ -53,7 +53,7 @@ def mask_names(value: Any) -> Any:
 
 
 def secret_texts(arguments: Mapping[str, Any], cls: type) -> tuple[str, ...]:
-    """What stands in the secret arguments, as `masked_arguments` tells them: to be found in texts.
+    """The values that `masked_arguments` masks, as texts to be removed from log lines.
 
     >>> class Login:
     ...     def __init__(self, host: str, login: dict[str, str]) -> None: ...
@@ -67,12 +67,12 @@ def secret_texts(arguments: Mapping[str, Any], cls: type) -> tuple[str, ...]:
 
 
 def _leaves(value: Any, *, is_secret: bool) -> Iterator[str]:
-    """Texts of `value`: all of them, or those that have a telling name."""
+    """Yield the texts in `value`: all, or those whose name suggests a secret."""
     match value:
         case Mapping():
             for key, item in value.items():
-                told = isinstance(key, str) and _TELLING.search(key) is not None
-                yield from _leaves(item, is_secret=is_secret or told)
+                has_secret_name = isinstance(key, str) and _SECRET_NAME.search(key) is not None
+                yield from _leaves(item, is_secret=is_secret or has_secret_name)
         case list() | tuple():
             for item in value:
                 yield from _leaves(item, is_secret=is_secret)
@@ -84,10 +84,9 @@ def _leaves(value: Any, *, is_secret: bool) -> Iterator[str]:
             yield str(value)
 
 
-# Classes are few, and so are their arguments; a task asks when it has something to say.
 @lru_cache(4096)
 def _is_secret(name: str, cls: type) -> bool:
-    if _TELLING.search(name):
+    if _SECRET_NAME.search(name):
         return True
     try:
         hints = [
@@ -99,12 +98,12 @@ def _is_secret(name: str, cls: type) -> bool:
             return not _takes_any_name(cls)
         schemas = [TypeAdapter(hint).json_schema() for hint in hints]
     except (NameError, TypeError, PydanticUserError):
-        return True  # nobody can tell
-    # What pydantic writes about SecretStr and SecretBytes.
+        return True  # an annotation that cannot be resolved
+    # pydantic describes SecretStr and SecretBytes like this.
     return "'format': 'password'" in str(schemas)
 
 
 def _takes_any_name(cls: type) -> bool:
-    """Whether an argument that no annotation names may be one of ``**kwargs``."""
+    """Whether a name without an annotation can be one of ``**kwargs``."""
     parameters = inspect.signature(cls).parameters.values()
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

@@ -1,4 +1,4 @@
-"""The classes that authors subclass."""
+"""The base classes of tasks, and the options of a submission."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nonet.tasks.retry import NoRetry, RetryPolicyBase
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
 from nonet.tasks.unique import Unique
 
-# A lower limit of memory would be that of an interpreter that has loaded nothing yet.
+# An interpreter that has loaded nothing yet needs this much.
 LEAST_MEMORY_LIMIT = 32 * 2**20
 
 
@@ -36,12 +36,12 @@ class Isolation(StrEnum):
     """Where an attempt runs.
 
     Attributes:
-        LOOP: ``loop``: in the worker's own process.
-        CHILD: ``child``: in a child process, which runs others after it.
-        FRESH: ``fresh``: in a child process of its own.
+        LOOP: ``loop``, in the event loop of the worker.
+        CHILD: ``child``, in a child process that the worker reuses for other tasks.
+        FRESH: ``fresh``, in a new child process.
 
     Example:
-        class Parse(BaseTask):
+        class ParseInvoice(BaseTask):
             size = Size.SMALL
             isolation = Isolation.CHILD
     """
@@ -52,7 +52,7 @@ class Isolation(StrEnum):
 
 
 class FromClass(Enum):
-    """That an option of a submission is not given: what the class says holds."""
+    """The default of an option that a class attribute decides."""
 
     FROM_CLASS = "as the class says"
 
@@ -64,7 +64,7 @@ FROM_CLASS = FromClass.FROM_CLASS
 
 
 class SubmitManyOptions(TypedDict, total=False):
-    """What may be said of many submissions at once; `BaseTask.schedule` tells what it means."""
+    """Options for many submissions at once; `BaseTask.schedule` documents them."""
 
     at_time: datetime | None
     labels: Mapping[str, Any] | None
@@ -74,14 +74,17 @@ class SubmitManyOptions(TypedDict, total=False):
 
 
 class SubmitOptions(SubmitManyOptions, total=False):
-    """What may be said of one submission."""
+    """Options for one submission."""
 
     id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is said of a submission: the options of `BaseTask.schedule`."""
+    """The options of `BaseTask.schedule`, as passed inside Nonet.
+
+    Priority and size of one submission are labels.
+    """
 
     at_time: datetime | None = None
     id: str | None = None
@@ -98,7 +101,7 @@ class AsyncTask(Protocol[R_co]):
     """For type checkers: a task whose ``async def execute`` returns an `R_co`."""
 
     def execute(self, *args: Any, **kwargs: Any) -> Awaitable[R_co]:
-        """Whatever is injected into it."""
+        """Takes the injected dependencies."""
         ...
 
 
@@ -106,15 +109,15 @@ class PlainTask(Protocol[R_co]):
     """For type checkers: a task whose ``def execute`` returns an `R_co`."""
 
     def execute(self, *args: Any, **kwargs: Any) -> R_co:
-        """Whatever is injected into it."""
+        """Takes the injected dependencies."""
         ...
 
 
 class TaskOf(Protocol[R_co]):
-    """For type checkers: any task whose result is an `R_co`, by what its ``schedule`` gives.
+    """For type checkers: any task whose result is an `R_co`, recognised by its ``schedule``.
 
-    Functions that take a task have this instead of overloads as `BaseTask.schedule` has: after one
-    call of these with a wrong type pyright would refuse right ones.
+    Functions that take a task use this protocol instead of overloads like those of
+    `BaseTask.schedule`: after one wrong call of overloads, pyright rejects correct calls too.
     """
 
     def schedule(self) -> Coroutine[Any, Any, Handle[R_co]]:
@@ -123,7 +126,7 @@ class TaskOf(Protocol[R_co]):
 
 
 class Submitter(Protocol):
-    """What ``.schedule()`` needs of an open application."""
+    """The method that ``.schedule()`` calls on an open application."""
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Submit one task and return its handle."""
@@ -131,30 +134,32 @@ class Submitter(Protocol):
 
 
 class BaseTask(Constructible):
-    """Base of all tasks: a plain class with arguments and an ``execute`` method.
+    """Base class of all tasks: subclass it, declare arguments, and define ``execute``.
+
+    ``execute`` may be ``async def``, or ``def``, which runs in a thread. Its parameters are
+    injected (see `nonet.Depends`), and its return value is the result of the task.
 
     Class attributes:
-        priority: `Priority`, NORMAL by default.
-        size: `Size`, MEDIUM by default.
-        retry_policy: what happens after a failed attempt; `NoRetry` by default.
-        dlq_eligible: keep the task in SQL when it has failed for good.
-        soft_timeout: seconds after which an attempt is cancelled; None: never.
-        hard_timeout: seconds after which one is given up that did not end when cancelled.
-        isolation: `Isolation`; None: by the size: LOOP if small (CHILD if it has a limit of memory
-            or CPU time), CHILD if medium, FRESH if large.
-        memory_limit: memory that the process of an attempt may have, in bytes or as ``"512MiB"``;
-            None: any.
-        cpu_limit: seconds of CPU time that an attempt may use; None: any.
-        start_by: seconds, or a timedelta, after its submission by which a task must have been
-            started: else it never runs and ends ``expired``; None: as late as it may be.
-        unique: which submissions are the same task, see `nonet.Unique`; None: only those of one id.
-        durable: keep what was submitted in SQL until it has ended, so that a loss of Redis
-            does not lose it.
-        min_version: which version of the distribution that provides the class a worker must have
-            at least to run what is submitted from now on (PEP 440); None: any.
-
-    ``execute`` may be ``async def`` or ``def`` (then it runs in a thread); its parameters are
-    injected, see `nonet.Depends`. What it returns is the task's result.
+        priority: `Priority`; NORMAL by default.
+        size: `Size`, the pool of workers; MEDIUM by default.
+        retry_policy: when a failed attempt is repeated; `NoRetry` by default.
+        dlq_eligible: store the task in the SQL dead-letter table when it fails for good.
+        soft_timeout: seconds until an attempt is cancelled; None: no limit.
+        hard_timeout: seconds until an attempt that ignored its cancellation is abandoned or killed;
+            None: no limit.
+        isolation: `Isolation`; None: depends on the size. Small tasks run in LOOP, or in CHILD if
+            they have a memory or CPU limit; medium ones in CHILD, large ones in FRESH.
+        memory_limit: memory of the process that runs the attempt, in bytes or as ``"512MiB"``;
+            None: no limit.
+        cpu_limit: seconds of CPU time per attempt; None: no limit.
+        start_by: seconds (or a timedelta) from submission until the task must have started; a task
+            that has not started by then ends ``expired`` without running. None: no deadline.
+        unique: which submissions count as the same task, see `nonet.Unique`; None: only those with
+            the same id.
+        durable: keep the submission in SQL until the task ends, so that it survives a loss of
+            Redis.
+        min_version: oldest version (PEP 440) of the distribution that provides this class which may
+            run tasks submitted from now on; None: any.
 
     Example:
         @dataclass
@@ -186,27 +191,28 @@ class BaseTask(Constructible):
 
     @property
     def execution_locks(self) -> list[BaseLock]:
-        """The locks that this task needs while it runs; a property or a method.
+        """The locks that the task holds while it runs; override it as a property or a method.
 
-        The default is a rate and a concurrency limiter on the class, both without a limit.
+        By default: a rate limiter and a concurrency limiter on the class, unlimited until the
+        configuration sets their limits.
 
         Example:
             @dataclass
-            class RemoveFile(BaseTask):
-                lfn: str
+            class ChargeInvoice(BaseTask):
+                number: int
 
                 @property
                 def execution_locks(self) -> list[BaseLock]:
-                    return [*super().execution_locks, MutexLock("job", self.lfn)]
+                    return [*super().execution_locks, MutexLock("job", self.number)]
         """
         name = type(self).__name__
         return [RateLimiter(TASK, name), ConcurrencyLimiter(TASK, name)]
 
-    # For type checkers: a subclass has one with parameters and a result of its own.
+    # For type checkers only: a subclass chooses the parameters and the result.
     if TYPE_CHECKING:
 
         def execute(self, *args: Any, **kwargs: Any) -> Any:
-            """What the task does."""
+            """Do the work of the task."""
 
     @overload
     async def schedule(self: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
@@ -218,35 +224,37 @@ class BaseTask(Constructible):
         """Submit this task through the open application.
 
         Args:
-            options: each of those that follow, by its name; none must be given.
-            at_time: when to run it at the earliest; aware, or naive in UTC. None: now.
-            id: your own id, at most 128 characters. Submitting an id again is the same task.
-            labels: free data that travels along; ``priority`` and ``size`` among them override
+            options: any of the following, by name.
+            at_time: earliest start, an aware datetime or a naive one in UTC; None: now.
+            id: an id of your own, up to 128 characters. Submitting the same id again returns the
+                same task.
+            labels: free data stored with the task. ``priority`` and ``size`` among them override
                 the class and the configuration for this submission.
-            transaction: of a durable class only: an SQLAlchemy ``AsyncConnection`` or
-                ``AsyncSession`` on the database of ``NONET_DB_URL``. The task exists once your
-                transaction is committed, and never if it is rolled back.
-            start_by: when it must have been started, else it never runs and ends ``expired``:
-                seconds or a timedelta from now, or an instant as `at_time`; None: as late as it
-                may be. By default as the class says.
-            unique: which submissions are the same task, see `nonet.Unique`; None: none. By default
-                as the class says.
+            transaction: for durable classes: an SQLAlchemy ``AsyncConnection`` or ``AsyncSession``
+                on the database of ``NONET_DB_URL``. The task exists once you commit, and never if
+                you roll back.
+            start_by: deadline for the start: seconds or a timedelta from now, or a datetime as for
+                `at_time`. A task that has not started by then ends ``expired`` without running.
+                None: no deadline. Default: the class attribute.
+            unique: which submissions count as the same task, see `nonet.Unique`; None: only those
+                with the same id. Default: the class attribute.
 
         Returns:
-            `nonet.Handle`, a ``str`` (the id) with ``status()`` and ``result()``; its ``created``
-            is False if the task was there before, by its id or its unique key.
+            A `nonet.Handle`, which is the id (a ``str``) with ``status()`` and ``result()``. Its
+            ``created`` is False if the task existed before, under the same id or unique key.
 
         Raises:
             NotBoundError: no application is open in this process.
-            InvalidArgumentsError: an argument does not fit; nothing was submitted.
-            AdmissionRejected: there are as many tasks as the configuration allows.
-            BrokerFullError: Redis has no memory for another task.
-            ServerUnreachableError: Redis does not answer, or SQL of a durable class. Whether it was
-                submitted is not known: submitted again with its own `id` it stays the same task.
+            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
+            AdmissionRejected: a ceiling of the configuration is reached.
+            BrokerFullError: Redis is out of memory.
+            ServerUnreachableError: Redis, or SQL for a durable class, does not answer. The task may
+                or may not have been submitted: with an `id` of your own you can safely submit it
+                    again.
 
         Example:
             handle = await Add(1, 2).schedule(
-                at_time=datetime.now(UTC) + timedelta(seconds=0.1), labels={"vo": "lhcb"}
+                at_time=datetime.now(UTC) + timedelta(seconds=0.1), labels={"customer": "acme"}
             )
             assert await handle.result(timeout=30) == 3
         """
@@ -254,21 +262,21 @@ class BaseTask(Constructible):
 
 
 class PeriodicBaseTask(BaseTask):
-    """Base of tasks that the scheduler submits, once per installation.
+    """Base class of tasks that the scheduler submits, once per installation.
 
     Class attributes:
-        _schedule (alias ``default_schedule``): when; configuration may override it.
-        _enabled: False keeps it from being planned unless configured.
-        _overlap: what an occurrence does while the one before still runs. None: `Overlap.SKIP` if
-            the task takes a mutex or is a writer, else `Overlap.ALLOW`.
-        _catch_up: which occurrences missed for longer than the misfire grace are submitted.
-        _misfire_grace: seconds; those missed for less are submitted one by one. None:
+        _schedule (alias ``default_schedule``): when to run; the configuration can override it.
+        _enabled: False: do not run unless the configuration enables it.
+        _overlap: what to do with an occurrence while the previous one still runs. None:
+            `Overlap.SKIP` if the task takes a mutex or a writer lock, otherwise `Overlap.ALLOW`.
+        _catch_up: which occurrences to submit that were missed for longer than the misfire grace.
+        _misfire_grace: seconds; occurrences missed for less are submitted one by one. None:
             ``NONET_MISFIRE_GRACE``, or the interval if that is shorter.
-        _catch_up_limit: with `CatchUp.ALL`, how many of them at most.
-        _jitter: seconds; each occurrence is late by up to so much.
+        _catch_up_limit: with `CatchUp.ALL`, how many occurrences to submit at most.
+        _jitter: seconds; delay each occurrence by a random time up to this.
 
     Example:
-        class SubmitPilots(PeriodicBaseTask):
+        class SendReports(PeriodicBaseTask):
             _schedule = CronSchedule("*/10 * * * *")
 
             async def execute(self) -> None: ...
@@ -291,29 +299,30 @@ class PeriodicBaseTask(BaseTask):
             config: the `nonet.config.TaskConfig` entries of one VO or of the installation.
 
         Raises:
-            ValueError: they make no sense; the message is shown to the administrator.
+            ValueError: raise it if the entries contradict each other; administrators see the
+                message.
 
         Example:
-            class SubmitPilots(PeriodicBaseTask):
+            class SendReports(PeriodicBaseTask):
                 @staticmethod
                 def validate_config(config: list[TaskConfig]) -> None:
-                    if len({entry.args.get("ce_regex") for entry in config}) < len(config):
-                        raise ValueError("two entries have the same ce_regex")
+                    if len({entry.args.get("customer") for entry in config}) < len(config):
+                        raise ValueError("two entries have the same customer")
         """
 
     @property
     def execution_locks(self) -> list[BaseLock]:
-        """A mutex on the class: sweeps of one kind never overlap."""
+        """A mutex on the class, so that its runs never overlap."""
         return [MutexLock(TASK, type(self).__name__)]
 
 
-@dataclass(init=False, repr=False, eq=False)  # those of a pydantic model count
+@dataclass(init=False, repr=False, eq=False)  # a pydantic subclass brings its own
 class PeriodicVoAwareBaseTask(PeriodicBaseTask):
-    """Base of periodic tasks that run once per VO, as ``cls(vo=vo, **args)``.
+    """Base class of periodic tasks that run once per VO, as ``cls(vo=vo, **args)``.
 
     Args:
         vo: the VO that this task works for.
-        attributes: what the configuration gives as ``args``; each becomes an attribute.
+        attributes: the ``args`` of the configuration; each becomes an attribute.
 
     Example:
         class SyncUsers(PeriodicVoAwareBaseTask):
@@ -339,65 +348,62 @@ class PeriodicVoAwareBaseTask(PeriodicBaseTask):
         return [MutexLock(TASK, type(self).__name__, self.vo)]
 
 
-# The bases' own constructors do not make a subclass one "with an own __init__".
+# The __init__ above must not make every subclass one "with its own __init__".
 PeriodicVoAwareBaseTask._body_has_init = False
 
 
 def ensure_task(given: object, what: str) -> None:
-    """Refuse what is no task.
+    """Raise TypeError if an argument is not a task instance.
 
     Args:
-        what: of what this is an argument, for the message.
-
-    Raises:
-        TypeError: it is none, or a class.
+        what: name of the argument, for the message.
     """
     if isinstance(given, BaseTask):
         return
     if isinstance(given, type) and issubclass(given, BaseTask):
         name = given.__name__
-        raise TypeError(f"{what}: {name} is a class: give an instance, {name}(…)")
+        raise TypeError(f"{what}: {name} is a class: pass an instance, {name}(…)")
     raise TypeError(
-        f"{what}: {given!r:.200} is no task: give an instance of a class with BaseTask as its base"
+        f"{what}: {given!r:.200} is not a task: pass an instance of a subclass of BaseTask"
     )
 
 
 def declared_locks(task: BaseTask) -> list[BaseLock]:
-    """The locks a task declares, whether `execution_locks` is a property or a method.
+    """The locks that a task declares, as a property or a method.
 
     Raises:
-        ValueError: what it gives is no list of locks.
+        ValueError: `execution_locks` did not return locks.
     """
     declared: Any = task.execution_locks
     if inspect.ismethod(declared):
         declared = declared()
     if isinstance(declared, Iterable):
-        locks = list(declared)  # a generator gives them once
+        locks = list(declared)  # a generator can be read only once
         if all([isinstance(lock, BaseLock) for lock in locks]):  # noqa: C419  # three times as fast
             return locks
-    raise ValueError(f"it must give a list of locks, not {declared!r:.200}")
+    raise ValueError(f"it must return a list of locks, not {declared!r:.200}")
 
 
 def task_locks(task: BaseTask, name: str, labels: Mapping[str, Any]) -> str:
-    """The encoded locks of a task, as submitter and worker compute them.
+    """Encode the locks of a task, the same way for submitter and worker.
 
     Args:
         name: full task name.
-        labels: ``vo`` among them counts for tasks without a ``vo`` of their own.
+        labels: label ``vo`` counts for a task without a ``vo`` attribute.
 
     Raises:
-        ValueError: `execution_locks` gives no list of locks, or a lock does not fit.
+        ValueError: `execution_locks` does not return a list of locks, or a lock is invalid.
     """
     vo = vo_of(task, labels)
     is_default = type(task).execution_locks is BaseTask.execution_locks
-    if is_default and not vo:  # these need no line, and most tasks have no others
+    if is_default and not vo:  # fast path: the default limiters need no line
         return ""
     locks = [] if is_default else declared_locks(task)
     return encode_locks(locks, task=name.rpartition(":")[2], vo=vo)
 
 
 def vo_of(task: BaseTask, labels: Mapping[str, Any]) -> str:
-    """The VO of a task: its ``vo``, else label ``vo``, else none, which is empty."""
+    """The VO of a task: its ``vo`` attribute, its label ``vo``, or empty."""
     return str(getattr(task, "vo", None) or labels.get("vo") or "")
 
 
@@ -405,7 +411,7 @@ _submitters: list[Submitter] = []
 
 
 def bind_submitter(submitter: Submitter) -> None:
-    """Make ``.schedule()`` use `submitter`, process-wide, until `unbind_submitter`."""
+    """Make ``.schedule()`` use `submitter` in this process, until `unbind_submitter`."""
     _submitters.append(submitter)
 
 
@@ -415,7 +421,7 @@ def unbind_submitter(submitter: Submitter) -> None:
 
 
 def current_submitter() -> Submitter:
-    """The submitter bound last.
+    """The submitter that was bound last.
 
     Raises:
         NotBoundError: none is bound.

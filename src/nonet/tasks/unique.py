@@ -1,4 +1,4 @@
-"""Uniqueness: which submissions are the same task."""
+"""Uniqueness: which submissions count as the same task."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from enum import StrEnum
 from typing import Any
 
 from nonet.messages.message import encode, pack
+from nonet.tasks.locks import MutexLock
 
-# Ten years, as of other spans.
+# Ten years, the limit of all durations.
 _LONGEST_SECONDS = 3653 * 86400
 
 
 class UniqueMode(StrEnum):
-    """How long a task keeps its key; the value is what scripts know it by.
+    """How long a task keeps its unique key; the Redis scripts know the mode by its value.
 
     Attributes:
-        UNTIL_START: until it is started, see `Unique.until_start`.
+        UNTIL_START: until it starts, see `Unique.until_start`.
         UNTIL_DONE: until it has ended, see `Unique.until_done`.
         FOR_SECONDS: for a time after its submission, see `Unique.for_seconds`.
-        KEEP_LATEST: until a newer one replaces it, see `Unique.keep_latest`.
+        KEEP_LATEST: until a newer task replaces it, see `Unique.keep_latest`.
 
     Example:
         assert Unique.until_done().mode is UniqueMode.UNTIL_DONE
@@ -35,21 +36,22 @@ class UniqueMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unique:
-    """Which submissions are the same task: those of one key, for as long as a task has it.
+    """Submit a task only if no other task holds the same key.
 
-    Make one with its class methods. Whoever submits while another task has the key gets the handle
-    of that one, with ``created`` False; nothing is submitted.
+    Create one with the class methods. While a task holds the key, submitting again submits nothing
+    and returns the handle of that task, with ``created`` False.
 
     Attributes:
-        mode: how long a task has the key.
-        seconds: of `for_seconds`, else 0.
-        key: one for all tasks of the namespace, whatever their class; or what makes it of the task.
-            None: what method ``unique_key`` of the class returns, else class and arguments.
+        mode: how long a task holds the key.
+        seconds: the duration of `for_seconds`, otherwise 0.
+        key: a text shared by all classes of the namespace, or a function of the task that returns
+            one. None: the return value of the method ``unique_key`` of the class; without this
+            method, the class and its arguments.
 
     Example:
         @dataclass
         class Refresh(BaseTask):
-            site: str
+            customer: str
             unique = Unique.until_start()
     """
 
@@ -58,22 +60,25 @@ class Unique:
     key: str | Callable[[Any], str] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError: the mode is none, or the key can be none."""
+        """Raise ValueError if the mode or the key is invalid."""
         if not isinstance(self.mode, UniqueMode):
             raise ValueError(
-                f"unique: {self.mode!r:.100} is no mode; write Unique.until_start(), until_done(), "
-                "for_seconds(60) or keep_latest()"
+                f"unique: {self.mode!r:.100} is not a mode; write Unique.until_start(), "
+                "until_done(), for_seconds(60) or keep_latest()"
             )
         is_key = callable(self.key) or (isinstance(self.key, str) and self.key)
         if self.key is not None and not is_key:
             raise ValueError(
-                f"unique: key {self.key!r:.100} must be a text that is not empty, or a function "
-                "that makes one of the task"
+                f"unique: key {self.key!r:.100} must be a non-empty text, or a function of the "
+                "task that returns one"
             )
 
     @classmethod
     def until_start(cls, key: str | Callable[[Any], str] | None = None) -> Unique:
-        """Until a worker starts it for the first time: what comes later has to be seen, too.
+        """Hold the key until a worker starts the task for the first time.
+
+        Use it for tasks that process everything that has arrived: what arrives later needs another
+        run.
 
         Args:
             key: see `Unique`.
@@ -82,7 +87,7 @@ class Unique:
 
     @classmethod
     def until_done(cls, key: str | Callable[[Any], str] | None = None) -> Unique:
-        """Until it has ended, retries included.
+        """Hold the key until the task has ended, retries included.
 
         Args:
             key: see `Unique`.
@@ -91,14 +96,14 @@ class Unique:
 
     @classmethod
     def for_seconds(cls, seconds: float, key: str | Callable[[Any], str] | None = None) -> Unique:
-        """For so long after the submission, whatever becomes of the task.
+        """Hold the key for a time after the submission, even if the task ends earlier.
 
         Args:
             seconds: 0.001 to ten years.
             key: see `Unique`.
 
         Raises:
-            ValueError: `seconds` is not above 0, or more than ten years.
+            ValueError: `seconds` is out of range.
         """
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not is_number or not 0.001 <= seconds <= _LONGEST_SECONDS:
@@ -110,10 +115,11 @@ class Unique:
 
     @classmethod
     def keep_latest(cls, key: str | Callable[[Any], str] | None = None) -> Unique:
-        """One runs, and one waits: the newest; it replaces the one that waited, which is cancelled.
+        """Let one task run and the newest one wait; a newer task cancels the one that waits.
 
-        Those of one key never run at the same time. One that runs while a newer one is submitted
-        goes on, but is not executed again if it fails. The other modes do not know these keys.
+        Tasks with the same key never run at the same time. A running task finishes although a newer
+        one was submitted, but is not retried if it fails. Keys of this mode never clash with keys
+        of other modes.
 
         Args:
             key: see `Unique`.
@@ -121,7 +127,7 @@ class Unique:
         return cls(UniqueMode.KEEP_LATEST, key=key)
 
     def key_of(self, task: Any, name: str, args: Any) -> str:
-        """For the framework: the hash that stands for the key of a task.
+        """Return the hash of a task's key, for the framework.
 
         Args:
             task: an instance of the class.
@@ -129,25 +135,25 @@ class Unique:
             args: its packed arguments.
 
         Raises:
-            ValueError: the key is no text, or empty.
+            ValueError: the key is not a text, or is empty.
         """
         parts = [name, _ordered(args)]
         if self.key is not None or hasattr(task, "unique_key"):
-            made = self._made_of(task)
-            if not isinstance(made, str) or not made:
-                raise ValueError(f"its key is {made!r:.100}, but must be a text")
-            parts = ["", pack(made)]
+            key = self._own_key(task)
+            if not isinstance(key, str) or not key:
+                raise ValueError(f"its key is {key!r:.100}, but must be a non-empty text")
+            parts = ["", pack(key)]
         family = "latest" if self.mode is UniqueMode.KEEP_LATEST else ""
         return hashlib.sha256(encode([family, *parts])).hexdigest()[:32]
 
-    def _made_of(self, task: Any) -> Any:
+    def _own_key(self, task: Any) -> Any:
         if self.key is None:
             return task.unique_key()
         return self.key(task) if callable(self.key) else self.key
 
 
 def unique_term(unique: Unique, key: str) -> str:
-    """The line that says so among the terms of a submission.
+    """The line for the key among the terms of a submission.
 
     >>> unique_term(Unique.for_seconds(1.5), "0f")
     'unique|period|1500000|0f'
@@ -156,15 +162,17 @@ def unique_term(unique: Unique, key: str) -> str:
 
 
 def unique_lock(unique: Unique, key: str) -> str:
-    """The line of `locks.encode_locks` that keeps tasks of one key apart; or nothing."""
-    return f"M|{LOCK_NAME}{key}||||" if unique.mode is UniqueMode.KEEP_LATEST else ""
+    """Return the lock line that keeps `KEEP_LATEST` tasks of one key apart, or nothing."""
+    if unique.mode is not UniqueMode.KEEP_LATEST:
+        return ""
+    return f"{MutexLock.kind.letter}|{LOCK_NAME}{key}||||"
 
 
-LOCK_NAME = "lock:mutex:unique:"
+LOCK_NAME = f"{MutexLock.kind.prefix}:unique:"
 
 
 def with_unique_lock(lines: str, submitted: str) -> str:
-    """The locks `lines` that a task declares, and the one that it was submitted with beside them.
+    """Add to the declared locks the unique lock that the task was submitted with.
 
     >>> with_unique_lock("M|lock:mutex:job:7||||", "M|lock:mutex:unique:0f||||")
     'M|lock:mutex:job:7||||\\nM|lock:mutex:unique:0f||||'
@@ -176,7 +184,7 @@ def with_unique_lock(lines: str, submitted: str) -> str:
 
 
 def _ordered(packed: Any) -> Any:
-    """Packed data in which equal mappings are alike, whatever their order."""
+    """Copy packed data with mappings sorted, so that equal mappings give equal bytes."""
     if isinstance(packed, dict):
         pairs = [(encode(_ordered(key)), _ordered(value)) for key, value in packed.items()]
         return [[key, value] for key, value in sorted(pairs, key=lambda pair: pair[0])]

@@ -1,4 +1,4 @@
-"""What ``/metrics`` answers: samples of this process in the formats of Prometheus."""
+"""Render the samples of this process for ``/metrics``, in the formats of Prometheus."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _FAMILIES: dict[str, type[_Family]] = {
 
 
 class Exposition:
-    """The metrics of one daemon; nothing of it is shared with other code of the process.
+    """The metrics of one daemon; the default registry of the process is not used.
 
     Args:
-        read: gives all samples at one instant; called for each scrape, in its thread.
+        read: returns all samples; called in a thread for each scrape.
 
     Example:
         >>> shown = Exposition(lambda: [("nonet_ready", (), 1.0)])
@@ -43,27 +43,27 @@ class Exposition:
         self._registry.register(_Nonet(read))
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """The content and its type.
+        """Return content and content type.
 
         Args:
-            accept: the header of that name: OpenMetrics is asked for in it. Of one that makes no
-                sense text comes.
+            accept: the ``Accept`` header, which may ask for OpenMetrics; plain text if it is
+                invalid.
         """
         try:
             encode, content_type = choose_encoder(accept)
-        except TypeError:  # it compares numbers of versions, whatever stands there
+        except TypeError:  # the library fails on an invalid version
             encode, content_type = choose_encoder("")
         return encode(self._registry), content_type
 
 
 class _Nonet(Collector):
-    """Our own metrics, as the library takes them."""
+    """Our metrics as a collector of the library."""
 
     def __init__(self, read: Callable[[], Samples]) -> None:
         self._read = read
 
     def describe(self) -> Iterator[_Family]:
-        """Nothing is read when it is registered: the daemon may not have started."""
+        """Describe nothing: the daemon may not have started when this is registered."""
         return iter(())
 
     def collect(self) -> Iterator[_Family]:
@@ -85,5 +85,5 @@ class _Nonet(Collector):
 
 
 def _family(metric: Metric) -> _Family:
-    name = metric.name.removesuffix("_total")  # which the library adds
+    name = metric.name.removesuffix("_total")  # the library appends it
     return _FAMILIES[metric.kind](name, metric.help, labels=metric.labels)

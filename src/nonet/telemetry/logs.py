@@ -1,7 +1,7 @@
-"""Log lines of a daemon: text or JSON, with the task that they are about and without secrets.
+"""Log lines of a daemon: text or JSON, labelled with their task, without secrets.
 
-Whoever logs uses `logging`, or structlog; here it is decided what becomes of that. Nothing is done
-for a task before a line is written: what the line is about is looked up then.
+Code logs with `logging` or structlog. The task is looked up when a line is written, so a task that
+logs nothing costs nothing.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ logger = logging.getLogger(__name__)
 
 Format = Literal["auto", "console", "json"]
 
-# Who tells more than an operator wants: of each look at the tables, which kind of database it is.
-_TALKATIVE = ("alembic",)
+# Loggers whose INFO lines no operator needs: alembic names the kind of database each time.
+_VERBOSE = ("alembic",)
 
-# What a line has from us, so that nobody else gives it.
+# The fields that Nonet sets; an author's field with one of these names is renamed.
 _OWN = {"timestamp", "level", "logger", "namespace", "size", "worker"}
 _OWN |= {"task_id", "task", "attempt", "trace_id", "span_id"}
-# In text. A line that is indented belongs to the one above it, which nobody can forge then; and no
-# terminal obeys what is logged.
-_HARMLESS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-_HARMLESS |= {ord("\n"): "\n  ", ord("\t"): "\t"}
-# How long a line waits for whoever reads a pipe, or for the line of another process.
-_PATIENCE_SECONDS = 2.0
-_LOOK_AGAIN_SECONDS = 0.001
+# Escapes for text lines. Continuation lines are indented, so that logged text cannot forge a line,
+# and control characters are escaped, so that it cannot control a terminal.
+_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+_ESCAPES |= {ord("\n"): "\n  ", ord("\t"): "\t"}
+# How long to wait for the reader of a pipe, or for the line of another process.
+_WRITE_SECONDS = 2.0
+_POLL_SECONDS = 0.001
 
 _EXTRA = ExtraAdder()
 
@@ -55,11 +55,11 @@ _about_process: dict[str, str] = {}
 
 
 def set_up_logs(format: Format, level: int) -> None:
-    """From now on this process logs to what is its stderr now.
+    """Send the log lines of this process to its current stderr.
 
     Args:
-        format: ``auto`` is JSON in a pod of Kubernetes, text elsewhere.
-        level: of the root logger, as `logging` numbers them.
+        format: ``auto`` is JSON in a Kubernetes pod, text elsewhere.
+        level: of the root logger, as a number of `logging`.
 
     Example:
         set_up_logs("json", logging.INFO)
@@ -77,7 +77,7 @@ def set_up_logs(format: Format, level: int) -> None:
                 structlog.contextvars.merge_contextvars,
                 _keep_own_names,
                 StackInfoRenderer(),
-                format_exc_info,  # text, and never values of variables
+                format_exc_info,  # without values of variables
                 _mask,
                 _add_subject,
                 _as_json if is_json else _as_text,
@@ -87,11 +87,11 @@ def set_up_logs(format: Format, level: int) -> None:
     root.addHandler(handler)
     root.setLevel(level)
     if level > logging.DEBUG:
-        for name in _TALKATIVE:
+        for name in _VERBOSE:
             logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)
-    threading.excepthook = _tell_of_thread
-    sys.excepthook = _tell_of_end
+    threading.excepthook = _log_thread_error
+    sys.excepthook = _log_process_error
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -105,32 +105,32 @@ def set_up_logs(format: Format, level: int) -> None:
 
 
 def describe_process(**fields: str) -> None:
-    """What every JSON line of this process says: ``namespace``, ``size``, ``worker``."""
+    """Add fields to every JSON line of this process: ``namespace``, ``size``, ``worker``."""
     _about_process.update(fields)
 
 
 def process_description() -> Mapping[str, str]:
-    """What `describe_process` was told, for processes that work for this one."""
+    """The fields of `describe_process`, to pass on to child processes."""
     return dict(_about_process)
 
 
 class _Lines(logging.Handler):
-    """Writes lines to a file descriptor of its own, and does without those that nobody takes.
+    """Write lines to a file descriptor of its own; drop lines that cannot be written.
 
-    Nothing is buffered, so that a full disk neither raises at the exit nor keeps the lines after it
-    from being written; and whoever closes ``sys.stderr`` does not let another file have them.
+    Nothing is buffered: a full disk neither raises at exit nor holds back later lines. The
+    descriptor is a copy: if code closes ``sys.stderr``, the lines do not end up in another file.
 
-    Several processes may have one pipe: each writes a line while it has the lock of that pipe,
-    which the kernel takes from who dies.
+    Several processes may share a pipe. Each takes the lock of the pipe to write a line; the kernel
+    releases the lock of a process that dies.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._fd: int | None = None
-        with suppress(AttributeError, OSError, ValueError):  # there is none, or none of a file
+        with suppress(AttributeError, OSError, ValueError):  # no stderr, or one without a file
             self._fd = os.dup(sys.stderr.fileno())
         self._may_block = self._fd is not None and not stat.S_ISREG(os.fstat(self._fd).st_mode)
-        self._is_taken = True
+        self._is_read = True
         self._is_cut = False
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -139,9 +139,9 @@ class _Lines(logging.Handler):
             return
         try:
             line = self.format(record)
-        except Exception as error:  # arguments that do not fit, or whose own code fails
+        except Exception as error:  # the arguments do not fit, or their own code fails
             where = f"{record.filename}:{record.lineno}"
-            problem = f"a log line could not be made at {where}: {type(error).__name__}"
+            problem = f"log line cannot be formatted: at={where} error={type(error).__name__}"
             plain = (record.name, record.levelno, record.pathname, record.lineno, problem, (), None)
             line = self.format(logging.LogRecord(*plain))
         data = line.encode("utf-8", "backslashreplace") + b"\n"
@@ -153,23 +153,23 @@ class _Lines(logging.Handler):
                 data = data[os.write(self._fd, data) :]
 
     def _write_in_time(self, fd: int, data: bytes) -> None:
-        """Write a line if somebody takes it; who took none is not waited for again."""
-        until = time.monotonic() + (_PATIENCE_SECONDS if self._is_taken else 0)
+        """Write a line if the reader takes it within two seconds; never wait after a failure."""
+        until = time.monotonic() + (_WRITE_SECONDS if self._is_read else 0)
         is_locked = _lock(fd, until)
         rest = b"\n" + data if self._is_cut else data
-        self._is_taken = False
+        self._is_read = False
         try:
-            while rest and _takes(fd, until):
-                # So much is taken at once.
+            while rest and _is_writable(fd, until):
+                # A pipe that is ready takes at least this much without blocking.
                 rest = rest[os.write(fd, rest[: select.PIPE_BUF]) :]
                 self._is_cut = bool(rest)
-            self._is_taken = not rest
+            self._is_read = not rest
         finally:
             if is_locked:
                 fcntl.lockf(fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         super().close()
         if self._fd is not None:
             os.close(self._fd)
@@ -184,25 +184,25 @@ def _lock(fd: int, until: float) -> bool:
         except (BlockingIOError, PermissionError):  # another process writes
             if time.monotonic() >= until:
                 return False
-            time.sleep(_LOOK_AGAIN_SECONDS)
-        except OSError:  # this cannot be locked
+            time.sleep(_POLL_SECONDS)
+        except OSError:  # the file does not support locks
             return False
 
 
-def _takes(fd: int, until: float) -> bool:
+def _is_writable(fd: int, until: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     return bool(poll.poll(max(0.0, until - time.monotonic()) * 1000))
 
 
-def _tell_of_thread(what: threading.ExceptHookArgs) -> None:
+def _log_thread_error(what: threading.ExceptHookArgs) -> None:
     if what.exc_value is not None and not issubclass(what.exc_type, SystemExit):
         name = what.thread.name if what.thread is not None else "unknown"
         info = (what.exc_type, what.exc_value, what.exc_traceback)
-        logger.error("thread %s ended with an error", name, exc_info=info)
+        logger.error("thread ended with an error: thread=%s", name, exc_info=info)
 
 
-def _tell_of_end(
+def _log_process_error(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
     if not issubclass(kind, KeyboardInterrupt):
@@ -215,7 +215,7 @@ def _tell_of_end(
 
 
 def _add_extra(_logger: Any, method: str, fields: _Fields) -> _Fields:
-    """Add what was given as ``extra``; nothing of it takes the place of the message."""
+    """Add the fields given as ``extra``, except one that would replace the message."""
     record = fields["_record"]
     extra = _EXTRA(_logger, method, {"_record": record})
     del extra["_record"]
@@ -224,18 +224,18 @@ def _add_extra(_logger: Any, method: str, fields: _Fields) -> _Fields:
 
 
 def _keep_own_names(_logger: Any, _method: str, fields: _Fields) -> _Fields:
-    """Rename fields of authors that have a name of ours: who reads logs relies on those."""
+    """Rename fields of authors that collide with Nonet's, because log queries rely on those."""
     return {f"extra_{name}" if name in _OWN else name: fields[name] for name in fields}
 
 
 def _mask(_logger: Any, _method: str, fields: _Fields) -> _Fields:
-    """Mask what somebody said, before it is rendered: a secret may look like a part of JSON."""
+    """Mask secrets before rendering: a secret that JSON has escaped would not be recognized."""
     own = {name: fields.pop(name) for name in ("_record", "_from_structlog")}
     return {**fields_without_secrets(fields, current_secrets()), **own}
 
 
 def _add_subject(_logger: Any, _method: str, fields: _Fields) -> _Fields:
-    """Add which attempt, and which span, the line is about."""
+    """Add the attempt and the span that the line is about."""
     subject = current_subject()
     if subject is not None:
         fields.update(task_id=subject.id, task=subject.name, attempt=subject.attempt)
@@ -261,13 +261,13 @@ def _as_text(_logger: Any, _method: str, fields: _Fields) -> str:
     record, event = fields.pop("_record"), text_of(fields.pop("event", ""))
     del fields["_from_structlog"]
     below = [fields.pop(name) for name in ("stack", "exception") if name in fields]
-    if str(fields.get("task_id")) in event:  # the line says itself what it is about
+    if str(fields.get("task_id")) in event:  # the line names its task already
         for name in ("task_id", "task", "attempt"):
             fields.pop(name, None)
     named = "".join(f" {name}={text_of(value)}" for name, value in fields.items())
     head = f"{_local(record.created)} {record.levelname} {record.name}: {event}{named}"
     text = "\n".join([head, *map(text_of, below)])
-    return text if text.isprintable() else text.translate(_HARMLESS)
+    return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def _utc(seconds: float) -> str:

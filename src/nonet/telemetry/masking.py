@@ -1,4 +1,4 @@
-"""No secret in a log line or a span: what the process knows as one, and passwords in URLs."""
+"""Mask secrets in log lines and spans: known secrets, and passwords in URLs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 MASK = "***"
-# Shorter ones stand in ordinary words: to mask them would show where they are.
+# Shorter secrets occur in ordinary words, where masking would reveal them.
 _SHORTEST = 4
 
-# Parts of what follows "://". That is looked at once, from its beginning: the time that a text
-# takes is in proportion to its length, however odd it is; nothing else of the process runs then.
+# Parts of the text after "://". Each is matched once, from its start: the whole process waits, so
+# the time must be proportional to the length of the text.
 _USER = re.compile(r"""[^\s:/?#@"']*""")
 _PORT = re.compile(r"""[0-9]{1,5}(?![^\s/?#,;&"'<>()\[\]{}\\])""")
-# A quote may be a part of a password, unless something like JSON goes on after it.
+# A quote may be part of a password, unless JSON seems to continue after it.
 _WORD_END = re.compile(r"""\s|\\?["'](?=[\s,:}\])]|$)""")
-# A user of so many characters is a token.
+# A user name of this length is a token.
 _TOKEN_LENGTH = 20
 _PARAMETER = re.compile(r"""([?&]([\w.-]*)=)[^\s&"'#\\]+""")
-_TELLING = re.compile(
+_SECRET_NAME = re.compile(
     r"pass|secret|token|credential|signature|(api|access|private)[_-]?key|^sig$", re.IGNORECASE
 )
 
@@ -29,15 +29,15 @@ _known: set[str] = set()
 
 
 def keep_secret(texts: Iterable[str]) -> None:
-    """From now on these are masked wherever they stand; those of a few characters are not."""
+    """Mask these texts everywhere from now on, except those of less than four characters."""
     _known.update(_forms(texts))
 
 
 def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
-    """`text` with what is secret masked.
+    """Return `text` with all secrets masked.
 
     Args:
-        secrets: of the task that the text is about, beside those that `keep_secret` was given.
+        secrets: secrets of the text's task, in addition to those of `keep_secret`.
 
     >>> without_secrets("lost redis://:s3cret@db.example:6379/0", ["k3y-1"])
     'lost redis://:***@db.example:6379/0'
@@ -50,9 +50,9 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
 def fields_without_secrets(
     fields: Mapping[str, Any], secrets: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """`fields` as JSON can hold them, their values masked at any depth; their names stay.
+    """Return `fields` in a form that JSON can hold, with values masked at any depth; names stay.
 
-    A number is masked if it is a secret, and otherwise stays one, whatever digits are in it.
+    A number is masked only if it is a secret as a whole.
 
     >>> fields_without_secrets({"1234": 12345, "pin": 1234, "said": ["1234 is wrong"]}, ["1234"])
     {'1234': 12345, 'pin': '***', 'said': ['*** is wrong']}
@@ -62,7 +62,7 @@ def fields_without_secrets(
 
 
 def text_of(value: Any) -> str:
-    """`value` as text, whatever its own code does."""
+    """Return `value` as text, even if its own code fails."""
     try:
         return str(value)
     except Exception:
@@ -70,7 +70,7 @@ def text_of(value: Any) -> str:
 
 
 def _forms(secrets: Iterable[str]) -> Iterator[str]:
-    """How secrets may be written: as they are, and in the JSON or ``repr()`` that holds them."""
+    """Yield the spellings of secrets: plain, and as in JSON or ``repr()``."""
     for secret in secrets:
         if len(secret) >= _SHORTEST:
             yield secret
@@ -80,7 +80,7 @@ def _forms(secrets: Iterable[str]) -> Iterator[str]:
 
 
 def _longest_first(secrets: Iterable[str]) -> list[str]:
-    # One may be a part of another.
+    # Mask the longest first: one secret may contain another.
     return sorted({*_known, *_forms(secrets)}, key=len, reverse=True)
 
 
@@ -94,11 +94,11 @@ def _without(text: str, forms: Iterable[str]) -> str:
 
 
 def _without_login(rest: str) -> str:
-    """What follows ``://``, without the password, or token, that it may begin with.
+    """Mask the password, or token, at the start of the text after ``://``.
 
-    A password goes to the last @ of the word: it may hold an unescaped one.
+    A password extends to the last @ of the word: it may contain an unescaped one.
     """
-    user = _USER.match(rest)[0]  # type: ignore[index]  # it matches nothing, too
+    user = _USER.match(rest)[0]  # type: ignore[index]  # the pattern matches the empty string
     shown = MASK if len(user) >= _TOKEN_LENGTH else user
     after = rest[len(user) :]
     if after[:1] == "@":
@@ -111,7 +111,7 @@ def _without_login(rest: str) -> str:
 
 
 def _without_value(parameter: re.Match[str]) -> str:
-    return parameter[1] + MASK if _TELLING.search(parameter[2]) else parameter[0]
+    return parameter[1] + MASK if _SECRET_NAME.search(parameter[2]) else parameter[0]
 
 
 def _plain(value: Any, forms: Collection[str]) -> Any:
@@ -123,7 +123,7 @@ def _plain(value: Any, forms: Collection[str]) -> Any:
             if text in forms:
                 return MASK
             is_number = isinstance(value, int) or math.isfinite(value)
-            return value if is_number else text  # JSON has neither nan nor infinity
+            return value if is_number else text  # JSON has no nan or infinity
         case dict():
             return {
                 _without(text_of(key), forms): _plain(item, forms) for key, item in value.items()

@@ -1,7 +1,7 @@
-"""Every metric by name, and what counts cheaply enough for each task.
+"""All metrics by name, and cheap counters for the code of each task.
 
-Whoever counts does so in plain numbers; they are turned into what Prometheus reads only when it
-asks, see `nonet.telemetry.exposition`. `docs/reference/metrics.md` has the same table for people.
+Counters are plain numbers; `nonet.telemetry.exposition` converts them when Prometheus scrapes.
+`docs/reference/metrics.md` has the same table for people.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 UNKNOWN = "unknown"
-"""The label ``task`` of what is of no class that this process knows."""
+"""The value of the label ``task`` for classes that this process does not know."""
 
-# From a task that does nothing to one of half a day.
+# From an empty task to a task of half a day.
 DURATIONS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
     *(60, 300, 900, 3600, 14400, 43200),
@@ -28,10 +28,10 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a metric is called and means.
+    """Name and meaning of a metric.
 
     Attributes:
-        help: one line, for whoever looks at ``/metrics``.
+        help: one line, shown in ``/metrics``.
     """
 
     name: str
@@ -40,166 +40,122 @@ class Metric:
     help: str
 
 
-def _metric(kind: Kind, name: str, labels: str, help: str) -> Metric:
-    return Metric(name, kind, tuple(labels.split()), help)
+def _counter(name: str, labels: str, help: str) -> Metric:
+    return Metric(name, "counter", tuple(labels.split()), help)
+
+
+def _gauge(name: str, labels: str, help: str) -> Metric:
+    return Metric(name, "gauge", tuple(labels.split()), help)
+
+
+def _histogram(name: str, labels: str, help: str) -> Metric:
+    return Metric(name, "histogram", tuple(labels.split()), help)
 
 
 METRICS: Mapping[str, Metric] = {
     metric.name: metric
     for metric in (
         # Of every daemon.
-        _metric("gauge", "nonet_build_info", "version", "Version of Nonet"),
-        _metric("gauge", "nonet_ready", "", "Whether /readyz answers 200"),
-        _metric("gauge", "nonet_draining", "", "Whether it ends: it takes nothing more"),
+        _gauge("nonet_build_info", "version", "Version of Nonet"),
+        _gauge("nonet_ready", "", "Whether /readyz answers 200"),
+        _gauge("nonet_draining", "", "Whether the daemon is draining"),
         # Of workers and schedulers.
-        _metric(
-            "gauge",
-            "nonet_event_loop_lag_seconds",
-            "",
-            "Longest time without an answer of the event loop, in the last 30 s",
-        ),
-        _metric(
-            "histogram",
-            "nonet_redis_round_trip_seconds",
-            "",
-            "How long Redis took for one script",
-        ),
-        _metric("gauge", "nonet_config_version", "version", "Configuration that is applied"),
-        _metric("gauge", "nonet_config_refused", "", "Whether the newest one cannot be applied"),
+        _gauge("nonet_event_loop_lag_seconds", "", "Longest delay of the loop in the last 30 s"),
+        _histogram("nonet_redis_round_trip_seconds", "", "Duration of one script call to Redis"),
+        _gauge("nonet_config_version", "version", "Version of the applied configuration"),
+        _gauge("nonet_config_refused", "", "Whether the newest configuration cannot be applied"),
         # Of workers.
-        _metric("counter", "nonet_tasks_started_total", "task size", "Attempts begun"),
-        _metric("counter", "nonet_tasks_finished_total", "task size outcome", "Attempts ended"),
-        _metric(
-            "histogram",
+        _counter("nonet_tasks_started_total", "task size", "Attempts started"),
+        _counter("nonet_tasks_finished_total", "task size outcome", "Attempts ended"),
+        _histogram(
             "nonet_task_wait_seconds",
             "priority size",
-            "From the moment at which a task could be fetched to its fetch",
+            "Time until a runnable task was fetched",
         ),
-        _metric(
-            "histogram",
+        _histogram(
             "nonet_lock_wait_seconds",
             "task",
-            "How long tasks were parked for locks, limiters or a pause",
+            "Time parked for locks, limiters or a pause",
         ),
-        _metric("histogram", "nonet_task_run_seconds", "task", "How long attempts took"),
-        _metric(
-            "counter",
-            "nonet_task_crashes_total",
-            "task",
-            "Child processes that died with an attempt",
-        ),
-        _metric(
-            "counter", "nonet_leases_lost_total", "", "Attempts voided because a lease was lost"
-        ),
-        _metric(
-            "counter", "nonet_settles_stale_total", "", "Settles of what was not ours any more"
-        ),
-        _metric("gauge", "nonet_worker_slots", "size", "Tasks that it runs at a time"),
-        _metric("gauge", "nonet_worker_slots_busy", "size", "Tasks that it runs now"),
-        _metric(
-            "gauge",
+        _histogram("nonet_task_run_seconds", "task", "Duration of attempts"),
+        _counter("nonet_task_crashes_total", "task", "Child processes that died during an attempt"),
+        _counter("nonet_leases_lost_total", "", "Attempts voided because a lease was lost"),
+        _counter("nonet_settles_stale_total", "", "Settles refused because the delivery was lost"),
+        _gauge("nonet_worker_slots", "size", "Tasks that the worker can run at a time"),
+        _gauge("nonet_worker_slots_busy", "size", "Tasks that the worker runs now"),
+        _gauge(
             "nonet_worker_code_left",
             "",
-            "Attempts that have ended although their code ignores its cancellation and runs on",
+            "Ended attempts whose code ignores its cancellation and still runs",
         ),
-        _metric("gauge", "nonet_worker_accepting", "", "Whether it takes tasks"),
-        _metric(
-            "counter", "nonet_worker_vetoes_total", "reason", "How often it began to take nothing"
-        ),
-        _metric("gauge", "nonet_worker_children", "", "Its child processes"),
-        _metric(
-            "gauge",
+        _gauge("nonet_worker_accepting", "", "Whether the worker takes tasks"),
+        _counter("nonet_worker_vetoes_total", "reason", "Times that it stopped taking tasks"),
+        _gauge("nonet_worker_children", "", "Child processes of the worker"),
+        _gauge(
             "nonet_worker_memory_bytes",
             "",
-            "Resident memory of it and its children, as of its last beat",
+            "Resident memory of the worker and its children at its last beat",
         ),
-        _metric(
-            "counter",
-            "nonet_event_loop_blocked_total",
-            "task",
-            "How often the event loop was blocked, and by whom",
-        ),
+        _counter("nonet_event_loop_blocked_total", "task", "Times that a task blocked the loop"),
         # Of schedulers.
-        _metric("gauge", "nonet_scheduler_is_leader", "", "Whether this scheduler leads"),
-        _metric(
-            "counter", "nonet_scheduler_loop_failures_total", "loop", "Failed passes of its loops"
+        _gauge("nonet_scheduler_is_leader", "", "Whether this scheduler leads"),
+        _counter(
+            "nonet_scheduler_loop_failures_total",
+            "loop",
+            "Failed passes of its loops",
         ),
-        _metric("gauge", "nonet_periodic_entries", "", "Periodic entries that are planned"),
-        _metric("gauge", "nonet_periodic_broken_entries", "", "Those that cannot be fired"),
-        _metric(
-            "gauge",
+        _gauge("nonet_periodic_entries", "", "Enabled periodic entries"),
+        _gauge("nonet_periodic_broken_entries", "", "Periodic entries that cannot be fired"),
+        _gauge(
             "nonet_namespace_refreshed_timestamp_seconds",
             "",
-            "When this scheduler last looked at the namespace",
+            "When this scheduler last read the namespace",
         ),
         # Of the namespace, from each scheduler.
-        _metric(
-            "counter",
+        _counter(
             "nonet_tasks_submitted_total",
             "priority size",
-            "Tasks accepted since somebody watches, or Redis was last empty",
+            "Tasks accepted since Redis was last empty",
         ),
-        _metric(
-            "gauge",
-            "nonet_active_tasks",
-            "task priority size",
-            "Tasks that have not ended, in whatever state",
-        ),
-        _metric(
-            "gauge", "nonet_stream_depth", "priority size", "Tasks in a stream, queued and running"
-        ),
-        _metric(
-            "gauge", "nonet_stream_in_flight", "priority size", "Those in the hands of workers"
-        ),
-        _metric(
-            "gauge",
+        _gauge("nonet_active_tasks", "task priority size", "Tasks that have not ended"),
+        _gauge("nonet_stream_depth", "priority size", "Tasks in a stream, queued or running"),
+        _gauge("nonet_stream_in_flight", "priority size", "Tasks that a worker has fetched"),
+        _gauge(
             "nonet_stream_oldest_age_seconds",
             "priority size",
             "Age of the oldest task in a stream that no worker has fetched",
         ),
-        _metric("gauge", "nonet_delayed_tasks", "", "Tasks that wait for their time"),
-        _metric(
-            "gauge",
-            "nonet_delayed_overdue_tasks",
-            "",
-            "What should have been promoted more than 1 s ago",
-        ),
-        _metric("gauge", "nonet_waiting_tasks", "", "Tasks that wait for locks or a resume"),
-        _metric("gauge", "nonet_dying_tasks", "", "Dead letters that wait for SQL"),
-        _metric("gauge", "nonet_dead_letters", "status", "Dead letters in SQL"),
-        _metric("gauge", "nonet_quarantine_entries", "", "Entries of the quarantine"),
-        _metric("counter", "nonet_quarantined_total", "", "Bytes that were put there"),
-        _metric("counter", "nonet_anomalies_total", "kind", "What should not happen"),
-        _metric("gauge", "nonet_paused", "", "How many pauses hold"),
-        _metric("gauge", "nonet_workers", "size", "Registered workers"),
-        _metric(
-            "gauge",
-            "nonet_desired_workers",
-            "size",
-            "Workers that all that can run now would use",
-        ),
-        _metric("gauge", "nonet_scheduler_has_leader", "", "Whether a scheduler leads"),
-        _metric("gauge", "nonet_scheduler_leader_info", "leader", "Which one"),
-        _metric("gauge", "nonet_scheduler_term", "", "The last term"),
-        _metric("gauge", "nonet_config_valid", "", "Whether the configuration is applied as it is"),
-        _metric("gauge", "nonet_config_published_info", "version", "What is published"),
-        _metric("gauge", "nonet_config_published_timestamp_seconds", "", "Since when"),
-        _metric(
-            "gauge", "nonet_epoch_timestamp_seconds", "", "Since when Redis has had these data"
-        ),
-        _metric("gauge", "nonet_redis_memory_used_bytes", "", "Memory that Redis uses"),
-        _metric("gauge", "nonet_redis_memory_max_bytes", "", "Its maxmemory"),
+        _gauge("nonet_delayed_tasks", "", "Tasks that wait for their time"),
+        _gauge("nonet_delayed_overdue_tasks", "", "Tasks whose promotion is over 1 s late"),
+        _gauge("nonet_waiting_tasks", "", "Tasks that wait for locks or a resume"),
+        _gauge("nonet_dying_tasks", "", "Dead letters that wait for SQL"),
+        _gauge("nonet_dead_letters", "status", "Dead letters in SQL"),
+        _gauge("nonet_quarantine_entries", "", "Messages in the quarantine"),
+        _counter("nonet_quarantined_total", "", "Messages quarantined"),
+        _counter("nonet_anomalies_total", "kind", "Events that should not happen"),
+        _gauge("nonet_paused", "", "Pauses in force"),
+        _gauge("nonet_workers", "size", "Registered workers"),
+        _gauge("nonet_desired_workers", "size", "Workers that all runnable tasks would keep busy"),
+        _gauge("nonet_scheduler_has_leader", "", "Whether a scheduler leads"),
+        _gauge("nonet_scheduler_leader_info", "leader", "Name of the leader"),
+        _gauge("nonet_scheduler_term", "", "Last term"),
+        _gauge("nonet_config_valid", "", "Whether the configuration source is applied as it is"),
+        _gauge("nonet_config_published_info", "version", "Version of the published configuration"),
+        _gauge("nonet_config_published_timestamp_seconds", "", "When it was published"),
+        _gauge("nonet_epoch_timestamp_seconds", "", "When the current epoch of Redis began"),
+        _gauge("nonet_redis_memory_used_bytes", "", "Memory that Redis uses"),
+        _gauge("nonet_redis_memory_max_bytes", "", "Memory limit of Redis"),
         # Of fleets.
-        _metric("gauge", "nonet_fleet_workers", "size state", "Workers of this fleet"),
+        _gauge("nonet_fleet_workers", "size state", "Workers of this fleet"),
     )
 }
 
 
 class Histogram:
-    """Durations by buckets. One thread observes; any may read.
+    """Durations in buckets. One thread observes; any thread may read.
 
     Args:
-        bounds: upper ends of the buckets in seconds, ascending; there is one more without an end.
+        bounds: upper bounds of the buckets in seconds, ascending; a last bucket has none.
 
     Example:
         >>> times = Histogram((0.1, 1.0))
@@ -216,7 +172,7 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one; less than nothing, of a clock that was set, counts as nothing."""
+        """Count a duration; a negative one, after a clock was set, counts as 0."""
         seconds = max(0.0, seconds)
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
@@ -229,7 +185,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Peak:
-    """The largest of the values of the last while: at most `seconds`, at least half as long.
+    """The largest value of the last `seconds`, or of at least half that time.
 
     Example:
         >>> lag = Peak(30)
@@ -243,12 +199,12 @@ class Peak:
     _values: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
 
     def note(self, value: float, at: float | None = None) -> None:
-        """A value of now; `at`: monotonic seconds."""
+        """Record a value; `at`: monotonic seconds, by default now."""
         self._turn(at)
         self._values = (self._values[0], max(self._values[1], value))
 
     def largest(self, at: float | None = None) -> float:
-        """The largest one; 0 if there was none."""
+        """Return the largest value; 0 if there is none."""
         self._turn(at)
         return max(self._values)
 

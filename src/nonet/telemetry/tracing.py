@@ -1,8 +1,8 @@
-"""Traces: a span of each submission and of each attempt, where somebody collects them.
+"""Traces: a span for each submission and each attempt, if this process collects spans.
 
-An application decides that with an OpenTelemetry SDK of its own, a daemon by the standard variables
-(`exporting_traces`). Elsewhere nothing of OpenTelemetry is imported here, and a task costs a look.
-In spans are names, ids and outcomes, never arguments.
+An application sets up OpenTelemetry with its own SDK; a daemon does it if the standard variables
+are set (`exporting_traces`). Otherwise OpenTelemetry is not imported. Spans contain names, ids and
+outcomes, but no arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The messaging conventions of OpenTelemetry, as they were in version 1.30; and names of our own.
+# Names of the messaging conventions of OpenTelemetry 1.30, and Nonet's own names.
 _SYSTEM = "messaging.system"
 _OPERATION_TYPE = "messaging.operation.type"
 _OPERATION_NAME = "messaging.operation.name"
@@ -40,28 +40,28 @@ _TASK = "nonet.task"
 _ATTEMPT = "nonet.attempt"
 _OUTCOME = "nonet.outcome"
 
-# Of the error of an attempt that is put into its span.
+# Longest error text in a span.
 _MOST_TEXT = 4096
-# Of each of the two headers in an envelope, and which entries of a longer tracestate are dropped
-# first, as W3C has it: what vendors add to a trace must not outweigh a message.
+# Longest ``traceparent`` and ``tracestate`` in an envelope, so that vendor entries do not dominate
+# a message. As W3C recommends, entries above the second length are dropped first.
 _MOST_HEADER, _LONG_ENTRY = 512, 128
-# How long the last spans may hold up the end of a process, and of a child process.
+# How long the last spans may delay the end of a process, and of a child process.
 FLUSH_SECONDS, CHILD_FLUSH_SECONDS = 2.0, 1.0
-_TELL_SECONDS = 60.0
+_LOG_SECONDS = 60.0
 _GROUP = "opentelemetry_traces_exporter"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _FAILURES = ("retry", "crash", "dead")
-# Refusals whose text is of servers and ceilings; that of any other may quote arguments.
-_TOLD = (AdmissionRejected, BrokerFullError, ServerUnreachableError)
+# Errors that name only servers and ceilings; the text of any other may quote arguments.
+_SAFE_ERRORS = (AdmissionRejected, BrokerFullError, ServerUnreachableError)
 
 _found: Tracer | None = None
 
 
 def _tracer() -> Tracer | None:
-    """What makes spans; None: nobody in this process collects them."""
+    """The tracer; None if this process collects no spans."""
     global _found
     if _found is None:
-        # Whoever has set up a provider has imported it.
+        # If the program has set up a provider, it has imported the package.
         api: Any = sys.modules.get("opentelemetry.trace")
         if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
             return None
@@ -70,7 +70,7 @@ def _tracer() -> Tracer | None:
 
 
 def are_spans_collected() -> bool:
-    """Whether anybody in this process collects spans."""
+    """Whether this process collects spans."""
     return _tracer() is not None
 
 
@@ -80,16 +80,16 @@ _UNTRACED = nullcontext("")
 
 
 class Sent(Protocol):
-    """A task that is submitted."""
+    """A submitted task."""
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """Task id."""
         ...
 
     @property
     def name(self) -> str:
-        """Its class, in full."""
+        """Full name of the class."""
         ...
 
     @property
@@ -99,7 +99,7 @@ class Sent(Protocol):
 
 
 def sending() -> AbstractContextManager[str]:
-    """A producer span around a submission; gives what its envelopes carry, empty if nothing.
+    """Open a producer span around a submission; yield the trace context for its envelopes, or "".
 
     Example:
         with sending() as trace:
@@ -126,13 +126,13 @@ def _sending(tracer: Tracer) -> Iterator[str]:
         try:
             yield current_trace()
         except BaseException as error:
-            text = str(error) if isinstance(error, _TOLD) else ""
+            text = str(error) if isinstance(error, _SAFE_ERRORS) else ""
             _fail(span, type(error).__qualname__, text, "", ())
             raise
 
 
 def describe_sent(sent: Sequence[Sent]) -> None:
-    """Say in the span of `sending` what is submitted: the one task, or what many have in common."""
+    """Add the attributes of the submitted tasks to the span of `sending`, as far as they agree."""
     from opentelemetry.trace import get_current_span
 
     span = get_current_span()
@@ -150,7 +150,7 @@ def describe_sent(sent: Sequence[Sent]) -> None:
 
 
 def current_trace() -> str:
-    """The W3C context of the current span, ``traceparent`` and maybe ``tracestate``, else empty."""
+    """The W3C context of the current span: ``traceparent``, perhaps ``tracestate``, or ""."""
     if _tracer() is None:
         return ""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -162,7 +162,7 @@ def current_trace() -> str:
 
 
 def _shortened(tracestate: str) -> str:
-    """Its first entries, whole ones, as far as a message has room for them."""
+    """The first entries of a tracestate that fit into an envelope."""
     if len(tracestate) <= _MOST_HEADER:
         return tracestate
     entries = [entry for entry in tracestate.split(",") if len(entry) <= _LONG_ENTRY]
@@ -188,12 +188,13 @@ class AttemptSpan:
         traceback: str = "",
         secrets: Sequence[str] = (),
     ) -> None:
-        """End it.
+        """End the span.
 
         Args:
-            outcome: of the settlement, or ``lost``.
-            error_type, error, traceback: of what it raised, as far as it may be shown.
-            secrets: what is masked in them.
+            outcome: outcome of the settlement, or ``lost``.
+            error_type, error, traceback: the exception, if there was one; the traceback is empty if
+                it must not be shown.
+            secrets: texts to mask in them.
         """
         self._span.set_attribute(_OUTCOME, outcome)
         if error_type and outcome in _FAILURES:
@@ -202,16 +203,16 @@ class AttemptSpan:
 
 
 def start_attempt(task: str, id: str, stream: str, attempt: int, trace: str) -> AttemptSpan | None:
-    """Begin the span of an attempt, current in the asyncio task that is the attempt's own.
+    """Start the span of an attempt, and make it current in the asyncio task of the attempt.
 
-    A trace of its own, with a link to that of the submission: hours may lie between them, and a
-    retry is another attempt at the same one.
+    The span starts a new trace with a link to the trace of the submission. One trace for both would
+    stay open for hours if the task waits or is retried.
 
     Args:
-        trace: what the envelope carries.
+        trace: the trace context of the envelope.
 
     Returns:
-        None where nobody collects spans.
+        None if this process collects no spans.
     """
     tracer = _tracer()
     if tracer is None:
@@ -238,7 +239,7 @@ def start_attempt(task: str, id: str, stream: str, attempt: int, trace: str) -> 
 
 
 def continue_trace(trace: str) -> None:
-    """What the current asyncio task does belongs to a span of another process."""
+    """Make a span of another process the parent of new spans in the current asyncio task."""
     if trace and _tracer() is not None:
         from opentelemetry import context
 
@@ -246,7 +247,7 @@ def continue_trace(trace: str) -> None:
 
 
 def current_ids() -> Mapping[str, str]:
-    """``trace_id`` and ``span_id`` for a log line, or nothing."""
+    """``trace_id`` and ``span_id`` for a log line; empty without a span."""
     if _tracer() is None:
         return {}
     from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
@@ -262,7 +263,7 @@ def _attributes(operation: str) -> dict[str, str]:
 
 
 def _context_of(trace: str) -> Context:
-    """The context that `current_trace` gave; an empty one of anything else."""
+    """Parse a trace context from `current_trace`; any other text gives an empty context."""
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -305,15 +306,16 @@ async def exporting_traces(
     flush_seconds: float = FLUSH_SECONDS,
     log_level: int = logging.WARNING,
 ) -> AsyncIterator[None]:
-    """Export the spans of this process while the block runs, if the standard variables ask for it.
+    """Export the spans of this process during the block, if the standard variables ask for it.
 
-    A collector that does not answer costs spans, a log line a minute and `flush_seconds`.
+    If the collector does not answer, spans are lost, a log line appears each minute, and the end of
+    the block takes up to `flush_seconds` longer.
 
     Args:
-        service: the ``service.name``, if the variables give none.
-        about: more attributes of the resource, ``nonet.…``.
-        flush_seconds: how long the last spans may hold up the end of the block.
-        log_level: of what is said about traces that are not exported.
+        service: default of ``service.name``.
+        about: further attributes of the resource, ``nonet.…``.
+        flush_seconds: how long the last spans may delay the end of the block.
+        log_level: of log lines about traces that are not exported.
     """
     if not are_traces_wanted():
         yield
@@ -324,24 +326,23 @@ async def exporting_traces(
     except ImportError as error:
         logger.log(
             log_level,
-            "no traces are exported, although the environment asks for it (OTEL_…): %s; install "
-            "nonet[otel]",
+            "traces not exported, although OTEL_… variables ask for it: %s; install nonet[otel]",
             error,
         )
-    except Exception as error:  # a variable does not fit: that keeps no daemon from its work
-        logger.log(log_level, "no traces are exported: %s: %s", type(error).__name__, error)
+    except Exception as error:  # a bad variable must not keep a daemon from its work
+        logger.log(log_level, "traces not exported: error=%s: %s", type(error).__name__, error)
     try:
         yield
     finally:
         if shut_down is not None:
-            # An export under way cannot be interrupted: a thread that does not hold the exit.
+            # A running export cannot be interrupted: a daemon thread does not delay the exit.
             ending = threading.Thread(target=shut_down, name="last spans", daemon=True)
             ending.start()
             ending.join(flush_seconds)
 
 
 def load_exporters() -> list[Callable[[], SpanExporter]]:
-    """What makes the exporters that the variables name.
+    """Load the exporters that the variables name.
 
     Raises:
         ImportError: one is not installed.
@@ -363,43 +364,43 @@ def _load(name: str) -> Callable[[], SpanExporter]:
 
 
 def _set_up(service: str, about: Mapping[str, str], log_level: int) -> Callable[[], None]:
-    """Set up a provider; what ends it."""
+    """Set up a provider; return the function that shuts it down."""
     from opentelemetry import trace
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     exporters = [make() for make in load_exporters()]
-    # It fails in its own words, and often: `_Exporter` says so in ours.
+    # The library logs each failure; `_with_summaries` logs them once a minute instead.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    # What the variables say comes last, and wins.
+    # The variables come last, because they take precedence.
     ours = {"service.name": service, **{f"nonet.{name}": value for name, value in about.items()}}
     resource = Resource(ours).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=Resource.create().merge(resource), shutdown_on_exit=False)
     for exporter in exporters:
-        provider.add_span_processor(BatchSpanProcessor(_patient(exporter, log_level)))
+        provider.add_span_processor(BatchSpanProcessor(_with_summaries(exporter, log_level)))
     trace.set_tracer_provider(provider)
     return provider.shutdown
 
 
-def _patient(exporter: SpanExporter, log_level: int) -> SpanExporter:
-    """An exporter that says at most once a minute that it fails, and how many spans were lost."""
+def _with_summaries(exporter: SpanExporter, log_level: int) -> SpanExporter:
+    """Wrap an exporter: log its failures at most once a minute, with the number of lost spans."""
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
     class Exporter(SpanExporter):
-        lost, told_at = 0, -_TELL_SECONDS
+        lost, logged_at = 0, -_LOG_SECONDS
 
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            why = "the collector did not take them"
+            why = "the collector refused them"
             try:
                 if (result := exporter.export(spans)) is SpanExportResult.SUCCESS:
                     return result
             except Exception as error:
                 why = f"{type(error).__name__}: {error}"
             self.lost += len(spans)
-            if time.monotonic() - self.told_at >= _TELL_SECONDS:
-                self.told_at = time.monotonic()
-                text = "traces: %d spans were not exported: %s"
+            if time.monotonic() - self.logged_at >= _LOG_SECONDS:
+                self.logged_at = time.monotonic()
+                text = "spans were not exported: number=%d error=%s"
                 logger.log(log_level, text, self.lost, why)
                 self.lost = 0
             return SpanExportResult.FAILURE

@@ -1,4 +1,4 @@
-"""Run one task in a test, without any server: `run_inline`."""
+"""`run_inline`: runs one task in a test, without any server."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from functools import cache
 from typing import Any, Generic, NoReturn, Unpack
 
 from nonet.base.errors import NotBoundError, ResultUnavailable
-from nonet.client.client import CallbackSpawner, Policy, check_group, is_durable
+from nonet.client.client import is_durable
 from nonet.client.envelopes import Envelopes
+from nonet.client.groups import Policy, check_group
 from nonet.client.live import LiveConfig
+from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.overrides import NONE
 from nonet.config.settings import plain_settings
 from nonet.messages.message import Envelope, ResultDocument, decode, encode, pack
@@ -41,18 +43,18 @@ from nonet.testing.submissions import Submitted, said_of
 from nonet.worker.attempt.conclusion import encoded_result
 
 _GROUP = "inline-group"
-# A policy that never gives up is stopped.
+# Limit for a retry policy that never gives up.
 _MOST_ATTEMPTS = 1000
 
 
 @dataclass(frozen=True)
 class InlineGroup:
-    """What a task gave `nonet.spawn_with_callback`, through an injected `CallbackSpawner`.
+    """A group that a task spawned with an injected `CallbackSpawner`. Its tasks are not run.
 
     Attributes:
-        children: the tasks of the group; nothing of what it was given was run.
-        callback: what would be submitted once all have ended.
-        on_failure: what would be submitted instead if one failed.
+        children: the tasks of the group.
+        callback: the task that would be submitted after all children have ended.
+        on_failure: the task that would be submitted instead if a child failed.
         policy: ``all_success`` or ``all_done``.
 
     Example:
@@ -68,18 +70,18 @@ class InlineGroup:
 
 @dataclass
 class InlineRun(Generic[R]):
-    """How a task ran; generic in what its ``execute`` returns.
+    """The record of a task's run; generic in the type that its ``execute`` returns.
 
     Attributes:
-        result: what ``execute`` returned. None, whatever its type says, if the last attempt
-            failed, which ``check=False`` alone lets a test see: ask `error` first.
-        attempts: how many there were.
-        errors: what each failed attempt raised.
-        waits: how long the retry policy wanted to wait after each of these; nobody did.
-        submitted: what was submitted by ``schedule()``, in any attempt, and by ``after_commit()``,
-            in the one that succeeded.
-        groups: what was spawned.
-        saved: the last checkpoint; None: there was none.
+        result: what ``execute`` returned. None if the last attempt failed, which is possible only
+            with ``check=False``: then check `error` first.
+        attempts: number of attempts.
+        errors: the exception of each failed attempt.
+        waits: the delay that the retry policy chose after each of them; the run does not wait.
+        submitted: tasks submitted by ``schedule()`` in any attempt, and by ``after_commit()`` in
+            the one that succeeded.
+        groups: groups that were spawned.
+        saved: the last checkpoint, or None.
 
     Example:
         run = await run_inline(Add(1, 2))
@@ -96,7 +98,7 @@ class InlineRun(Generic[R]):
 
     @property
     def error(self) -> BaseException | None:
-        """What the last attempt raised, or None if it succeeded."""
+        """The exception of the last attempt, or None if it succeeded."""
         return self.errors[-1] if len(self.errors) == self.attempts else None
 
 
@@ -112,30 +114,29 @@ async def run_inline(
     retry: bool = False,
     check: bool = True,
 ) -> InlineRun[R]:
-    """Run a task here and now, as a worker would, without Redis: no locks, no limits, no timeouts.
+    """Run a task as a worker would, but without Redis: no locks, no limits, no timeouts.
 
-    The task travels as in an envelope first, and what it submits, spawns and returns is checked as
-    by a system with the default settings: what that refuses is refused here. Else submissions are
-    only noted; the ``transaction`` of a durable task may be a fake, as nothing is written.
+    The task is packed into an envelope and read back first. Its submissions, groups and result are
+    checked as by a system with the default settings, and otherwise only recorded. The
+    ``transaction`` of a durable task may be a fake, as nothing is written to it.
 
     Args:
-        task: what is run; its class needs no registration.
-        overrides: ``{dependency: replacement}``, honoured at any depth; what they give may be of
-            any type.
-        labels: what ``context().labels`` gives.
-        id: what ``context().id`` gives; None: a random one.
+        task: the task; its class needs no registration.
+        overrides: ``{dependency: replacement}``, at any depth; replacements may return any type.
+        labels: value of ``context().labels``.
+        id: value of ``context().id``; None: a random one.
         attempt: number of the first attempt, from 1.
-        saved: what an earlier attempt has saved, for ``context().saved``.
-        group_results: what ``context().group_results()`` gives in a callback.
-        retry: after a failed attempt ask the class's retry policy, and run it again at once if it
-            wants to be.
-        check: False: return the run also if its last attempt failed, with its `error`.
+        saved: checkpoint of an earlier attempt, for ``context().saved``.
+        group_results: value of ``context().group_results()`` in a callback.
+        retry: after a failed attempt, ask the retry policy of the class, and repeat the task at
+            once if the policy wants a retry.
+        check: False: return the run even if its last attempt failed, with its `error`.
 
     Raises:
         BaseException: what the last attempt raised.
-        TypeError, ValueError: at once, if what is given is no task, or `attempt` is below 1.
-        RegistrationError, InvalidArgumentsError, DependencyError: the task could not run anywhere.
-        ResultUnavailable: it succeeded, but what it returned cannot be kept.
+        TypeError, ValueError: `task` is not a task, or `attempt` is below 1.
+        RegistrationError, InvalidArgumentsError, DependencyError: the task cannot run anywhere.
+        ResultUnavailable: the task succeeded, but its result cannot be stored.
 
     Example:
         run = await run_inline(Add(1, 2))
@@ -150,7 +151,7 @@ async def run_inline(
     async with Injector(dict(overrides or {})) as injector:
         while True:
             number = attempt + run.attempts
-            # A context of its own: no attempt sees another one's variables, nor does the test.
+            # A copied context isolates the context variables of attempts and of the test.
             job = asyncio.create_task(
                 inline.attempt(number, injector), context=contextvars.copy_context()
             )
@@ -176,14 +177,14 @@ def _check_attempt(attempt: int) -> None:
 
 
 def _is_cancelled() -> bool:
-    """Whether the test itself is to end."""
+    """Whether the test itself was cancelled."""
     current = asyncio.current_task()
     return current is not None and current.cancelling() > 0
 
 
 @cache
 def _load_installed() -> None:
-    """What installed packages register: types of locks, and what is injected."""
+    """Load the lock types and dependencies that installed packages register."""
     load_lock_types(("nonet",))
     load_entry_points(("nonet",))
 
@@ -193,7 +194,7 @@ def _travelled(value: Any) -> Any:
 
 
 class _AnyClass(Registry):
-    """Knows every class that it is asked for, also several of one name: tests register none."""
+    """Knows every class, even several of the same name, so that tests need not register them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,14 +208,14 @@ class _AnyClass(Registry):
 
 
 class _NoConfig(LiveConfig):
-    """That of a namespace in which nothing was ever published."""
+    """The configuration of a namespace without a published one."""
 
     def __init__(self) -> None:
         self.overrides = NONE
 
 
 class _Inline:
-    """One task, and what stands for the rest of the system while it runs."""
+    """One task, with stand-ins for the rest of the system."""
 
     def __init__(
         self,
@@ -237,7 +238,7 @@ class _Inline:
         self._envelope: Envelope = self._envelopes.read(sent.id, sent.envelope)
 
     async def attempt(self, number: int, injector: Injector) -> BaseException | None:
-        """Run it once: what it raised, as a value, or None."""
+        """Run the task once; return its exception, or None."""
         context = self._context(number)
         enter_context(context)
         bind_submitter(self)
@@ -250,7 +251,7 @@ class _Inline:
                 context.ensure_lease()
                 self._run.result = await invoke(task.execute, arguments, threads)
                 context.ensure_lease()
-        except BaseException as error:  # of the task: handed to the test by `run_inline`
+        except BaseException as error:  # raised by the task; `run_inline` raises it to the test
             return error
         finally:
             unbind_submitter(self)
@@ -260,7 +261,7 @@ class _Inline:
         return None
 
     def check_result(self, number: int) -> None:
-        """Raises ResultUnavailable, as who awaits it would, if the result cannot be kept."""
+        """Raises `ResultUnavailable`, as awaiting it would, if the result cannot be stored."""
         name = self._known.name
 
         def document(value: object) -> ResultDocument:
@@ -275,7 +276,7 @@ class _Inline:
             )
 
     def may_retry(self, number: int, error: BaseException) -> bool:
-        """Whether the retry policy wants another attempt; notes after how long."""
+        """Whether the retry policy wants another attempt; records the delay."""
         policy = self._known.cls.retry_policy
         found = decide(Failed(error), policy, number, datetime.now(UTC), dlq_eligible=False)
         if found.end is End.DEAD:
@@ -307,12 +308,12 @@ class _Inline:
         return True
 
     def _prepare(self, task: BaseTask, options: Options) -> _Prepared:
-        """What `after_commit` is given; it counts if the attempt succeeds."""
+        """Prepare a submission of `after_commit`, which counts if the attempt succeeds."""
         made = self._envelopes.prepare(task, options)
         return _Prepared(said_of(made.id, task, options), made.envelope)
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
-        """What ``.schedule()`` calls."""
+        """Record a submission by ``.schedule()``."""
         said = Options(**options)
         is_durable(task, said.transaction, self._registry)
         made = self._envelopes.prepare(task, said)
@@ -321,11 +322,11 @@ class _Inline:
 
 
 class _NotSubmitted:
-    """What the handles of tasks ask that were only noted."""
+    """Answers the handles of tasks that were only recorded."""
 
     async def status(self, id: str) -> NoReturn:
         raise NotBoundError(
-            f"task {id} was not submitted: run_inline only notes it in `submitted`; "
+            f"task {id} was not submitted: run_inline only records it in `submitted`; "
             "nonet.testing.System runs it"
         )
 
@@ -338,7 +339,7 @@ class _NotSubmitted:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What a context keeps of a submission until the attempt has succeeded."""
+    """A submission that waits for the success of its attempt."""
 
     said: Submitted
     envelope: bytes
@@ -349,7 +350,7 @@ class _Prepared:
 
 
 class _Spawner(CallbackSpawner):
-    """Notes groups instead of opening them."""
+    """Records groups instead of opening them."""
 
     def __init__(self, run: InlineRun[Any], envelopes: Envelopes) -> None:
         self._run, self._envelopes = run, envelopes

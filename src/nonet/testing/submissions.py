@@ -1,4 +1,4 @@
-"""What was submitted, and how tests ask for it."""
+"""`Submitted`: tasks that were submitted, for the assertions of tests."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LONGEST_VALUE = 80
 
 @dataclass(frozen=True)
 class Submitted(Generic[T_co]):
-    """One task that was submitted; generic in its class.
+    """A task that was submitted; generic in its class.
 
     Attributes:
-        id: of the task.
-        task: the very instance.
-        at_time: when it is to run at the earliest; None: at once.
-        labels: of the submission.
+        id: id of the task.
+        task: the submitted instance.
+        at_time: earliest start; None: at once.
+        labels: labels of the submission.
 
     Example:
         found = system.assert_submitted(Add)
@@ -51,16 +51,16 @@ class Submitted(Generic[T_co]):
 
 
 def said_of(id: str, task: BaseTask, options: Options) -> Submitted:
-    """What a test is told of a submission."""
+    """Describe a submission for a test."""
     return Submitted(id, task, options.at_time, options.labels or {})
 
 
 class RecordingEnvelopes(Envelopes):
-    """Makes submissions, and remembers of which tasks.
+    """Makes submissions, and records their tasks.
 
     Args:
-        plain: what makes them.
-        known: of some ids, those that Redis knows.
+        plain: the envelopes to extend.
+        known: selects the ids that Redis knows.
     """
 
     def __init__(self, plain: Envelopes, known: Callable[[Sequence[str]], set[str]]) -> None:
@@ -72,19 +72,19 @@ class RecordingEnvelopes(Envelopes):
     def prepare(self, task: BaseTask, options: Options = PLAIN, **origin: Any) -> Submission:
         """See `Envelopes.prepare`."""
         made = super().prepare(task, options, **origin)
-        # An id that was submitted before is the same task.
+        # The same id is the same task: keep the first submission.
         self._prepared.setdefault(made.id, said_of(made.id, task, options))
         return made
 
     @property
     def prepared(self) -> int:
-        """How many submissions were made, whatever became of them."""
+        """How many submissions were prepared, including those that were never sent."""
         return len(self._prepared)
 
     def submitted(self) -> list[Submitted]:
-        """Those of the tasks that Redis knows, or did when it was asked before; oldest first.
+        """Return the tasks that Redis knows, or knew at an earlier call, oldest first.
 
-        What was prepared by an attempt that failed, or as a callback that is not due, is unknown.
+        Redis does not know submissions of a failed attempt, or a callback that is not due yet.
         """
         self._submitted |= self._known([id for id in self._prepared if id not in self._submitted])
         return [item for id, item in self._prepared.items() if id in self._submitted]
@@ -93,7 +93,7 @@ class RecordingEnvelopes(Envelopes):
 def find(
     submitted: Sequence[Submitted], known: TaskClass, arguments: Mapping[str, Any]
 ) -> list[Submitted]:
-    """Those of a class whose arguments have these values.
+    """Return the submissions of a class whose arguments have these values.
 
     Raises:
         TypeError: the class has no such argument.
@@ -117,10 +117,10 @@ def check_submitted(
     arguments: Mapping[str, Any],
     times: int | None,
 ) -> list[Submitted]:
-    """What `find` gives; fails with all that was submitted if that is not so many.
+    """Return submissions like `find`, and fail if their number is wrong.
 
     Args:
-        times: None: at least one.
+        times: expected number; None: at least one.
     """
     __tracebackhide__ = True
     found = find(submitted, known, arguments)
@@ -134,7 +134,7 @@ def check_submitted(
 
 
 def listed(submitted: Sequence[Submitted]) -> str:
-    """All that was submitted, one line for equal ones."""
+    """List all submissions, equal ones in one line."""
     if not submitted:
         return "nothing was submitted"
     counted = Counter(map(str, submitted))
@@ -144,7 +144,7 @@ def listed(submitted: Sequence[Submitted]) -> str:
     ]
     if len(counted) > _MOST_SHOWN:
         lines.append(f"  … and {len(counted) - _MOST_SHOWN} others")
-    return "submitted were:\n" + "\n".join(lines)
+    return "these tasks were submitted:\n" + "\n".join(lines)
 
 
 def _times(number: int) -> str:
@@ -157,16 +157,16 @@ def _shown(task: BaseTask) -> str:
 
 
 def _value(task: BaseTask, name: str) -> Any:
-    """An argument as the task keeps it, else as it travels."""
+    """An argument as an attribute of the task, or as it is serialized."""
     return getattr(task, name) if hasattr(task, name) else _values(task)[name]
 
 
 def _values(task: BaseTask) -> Mapping[str, Any]:
-    """The arguments by name, as they travel."""
-    travelling: Any = task.serialize()
-    if isinstance(travelling, Mapping):
-        return travelling
-    return dict(zip(Arguments(type(task)).names, travelling, strict=False))
+    """The serialized arguments by name."""
+    serialized: Any = task.serialize()
+    if isinstance(serialized, Mapping):
+        return serialized
+    return dict(zip(Arguments(type(task)).names, serialized, strict=False))
 
 
 def _short(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What a worker says of itself with each beat: short, as it is said for as long as it lives."""
+"""The facts that a worker publishes about itself with each beat."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from nonet.worker.lag import Culprit
 
 
 class About:
-    """Puts together what is said; asked in the thread that beats.
+    """Collects the facts that a worker publishes. The watchdog's thread calls `say`.
 
     Args:
         registry: the classes that this process knows.
-        describe: what changes from beat to beat, for people.
-        lag: for how many seconds the event loop did not answer since this was asked before.
-        children: ids of the processes whose memory is told with that of this one.
+        describe: returns facts for operators that change from beat to beat.
+        lag: returns the longest time, in seconds, that the event loop took to respond since the
+            previous call.
+        children: returns the ids of the processes whose memory counts as the worker's.
 
     Attributes:
-        off: why this worker takes nothing, or empty.
-        resident: memory that was told with the last beat, in bytes.
+        off: why this worker takes no tasks, or empty.
+        resident: resident memory published with the last beat, in bytes.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class About:
         self._counts: Counter[str] = Counter()
 
     def say(self) -> Said:
-        """What is said with this beat."""
+        """Return what to publish with this beat."""
         counts, self._counts = self._counts, Counter()
         self.resident = all_resident([os.getpid(), *self._children()])
         info = {
@@ -62,13 +63,13 @@ class About:
         return Said(text, self.off, self._versions, self._knows, counts)
 
     def blocked(self, culprit: Culprit) -> None:
-        """Count that the event loop was blocked, and by which class of ours; from any thread."""
+        """Count a blocked event loop, and the task class that blocked it; from any thread."""
         counted = {"loop:blocked": 1, **({f"blocked:{culprit.task}": 1} if culprit.task else {})}
         self._counts.update(counted)
 
 
 def knowledge(versions: Mapping[str, str]) -> str:
-    """Which envelopes a worker reads, and a digest of the classes that it knows.
+    """Return the envelope version that a worker reads, and a digest of the classes it knows.
 
     >>> knowledge({"files:Audit": "1.4"}) == knowledge({"files:Audit": "1.5"})
     False

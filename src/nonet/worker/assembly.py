@@ -1,4 +1,4 @@
-"""Puts a worker together from the parts of an open application."""
+"""Build a worker from an open application."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def assemble(
     concurrency: int | None = None,
     isolation: Isolation | None = None,
 ) -> Worker:
-    """A worker that has not begun; the arguments are those of `nonet.Nonet.worker`."""
+    """Return a worker that is not running yet; `nonet.Nonet.worker` documents the arguments."""
     settings, stores = parts.settings, parts.stores
     concluder = Concluder(parts.client.live_config, settings.message_limit, settings.crash_limit)
     settler = Settler(stores.broker, stores.rows)
@@ -45,7 +45,7 @@ def assemble(
 
 
 def _sql(parts: Parts) -> Reached | None:
-    """Whether SQL answers; None if no class may have rows, as far as the classes say."""
+    """Return the check of the database, or None if no class can have rows in it."""
     return sql_reached(parts.settings, parts.stores) if _need_sql(parts.registry) else None
 
 

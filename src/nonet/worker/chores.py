@@ -1,4 +1,4 @@
-"""What workers do for each other: take back what the dead held, queue again what is in no place."""
+"""Periodic repairs by workers: reclaim tasks of dead workers, queue lost tasks again."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from nonet.stores.queue.broker import Broker, new_cursors
 
 logger = logging.getLogger(__name__)
 
-# Between two pages of the walk over all records: 150 keys take 0.4 ms, beside millions of them 2.
-# So it takes about 1 % of Redis, whoever walks; where Redis is slow the pauses are longer.
+# Pause between two pages of the walk over all records. A page of 150 keys takes 0.4 ms, or 2 ms
+# among millions of keys, so the walk uses about 1 % of Redis. If Redis is slow, the pauses get
+# longer.
 _PAGE_SECONDS = 0.1
 _PAUSES_PER_PAGE = 30
 _LONGEST_PAGE_SECONDS = 1.0
 
 
 def pause_beside(ago: float, pause: float) -> float:
-    """How long an idle worker waits before it looks at Redis again, beside its reader.
+    """Return how long an idle worker waits before its next poll of Redis for lost data.
 
-    Both of them notice a loss of data. The reader polls after each second `pause`: who looks in the
-    middle between two polls makes one look per pause of both, with half the round trips.
+    A fetch of the reader notices a loss, too. An idle reader fetches once in two pauses. So one
+    poll halfway between two fetches is enough to check Redis once a pause.
 
     Args:
-        ago: seconds since the last poll.
-        pause: seconds, of a worker that is busy.
+        ago: seconds since the last poll of the reader.
+        pause: seconds between two polls of a busy worker.
     """
     if ago > 2.5 * pause:
-        return pause  # the reader does not come to it
+        return pause  # the reader does not poll now
     left = pause - ago
     return left if left > pause / 2 else left + 2 * pause
 
 
 def pause_after_page(took: float) -> float:
-    """Seconds between a page of the walk over all records, which took so many, and the next."""
+    """Return the seconds before the next page of the walk, if the last page took `took` seconds."""
     return min(_LONGEST_PAGE_SECONDS, max(_PAGE_SECONDS, _PAUSES_PER_PAGE * took))
 
 
 class Chores:
-    """The sweeps of one worker.
+    """The periodic repairs of one worker.
 
     Args:
-        worker: its incarnation.
-        lease: seconds.
+        worker: incarnation of the worker.
+        lease: seconds that a lease lasts.
     """
 
     def __init__(self, broker: Broker, worker: str, size: Size, lease: float) -> None:
@@ -56,7 +57,7 @@ class Chores:
         self._cursors = new_cursors()
 
     async def sweep(self) -> float:
-        """Reclaim what dead workers held; at a quarter of the lease, spread by jitter."""
+        """Reclaim tasks of dead workers; return the seconds until the next call."""
         taken, self._cursors = await self._broker.reclaim(self._worker, self._size, self._cursors)
         if taken:
             logger.warning("reclaimed %d tasks of lost workers", taken)
@@ -65,12 +66,12 @@ class Chores:
         return self._pause
 
     async def mend(self) -> float:
-        """Queue again what is in no place: a page, if nobody else is at it."""
+        """Walk a page of all records, unless another worker does, and queue lost tasks again."""
         pace, began = timedelta(seconds=_PAGE_SECONDS), time.monotonic()
-        # Half of it: the pause of the one worker that walks is not measured by the clock of Redis.
+        # Let Redis allow a page after half the pause: its clock may differ from this worker's.
         mended, more = await self._broker.mend(timedelta(seconds=self._lease) / 4, pace / 2)
         if mended:
-            logger.warning("queued %d tasks again that were in no place", mended)
+            logger.warning("queued %d lost tasks again: they were in no stream or queue", mended)
         return pause_after_page(time.monotonic() - began) if more else self._pause
 
     @property

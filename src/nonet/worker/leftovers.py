@@ -1,4 +1,4 @@
-"""Code that runs on although its attempt has ended, and the slots that it takes."""
+"""Track code that ignores its cancellation, and the slots and locks that it keeps."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 class Leftovers:
-    """Threads and asyncio tasks that could not be stopped, until they end.
+    """Threads and asyncio tasks that still run although their attempt has ended.
 
     Args:
-        slots: of the worker.
-        freed: called when one has ended.
-        watchdog: renews the locks that are kept for them.
+        slots: number of slots of the worker.
+        freed: called when one of them has ended.
+        watchdog: renews the locks that its tasks keep.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Leftovers:
 
     @property
     def slots_taken(self) -> int:
-        """Slots that they keep from others.
+        """How many slots other tasks cannot use.
 
-        Overdue code frees as many slots as there are; without that bound its threads would fill the
-        memory.
+        Code that exceeded its time limit frees its slot, but each slot is freed only once.
+        Otherwise the threads of such code could use up the memory.
         """
         return len(self._in_slots) + self._beyond
 
@@ -57,9 +57,9 @@ class Leftovers:
         return max(0, len(self._overdue) - self._slots)
 
     def add(self, attempt: Attempt, left: Future[Any] | asyncio.Task[Any]) -> None:
-        """Let an attempt end without a thread, or asyncio task, that runs its code."""
+        """Take over a thread or asyncio task, so that its attempt can end without it."""
         attempt.left = (*attempt.left, left)
-        # It has had its time: another attempt may have its slot.
+        # It exceeded its time limit, so another attempt gets the slot.
         is_overdue = attempt.ending.timed_out is not None or isinstance(left, asyncio.Task)
         kept = self._overdue if is_overdue else self._in_slots
         loop = asyncio.get_running_loop()
@@ -80,7 +80,11 @@ class Leftovers:
             )
 
     def keep_locks(self, attempt: Attempt, since: float) -> None:
-        """Renew the locks that the settle script has kept for such code, until that has ended."""
+        """Renew the locks that the settle script kept for abandoned code, until the code ends.
+
+        Args:
+            since: monotonic time before that settle.
+        """
         if has_structural(attempt.locks):
             keeping = self._keep_locks(attempt, since)
             keeper = asyncio.create_task(keeping, context=contextvars.Context())
@@ -93,7 +97,7 @@ class Leftovers:
         self._watchdog.hold(lease, since, lambda reason: None)
         await asyncio.wait([_awaitable(left) for left in attempt.left])
         self._watchdog.drop(lease)
-        with suppress(NonetError):  # else they end by themselves
+        with suppress(NonetError):  # if this fails, the locks expire
             await self._broker.unhold(hold)
 
 

@@ -1,4 +1,4 @@
-"""What Linux says of this machine, and of the container around this process."""
+"""Free memory and load of this machine, and the limits of the container around this process."""
 
 from __future__ import annotations
 
@@ -6,57 +6,49 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-def free_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Bytes that can still be had: of the machine, or of the tightest limit around this process.
+def free_memory(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Return the bytes still available on the machine, or below the tightest cgroup limit.
 
     Args:
-        proc, cgroups: where ``/proc`` and the unified hierarchy (version 2) are mounted.
-
-    Returns:
-        None if nobody says it: another system than Linux.
+        proc, cgroups: where ``/proc`` and the unified cgroup hierarchy (version 2) are mounted.
     """
-    found = [_available(proc), *(_left(group) for group in _groups(proc, cgroups))]
-    known = [free for free in found if free is not None]
-    return min(known) if known else None
+    limits = (_left(group) for group in _groups(proc, cgroups))
+    return min([psutil.virtual_memory().available, *(left for left in limits if left is not None)])
 
 
 def load_per_core() -> float:
-    """Processes that want to run, on average of the last minute, for each core of the machine."""
+    """Return the load average of the last minute, divided by the cores of the machine."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
-def _available(proc: Path) -> int | None:
-    fields = _fields(proc / "meminfo")
-    kib = fields.get("MemAvailable:")
-    return None if kib is None else kib * 1024
-
-
 def _left(group: Path) -> int | None:
-    """What a control group may still take, caches that give way included; None: no limit."""
+    """Return what a cgroup can still allocate, including reclaimable caches; None: no limit."""
     most, used = _number(group / "memory.max"), _number(group / "memory.current")
     if most is None or used is None:
         return None
-    return max(0, most - used + _fields(group / "memory.stat").get("inactive_file", 0))
+    return max(0, most - used + _reclaimable(group / "memory.stat"))
 
 
 def _groups(proc: Path, cgroups: Path) -> Iterator[Path]:
-    """The control group of this process and those around it, as far as they are seen from here."""
+    """Yield the cgroup of this process and its visible ancestors."""
     for line in _text(proc / "self" / "cgroup").splitlines():
         if line.startswith("0::/"):
             path = line.removeprefix("0::/")
-            # Of a path outside of this namespace (/../…) only the root can be seen.
+            # The path is outside of this cgroup namespace (/../…), so only the root is visible.
             group = cgroups if ".." in path else cgroups / path
             yield group
             yield from (parent for parent in group.parents if parent.is_relative_to(cgroups))
 
 
-def _fields(file: Path) -> dict[str, int]:
-    rows = (line.split() for line in _text(file).splitlines())
-    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+def _reclaimable(file: Path) -> int:
+    rows = (line.partition(" ") for line in _text(file).splitlines())
+    return sum(int(number) for name, _, number in rows if name == "inactive_file")
 
 
 def _number(file: Path) -> int | None:

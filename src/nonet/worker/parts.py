@@ -1,4 +1,4 @@
-"""What a worker is made of."""
+"""The objects that an open application passes to a worker."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from nonet.worker.attempt.settle import Settler
 
 @dataclass(frozen=True)
 class WorkerParts:
-    """What an open application gives a worker.
+    """The objects that an open application passes to a worker.
 
     Attributes:
-        sql: whether the database answers; None: none is needed, or nobody asks.
+        sql: checks whether the database answers; None: no class needs one, or checks are off.
     """
 
     settings: Settings

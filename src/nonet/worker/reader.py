@@ -1,4 +1,4 @@
-"""Fills the free slots of a worker: fetches when it must, and sleeps when nothing is to be done."""
+"""Fetch tasks for the free slots of a worker, and sleep while there are none."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from contextlib import suppress
 from nonet.base.errors import NonetError
 from nonet.base.streams import Size
 from nonet.daemon.contact import Contact
-from nonet.daemon.service import Stop, log_tick_failure
+from nonet.daemon.service import Stop
 from nonet.daemon.watchdog import Watchdog
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
+from nonet.telemetry.failures import FailureLog
 from nonet.worker.about import About
 from nonet.worker.attempt.attempt import uncancel
 from nonet.worker.runner import Runner
@@ -24,28 +25,28 @@ from nonet.worker.veto import Veto
 
 logger = logging.getLogger(__name__)
 
-# Between two looks whether this worker may take something again.
+# Pause between two checks whether this worker may take tasks again.
 _DECLINE_SECONDS = 0.5
-# A worker without a free slot looks so often for suspects and burials, which need none.
+# How often a worker without a free slot fetches suspects and dying tasks, which need no slot.
 _BESIDE_SECONDS = 1.0
 _UNREGISTERED = "its registration could not be renewed"
 
 
 class Reader:
-    """Fetches for one worker, and starts what it is given.
+    """Fetches tasks for one worker and starts them.
 
     Args:
-        worker: its incarnation.
-        slots: of the worker.
-        runner: runs what is fetched.
-        redis: is told of each answer.
-        about: is told when the worker takes nothing.
-        tally: counts the vetoes; None: nobody does.
+        worker: incarnation of the worker.
+        slots: number of its slots.
+        runner: runs the deliveries.
+        redis: records each answer of Redis.
+        about: publishes why the worker takes no tasks.
+        tally: counts the vetoes, if metrics are exposed.
 
     Attributes:
-        has_fetched: whether it has joined its streams.
-        is_unsure: a fetch may have handed over tasks of which we know nothing.
-        polled_at: when it asked last (monotonic).
+        has_fetched: whether a fetch has succeeded, so that the worker has joined its streams.
+        is_unsure: whether a fetch reply was lost, which may have contained tasks.
+        polled_at: when it fetched last (monotonic).
     """
 
     def __init__(
@@ -76,26 +77,28 @@ class Reader:
         self.polled_at: float = time.monotonic()
         self._stop = Stop()
         self._reader: asyncio.Task[None] | None = None
-        # Whether a stop may interrupt the reader.
+        # True while a stop may cancel the reader.
         self._is_waiting = False
-        # Whether it fetches only when something wakes it, and what waits for that.
+        # True if the last fetch found too little: the next one waits in Redis for a wake-up.
         self._sleeps = False
         self._waking: asyncio.Task[None] | None = None
 
     async def run(self, stop: Stop) -> None:
-        """Fetch for the free slots; wait for a free slot, a wake-up or the stop."""
+        """Fetch for the free slots until a stop is requested."""
         self._stop = stop
         self._reader = asyncio.current_task()
         interrupting = asyncio.create_task(self._interrupt_reader(stop))
+        failures = FailureLog("fetch", logger)
         try:
             while not stop.requested.is_set():
                 try:
                     with self._redis.asked():
                         await self._fill_slots()
-                except Exception as error:  # Redis away or restarted: wait and read on
+                    failures.succeeded()
+                except Exception as error:  # Redis is unavailable or restarted
                     self.is_unsure, self._sleeps = True, False
                     pause = random.uniform(0.2, 1.0)
-                    log_tick_failure("fetch", error, pause)
+                    failures.failed(error, pause)
                     await stop.sleep(pause)
         finally:
             interrupting.cancel()
@@ -105,13 +108,13 @@ class Reader:
     async def _interrupt_reader(self, stop: Stop) -> None:
         await stop.requested.wait()
         if self._is_waiting and self._reader is not None:
-            self._reader.cancel()  # not within a fetch: what that is given would be lost
+            self._reader.cancel()  # never within a fetch: its reply would be lost
         elif self._sleeps:
             with suppress(NonetError):
                 await self._broker.rouse(self._worker)
 
     async def _wait_for(self, waiting: Awaitable[object]) -> None:
-        """Wait, but not beyond a stop."""
+        """Wait for an awaitable, or until a stop is requested."""
         self._is_waiting = True
         try:
             await waiting
@@ -125,44 +128,45 @@ class Reader:
     async def _fill_slots(self) -> None:
         runner = self._runner
         free, room = max(0, runner.free_slots), runner.suspects.room
-        graves = runner.burials.room
-        if runner.suspects.is_exclusive:  # nothing else may run beside it
+        dying = runner.burials.room
+        if runner.suspects.is_exclusive:  # nothing else may run now
             await self._wait_for(_next(runner.suspects.freed))
             return
-        beside = room + graves > 0
+        beside = room + dying > 0
         if not free and not (beside and time.monotonic() - self.polled_at > _BESIDE_SECONDS):
             await self._wait_for(_next(runner.freed, _BESIDE_SECONDS))
             return
         if self.is_unsure:
-            await self._give_unknown_back()
+            await self._requeue_unknown()
         if why := self._reason_to_decline():
             await self._stand_aside(why)
             return
         self._come_back()
         if self._sleeps:
-            await asyncio.sleep(0)  # what was started may be over in one step
+            await asyncio.sleep(0)  # short tasks end in one step of the loop
         if self._is_stopping:
             return
         if self._sleeps and (self._waking is not None or not runner.is_quiet):
-            # A task might block the loop: nothing is to be handed over before we ask for it.
+            # A running task might block the loop. Wait for the wake-up only, and fetch then, so
+            # that Redis does not hand tasks to a loop that cannot start them.
             self._sleeps = False
             await self._wait_for(self._woken())
             return
-        # Half of the slots at a time: while one half is executed, Redis finds the next.
+        # Half of the slots at a time: Redis finds the next tasks while these are executed.
         wanted = min(free, -(-self._slots // 2))
-        deliveries, since = await self._fetch(wanted, room, graves)
+        deliveries, since = await self._fetch(wanted, room, dying)
         damaged = []
         for delivery in deliveries:
             try:
                 runner.start(delivery, since)
-            except Exception as error:  # else those behind it would wait for their leases
+            except Exception as error:  # the other deliveries must start nevertheless
                 logger.exception("task %s cannot be started", delivery.id)
                 damaged.append((delivery, f"it cannot be started: {error}"))
         for delivery, why in damaged:
             await self._broker.end_damaged(delivery, why)
 
     async def _woken(self) -> None:
-        """Wait until something wakes this worker, or there is room again beside its slots."""
+        """Wait for a wake-up, or for room beside the slots."""
         if self._waking is None:
             self._waking = asyncio.create_task(self._broker.wait_for_wake(self._worker))
         events = self._runner.suspects.freed, self._runner.burials.freed
@@ -178,17 +182,15 @@ class Reader:
             waking, self._waking = self._waking, None
             waking.result()
 
-    async def _fetch(self, wanted: int, room: int, graves: int) -> tuple[list[Delivery], float]:
-        """Deliveries to start, and a time (monotonic) that is not after their hand-over."""
+    async def _fetch(self, wanted: int, room: int, dying: int) -> tuple[list[Delivery], float]:
+        """Return deliveries to start, and a time (monotonic) before Redis handed them over."""
         since = self.polled_at = time.monotonic()
         was_asleep = self._sleeps
-        if was_asleep:  # nothing was left at the last look
-            woken = self._broker.fetch_when_woken(self._worker, self._size, wanted, room, graves)
-            deliveries, more, since = await woken
+        ask = self._worker, self._size, wanted, room, dying
+        if was_asleep:
+            deliveries, more, since = await self._broker.fetch_when_woken(*ask)
         else:
-            deliveries, more = await self._broker.fetch(
-                self._worker, self._size, wanted, room, graves
-            )
+            deliveries, more = await self._broker.fetch(*ask)
         self._redis.heard()
         self.has_fetched = True
         ordinary = [item for item in deliveries if item.takes_slot]
@@ -198,22 +200,25 @@ class Reader:
             return [], since
         return deliveries, since
 
-    async def _give_unknown_back(self) -> None:
-        """Redis may have handed something over of which we have not heard."""
+    async def _requeue_unknown(self) -> None:
+        """Requeue tasks that Redis handed to this worker in a reply that was lost."""
         held = self._runner.deliveries
-        if given := await self._broker.disown(self._worker, self._size, held):
-            logger.warning("gave back %d tasks of a lost reply", given)
+        if requeued := await self._broker.disown(self._worker, self._size, held):
+            logger.warning("requeued %d tasks: the fetch reply was lost", requeued)
         self.is_unsure = False
-        self._watchdog.beat_soon()  # Redis is back, perhaps without our leases
+        self._watchdog.beat_soon()  # Redis may have come back without the leases
 
     def _reason_to_decline(self) -> str:
         if not self._watchdog.is_registered:
-            # Others must take it for dead, and what it takes from now on, too.
+            # Other workers consider it dead, and would reclaim whatever it fetches now.
             return _UNREGISTERED
         return self._veto.reason()
 
     async def _stand_aside(self, why: str) -> None:
-        """Take nothing for a moment, and let nobody wake this worker meanwhile."""
+        """Take no tasks for a moment.
+
+        Leave the stack of idle workers, so that no submit wakes this one.
+        """
         if not self._about.off:
             await self._broker.decline(self._worker, self._size)
             if self._tally is not None:
@@ -221,7 +226,7 @@ class Reader:
             logger.warning("this worker takes nothing: %s", why)
             self._watchdog.beat_soon()
         self._about.off = why
-        self._sleeps = False  # nobody would wake it
+        self._sleeps = False  # no wake-up comes while it declines
         await self._wait_for(asyncio.sleep(_DECLINE_SECONDS))
 
     def _come_back(self) -> None:
@@ -236,14 +241,14 @@ class Reader:
 
 
 async def _next(event: asyncio.Event, seconds: float | None = None) -> None:
-    """Wait until an event is set from now on, not longer than that."""
+    """Wait until the event is set anew, for at most `seconds`."""
     event.clear()
     with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
 
 
 def _kind_of_veto(why: str) -> str:
-    """What a worker lacks that takes nothing.
+    """Return the metric label for the reason of a veto.
 
     >>> _kind_of_veto("memory: 512 MiB free, below the floor of 1 GiB")
     'memory'

@@ -1,6 +1,6 @@
-"""One delivery to its end: identify → place → execute → conclude → settle → forget.
+"""One delivery from start to end: identify → place → execute → conclude → settle → forget.
 
-`nonet.worker.reader` fetches it; each runs in an asyncio task of its own, see `Runner._run`.
+`nonet.worker.reader` fetches the deliveries. Each runs in its own asyncio task: `Runner._run`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ from nonet.base.streams import Size
 from nonet.daemon.service import ExitCode, end_without_loop
 from nonet.daemon.watchdog import Watchdog
 from nonet.messages.message import Usage
-from nonet.rules.outcomes import Cancelled, End, Failed, Lost, Outcome
+from nonet.rules.outcomes import Cancelled, End, Failed, Lost
 from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Lease
-from nonet.tasks.locks import leased_ttl_ms
 from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.worker.attempt.attempt import Attempt, Stage
-from nonet.worker.attempt.burials import Burials
 from nonet.worker.attempt.conclusion import Conclusion
 from nonet.worker.attempt.crashes import WITH_WORKER
-from nonet.worker.attempt.execute import Tools, execute, identify, readmit
+from nonet.worker.attempt.execute import Tools, execute, identify
+from nonet.worker.attempt.leasing import Leasing
 from nonet.worker.attempt.place import Place, place_of
 from nonet.worker.children.children import Children
 from nonet.worker.children.isolated import Isolated
@@ -41,28 +39,28 @@ from nonet.worker.tally import Tally
 
 logger = logging.getLogger(__name__)
 
-# After a hard timeout; what obeys has rolled back by then.
+# How long after the hard timeout of a task that blocks the loop this process ends. Code that obeys
+# its cancellation has rolled back by then.
 _STUCK_SECONDS = 1.5
 
 
 class Runner:
-    """Runs what a worker was given.
+    """Runs the deliveries of one worker.
 
     Args:
-        worker: its incarnation.
-        size: of the worker.
-        watchdog: keeps the leases alive.
-        children: of this worker.
+        worker: incarnation of the worker.
+        children: its pool of child processes.
         slots: how many attempts run at a time.
-        isolation: where all of them run; None: as their classes say.
-        sign_off: takes this worker off the lists of Redis, called by a thread right before the
-            process ends; must not raise, nor take long.
-        tally: counts the attempts; None: nobody does.
+        isolation: where to run all attempts; None: where their classes say.
+        sign_off: removes this worker's registration. A thread calls it right before the process
+            ends, so it must return soon and raise nothing.
+        tally: counts the attempts, if metrics are exposed.
 
     Attributes:
         freed: set when a slot has become free.
-        burials: the lane of dying tasks, beside the slots.
-        busy_at: when something ran last (monotonic).
+        suspects: runs tasks whose process died, without using a slot.
+        burials: writes dying tasks to SQL, without using a slot.
+        busy_at: when an attempt ended last (monotonic).
     """
 
     def __init__(
@@ -77,141 +75,130 @@ class Runner:
         sign_off: Callable[[], None],
         tally: Tally | None = None,
     ) -> None:
+        settings, broker = parts.settings, parts.broker
         self._parts = parts
-        self._tally = tally
-        self._sign_off = sign_off
-        self._watchdog = watchdog
         self._slots = slots
         self._isolation = isolation
+        self._watchdog = watchdog
+        self._sign_off = sign_off
+        self._tally = tally
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._settling = 0
         self.freed = asyncio.Event()
-        self.burials: Burials = parts.burials
         self.busy_at = time.monotonic()
-        self._leftovers = Leftovers(slots, self.freed.set, watchdog, parts.broker)
         self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
+        self._leasing = Leasing(broker, watchdog, settings.lease, settings.lock_ttl)
+        self._leftovers = Leftovers(slots, self.freed.set, watchdog, broker)
         self._threads = ThreadPoolExecutor(2 * slots, thread_name_prefix="nonet-task")
         self._tools = Tools(
-            parts.client,
-            parts.registry,
-            parts.injector,
-            self._threads,
-            parts.settings.message_limit,
-            self._admit,
-            self._leftovers.add,
+            *(parts.client, parts.registry, parts.injector, self._threads, settings.message_limit),
+            admit=self._leasing.readmit,
+            leave=self._leftovers.add,
         )
         in_children = partial(
             Isolated,
-            settings=parts.settings,
+            settings=settings,
             concluder=parts.concluder,
-            admit=self._admit,
-            accuse=partial(parts.broker.accuse, worker),
+            admit=self._leasing.readmit,
+            accuse=partial(broker.accuse, worker),
         )
         self._isolated = in_children(children)
-        self._suspects = Suspects(
+        self.burials = parts.burials
+        self.suspects = Suspects(
             size,
-            lambda: in_children(Children(parts.settings, parts.broker.url)),
+            lambda: in_children(Children(settings, broker.url)),
             parts.concluder,
-            lambda: len(self._running) - len(self._suspects.in_hand) - len(self.burials.in_hand),
+            self._ordinary,
         )
-        self._lock_ttl_ms = round(parts.settings.lock_ttl * 1000)
 
     def __len__(self) -> int:
         return len(self._running)
 
     @property
     def free_slots(self) -> int:
-        """How many more may run; not more than 0 if there are none.
+        """How many more attempts may run; 0 or less: none.
 
-        Who is only settled needs no slot any more; but while Redis is slow, or away, not more than
-        twice as many pile up as there are slots.
+        An attempt that is being settled uses no slot. While Redis is slow or unavailable, at most
+        twice as many attempts as slots can accumulate.
         """
-        beside = len(self._suspects.in_hand) + len(self.burials.in_hand)
-        executing = len(self._running) - beside - self._settling
+        executing = self._ordinary() - self._settling
         return (
             self._slots - max(executing, self._settling - self._slots) - self._leftovers.slots_taken
         )
 
     @property
-    def suspects(self) -> Suspects:
-        """The lane of those with which a process died, beside the slots."""
-        return self._suspects
-
-    @property
     def is_quiet(self) -> bool:
-        """Whether no code of a task runs, or goes on."""
+        """Whether no code of any task runs, including code that ignored its cancellation."""
         return len(self._running) == self._settling and not self._leftovers
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs, nor goes on."""
+        """Whether no attempt is in progress and no code of an earlier one still runs."""
         return not (self._running or self._leftovers)
 
     @property
     def left(self) -> int:
-        """How many attempts have ended although their code runs on."""
+        """How many pieces of code still run although their attempt has ended."""
         return len(self._leftovers)
 
     @property
     def deliveries(self) -> Iterable[Delivery]:
-        """Those that run."""
+        """The deliveries that this worker holds."""
         return [attempt.delivery for attempt in self._running]
 
     def close(self) -> None:
-        """No thread takes anything any more; those that are busy are not waited for."""
+        """Stop the thread pool without waiting for busy threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def start(self, delivery: Delivery, since: float) -> None:
         """Run a delivery.
 
         Args:
-            since: monotonic time before it was asked for.
+            since: monotonic time before the fetch that returned it.
         """
         attempt = Attempt(delivery, since)
-        attempt.lease = self._lease(attempt)
-        attempt.context.check_lease_with(partial(self._check, attempt))
-        attempt.on_left = partial(self._leftovers.keep_locks, attempt)
+        attempt.context.check_lease_with(partial(self._leasing.check, attempt))
         if delivery.state == "dying":
-            self.burials.in_hand.add(attempt)
+            self.burials.attempts.add(attempt)
         elif delivery.suspect and not delivery.takes_slot:
-            self._suspects.in_hand.add(attempt)
-        self._watchdog.hold(attempt.lease, since, attempt.lose, attempt.renewed)
-        # A context of its own, so that one attempt never sees another one's variables.
+            self.suspects.attempts.add(attempt)
+        self._leasing.hold(attempt)
+        # A new context, so that no attempt sees the context variables of another one.
         task = self._loop.create_task(
             self._run(attempt), name=delivery.id, context=contextvars.Context()
         )
         self._running[attempt] = task
 
     def obey(self, order: Order) -> None:
-        """Cancel an attempt that somebody wants to end; an order may come more than once."""
+        """Cancel the attempt that an order names; a repeated order changes nothing."""
         for attempt in list(self._running):
             delivery = attempt.delivery
             is_meant = (delivery.id, delivery.gen) == (order.id, order.gen)
             if is_meant and attempt.ending.cancelled is None:
-                logger.info("task %s is to be cancelled %s", order.id, order.why)
+                logger.info("cancelling task %s %s", order.id, order.why)
                 attempt.cancel(order.why)
                 grace = self._parts.settings.cancel_grace
-                self._loop.call_later(grace, self._leave_alone, attempt)
+                self._loop.call_later(grace, self._abandon, attempt)
 
     def cut_all(self, reason: str) -> None:
-        """Cancel what runs, for its hand-back."""
+        """Cancel all attempts and hand their tasks back."""
         for attempt in list(self._running):
             attempt.cut(reason)
 
     def cut_waiting(self, reason: str) -> None:
-        """Hand back what has not begun: it waits for a child process."""
+        """Hand back the tasks that still wait for a child process."""
         for attempt in list(self._running):
             if attempt.stage is Stage.WAITING:
                 attempt.cut(reason)
 
     def cut_all_soon(self, reason: str) -> None:
-        """The same, called by any thread."""
+        """Call `cut_all` in the event loop; from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.cut_all, reason)
 
     async def wait(self, seconds: float, forced: asyncio.Task[bool] | None = None) -> None:
-        """Wait until nothing runs any more, not longer than `seconds` nor beyond `forced`."""
+        """Wait until all attempts have ended, until `forced` is done, or for `seconds`."""
         deadline = time.monotonic() + seconds
         while self._running and not (forced and forced.done()):
             left = deadline - time.monotonic()
@@ -223,44 +210,43 @@ class Runner:
     # ---- one delivery: identify → place → execute → conclude → settle → forget ------------------
 
     async def _run(self, attempt: Attempt) -> None:
-        """See a delivery through, from its hand-over to the end of its lease."""
+        """Process one delivery, from its fetch to the end of its lease."""
         try:
-            await self._see_through(attempt)
+            conclusion = await self._conclude(attempt)
+            if conclusion is not None:
+                await self._settle(attempt, conclusion)
         except GeneratorExit as error:
-            # Of a future that a task awaited: it closes each coroutine between that and this one,
-            # whatever they would have returned.
-            if not self._is_over(attempt):
-                await self._settle(attempt, self._conclude(attempt, Failed(error)))
+            # A task awaited a future that raised this. The exception has closed each coroutine up
+            # to this one, so none of them could return an outcome.
+            if not self._is_abandoned(attempt):
+                conclusion = self._parts.concluder.conclude(attempt, Failed(error))
+                await self._settle(attempt, conclusion)
         except Exception:
             # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
             logger.exception("task %s: its settlement failed", attempt.delivery.id)
         finally:
-            if not self._is_over(attempt):
+            if not self._is_abandoned(attempt):
                 self._forget(attempt)
 
-    async def _see_through(self, attempt: Attempt) -> None:
+    async def _conclude(self, attempt: Attempt) -> Conclusion | None:
+        """Execute the task unless its state forbids it; None: the attempt is settled already."""
         if attempt.ending.lost is not None:
-            # The loop was blocked while the reply waited, and others may hold its locks.
-            await self._settle(attempt, self._conclude(attempt, Lost(attempt.ending.lost)))
-            return
+            # The loop was blocked while the fetch reply waited. Other tasks may hold its locks now.
+            return self._parts.concluder.conclude(attempt, Lost(attempt.ending.lost))
         if attempt.delivery.state == "dying":
             await self.burials.bury(attempt)
-            return
+            return None
         outcome = identify(attempt, self._tools)
         if self._tally is not None:
             self._tally.started(attempt)
         if outcome is not None:
-            await self._settle(attempt, self._conclude(attempt, outcome))
-            return
+            return self._parts.concluder.conclude(attempt, outcome)
         if self._is_traced:
             attempt.span = _span_of(attempt)
         place = place_of(attempt.delivery, attempt.effective.isolation, self._isolation)
-        conclusion = await self._execute(attempt, place)
-        if conclusion is not None:
-            await self._settle(attempt, conclusion)
+        return await self._execute(attempt, place)
 
     async def _execute(self, attempt: Attempt, place: Place) -> Conclusion | None:
-        """What an attempt concluded, wherever it was made; None: it is over already."""
         match place:
             case Place.LOOP:
                 return await self._execute_here(attempt)
@@ -269,9 +255,9 @@ class Runner:
             case Place.FRESH_CHILD:
                 return await self._isolated.run(attempt, fresh=True)
             case Place.SUSPECTS:
-                return await self._suspects.run(attempt)
+                return await self.suspects.run(attempt)
             case Place.NONE:
-                return self._conclude(attempt, Failed(WITH_WORKER.error()))
+                return self._parts.concluder.conclude(attempt, Failed(WITH_WORKER.error()))
             case Place.NONE_BUT_CHILD:
                 return await self._isolated.judge(attempt, WITH_WORKER, is_counted=True)
 
@@ -281,22 +267,19 @@ class Runner:
         usage = Usage(wall=time.monotonic() - began)
         if attempt.context.has_workdir:
             await in_own_thread(attempt.context.remove_workdir)
-        return None if self._is_over(attempt) else self._conclude(attempt, outcome, usage)
-
-    def _conclude(
-        self, attempt: Attempt, outcome: Outcome, usage: Usage | None = None
-    ) -> Conclusion:
-        if attempt.hard_at is not None:  # the policy of one that used it up gets a moment, too
-            attempt.hard_at = max(attempt.hard_at, time.monotonic())
+        if self._is_abandoned(attempt):
+            return None
         return self._parts.concluder.conclude(attempt, outcome, usage)
 
     async def _settle(self, attempt: Attempt, conclusion: Conclusion) -> None:
         self._free_slot_of(attempt)
         if attempt.span is not None:
-            span, attempt.span = attempt.span, None  # one that was left alone may end once more
-            _end_span(span, attempt, conclusion)
+            _end_span(attempt.span, attempt, conclusion)
+            attempt.span = None
         end = await self._parts.settler.settle(attempt, conclusion)
         settlement = conclusion.settlement
+        if attempt.locks_kept_at is not None:
+            self._leftovers.keep_locks(attempt, attempt.locks_kept_at)
         if self._tally is not None:
             crashed = settlement.crashed or settlement.end is End.CRASH
             self._tally.finished(attempt, end, conclusion.usage, crashed=crashed)
@@ -304,49 +287,51 @@ class Runner:
             await self._bury(attempt, conclusion)
 
     async def _bury(self, attempt: Attempt, conclusion: Conclusion) -> None:
-        """Let an attempt that has been marked as dying go on beside the slots."""
+        """Write a task that was just marked as dying to SQL, beside the slots."""
         if not self.burials.room:
             await self.burials.queue(attempt)
             return
-        self._suspects.drop(attempt)
+        self.suspects.drop(attempt)
         self._settling -= attempt.delivery.takes_slot
         attempt.stage = Stage.BURYING
-        self.burials.in_hand.add(attempt)
+        self.burials.attempts.add(attempt)
         self.freed.set()
         await self.burials.bury_at_once(attempt, conclusion)
 
     def _free_slot_of(self, attempt: Attempt) -> None:
-        """Only its settlement is left: the next one may be fetched meanwhile."""
+        """Let the reader fetch the next task while this one is settled."""
         if attempt.stage is not Stage.SETTLING:
             attempt.stage = Stage.SETTLING
             self._settling += attempt.delivery.takes_slot
             self.freed.set()
 
-    def _is_over(self, attempt: Attempt) -> bool:
-        """Whether another asyncio task than the current one ends it, as its code went on."""
-        return bool(attempt.left) and self._running.get(attempt) is not asyncio.current_task()
-
     def _forget(self, attempt: Attempt) -> None:
-        """It is over."""
+        """Drop the lease and all bookkeeping of an attempt."""
         if self._running.pop(attempt, None) is not None:
             if attempt.stage is Stage.SETTLING:
                 self._settling -= attempt.delivery.takes_slot
-            if self._tally is not None:  # its settlement failed, if that has not counted it
+            if self._tally is not None:  # counts only an attempt whose settlement failed
                 self._tally.finished(attempt, End.LOST)
             self._watchdog.drop(attempt.lease)
-            if self._suspects.in_hand:
-                self._suspects.drop(attempt)
-            if self.burials.in_hand:
+            if self.suspects.attempts:
+                self.suspects.drop(attempt)
+            if self.burials.attempts:
                 self.burials.drop(attempt)
             self.busy_at = time.monotonic()
             self.freed.set()
 
-    def _leave_alone(self, attempt: Attempt) -> None:
-        """End a task that was cancelled, although its code goes on in our event loop."""
+    def _ordinary(self) -> int:
+        """How many attempts are in progress, without suspects and burials."""
+        return len(self._running) - len(self.suspects.attempts) - len(self.burials.attempts)
+
+    # ---- code that ignores its cancellation -----------------------------------------------------
+
+    def _abandon(self, attempt: Attempt) -> None:
+        """End a cancelled attempt although its code still runs in the event loop."""
         if attempt not in self._running or attempt.code is None:
             return
         logger.error(
-            "task %s (%s) goes on although it was cancelled",
+            "task %s (%s) still runs although it was cancelled",
             *(attempt.delivery.id, attempt.context.name),
         )
         attempt.context.lose_lease("it was cancelled, and has ended")
@@ -356,45 +341,25 @@ class Runner:
     async def _end(self, attempt: Attempt) -> None:
         try:
             cancelled = Cancelled(attempt.ending.cancelled or "")
-            await self._settle(attempt, self._conclude(attempt, cancelled))
+            await self._settle(attempt, self._parts.concluder.conclude(attempt, cancelled))
         finally:
             self._forget(attempt)
 
-    # ---- leases and locks -----------------------------------------------------------------------
-
-    async def _admit(self, attempt: Attempt, lines: str) -> str | None:
-        """Give an attempt other locks, and renew it as often as they ask; what refuses them."""
-        refused = await readmit(self._parts.broker, attempt, lines)
-        if refused is None and attempt.ending.lost is None:
-            attempt.lease = self._lease(attempt)
-            self._watchdog.hold(attempt.lease, attempt.since, attempt.lose, attempt.renewed)
-        return refused
-
-    def _lease(self, attempt: Attempt) -> Lease:
-        delivery, ttl = attempt.delivery, self._parts.settings.lease
-        if attempt.locks or attempt.held:
-            lock_ttl_ms = leased_ttl_ms(attempt.locks, attempt.held, self._lock_ttl_ms)
-            ttl = min(ttl, lock_ttl_ms / 1000) if lock_ttl_ms else ttl
-        return Lease(
-            delivery.id, delivery.gen, delivery.fence, ttl, delivery.stream_key, delivery.entry
-        )
-
-    def _check(self, attempt: Attempt) -> None:
-        """Declare its lease lost if that has ended unnoticed."""
-        if time.monotonic() >= attempt.deadline:
-            self._watchdog.check(attempt.lease)
+    def _is_abandoned(self, attempt: Attempt) -> bool:
+        """Whether `_end` settles this attempt instead of the current asyncio task."""
+        return bool(attempt.left) and self._running.get(attempt) is not asyncio.current_task()
 
     # ---- the event loop -------------------------------------------------------------------------
 
     def seen_in_loop(self, task: asyncio.Task[object]) -> Culprit | None:
-        """Which attempt an asyncio task is of; called by any thread."""
+        """Return the attempt that an asyncio task executes; from any thread."""
         attempt = self._executed_here(task.get_name().removesuffix(" limited"))
         return Culprit(attempt.delivery.id, attempt.context.name) if attempt else None
 
     def end_if_stuck(self, culprit: Culprit, place: str) -> None:
-        """End this process if a task blocks its loop beyond its hard timeout: nothing else ends it.
+        """End this process if a task blocks the loop beyond its hard timeout; from any thread.
 
-        Called by a thread.
+        Nothing else can end such a task.
         """
         attempt = self._executed_here(culprit.id)
         if attempt is None or attempt.hard_at is None:
@@ -402,14 +367,13 @@ class Runner:
         if time.monotonic() > attempt.hard_at + _STUCK_SECONDS:
             logger.critical(
                 "%s has blocked the event loop beyond its hard timeout, at %s: this worker ends, "
-                "so that others run what it holds; isolate that class",
+                "so that other workers run its tasks; isolate that class",
                 *(culprit, place),
             )
             self._sign_off()
             end_without_loop(ExitCode.FAILED)
 
     def _executed_here(self, id: str) -> Attempt | None:
-        """The attempt whose task's own code may be in the event loop."""
         here = (item for item in list(self._running) if item.stage is Stage.IN_LOOP)
         return next((item for item in here if item.delivery.id == id), None)
 

@@ -1,9 +1,10 @@
-"""The lane of suspects: tasks with which a process died, beside the slots of a worker.
+"""Run suspects in child processes, beside the slots of a worker, to find the task that crashes.
 
-A suspect is innocent until shown otherwise. Coroutines that would share the loop of a SMALL worker
-run in groups, each in a child process. If the child dies, its members rerun in groups of half the
-size, until the culprit is alone. All other suspects run singly. A suspect with which two workers
-have died runs while nothing else does, but its own group.
+A suspect is a task that ran in a process when it died; any of them may be the cause. Coroutines
+that would share the loop of a SMALL worker rerun in groups, one child process for each group. If
+the child dies, its tasks rerun in groups of half the size, until the culprit is alone. All other
+suspects run alone in a child. A suspect that was present when two workers died runs, with its
+group, while this worker runs nothing else.
 """
 
 from __future__ import annotations
@@ -29,27 +30,29 @@ from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
+from nonet.worker.attempt.lane import Lane
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import Child, ForkServerError
 from nonet.worker.children.isolated import Isolated, crash_of, stopped
 from nonet.worker.children.wire import Admit, Concluded, Exited
 
-# fetch.lua has these two numbers, too.
+# fetch.lua has the same two numbers.
 _STRONG = 2
 _GROUP = 100
 _GROUPS_AT_ONCE = 4
 _SINGLES_AT_ONCE = {Size.SMALL: 16, Size.MEDIUM: len(os.sched_getaffinity(0)), Size.LARGE: 1}
-# How long a worker fetches nothing so that one can run alone; and when another one may try.
+# How long a worker fetches nothing so that a suspect can run alone, and after which delay another
+# worker may try.
 _ALONE_SECONDS = 60.0
 _NOT_ALONE = HandedBack(
     "it must run alone, and its worker was busy for 60 s", timedelta(seconds=60)
 )
-# A fork server of 60 MB is kept for so long after the last suspect.
+# How long to keep the fork server (60 MB) after the last suspect.
 _KEEP_SECONDS = 60.0
 
 
 def group_size(suspicion: int) -> int:
-    """How many may share a process, by how often one has died with a task among others.
+    """Return how many suspects may share a process, after so many deaths of a shared process.
 
     >>> [group_size(times) for times in range(1, 9)]
     [100, 50, 25, 12, 6, 3, 1, 1]
@@ -58,7 +61,7 @@ def group_size(suspicion: int) -> int:
 
 
 def in_groups(suspicions: Sequence[int]) -> Iterator[list[int]]:
-    """Who shares a process, by position: those that are equally suspect.
+    """Group tasks that are equally suspect; yields positions of `suspicions`.
 
     >>> list(in_groups([7, 1, 6, 1, 6, 6, 6]))
     [[1, 3], [2, 4, 5], [6], [0]]
@@ -71,23 +74,18 @@ def in_groups(suspicions: Sequence[int]) -> Iterator[list[int]]:
 
 
 def is_strong(delivery: Delivery) -> bool:
-    """Whether a suspect must run while nothing else does: two workers have died with it."""
+    """Whether a suspect must run while nothing else does, because two workers died with it."""
     return delivery.deaths >= _STRONG
 
 
-class Suspects:
+class Suspects(Lane):
     """Runs the suspects of one worker.
 
     Args:
-        size: of the worker.
-        isolated: makes what runs attempts in children of a fork server of its own: a suspect may
-            be about to kill that.
-        concluder: says what follows where no child can.
-        others: how many attempts are in hand that are no suspects, with code that is left of some.
-
-    Attributes:
-        in_hand: those that run, or wait for their turn.
-        freed: set when one has ended.
+        size: size of the worker.
+        isolated: makes an `Isolated` with a fork server of its own, as a suspect may kill it.
+        concluder: concludes attempts that no child concludes.
+        others: how many attempts in slots this worker runs.
     """
 
     def __init__(
@@ -97,12 +95,12 @@ class Suspects:
         concluder: Concluder,
         others: Callable[[], int],
     ) -> None:
+        super().__init__()
         self._size = size
         self._concluder = concluder
         self._make_isolated = isolated
         self._others = others
         self._most = _GROUP * _GROUPS_AT_ONCE if size is Size.SMALL else _SINGLES_AT_ONCE[size]
-        self.in_hand: set[Attempt] = set()
         self._pending: list[_Member] = []
         self._groups = asyncio.Semaphore(_GROUPS_AT_ONCE)
         self._singles = asyncio.Semaphore(_SINGLES_AT_ONCE[size])
@@ -111,12 +109,11 @@ class Suspects:
         self._shared: Isolated | None = None
         self._open: set[Isolated] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.freed = asyncio.Event()
 
     @property
     def room(self) -> int:
-        """How many more it can take: of small ones enough for a whole group, or none."""
-        left = self._most - len(self.in_hand)
+        """How many more suspects to fetch; a SMALL worker fetches a whole group or none."""
+        left = self._most - len(self.attempts)
         least = _GROUP if self._size is Size.SMALL else 1
         if self.is_exclusive or self._singles.locked() or left < least:
             return 0
@@ -124,47 +121,37 @@ class Suspects:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether one is here beside which nothing else may run."""
-        return any(is_strong(attempt.delivery) for attempt in self.in_hand)
+        """Whether a suspect is here that must run while nothing else does."""
+        return any(is_strong(attempt.delivery) for attempt in self.attempts)
 
     @property
     def pids(self) -> list[int]:
-        """Of the child processes that live; from any thread."""
+        """Process ids of the living children; from any thread."""
         return [pid for isolated in list(self._open) for pid in isolated.pids]
 
     def drop(self, attempt: Attempt) -> None:
-        """An attempt has ended, of these or of the others."""
+        """Note that an attempt has ended, in this lane or elsewhere in this worker."""
         self._changed.set()
-        if attempt in self.in_hand:
-            self.in_hand.discard(attempt)
-            self.freed.set()
-            if not self.in_hand and self._shared is not None:
+        if attempt in self.attempts:
+            super().drop(attempt)
+            if not self.attempts and self._shared is not None:
                 shared, loop = self._shared, asyncio.get_running_loop()
                 loop.call_later(_KEEP_SECONDS, lambda: self._start(self._close_if_idle(shared)))
 
     async def close(self) -> None:
-        """End all processes."""
+        """End all child processes."""
         for task in list(self._tasks):
             task.cancel()
         for isolated in list(self._open):
             await self._close(isolated)
 
     async def run(self, attempt: Attempt) -> Conclusion:
-        """Make an attempt, as `Isolated.run` does."""
+        """Execute an attempt in a child process and return its conclusion."""
         if self._size is Size.SMALL and _shares_a_loop(attempt):
             return await self._in_group(attempt)
-        attempt.stage = Stage.WAITING
-        attempt.enter()
-        try:
+        with attempt.waiting():
             return await self._singly(attempt)
-        except asyncio.CancelledError:
-            if not attempt.ending.is_asked:  # not by us: the loop ends
-                raise
-            uncancel()
-            return self._concluder.conclude(attempt, stopped(attempt))
-        finally:
-            attempt.leave()
-            attempt.stage = Stage.BEGINNING
+        return self._concluder.conclude(attempt, stopped(attempt))
 
     async def _singly(self, attempt: Attempt) -> Conclusion:
         delivery = attempt.delivery
@@ -173,7 +160,7 @@ class Suspects:
                 return self._concluder.conclude(attempt, _NOT_ALONE)
             if delivery.suspect < _STRONG:
                 return await self._lane().run(attempt, fresh=True)
-            alone = self._opened()  # it may be the one that kills fork servers
+            alone = self._opened()  # it may be the task that kills fork servers
             try:
                 return await alone.run(attempt, fresh=True)
             finally:
@@ -183,7 +170,7 @@ class Suspects:
     async def _turn(
         self, deliveries: Iterable[Delivery], beside: asyncio.Semaphore
     ) -> AsyncIterator[bool]:
-        """Wait until these may run, with others of their kind, or alone; False: not for long."""
+        """Wait until these tasks may run; yield False if they cannot run alone within 60 s."""
         if not any(map(is_strong, deliveries)):
             async with beside:
                 yield True
@@ -200,10 +187,13 @@ class Suspects:
             self._one_at_a_time.release()
 
     async def _is_alone(self) -> bool:
-        """Wait until all else in hand has ended, but not for long: nothing is fetched meanwhile."""
+        """Wait until all other attempts have ended; False if that takes longer than 60 s.
+
+        The worker fetches nothing meanwhile.
+        """
         try:
             async with asyncio.timeout(_ALONE_SECONDS):
-                while self._others() + sum(not is_strong(item.delivery) for item in self.in_hand):
+                while self._others() + sum(not is_strong(item.delivery) for item in self.attempts):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -214,25 +204,20 @@ class Suspects:
 
     async def _in_group(self, attempt: Attempt) -> Conclusion:
         member = _Member(attempt)
-        attempt.stage = Stage.WAITING
-        attempt.enter()
         if not self._pending:
-            asyncio.get_running_loop().call_soon(self._form_groups)  # of all that start now
+            # Called after all deliveries of this fetch have been started.
+            asyncio.get_running_loop().call_soon(self._form_groups)
         self._pending.append(member)
-        try:
-            while True:
+        with attempt.waiting():
+            while not member.ended.done():
                 try:
-                    conclusion = await asyncio.shield(member.ended)
-                    return conclusion or self._concluder.conclude(attempt, stopped(attempt))
+                    await asyncio.shield(member.ended)
                 except asyncio.CancelledError:
-                    if not attempt.ending.is_asked:  # not by us: the loop ends
+                    if not attempt.ending.is_asked:  # the event loop ends
                         raise
                     uncancel()
                     member.stop()
-        finally:
-            attempt.leave()
-            attempt.stage = Stage.BEGINNING
-            attempt.share_deadline(None)
+        return member.ended.result() or self._concluder.conclude(attempt, stopped(attempt))
 
     def _form_groups(self) -> None:
         pending, self._pending = self._pending, []
@@ -274,7 +259,7 @@ class Suspects:
         await isolated.close()
 
     async def _close_if_idle(self, isolated: Isolated) -> None:
-        if not self.in_hand and self._shared is isolated:
+        if not self.attempts and self._shared is isolated:
             self._shared = None
             await self._close(isolated)
 
@@ -285,11 +270,11 @@ class Suspects:
 
 
 class _Member:
-    """An attempt that shares a process, or will; made in the attempt's own asyncio task.
+    """An attempt that shares a child process, or will; created in the attempt's asyncio task.
 
     Attributes:
-        ended: what was concluded; None: it was asked to end before it began.
-        began: when (monotonic); 0: it has not.
+        ended: its conclusion; None if it was stopped before it began.
+        began: when the child received it (monotonic), or 0.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -302,22 +287,22 @@ class _Member:
         self._kill: asyncio.TimerHandle | None = None
 
     def begin(self, isolated: Isolated, child: Child) -> None:
-        """Let the child make the attempt, beside others."""
+        """Send the attempt to the child."""
         attempt, self.began = self.attempt, time.monotonic()
-        # Taken to have started: what a dying process has said of it may be lost.
+        # Assume that it has started: the message that says so is lost if the child dies at once.
         attempt.stage, attempt.started = Stage.IN_CHILD, True
         self._isolated, self._child = isolated, child
         Children.begin(child, isolated.run_message(child, attempt, self.trace, is_shared=True))
 
     def stop(self) -> None:
-        """It was asked to end: at once if it has not begun, else the child has to see to it."""
+        """End the attempt now if it has not begun, else tell the child to stop it."""
         if self._isolated is None or self._child is None:
             self.end(None)
         elif not self.ended.done():
             self._kill = self._isolated.stop(self._child, self.attempt, self._kill)
 
     def end(self, conclusion: Conclusion | None) -> None:
-        """Let the attempt's own asyncio task go on."""
+        """Pass the conclusion to the attempt's asyncio task."""
         if self._kill is not None:
             self._kill.cancel()
         if not self.ended.done():
@@ -338,7 +323,7 @@ class _Group:
         self._lock = threading.Lock()
 
     async def run(self) -> None:
-        """Begin all of them, and see each to its end."""
+        """Send all attempts to the child and wait until each has ended."""
         await self._isolated.accuse([item.attempt.delivery.id for item in self._running.values()])
         self._child.server.board.open(
             self._child.number, min(item.attempt.deadline for item in self._running.values())
@@ -351,7 +336,7 @@ class _Group:
                 message = await self._child.inbox.get()
                 if message is None:
                     exited = await asyncio.shield(self._isolated.exit_of(self._child))
-                    await self._bury(exited, self._child.server.in_flight)
+                    await self._conclude_all(exited, self._child.server.in_flight)
                 elif isinstance(message, Admit) and message.fence in self._running:
                     attempt = self._running[message.fence].attempt
                     self._child.channel.send(await self._isolated.admitted(attempt, message))
@@ -359,11 +344,11 @@ class _Group:
                     self._leave(message.fence).end(message.conclusion)
             self._child.is_busy = False
         finally:
-            for fence in list(self._running):  # the worker ends
+            for fence in list(self._running):  # none, unless the worker stops
                 self._leave(fence)
 
     def _extend(self, fence: str, deadline: float) -> None:
-        """The child lives until the first of its leases ends; called by any thread."""
+        """Set the child's deadline to the earliest end of its leases; from any thread."""
         with self._lock:
             self._deadlines[fence] = deadline
             first = min(self._deadlines.values())
@@ -377,8 +362,8 @@ class _Group:
         Children.end(self._child)
         return item
 
-    async def _bury(self, exited: Exited | None, in_flight: int) -> None:
-        """The child is gone: what ran in it is more suspect now, or has crashed if it was alone."""
+    async def _conclude_all(self, exited: Exited | None, in_flight: int) -> None:
+        """Conclude what ran in a dead child: a lone attempt crashed, several are suspects."""
         left = [self._leave(fence) for fence in list(self._running)]
         is_alone = len(left) == 1 and (exited is not None or in_flight == 1)
         for item in left:
@@ -395,7 +380,7 @@ class _Group:
 
 
 def _excuse(attempt: Attempt, exited: Exited | None) -> Outcome | None:
-    """What follows if this worker has ended the process, or has asked the attempt to end."""
+    """Return an outcome if this worker stopped the attempt or killed its process, else None."""
     if attempt.ending.is_asked:
         return stopped(attempt)
     if exited is None or not exited.why:
@@ -406,7 +391,7 @@ def _excuse(attempt: Attempt, exited: Exited | None) -> Outcome | None:
 
 
 def _shares_a_loop(attempt: Attempt) -> bool:
-    """Whether an innocent task would run in the loop of its worker, and can be stopped there."""
+    """Whether the task would run in the worker's loop and stop when cancelled there."""
     said, task_class = attempt.effective, attempt.task_class
     return (
         said.isolation is Isolation.LOOP

@@ -1,4 +1,4 @@
-"""What a worker counts of the attempts that it makes, in less than 2 µs for each."""
+"""Count the attempts of a worker for its metrics, in less than 2 µs for each attempt."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from nonet.stores.queue.deliveries import Delivery
 from nonet.telemetry.metrics import ROUND_TRIPS, UNKNOWN, Histogram, Sample
 from nonet.worker.attempt.attempt import Attempt
 
-# What `Settler.settle` returns, as the label of that name.
+# The values of the label ``outcome``: what `Settler.settle` returns.
 OUTCOMES = ("done", "retry", "crash", "dead", "cancelled", "expired", "back", "lost")
 VETOES = ("memory", "load", "registration")
 
 
 class _OfClass:
-    """Of the attempts of one class from the streams of one size."""
+    """Counts of one class and size."""
 
     __slots__ = ("finished", "run", "started")
 
@@ -29,17 +29,17 @@ class _OfClass:
 class Tally:
     """Counts of one worker. Its event loop counts; any thread may read.
 
-    Each count of a class starts at 0, so that the first one of its kind is an increase.
+    The counters of a class start at 0, so that Prometheus sees the first event as an increase.
 
     Args:
-        names: of the classes that are told apart; all others are one.
-        size: of the worker.
+        names: classes with counters of their own; all others share one set.
+        size: size of the worker.
 
     Attributes:
-        offset: seconds by which the time of leases is ahead of the server's clock.
+        offset: seconds by which the corrected clock is ahead of the server's clock.
         vetoes: how often the worker began to take nothing, by reason.
-        blocked: how often its loop was blocked, by the class that did it; counted by a thread.
-        round_trips: of single scripts.
+        blocked: how often the event loop was blocked, by class; a thread counts this.
+        round_trips: durations of single scripts.
     """
 
     def __init__(self, names: Collection[str], size: str) -> None:
@@ -58,15 +58,15 @@ class Tally:
             self._of(label, size)
 
     def label(self, name: str) -> str:
-        """The label ``task`` of a class name."""
+        """Return the label ``task`` for a class name."""
         return name if name in self._names else UNKNOWN
 
     def started(self, attempt: Attempt) -> None:
-        """It begins: its envelope was read, or cannot be."""
+        """Count the start of an attempt, after its envelope was read or found damaged."""
         delivery = attempt.delivery
         of_class = attempt.tallied = self._of(attempt.context.name, attempt.size)
         of_class.started += 1
-        stream = delivery.stream_key.partition(":")[2]  # without what was woken for it
+        stream = delivery.stream_key.partition(":")[2]  # a front stream counts as its main stream
         waits = self._waits.get(stream)
         if waits is None:
             waits = self._waits[stream] = Histogram()
@@ -78,11 +78,11 @@ class Tally:
     def finished(
         self, attempt: Attempt, outcome: str, usage: Usage | None = None, *, crashed: bool = False
     ) -> None:
-        """It has ended; only the first end of one that was started counts.
+        """Count the end of an attempt. Further calls for the same attempt change nothing.
 
         Args:
-            outcome: see `nonet.worker.attempt.settle.Settler.settle`.
-            crashed: its process died with it.
+            outcome: what `nonet.worker.attempt.settle.Settler.settle` returned.
+            crashed: whether its process died.
         """
         of_class = attempt.tallied
         if of_class is None:
@@ -95,7 +95,7 @@ class Tally:
             self._crashes[self.label(attempt.context.name)] += 1
 
     def samples(self) -> Iterator[Sample]:
-        """All of it, as metrics."""
+        """Yield all counts as samples of metrics."""
         for (task, size), of_class in list(self._classes.items()):
             yield "nonet_tasks_started_total", (task, size), of_class.started
             counts = {**dict.fromkeys(OUTCOMES, 0), **of_class.finished}
@@ -109,7 +109,7 @@ class Tally:
             ("nonet_lock_wait_seconds", self._lock_waits),
         ):
             for task, times in list(found.items()):
-                if times.has_some:  # each has 20 series: none for a class that only is known
+                if times.has_some:  # skip empty ones: a histogram has 20 series
                     yield name, (task,), times
         for name, counts in (
             ("nonet_task_crashes_total", self._crashes),
@@ -121,11 +121,15 @@ class Tally:
         yield "nonet_redis_round_trip_seconds", (), self.round_trips
 
     def _waited(self, delivery: Delivery, fence: int) -> float:
-        """Seconds from its entry, whose id is that time (ms, µs), to its fetch, as its fence is."""
+        """Return the seconds that the task waited in its stream.
+
+        The entry id is the time at which it was added (ms and µs). The fence is the time of the
+        fetch (µs).
+        """
         milliseconds, _, rest = delivery.entry.partition("-")
         waited = (fence - 1000 * int(milliseconds) - int(rest)) / 1e6
         if self.offset and f"{milliseconds}{rest:0>3}" != delivery.gen:
-            waited -= self.offset  # by the server's clock; that of a new task is by ours
+            waited -= self.offset  # this entry id is uncorrected server time
         return waited
 
     def _of(self, name: str, size: str) -> _OfClass:

@@ -1,8 +1,7 @@
-"""Whether a worker takes anything: its veto while memory is short or the machine is busy."""
+"""Stop a worker from taking tasks while memory is short or the machine is busy."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,29 +9,27 @@ from dataclasses import dataclass
 from nonet.base.amounts import format_bytes
 from nonet.worker.machine import free_memory, load_per_core
 
-logger = logging.getLogger(__name__)
-
-_LOOK_EVERY_SECONDS = 0.5
+_CHECK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """What a worker asks of its machine before it takes anything.
+    """What a worker requires of its machine before it takes a task.
 
     Attributes:
-        memory_floor: bytes that must be free; 0: it does not look.
-        load_ceiling: processes per core that may want to run; 0: it does not look.
+        memory_floor: bytes that must be free; 0: no limit.
+        load_ceiling: highest load average per core; 0: no limit.
     """
 
     memory_floor: int = 0
     load_ceiling: float = 0.0
 
     def veto(self, free: int | None, load: float) -> str:
-        """Why nothing is to be taken, or empty.
+        """Return why the worker must take nothing, or an empty text.
 
         Args:
-            free: bytes; None: not known, which is no reason.
-            load: of the last minute, per core.
+            free: free memory in bytes; None if unknown, which causes no veto.
+            load: load average of the last minute, per core.
 
         >>> Fitness(memory_floor=2**30).veto(2**29, 0.0)
         'memory: 512 MiB free, below the floor of 1 GiB'
@@ -50,10 +47,10 @@ class Fitness:
 
 
 class Veto:
-    """Looks at the machine, not more often than twice a second.
+    """Checks the machine, at most twice a second.
 
     Args:
-        free, load: what `Fitness.veto` is asked with.
+        free, load: return the arguments of `Fitness.veto`.
     """
 
     def __init__(
@@ -65,16 +62,16 @@ class Veto:
     ) -> None:
         self._fitness = fitness
         self._free, self._load = free, load
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._reason = ""
 
     def reason(self) -> str:
-        """Why this worker takes nothing now, or empty."""
-        if self._fitness == Fitness() or time.monotonic() < self._next_look:
+        """Return why this worker must take nothing now, or an empty text."""
+        if self._fitness == Fitness() or time.monotonic() < self._next_check:
             return self._reason
         self._reason = self._fitness.veto(
             self._free() if self._fitness.memory_floor else None,
             self._load() if self._fitness.load_ceiling else 0.0,
         )
-        self._next_look = time.monotonic() + _LOOK_EVERY_SECONDS
+        self._next_check = time.monotonic() + _CHECK_SECONDS
         return self._reason

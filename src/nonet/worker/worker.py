@@ -1,4 +1,4 @@
-"""The worker daemon: free slots are filled by fetching, each delivery is executed and settled."""
+"""The worker daemon: it fetches tasks for its free slots, executes them and settles them."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from nonet.tasks.task import Isolation
 from nonet.telemetry.metrics import Sample
 from nonet.worker.about import About
 from nonet.worker.children.children import Children
-from nonet.worker.children.descriptors import Descriptors
 from nonet.worker.children.forking import ForkServerError
 from nonet.worker.chores import Chores, pause_beside
+from nonet.worker.descriptors import Descriptors
 from nonet.worker.lag import Culprit, LoopLag
 from nonet.worker.parts import WorkerParts
 from nonet.worker.reader import Reader
@@ -48,7 +48,7 @@ from nonet.worker.veto import Fitness, Veto
 logger = logging.getLogger(__name__)
 
 _HELP_PROMOTE_SECONDS = 1.0
-# How long cancelled tasks may take to end before the process goes without them.
+# How long cancelled tasks may take to end before the process ends without them.
 _CANCEL_SECONDS = 2.0
 _LEAVE_SECONDS = 1.0
 _STOPPED = "the worker stopped"
@@ -59,8 +59,8 @@ class Worker:
     """One worker process of one size.
 
     Attributes:
-        id: incarnation, never used again: ``size-nonce``.
-        name: ``pid@host``, for people.
+        id: ``size-nonce``, unique to this process.
+        name: ``pid@host``, shown to operators.
     """
 
     def __init__(
@@ -70,29 +70,25 @@ class Worker:
         concurrency: int | None = None,
         isolation: Isolation | None = None,
     ) -> None:
+        settings = parts.settings
         self._parts = parts
         self._isolation = isolation
         self._broker = parts.broker
         self._size = size
-        self._concurrency = concurrency or parts.settings.slots_of(size)
+        self._concurrency = concurrency or settings.slots_of(size)
         self.id: str = f"{size}-{secrets.token_hex(6)}"
         self.name: str = f"{os.getpid()}@{socket.getfqdn()}"
         self._loop_name = ""
         self._redis = Contact(time.monotonic())
         self._stop = Stop()
-        self._said: dict[str, Any] = {}
-        self._children = Children(parts.settings, parts.broker.url)
-        self._tally = (
-            Tally(parts.registry.versions(), str(size)) if parts.settings.metrics_port else None
-        )
-        self._lag = LoopLag(self._seen_in_loop, self._count_blocked, self._see_to_blocked)
-        self._about = About(parts.registry, self._described, self._lag.longest, self._child_pids)
-        self._leases = self._make_leases()
-        self._leases.ask(self._about.say)
+        self._described_last: dict[str, Any] = {}
+        self._children = Children(settings, parts.broker.url)
+        self._tally = Tally(parts.registry.versions(), str(size)) if settings.metrics_port else None
+        leases = self._make_leases()
         self._watchdog = Watchdog(
-            self._leases,
-            parts.settings.renew_interval,
-            registered_for=parts.settings.worker_ttl,
+            leases,
+            settings.renew_interval,
+            registered_for=settings.worker_ttl,
             on_unregistered=lambda reason: self._runner.cut_all_soon(reason),
         )
         self._broker.epoch.tell(self._notice_loss)
@@ -101,23 +97,29 @@ class Worker:
             sign_off=self._sign_off,
             tally=self._tally,
         )
-        veto = Veto(Fitness(parts.settings.memory_floor, parts.settings.load_ceiling))
+        self._lag = LoopLag(
+            self._runner.seen_in_loop, self._count_blocked, self._runner.end_if_stuck
+        )
+        self._about = About(parts.registry, self._described, self._lag.longest, self._child_pids)
+        leases.ask(self._about.say)
+        veto = Veto(Fitness(settings.memory_floor, settings.load_ceiling))
         self._reader = Reader(
             *(parts.broker, self.id, size, self._concurrency, self._runner, self._redis),
             *(self._watchdog, veto, self._about, self._tally),
         )
-        self._chores = Chores(parts.broker, self.id, size, parts.settings.lease)
+        self._chores = Chores(parts.broker, self.id, size, settings.lease)
 
     async def run(self, stop: Stop) -> ExitCode:
         """Work until a stop is requested, then drain.
 
+        Wait for Redis while it is unavailable, at the start and later.
+
         Returns:
-            OK when everything that ran has ended, FAILED when the grace cut tasks off,
-            SECOND_SIGNAL when a second signal did.
+            OK if all running tasks have ended, FAILED if the grace period cut tasks off,
+            SECOND_SIGNAL if a second signal did.
 
         Raises:
-            ConfigurationError: Redis is not fit: too old, may evict, denies a command. That it is
-                away is waited out, at the start and later.
+            ConfigurationError: Redis is too old, may evict keys, or denies a command.
         """
         self._stop = stop
         settings = self._parts.settings
@@ -162,17 +164,17 @@ class Worker:
 
     @property
     def idle_seconds(self) -> float:
-        """For how long nothing has run here."""
+        """Seconds since the last attempt ended; 0 while one is in progress."""
         return time.monotonic() - self._runner.busy_at if self._runner.is_idle else 0.0
 
     def report(self) -> Report:
-        """Whether this process takes tasks: it does not stop, and all that it needs is there."""
+        """Report whether this process takes tasks, and if not, why."""
         reasons, live = [], self._parts.client.live_config
-        # A blocked loop hears nobody.
+        # Measure until the loop's last response: while blocked, it cannot receive answers.
         if silence := self._redis.silence(self._lag.answered_at):
             reasons.append(silence)
-        if self._is_stopping:  # SQL is not asked any more
-            return Report(False, [DRAINS, *reasons], self._told())
+        if self._is_stopping:  # SQL is not polled any more
+            return Report(False, [DRAINS, *reasons], self._probe_details())
         if self._about.off:
             reasons.append(f"it takes nothing: {self._about.off}")
         elif not self._watchdog.is_registered:
@@ -185,13 +187,12 @@ class Worker:
             reasons.append(self._parts.sql.problem)
         if self._reader.is_unsure and not silence:
             reasons.append("the last fetch failed")
-        return Report(not reasons, reasons, self._told())
+        return Report(not reasons, reasons, self._probe_details())
 
     def _child_pids(self) -> list[int]:
         return [*self._children.pids, *self._runner.suspects.pids]
 
-    def _told(self) -> dict[str, Any]:
-        """What probes show of this worker, ready or not."""
+    def _probe_details(self) -> dict[str, Any]:
         return {
             "worker": self.id,
             "name": self.name,
@@ -201,15 +202,15 @@ class Worker:
         }
 
     def stuck(self) -> Sequence[str]:
-        """Why the leases are not kept alive, if they are not."""
+        """Return why leases are not renewed, if the watchdog is stuck."""
         return [why] if (why := self._watchdog.stuck()) else []
 
     def pages(self) -> Mapping[str, Page]:
-        """Nothing beside probes and metrics."""
+        """Return no pages: a worker serves only probes and metrics."""
         return {}
 
     def samples(self) -> Iterator[Sample]:
-        """What metrics tell of this worker."""
+        """Yield the metrics of this worker."""
         live, size = self._parts.client.live_config, str(self._size)
         yield "nonet_draining", (), float(self._is_stopping)
         yield "nonet_event_loop_lag_seconds", (), self._lag.recent()
@@ -227,7 +228,7 @@ class Worker:
             yield from self._tally.samples()
 
     async def _measure(self, tally: Tally) -> float:
-        """How long Redis takes, and by how much its time is not that of leases."""
+        """Measure a round trip, and the difference between the corrected clock and the server's."""
         sent = time.monotonic()
         tally.offset = (await correction(self._broker.client, self._broker.prefix)).total_seconds()
         tally.round_trips.observe(time.monotonic() - sent)
@@ -237,26 +238,20 @@ class Worker:
     def _is_stopping(self) -> bool:
         return self._stop.requested.is_set()
 
-    def _seen_in_loop(self, task: asyncio.Task[Any]) -> Culprit | None:
-        return self._runner.seen_in_loop(task)
-
-    def _see_to_blocked(self, culprit: Culprit, place: str) -> None:
-        self._runner.end_if_stuck(culprit, place)
-
     def _count_blocked(self, culprit: Culprit) -> None:
         self._about.blocked(culprit)
         if self._tally is not None:
             self._tally.blocked[self._tally.label(culprit.task)] += 1
 
     def _notice_loss(self) -> None:
-        """Called by any thread that hears of another epoch."""
+        """Renew all leases at once after a new epoch was seen; from any thread."""
         logger.warning("Redis has lost its data, or came back with older ones")
-        self._watchdog.beat_soon()  # tells at once which attempts nobody knows any more
+        self._watchdog.beat_soon()  # the renewal voids the attempts that Redis has lost
 
     async def _start_children(self) -> None:
-        """Start the fork server where it will be needed, so that no task has to wait for it."""
+        """Start the fork server now, if most tasks of this worker will need it."""
         if self._isolation is Isolation.LOOP or self._size is Size.SMALL:
-            return  # of those only some, or suspects
+            return
         try:
             await self._children.start()
         except ForkServerError as error:
@@ -264,8 +259,8 @@ class Worker:
             raise ConfigurationError(problem) from None
 
     async def _help_promote(self) -> float:
-        """Delays must not depend on a living scheduler."""
-        # At a time, so that both share a round trip.
+        """Promote due tasks, so that delays do not depend on a scheduler."""
+        # Concurrently, so that both share a round trip.
         with self._redis.asked():
             _, promoted = await asyncio.gather(self._follow_config(), self._broker.promote())
         pause = _HELP_PROMOTE_SECONDS
@@ -274,33 +269,33 @@ class Worker:
         return pause if promoted.next_in is None else min(pause, promoted.next_in)
 
     async def _follow_config(self) -> None:
-        """Look what holds; a loss of data is noticed too, also with all slots in use."""
+        """Obey orders, load a new configuration, and detect a loss of data."""
+        await self._obey_orders()
+        await self._parts.client.live_config.follow(self._broker.config_version)
+        if (described := self._described()) != self._described_last:
+            self._described_last = described
+            self._watchdog.beat_soon()
+
+    async def _obey_orders(self) -> None:
         for order in await self._broker.orders(self.id):
             self._runner.obey(order)
         self._redis.heard()
-        await self._parts.client.live_config.follow(self._broker.config_version)
-        if (described := self._described()) != self._said:
-            self._said = described
-            self._watchdog.beat_soon()
 
-    async def _go_on_obeying(self) -> None:
-        """Cancel what somebody wants to end, also while the others finish."""
+    async def _obey_while_draining(self) -> None:
         while True:
             await asyncio.sleep(_HELP_PROMOTE_SECONDS)
-            # Redis is away: what runs is told later, or cut off.
+            # If Redis is unavailable, try again later; the end of the grace period stops this.
             with suppress(NonetError), self._redis.asked():
-                for order in await self._broker.orders(self.id):
-                    self._runner.obey(order)
-                self._redis.heard()
+                await self._obey_orders()
 
     async def _drain(self, stop: Stop) -> ExitCode:
-        """Let running tasks finish within the grace; cut the others off and hand them back."""
+        """Let running tasks finish within the grace period; cancel and hand back the others."""
         logger.info("draining %d tasks", len(self._runner))
         self._about.off = DRAINS
         self._watchdog.beat_soon()
         self._runner.cut_waiting(_STOPPED)
         forced = asyncio.create_task(stop.forced.wait())
-        obeying = asyncio.create_task(self._go_on_obeying())
+        obeying = asyncio.create_task(self._obey_while_draining())
         await self._runner.wait(self._parts.settings.grace, forced)
         code = ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
         forced.cancel()
@@ -311,28 +306,28 @@ class Worker:
             await self._runner.wait(_CANCEL_SECONDS)
         if len(self._runner):
             logger.error("%d tasks did not end when cancelled", len(self._runner))
-        # Before it signs off: a beat that is under way would register it again.
+        # Stopped before signing off: a beat in flight would register this worker again.
         await in_own_thread(self._watchdog.stop)
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
-                # A fetch that the stop cut off may have been given tasks that we never saw.
+                # The stop may have interrupted a fetch that Redis has answered with tasks.
                 await self._broker.disown(self.id, self._size, self._runner.deliveries)
                 await self._broker.leave(self.id, self._size)
         except (TimeoutError, NonetError) as error:
             reason = str(error) or "no answer"
-            logger.warning("not signed off, the registration ends by itself: %s", reason)
+            logger.warning("not signed off, the registration will expire: %s", reason)
         return code
 
     def _sign_off(self) -> None:
-        """Sign off without the event loop, which is blocked: this process ends at once."""
+        """Sign off right before the process ends, in a thread because the event loop is blocked."""
         leaving = partial(self._broker.leave_from_thread, self.id, self._size, _LEAVE_SECONDS)
-        # Of its own: what looks up the address may hang for longer. A failure is nobody's any more.
+        # In a daemon thread: a hanging address look-up must not delay the end of the process.
         thread = threading.Thread(target=leaving, name="nonet-leave", daemon=True)
         thread.start()
         thread.join(2 * _LEAVE_SECONDS)
 
     def _described(self) -> dict[str, Any]:
-        """What this worker says of itself to people."""
+        """Return what this worker registers about itself for operators."""
         live = self._parts.client.live_config
         return {
             "name": self.name,

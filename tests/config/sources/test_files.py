@@ -28,7 +28,7 @@ def source_of(path: Path, check: Callable[[Config], object] | None = None) -> So
 def between_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
     """Edits that happen one by one, each right after a look at the file."""
     edits: list[Callable[[], object]] = []
-    look = module._look
+    look = module._snapshot
 
     def look_then_edit(path: Path) -> module._Look:
         seen = look(path)
@@ -36,7 +36,7 @@ def between_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[],
             edits.pop(0)()
         return seen
 
-    monkeypatch.setattr(module, "_look", look_then_edit)
+    monkeypatch.setattr(module, "_snapshot", look_then_edit)
     yield edits
     assert not edits, "the source did not look often enough"
 
@@ -84,7 +84,7 @@ async def test_a_file_that_never_rests_is_not_read(
     source = source_of(file)
     texts = iter(f"vos: [v{n}]" for n in range(11))
     between_looks += [lambda: file.write_text(next(texts))] * 11
-    with pytest.raises(ConfigurationError, match=r"config\.yaml: .*changes without a pause"):
+    with pytest.raises(ConfigurationError, match=r"config\.yaml: .*it keeps changing"):
         await source.read()
     assert (await source.read()).vos == ["v10"]
 
@@ -211,7 +211,7 @@ async def test_a_pipe_does_not_block(tmp_path: Path) -> None:
     """Nobody may ever write into it: it is refused at once, in a directory too."""
     os.mkfifo(tmp_path / "config.yaml")
     for path in (tmp_path / "config.yaml", tmp_path):
-        with pytest.raises(ConfigurationError, match=r"config\.yaml: .*no regular file"):
+        with pytest.raises(ConfigurationError, match=r"config\.yaml: .*not a regular file"):
             await source_of(path).read()
 
 
@@ -223,7 +223,7 @@ async def test_no_more_than_four_mebibytes_are_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="larger than 4 MiB in sum"):
         await source_of(tmp_path).read()
     for path in (tmp_path / "a.yaml", Path("/dev/zero")):
-        with pytest.raises(ConfigurationError, match=r"is empty|no regular file"):
+        with pytest.raises(ConfigurationError, match=r"is empty|not a regular file"):
             await source_of(path).read()
 
 
@@ -331,7 +331,7 @@ def test_a_version_that_is_being_removed_is_not_read(
         yield first
 
     monkeypatch.setattr(module, "_files", list_then_swap)
-    found = module._look(mount.path)
+    found = module._snapshot(mount.path)
     assert [content for _, content in found.documents] == [b"1", b"1"]
 
 
@@ -366,7 +366,7 @@ def test_two_versions_are_never_mixed(tmp_path: Path, kind: str) -> None:
     swapping = threading.Thread(target=swap_on)
     swapping.start()
     try:
-        seen = [module._look(mount.path if kind == "mount" else link) for _ in range(500)]
+        seen = [module._snapshot(mount.path if kind == "mount" else link) for _ in range(500)]
     finally:
         ended.set()
         swapping.join()

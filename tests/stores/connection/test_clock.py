@@ -15,8 +15,8 @@ import pytest
 from nonet.base.clock import Reading, steady
 from nonet.stores.connection.clock import microseconds
 from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
-from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Lease, Leases
@@ -149,7 +149,7 @@ async def test_a_time_of_a_client_is_by_the_wall(site: Site) -> None:
     results = Results(site.broker.client, site.broker.scripts, site.broker.url, "test")
     status = await results.status("later")
     assert status and status.due == due
-    facts = await LockBoard(site.broker.client, "test").facts("later")
+    facts = await TaskFacts(site.broker.client, "test").read("later")
     assert facts.due == due.timestamp()
     assert facts.due - facts.now < 51
 

@@ -9,8 +9,8 @@ import pytest
 
 from nonet.rules.explanation import explain
 from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
-from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker, Presence
 from nonet.stores.queue.leases import Leases
 from nonet.stores.queue.submissions import Submission
@@ -79,7 +79,7 @@ async def test_a_lock_of_a_longer_ttl_rests_for_longer(broker: Broker) -> None:
     await broker.client.flushall()
     await broker.submit([long])
     assert await fetched(broker) == []
-    why = explain(await LockBoard(broker.client, "test").facts("long"))
+    why = explain(await TaskFacts(broker.client, "test").read("long"))
     assert why.until is not None
     assert 85 < (why.until - await broker.now()).total_seconds() <= 90
 
@@ -96,7 +96,7 @@ async def test_an_emptied_redis_begins_a_new_epoch_and_rests_its_locks(broker: B
     assert broker.epoch.since > first
     assert 28 < await calm_seconds(broker) <= 30
     assert await broker.client.hget("{test}:t:locked", "state") == b"waiting"
-    why = explain(await LockBoard(broker.client, "test").facts("locked"))
+    why = explain(await TaskFacts(broker.client, "test").read("locked"))
     assert why.cause == "calm" and "Redis has lost its data" in why.text
     answer, detail = await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
     lock, _, rest_us = detail.partition("|")

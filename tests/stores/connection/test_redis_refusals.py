@@ -74,10 +74,10 @@ async def test_a_missing_or_wrong_login_is_a_wrong_setting(
     admin.config_set("requirepass", "right")
     for login, shown in ((f":{SECRET}@", ":***@"), (f"u:{SECRET}@", "u:***@"), ("", "")):
         message = await refusal(f"redis://{login}{where}", ConfigurationError)
-        assert f"redis://{shown}{where} does not let us in" in message
+        assert f"redis://{shown}{where} refuses the login" in message
         assert "NONET_REDIS_URL" in message and "does not answer" not in message
     async with open_broker(f"redis://{where}") as broker:
-        with pytest.raises(ConfigurationError, match=r"does not let us in .*multibulk"):
+        with pytest.raises(ConfigurationError, match=r"refuses the login .*multibulk"):
             # Redis drops the connection at the number of arguments, and says so.
             await broker.submit([Submission("x", "n", "normal:small", b"e")] * 100)
     admin.config_set("requirepass", "")
@@ -189,7 +189,7 @@ PASSING = (
             ConfigurationError,
             "forbids what Nonet needs in the script 's'",
         ),
-        ("NOAUTH Authentication required.", ConfigurationError, "does not let us in"),
+        ("NOAUTH Authentication required.", ConfigurationError, "refuses the login"),
         ("OOM command not allowed", BrokerFullError, "is out of memory"),
         ("ERR unknown command 'EVALSHA'", NonetError, "failed in the script 's': unknown command"),
         ("NOVEL words", NonetError, "failed in the script 's': NOVEL words"),

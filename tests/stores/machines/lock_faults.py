@@ -25,10 +25,10 @@ FAULTS = (
     ),
     Fault(
         "readers do not see waiting writers",
-        "(lock.kind == 'R' and 'writers:' or 'queue:')",
-        "(lock.kind == 'R' and 'nobody:' or 'queue:')",
+        "(lock.shared and 'writers:' or 'queue:')",
+        "(lock.shared and 'nobody:' or 'queue:')",
     ),
-    Fault("writers do not see readers", "lock.kind == 'W' and prune(", "false and prune("),
+    Fault("writers do not see readers", "if not expiry and lock.writer", "if false"),
     Fault(
         "a reservation that nobody took is kept",
         "now >= ends then\n    leave_queues(me)\n",
@@ -88,10 +88,10 @@ FAULTS = (
     ),
     Fault(
         "a lock is taken before all are checked",
-        "local refusal = refusal_of(me)\n  if refusal and refusal.impossible then\n    return ref",
-        "local refusal = refusal_of(me)\n  if refusal and not me.locks[1].limits then\n"
+        "local refusal = refusal_of(me)\n  if refusal and refusal.impossible then\n    return end",
+        "local refusal = refusal_of(me)\n  if refusal and not me.locks[1].limiter then\n"
         "    write_lock(me.locks[1], id)\n  end\n"
-        "  if refusal and refusal.impossible then\n    return ref",
+        "  if refusal and refusal.impossible then\n    return end",
     ),
     Fault(
         "items that were given back still count",
@@ -100,12 +100,12 @@ FAULTS = (
     ),
     Fault(
         "code that goes on keeps what it lost",
-        "if not lock.limits and holds(lock, owner) then",
-        "if not lock.limits then",
+        "if not lock.limiter and holds(lock, owner) then",
+        "if not lock.limiter then",
     ),
     Fault(
         "code that goes on keeps nothing",
-        "if ARGV[i + 9] == '2' then",
+        "if delivery.still_runs then",
         "if false then",
     ),
     Fault("items are always given back", "if started or redis.call('ZREM'", "if redis.call('ZREM'"),
@@ -117,12 +117,12 @@ FAULTS = (
     Fault("items that left the window count", "sum and sum - items_of(gone)", "sum and sum"),
     Fault(
         "who is woken keeps its generation",
-        "local function wake_waiter(me)\n  local gen = digits(tonumber(me.gen) + 1)",
-        "local function wake_waiter(me)\n  local gen = me.gen",
+        "function wake_waiter(me)\n    local gen = digits(tonumber(me.gen) + 1)",
+        "function wake_waiter(me)\n    local gen = me.gen",
     ),
     Fault(
         "a settle ignores the generation",
-        "if record.gen ~= gen or record.fence ~= fence then\n    return answer_again",
+        "if record.gen ~= delivery.gen or record.fence ~= fence then\n    return answer_again",
         "if record.fence ~= fence then\n    return answer_again",
     ),
     Fault(
@@ -153,8 +153,8 @@ FAULTS = (
     ),
     Fault(
         "configured limits are not read",
-        "and are_limits_set() then\n    local memo",
-        "and false then\n    local memo",
+        "and are_limits_set() then\n      local memo",
+        "and false then\n      local memo",
     ),
     Fault(
         "who is of age keeps no places at limiters",

@@ -31,8 +31,8 @@ SUBMITTING = (
 FETCHING = (
     Fault(
         "normal tasks come before realtime",
-        "{'realtime', 'normal', 'background'}",
-        "{'normal', 'realtime', 'background'}",
+        "local PRIORITIES = {'realtime', 'normal', 'background'}",
+        "local PRIORITIES = {'normal', 'realtime', 'background'}",
     ),
     Fault(
         "woken tasks come last",
@@ -46,13 +46,13 @@ FETCHING = (
     ),
     Fault(
         "what is dying is executed",
-        "elseif record.state == 'dying' then\n      bury",
-        "elseif false then\n      bury",
+        "elseif record.state == 'dying' then\n      hand_over_burial",
+        "elseif false then\n      hand_over_burial",
     ),
     Fault(
         "a void pointer is handed over",
-        "if record.gen ~= pointer.gen or is_in_hands",
-        "if not record.gen or is_in_hands",
+        "if record.gen ~= pointer.gen or is_taken",
+        "if not record.gen or is_taken",
     ),
     Fault(
         "what runs is handed over again",
@@ -99,18 +99,18 @@ FETCHING = (
 SETTLING = (
     Fault(
         "a settle does not check the fence",
-        "if record.gen ~= gen or record.fence ~= fence then\n    return answer_again",
-        "if record.gen ~= gen then\n    return answer_again",
+        "if record.gen ~= delivery.gen or record.fence ~= fence then\n    return answer_again",
+        "if record.gen ~= delivery.gen then\n    return answer_again",
     ),
     Fault(
         "a settle does not check the generation",
-        "if record.gen ~= gen or record.fence ~= fence then\n    return answer_again",
+        "if record.gen ~= delivery.gen or record.fence ~= fence then\n    return answer_again",
         "if record.fence ~= fence then\n    return answer_again",
     ),
-    Fault("a repeated settle is refused", "if record.settled == fence or", "if"),
+    Fault("a repeated settle is refused", "if record.settled == delivery.fence or", "if"),
     Fault(
         "a repeated end is refused",
-        "or string.match(ended, '^%a+|(%d+)[ |]') == fence then",
+        "or string.match(stored, '^%a+|(%d+)[ |]') == delivery.fence then",
         "then",
     ),
     Fault(
@@ -118,15 +118,15 @@ SETTLING = (
     ),
     Fault(
         "handing back uses an attempt",
-        "redis.call('HSET', key, 'settled', fence, 'blocker', text)",
+        "redis.call('HSET', key, 'settled', fence, 'blocker', delivery.text)",
         "redis.call('HSET', key, 'settled', fence, 'attempt', (record.attempt or 0) + 1)",
     ),
     Fault(
         "a retry does not wait",
-        "requeue(id, state, stream, tonumber(gen), now + delay)",
-        "requeue(id, state, stream, tonumber(gen), now)",
+        "requeue(id, state, stream, tonumber(delivery.gen), now + delay)",
+        "requeue(id, state, stream, tonumber(delivery.gen), now)",
     ),
-    Fault("errors are not kept", "redis.call('RPUSH', P .. 'h:' .. id, ARGV[i + 6])", ""),
+    Fault("errors are not kept", "redis.call('RPUSH', P .. 'h:' .. id, delivery.document)", ""),
     Fault(
         "a lost lock does not count",
         "if is_held and lost_lock(locks, owner) then",
@@ -135,12 +135,12 @@ SETTLING = (
     Fault(
         "what is dying keeps its locks",
         "if locks then\n    releases",
-        "if locks and outcome ~= 'dying' then\n    releases",
+        "if locks and delivery.outcome ~= 'dying' then\n    releases",
     ),
     Fault(
         "a dying task is executed after it was handed back",
-        "local state = record.state == 'dying' and 'dying' or outcome == 'retry'",
-        "local state = outcome == 'retry'",
+        "local state = record.state == 'dying' and 'dying' or delivery.outcome == 'retry'",
+        "local state = delivery.outcome == 'retry'",
     ),
     Fault(
         "a settled entry stays",
@@ -149,25 +149,25 @@ SETTLING = (
     ),
     Fault(
         "children of a commit are lost",
-        "submit_next(i + 11, count)",
-        "",
+        "submit_followers(delivery)\n",
+        "\n",
     ),
     Fault(
         "what failed submits the children of its commit",
-        "if outcome == 'done' then\n      submit_next",
-        "if true then\n      submit_next",
+        "if outcome == 'done' then\n      submit_followers",
+        "if true then\n      submit_followers",
     ),
     Fault(
         "who lost the delivery saves over what others saved",
-        "if record.gen ~= ARGV[2] or record.fence ~= ARGV[3] then",
-        "if not record.gen then",
+        "if record.gen ~= gen or record.fence ~= fence then\n  return 'STALE'",
+        "if not record.gen then\n  return 'STALE'",
     ),
 )
 
 ENDING = (
     Fault(
         "an end does not count",
-        "count_active(kept.stream, kept.name or '', -1)",
+        "count_active(record.stream, record.name or '', -1)",
         "",
     ),
     Fault("a plain end does not count", "count_active(stream, name, -number)", ""),
@@ -178,8 +178,8 @@ ENDING = (
     ),
     Fault(
         "the locks of what ended plainly stay",
-        "gone[#gone + 1] = P .. 'l:' .. id",
-        "",
+        "ipairs({'t:', 'l:', 'b:'})",
+        "ipairs({'t:', 'b:'})",
     ),
     Fault(
         "what was retried ends plainly",
@@ -205,14 +205,14 @@ ENDING = (
     ),
     Fault(
         "a result stays for ever",
-        "value .. doc or value, 'PX', kept_ms)",
-        "value .. doc or value)",
+        "value .. document or value, 'PX', kept_ms)",
+        "value .. document or value)",
     ),
     Fault("a result is forgotten too early", "math.max(ttl, dedup)", "math.min(ttl, dedup)"),
     Fault(
         "a group does not hear of its children",
-        "if record.group and record.group ~= '' then",
-        "if false then",
+        "if record.group then\n    fine",
+        "if false then\n    fine",
     ),
 )
 
@@ -223,7 +223,7 @@ GROUPS = (
         "ttl_of_group(group[3]), true or",
     ),
     Fault("all_done is all_success", " or group[2] == 'all_done'", ""),
-    Fault("a group without children never fires", "fire_if_complete(ARGV[1])", ""),
+    Fault("a group without children never fires", "fire_if_complete(gid)  -- also", "--"),
     Fault(
         "a group fires before it is sealed",
         "if redis.call('HGET', key, 'state') == 'sealed'",
@@ -262,7 +262,7 @@ GROUPS = (
     ),
     Fault(
         "a group that a program left stays",
-        "redis.call('PEXPIRE', key .. suffix, digits(ttl))",
+        "redis.call('PEXPIRE', key .. suffix, digits(most))",
         "",
     ),
 )
@@ -291,7 +291,7 @@ SWEEPING = (
         "redis.call('HINCRBY', key, 'deaths', 1)",
         "redis.call('HINCRBY', key, 'deaths', 1)\n  redis.call('HSET', key, 'attempt', 9)",
     ),
-    Fault("dead workers are not forgotten", "forgotten < MOST and forget(gone)", "false"),
+    Fault("dead workers are not forgotten", "forgotten < MOST and forget(worker)", "false"),
     Fault(
         "a beat does not extend the lease",
         "redis.pcall('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')",
@@ -339,12 +339,12 @@ SWEEPING = (
     ),
     Fault(
         "a deposed leader promotes",
-        "if leader[1] ~= term or tonumber(leader[2]) <= now then",
-        "if false then",
+        "if not leads(term) then\n    return {0, -1, 0}",
+        "if false then\n    return {0, -1, 0}",
     ),
     Fault(
         "workers promote beside a leader",
-        "if ago >= 0 and ago < tonumber(ARGV[3]) then",
+        "if ago >= 0 and ago < help_after then",
         "if false then",
     ),
     Fault(
@@ -355,7 +355,7 @@ SWEEPING = (
 )
 
 LEADING = (
-    Fault("two lead", "if yields or alive and leader[1] ~= ARGV[1] then", "if false then"),
+    Fault("two lead", "if yields or alive and leader[1] ~= owner then", "if false then"),
     Fault(
         "a new leader has the old term",
         "math.max((tonumber(redis.call('GET', P .. 'term') or '') or 0) + 1, now)",
@@ -363,25 +363,25 @@ LEADING = (
     ),
     Fault(
         "whoever led fires",
-        "if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then\n  return 'DEPOSED'",
+        "if not leads(term) then\n  return 'DEPOSED'",
         "if false then\n  return 'DEPOSED'",
     ),
     Fault(
         "who led last fires after its lease",
-        "tonumber(leader[2]) <= now then\n  return 'DEPOSED'",
-        "false then\n  return 'DEPOSED'",
+        "return leader[1] == term and tonumber(leader[2]) > now",
+        "return leader[1] == term",
     ),
     Fault(
         "an occurrence is fired twice", "last and tonumber(occurrence) <= tonumber(last)", "false"
     ),
     Fault(
         "two occurrences of an entry wait",
-        "elseif not runs and attempts == 0 and not (previous.deaths or previous.suspect) then",
+        "elseif not runs and not has_begun(previous) then",
         "elseif false then",
     ),
     Fault(
         "an occurrence is not remembered",
-        "remember(ARGV[8])",
+        "remember(new_id)",
         "",
     ),
     Fault(
@@ -425,8 +425,8 @@ CANCELLING = (
     ),
     Fault(
         "a group does not hear of a cancelled child",
-        "'pointer', 'group',\n    'opens', 'waited', 'owner', 'v', 'name', 'unfit'",
-        "'pointer',\n    'opens', 'waited', 'owner', 'v', 'name', 'unfit'",
+        "if is_cancellable(record) then\n    end_waiting",
+        "if is_cancellable(record) then\n    record.group = nil\n    end_waiting",
     ),
     Fault(
         "a worker is not told",

@@ -54,13 +54,6 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
   local head, rest = string.match(name, '^(%a+):(.*)$')
   if head == 't' then
     out.records[rest] = redis.call('HGETALL', key)
-    if redis.call('HEXISTS', key, 'b') == 1 then  -- the envelope: of any bytes
-      out.parts['b:' .. rest] = 1
-      local fields = out.records[rest]
-      for i = 1, #fields, 2 do
-        fields[i + 1] = fields[i] == 'b' and '' or fields[i + 1]
-      end
-    end
   elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' or head == 'suspects'
     or head == 'burials' then
     out.streams[name] = entries_of(key, name)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import redis
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from servers import RedisServer
+from stores.machines.histories import Histories, Rules, without_a_place
 from stores.machines.lock_faults import FAULTS, ONLY_THE_FIRST, REST_OF_A_BUDGET
 from stores.machines.lock_machine import CHOICES, SETTINGS, Delivery, LockMachine, Pace, Violation
 from stores.machines.lock_site import SCRIPTS, Fault, Site
-
-from nonet.stores.connection.redis import script
 
 # Those that are noticed soon; `make soak` looks for all of them.
 QUICK = [
@@ -51,26 +46,12 @@ PACES = (
 PAUSES = (100_000, 1_000_000, 5_100_000, 10_100_000, 20_000_000, 31_000_000, 61_000_000)
 
 
-class LockRules(RuleBasedStateMachine):
-    """What can happen, in any order. Subclasses say where: on which sites."""
-
-    sites: tuple[Site, ...]
-    steps = 0  # of all histories
-    caught: int | None = None  # after how many steps the first violation was noticed
+class LockRules(Rules):
+    """What can happen, in any order."""
 
     @initialize(site=st.integers(0, 9), pace=st.sampled_from(PACES))
     def begin(self, site: int, pace: Pace) -> None:
         self.machine = LockMachine(self.sites[site % len(self.sites)], pace)
-        self.is_sound = True
-
-    def play(self, step: Callable[..., Any], *args: Any, **options: Any) -> None:
-        LockRules.steps += 1
-        self.is_sound = False
-        try:
-            step(*args, **options)
-        except Violation:
-            LockRules.caught = LockRules.caught or LockRules.steps
-            raise
         self.is_sound = True
 
     def delivery(self, which: int) -> Delivery:
@@ -216,37 +197,12 @@ class LockRules(RuleBasedStateMachine):
         if really == 19:
             self.play(self.machine.flush)
 
-    def teardown(self) -> None:
-        if getattr(self, "is_sound", False):
-            self.play(self.machine.finish)
 
-
-def run(
-    server: RedisServer,
-    number: int,
-    examples: int,
-    length: int,
-    *faults: Fault,
-    shrink: bool = True,
-) -> None:
-    """Play random histories on a server; raises what was violated, with the shortest history."""
-    with server.client() as client:
-        both = (Site(client, faults), Site(client, faults, thrifty=True))
-        rules = type("Rules", (LockRules,), {"sites": both})
-        seed(number)(rules)
-        phases = [Phase.generate, *([Phase.shrink] if shrink else [])]
-        run_state_machine_as_test(
-            rules,
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=length,
-                deadline=None,
-                database=None,
-                phases=phases,
-                report_multiple_bugs=False,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+HISTORIES = Histories(
+    LockRules,
+    lambda client, faults: (Site(client, faults), Site(client, faults, thrifty=True)),
+    length=150,
+)
 
 
 def overtake_behind_the_woken(client: redis.Redis, *faults: Fault) -> None:
@@ -297,57 +253,27 @@ def test_a_rare_history(
 
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
     """No history of some hundred steps breaks a promise about locks."""
-    start, before = time.monotonic(), LockRules.steps
-    run(redis_server, 1, 60, 120)
-    print(f"{LockRules.steps - before} steps in {time.monotonic() - start:.1f} s")
+    HISTORIES.run_seeds(redis_server, [1], 48)
 
 
 @pytest.mark.soak
 def test_nothing_forbidden_happens_for_long(redis_server: RedisServer) -> None:
     """The same for 200,000 steps and more, from twenty seeds."""
-    begun, first = time.monotonic(), LockRules.steps
-    for number in range(100, 120):
-        start, before = time.monotonic(), LockRules.steps
-        run(redis_server, number, 110, 150)
-        steps = LockRules.steps - before
-        print(f"seed {number}: {steps} steps in {time.monotonic() - start:.1f} s")
-    steps = LockRules.steps - first
-    print(f"{steps} steps in {time.monotonic() - begun:.0f} s")
-    assert steps >= 200_000
-
-
-def steps_to_catch(server: RedisServer, fault: Fault, most: int) -> int | None:
-    """How many steps it takes to notice a fault; None: more than `most`."""
-    before, LockRules.caught = LockRules.steps, None
-    number = 0
-    while LockRules.caught is None and LockRules.steps - before < most:
-        number += 1
-        try:
-            run(server, number, 50, 150, fault, shrink=False)
-        except Violation:
-            break
-    return None if LockRules.caught is None else LockRules.caught - before
+    assert HISTORIES.run_seeds(redis_server, range(100, 120), 110) >= 200_000
 
 
 @pytest.mark.parametrize("fault", QUICK, ids=[fault.name for fault in QUICK])
 def test_a_deliberate_fault_is_caught(redis_server: RedisServer, fault: Fault) -> None:
     """What the machine would not notice it does not prove: some faults, the others by hand."""
-    assert steps_to_catch(redis_server, fault, 20_000) is not None
+    assert HISTORIES.steps_to_catch(redis_server, fault, 20_000) is not None
 
 
 @pytest.mark.soak
 def test_every_deliberate_fault_is_caught(redis_server: RedisServer) -> None:
     """Each of the listed errors in the scripts is noticed within some ten thousand steps."""
-    missed = []
-    for fault in FAULTS:
-        steps = steps_to_catch(redis_server, fault, 60_000)
-        print(f"{steps or 'not'!s:>6}  {fault.name}", flush=True)
-        missed += [] if steps else [fault.name]
-    print(f"{len(FAULTS) - len(missed)} of {len(FAULTS)} faults caught; the number is of steps")
-    assert not missed
+    assert HISTORIES.missed(redis_server, FAULTS, 60_000) == []
 
 
 def test_a_fault_changes_a_script() -> None:
     """The list of faults follows the scripts: the text that each replaces is there."""
-    texts = [script(name)[0] for name in SCRIPTS]
-    assert [fault.name for fault in FAULTS if not any(fault.old in text for text in texts)] == []
+    assert without_a_place(FAULTS, SCRIPTS) == []

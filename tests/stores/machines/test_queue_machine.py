@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from servers import RedisServer
-from stores.machines.lock_machine import Violation
+from stores.machines.histories import Histories, Rules, without_a_place
 from stores.machines.lock_site import Fault
 from stores.machines.queue_faults import FAULTS
 from stores.machines.queue_machine import (
@@ -30,8 +23,6 @@ from stores.machines.queue_machine import (
 )
 from stores.machines.queue_site import SCRIPTS, QueueSite
 
-from nonet.stores.connection.redis import script
-
 # Those that are noticed soon; `make soak` looks for all of them.
 QUICK = [
     fault
@@ -42,7 +33,6 @@ QUICK = [
         "a group fires before it is sealed",
         "an occurrence is fired twice",
         "no calm after a loss",
-        "an ended child is submitted again",
         "normal tasks come before realtime",
         "a retry counts twice",
         "a plain end does not count",
@@ -65,28 +55,13 @@ OUTCOME = st.sampled_from([*OUTCOMES, "done", "retry", "saved"])
 PAUSES = tuple(SECOND * n // 10 for n in (1, 10, 51, 101, 200, 310, 610, 910))
 
 
-class QueueRules(RuleBasedStateMachine):
-    """What can happen, in any order. Subclasses say where: on which site."""
-
-    site: QueueSite
-    steps = 0  # of all histories
-    caught: int | None = None  # after how many steps the first violation was noticed
+class QueueRules(Rules):
+    """What can happen, in any order."""
 
     @initialize()
     def begin(self) -> None:
-        self.machine = QueueMachine(self.site)
+        self.machine = QueueMachine(self.sites[0])
         self.is_sound = True
-
-    def play(self, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        QueueRules.steps += 1
-        self.is_sound = False
-        try:
-            answer = step(*args, **options)
-        except Violation:
-            QueueRules.caught = QueueRules.caught or QueueRules.steps
-            raise
-        self.is_sound = True
-        return answer
 
     def delivery(self, which: int) -> Delivery:
         hands = self.machine.hands
@@ -474,91 +449,33 @@ class QueueRules(RuleBasedStateMachine):
         if really == 3:
             self.play(self.machine.heal)
 
-    def teardown(self) -> None:
-        if getattr(self, "is_sound", False):
-            self.play(self.machine.finish)
 
-
-def run(
-    server: RedisServer,
-    number: int,
-    examples: int,
-    length: int,
-    *faults: Fault,
-    shrink: bool = True,
-) -> None:
-    """Play random histories on a server; raises what was violated, with the shortest history."""
-    with server.client() as client:
-        rules = type("Rules", (QueueRules,), {"site": QueueSite(client, faults)})
-        seed(number)(rules)
-        phases = [Phase.generate, *([Phase.shrink] if shrink else [])]
-        run_state_machine_as_test(
-            rules,
-            settings=settings(
-                max_examples=examples,
-                stateful_step_count=length,
-                deadline=None,
-                database=None,
-                phases=phases,
-                report_multiple_bugs=False,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+HISTORIES = Histories(QueueRules, lambda client, faults: (QueueSite(client, faults),), length=120)
 
 
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
     """No history of some hundred steps breaks a promise about tasks, groups or occurrences."""
-    start, before = time.monotonic(), QueueRules.steps
-    run(redis_server, 1, 45, 120)
-    print(f"{QueueRules.steps - before} steps in {time.monotonic() - start:.1f} s")
+    HISTORIES.run_seeds(redis_server, [1], 45)
 
 
 @pytest.mark.soak
 def test_nothing_forbidden_happens_for_long(redis_server: RedisServer) -> None:
     """The same for 200,000 steps and more, from twenty seeds."""
-    begun, first = time.monotonic(), QueueRules.steps
-    for number in range(100, 120):
-        start, before = time.monotonic(), QueueRules.steps
-        run(redis_server, number, 80, 120)
-        steps = QueueRules.steps - before
-        print(f"seed {number}: {steps} steps in {time.monotonic() - start:.1f} s", flush=True)
-    steps = QueueRules.steps - first
-    print(f"{steps} steps in {time.monotonic() - begun:.0f} s")
-    assert steps >= 200_000
-
-
-def steps_to_catch(server: RedisServer, fault: Fault, most: int) -> int | None:
-    """How many steps it takes to notice a fault; None: more than `most`."""
-    before, QueueRules.caught = QueueRules.steps, None
-    number = 0
-    while QueueRules.caught is None and QueueRules.steps - before < most:
-        number += 1
-        try:
-            run(server, number, 50, 120, fault, shrink=False)
-        except Violation:
-            break
-    return None if QueueRules.caught is None else QueueRules.caught - before
+    assert HISTORIES.run_seeds(redis_server, range(100, 120), 80) >= 200_000
 
 
 @pytest.mark.parametrize("fault", QUICK, ids=[fault.name for fault in QUICK])
 def test_a_deliberate_fault_is_caught(redis_server: RedisServer, fault: Fault) -> None:
     """What the machine would not notice it does not prove: some faults, the others by hand."""
-    assert steps_to_catch(redis_server, fault, 20_000) is not None
+    assert HISTORIES.steps_to_catch(redis_server, fault, 20_000) is not None
 
 
 @pytest.mark.soak
 def test_every_deliberate_fault_is_caught(redis_server: RedisServer) -> None:
     """Each is noticed within 300,000 steps; some need a rare history, most some thousand steps."""
-    missed = []
-    for fault in FAULTS:
-        steps = steps_to_catch(redis_server, fault, 300_000)
-        print(f"{steps or 'not'!s:>6}  {fault.name}", flush=True)
-        missed += [] if steps else [fault.name]
-    print(f"{len(FAULTS) - len(missed)} of {len(FAULTS)} faults caught; the number is of steps")
-    assert not missed
+    assert HISTORIES.missed(redis_server, FAULTS, 300_000) == []
 
 
 def test_a_fault_changes_a_script() -> None:
     """The list of faults follows the scripts: the text that each replaces is there."""
-    texts = [script(name)[0] for name in SCRIPTS]
-    assert [fault.name for fault in FAULTS if not any(fault.old in text for text in texts)] == []
+    assert without_a_place(FAULTS, SCRIPTS) == []

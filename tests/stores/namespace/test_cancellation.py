@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from daemons import until
 from servers import RedisServer
-from stores.queue.test_broker import fetch, fetch_one, make_broker, record, task, until_due
+from stores.queue.test_broker import fetch, fetch_one, lapse, make_broker, record, task, until_due
 
 from nonet.messages.message import VERSION, Envelope, ResultDocument, encode
 from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, CancelledTasks, TaskFilter
@@ -255,13 +255,8 @@ class TestRunning:
     ) -> None:
         """The sweep that would queue it again ends it; a late settle is stale."""
         delivery = await self.order(broker, cancellation)
-        cursors = new_cursors()
-
-        taken = 0
-        async with asyncio.timeout(20):
-            while not taken:
-                taken, cursors = await broker.reclaim("small-b", "small", cursors)
-                await asyncio.sleep(0.02)
+        await lapse(broker, delivery)
+        assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 1
         found = await results.status("a")
         assert found is not None and (found.state, found.error) == (
             "cancelled",

@@ -15,9 +15,9 @@ from nonet.rules.diagnosis import examine
 from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.events import Event, Events
+from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import Leadership
-from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, encode_locks
@@ -534,7 +534,7 @@ class TestBookkeeping:
         self, broker: Broker, controls: Controls
     ) -> None:
         """Of what is queued or waits a pause is told; of what runs or is delayed it is not."""
-        board = LockBoard(broker.client, "test")
+        facts = TaskFacts(broker.client, "test")
         due = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
         await broker.submit([task("running")])
         await fetch(broker)
@@ -543,7 +543,7 @@ class TestBookkeeping:
         await fetch(broker)
         await broker.submit([task("queued")])
         told = {
-            id: (await board.facts(id)).paused for id in ("running", "waiting", "delayed", "queued")
+            id: (await facts.read(id)).paused for id in ("running", "waiting", "delayed", "queued")
         }
         assert {id for id, pause in told.items() if pause} == {"waiting", "queued"}
         assert told["queued"] is not None and told["queued"].reason == "x"

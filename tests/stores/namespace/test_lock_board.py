@@ -12,6 +12,7 @@ import redis.asyncio
 
 from nonet import InvalidArgumentsError, NotFoundError
 from nonet.rules.explanation import Explanation, explain
+from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.lock_board import LockBoard, LockStatus
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
@@ -86,7 +87,7 @@ class Bench:
         assert await self.fetch() == []
 
     async def explain(self, id: str) -> Explanation:
-        return explain(await self.board.facts(id))
+        return explain(await TaskFacts(self.broker.client, "test").read(id))
 
     async def only(self) -> LockStatus:
         (found,) = await self.board.in_use()
@@ -195,7 +196,7 @@ async def test_a_parked_task_is_explained_by_what_refuses_it_now(bench: Bench) -
     found = await bench.explain("c")
     assert (found.cause, found.lock, found.ahead) == ("lock", NAME, 1)
     assert [item.id for item in found.holders] == ["a"]
-    assert "held by task a (p:T on 7@host) for " in found.text
+    assert " by task a (p:T on 7@host)" in found.text
     await bench.broker.settle(held, "done", b"")
     found = await bench.explain("c")
     assert (found.cause, found.ahead) == ("turn", 1) and "the first is task b" in found.text
@@ -232,7 +233,7 @@ async def test_what_a_dead_worker_left_is_called_so(bench: Bench) -> None:
     await bench.client.hset("{test}:t:a", "gen", "1")
     await bench.park("b")
     found = await bench.explain("b")
-    assert "a lost attempt of task a (p:T), whose lock ends in " in found.text
+    assert "a lost attempt of task a (p:T). The lock expires in " in found.text
     assert not found.holders[0].is_live
 
 
@@ -240,7 +241,7 @@ async def test_code_that_holds_is_named_by_its_process(bench: Bench) -> None:
     """A hold is no task, and shows where it is held."""
     assert (await bench.broker.hold("hold-1", encode_locks([MUTEX]), "8@host"))[0] == "OK"
     await bench.park("b")
-    assert "a program that is no task (8@host, hold-1)" in (await bench.explain("b")).text
+    assert "a program that is not a task (8@host, hold-1)" in (await bench.explain("b")).text
     assert (await bench.only()).holders[0].worker == "8@host"
     with pytest.raises(NotFoundError, match="code that holds locks"):
         await bench.explain("hold-1")
@@ -251,7 +252,7 @@ async def test_limiters_say_how_much_is_used_and_when_it_comes_back(bench: Bench
     await bench.run("a", SLOT)
     await bench.park("b", "c", lock=SLOT)
     found = await bench.explain("b")
-    assert (found.cause, found.text) == ("limiter", "waiting: limiter:conc:job:7: 1 of 1 in use")
+    assert (found.cause, found.text) == ("limiter", "waiting for limiter:conc:job:7: 1 of 1 in use")
     assert [item.id for item in found.holders] == ["a"]
     assert (await bench.explain("c")).ahead == 1
     await bench.run("x", RATE)
@@ -259,9 +260,9 @@ async def test_limiters_say_how_much_is_used_and_when_it_comes_back(bench: Bench
     await bench.park("z", lock=RATE)
     found = await bench.explain("z")
     assert found.cause == "rate" and found.until is not None
-    assert "limiter:rate:job:7: 2 of 2 in 60 s used, next token in " in found.text
+    assert "limiter:rate:job:7: 2 of 2 used in 60 s. Next token in " in found.text
     await bench.client.hset("{test}:limits", "L||job|7|", "1|5000")
-    assert "2 of 1 in 5 s" in (await bench.explain("z")).text
+    assert "2 of 1 used in 5 s" in (await bench.explain("z")).text
 
 
 async def test_what_can_never_be_granted_says_so(bench: Bench) -> None:
@@ -271,7 +272,9 @@ async def test_what_can_never_be_granted_says_so(bench: Bench) -> None:
     await bench.park("b", lock=three)
     await bench.client.hset("{test}:limits", "L||job|7|", "1|60000")
     found = await bench.explain("b")
-    assert found.cause == "impossible" and "allows 1, one execution counts 2" in found.text
+    assert (
+        found.cause == "impossible" and "the limit is 1, and one execution counts 2" in found.text
+    )
 
 
 async def test_delays_retries_and_hand_backs_tell_when(bench: Bench) -> None:
@@ -285,21 +288,22 @@ async def test_delays_retries_and_hand_backs_tell_when(bench: Bench) -> None:
         retried, "retry", b"doc", text="ValueError: no", delay=timedelta(seconds=20)
     )
     found = await bench.explain("retried")
-    assert found.cause == "retry" and "attempt 2 follows after ValueError: no" in found.text
+    assert (
+        found.cause == "retry"
+        and "attempt 2. The last attempt failed: ValueError: no" in found.text
+    )
     back = await bench.run("back", MUTEX)
     await bench.broker.settle(
         back, "back", text="a worker does not know p:T", delay=timedelta(seconds=20)
     )
     found = await bench.explain("back")
     assert found.cause == "hand-back"
-    assert found.text.startswith(
-        "waiting: handed back: a worker does not know p:T; looked at again in "
-    )
+    assert found.text.startswith("waiting, handed back: a worker does not know p:T. Next try in ")
     dying = await bench.run("dying")
     await bench.broker.settle(dying, "dying", b"doc")
     await bench.broker.settle(dying, "back", text="SQL: away", delay=timedelta(seconds=20))
     found = await bench.explain("dying")
-    assert found.cause == "sql" and "waits for SQL: away; looked at" in found.text
+    assert found.cause == "sql" and "cannot be written to SQL: away. Next try in" in found.text
 
 
 async def test_what_is_due_and_not_moved_needs_somebody_who_moves_it(bench: Bench) -> None:
@@ -330,11 +334,11 @@ async def test_queued_says_who_could_take_it_and_what_is_read_before(bench: Benc
     assert (await bench.explain("c")).ahead == 1
     assert [item.id for item in await bench.fetch(1)] == ["b"]
     found = await bench.explain("c")
-    assert found.ahead == 0 and "none is asking for work now" in found.text
+    assert found.ahead == 0 and "The only live small worker is busy" in found.text
     await bench.fetch(3)
     await bench.submit("next")
     await bench.client.zadd("{test}:idle:small", {"small-a": 1})
-    assert "an idle worker is about to read them" in (await bench.explain("next")).text
+    assert "An idle small worker is about to read the stream" in (await bench.explain("next")).text
 
 
 async def test_the_place_in_a_long_queue_costs_little(bench: Bench) -> None:
@@ -399,7 +403,7 @@ async def test_a_released_mutex_voids_its_holder_and_goes_to_the_next(bench: Ben
     # Its other lock stays until it expires: the old attempt may still be at work.
     assert [item.id for item in await bench.fetch()] == ["b"]
     found = await bench.explain("a")
-    assert found.lock == NAME and "held by task b" in found.text
+    assert found.lock == NAME and " by task b" in found.text
     await bench.client.delete("{test}:lock:rw:job:7:w")
     waiting = (await bench.board.get(NAME)).waiters
     assert [item.id for item in waiting] == ["a", "c"]

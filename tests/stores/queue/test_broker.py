@@ -21,7 +21,7 @@ from nonet.stores.queue.leases import Lease, Leases
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
 
-LEASE = 0.3
+LEASE = 45
 LOCK_TTL = 0.2
 
 

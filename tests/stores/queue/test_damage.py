@@ -9,8 +9,8 @@ import pytest
 
 from nonet.operate.doctor import diagnose
 from nonet.rules.explanation import explain
+from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.inspection import Inspection
-from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.results import Results
@@ -101,7 +101,7 @@ async def test_a_damaged_task_is_named_and_ends(
     await state(broker)
     await DAMAGES[problem](broker)
     assert any(problem in said for said in await named(broker))
-    assert problem in explain(await LockBoard(broker.client, "test").facts("a")).text
+    assert problem in explain(await TaskFacts(broker.client, "test").read("a")).text
     assert await results.status("a") is not None
     assert {item.id async for item in results.live()} <= {"a", "holder"}
     assert {item.id async for item in results.delayed_tasks()} <= {"a"}

@@ -165,8 +165,8 @@ async def test_renewing_keeps_every_kind_of_lock(redis_url: str, lock: BaseLock)
         redis_url, "test", "small-a", "{}", worker_ttl=9, lock_ttl=0.2, timeout_seconds=1
     )
     lease = Lease("a", delivery.gen, delivery.fence, 0.2, delivery.stream_key, delivery.entry)
-    key = f"{{test}}:{lock.redis_key}" + {"W": ":w", "R": ":r"}.get(lock.kind, "")
-    rival: BaseLock = WRITER if lock.kind in "RW" else lock
+    key = f"{{test}}:{lock.redis_key}" + {"W": ":w", "R": ":r"}.get(lock.kind.letter, "")
+    rival: BaseLock = WRITER if lock.kind.letter in "RW" else lock
     start = await broker.now()
     while (await broker.now() - start).total_seconds() < 1:
         assert leases.renew([lease]) == set()

@@ -36,7 +36,7 @@ async def test_what_ends_in_one_step_is_settled_in_one_call(broker: Broker) -> N
     """A hundred tasks that end together take one call; of them no more than their ids is left."""
     deliveries = await fetched(broker, 100)
     before = await calls(broker)
-    answers = [broker.settle_soon(each, "done") for each in deliveries]
+    answers = [broker.settle(each, "done") for each in deliveries]
     assert await asyncio.gather(*answers) == ["OK"] * 100
     assert await calls(broker) - before == 1
     assert await left_keys(broker) == {f"r:t{n}" for n in range(100)}
@@ -47,10 +47,10 @@ async def test_what_ends_meanwhile_goes_with_the_next(broker: Broker) -> None:
     """What ends while a call is under way is settled by one more call."""
     deliveries = await fetched(broker, 50)
     before = await calls(broker)
-    answers = [broker.settle_soon(deliveries[0], "done")]
+    answers = [broker.settle(deliveries[0], "done")]
     await asyncio.sleep(0)  # it is on its way
     await asyncio.sleep(0)
-    answers += [broker.settle_soon(each, "done") for each in deliveries[1:]]
+    answers += [broker.settle(each, "done") for each in deliveries[1:]]
     assert await asyncio.gather(*answers) == ["OK"] * 50
     assert await calls(broker) - before == 2
 
@@ -60,8 +60,8 @@ async def test_many_are_settled_by_several_calls(broker: Broker) -> None:
     deliveries = await fetched(broker, 250)
     before = await calls(broker)
     long = b"x" * 600_000
-    answers = [broker.settle_soon(each, "done") for each in deliveries[:247]]
-    answers += [broker.settle_soon(each, "done", long) for each in deliveries[247:]]
+    answers = [broker.settle(each, "done") for each in deliveries[:247]]
+    answers += [broker.settle(each, "done", long) for each in deliveries[247:]]
     assert await asyncio.gather(*answers) == ["OK"] * 250
     assert await calls(broker) - before == 5  # 100, 100, 47 and a long one, and two alone
 
@@ -72,14 +72,14 @@ async def test_each_has_his_own_answer(broker: Broker) -> None:
     assert await broker.settle(deliveries[0], "retry", b"error") == "OK"
     await broker.client.delete(f"{broker.prefix}lock:mutex:job:1")
     other = msgspec.structs.replace(deliveries[2], fence="1")  # somebody else's by now
-    answers = [broker.settle_soon(each, "done") for each in (*deliveries, other)]
+    answers = [broker.settle(each, "done") for each in (*deliveries, other)]
     assert await asyncio.gather(*answers) == ["OK", "LOST", "OK", "OK", "STALE"]
 
 
 async def test_a_settlement_that_is_asked_for_twice_is_settled_once(broker: Broker) -> None:
     """In one call, too, a repetition is answered as the first one was."""
     delivery, *_ = await fetched(broker, 3)
-    both = [broker.settle_soon(delivery, "done") for _ in range(2)]
+    both = [broker.settle(delivery, "done") for _ in range(2)]
     assert await asyncio.gather(*both) == ["OK", "OK"]
     counted = await broker.client.hvals(f"{broker.prefix}active")
     assert counted == [b"2"]  # that have not ended
@@ -90,7 +90,7 @@ async def test_a_broken_one_takes_no_other_along(broker: Broker) -> None:
     deliveries = await fetched(broker, 3)
     await broker.client.set(f"{broker.prefix}h:t1", "not a list")
     before = await calls(broker)
-    answers = [broker.settle_soon(each, "retry", b"error") for each in deliveries]
+    answers = [broker.settle(each, "retry", b"error") for each in deliveries]
     first, second, third = await asyncio.gather(*answers, return_exceptions=True)
     assert (first, third) == ("OK", "OK")
     assert isinstance(second, NonetError)
@@ -102,7 +102,7 @@ async def test_what_cannot_be_removed_together_is_removed_alone(broker: Broker) 
     """Counts that cannot be kept keep nobody who ends with others from hearing of it."""
     deliveries = await fetched(broker, 2)
     await broker.client.set(f"{broker.prefix}active", "not a hash")
-    answers = [broker.settle_soon(each, "done") for each in deliveries]
+    answers = [broker.settle(each, "done") for each in deliveries]
     for answer in await asyncio.gather(*answers, return_exceptions=True):
         assert answer == "OK" or isinstance(answer, NonetError)
     _, known = await broker.presence(["t0", "t1"])
@@ -112,7 +112,7 @@ async def test_what_cannot_be_removed_together_is_removed_alone(broker: Broker) 
 async def test_a_caller_who_goes_away_settles_nevertheless(broker: Broker) -> None:
     """A cancelled wait undoes nothing: the delivery ends."""
     deliveries = await fetched(broker, 2)
-    answers = [broker.settle_soon(each, "done") for each in deliveries]
+    answers = [broker.settle(each, "done") for each in deliveries]
     answers[0].cancel()
     assert await answers[1] == "OK"
     assert await left_keys(broker) == {"r:t0", "r:t1"}
@@ -125,12 +125,12 @@ async def test_without_redis_each_is_told(redis_url: str) -> None:
         deliveries = await fetched(broker, 3)
         unreachable = make_broker("redis://127.0.0.1:1/0")
         try:
-            answers = [unreachable.settle_soon(each, "done") for each in deliveries]
+            answers = [unreachable.settle(each, "done") for each in deliveries]
             for error in await asyncio.gather(*answers, return_exceptions=True):
                 assert isinstance(error, ServerUnreachableError)
         finally:
             await unreachable.aclose()
-        answers = [broker.settle_soon(each, "done") for each in deliveries]
+        answers = [broker.settle(each, "done") for each in deliveries]
         assert await asyncio.gather(*answers) == ["OK"] * 3
     finally:
         await broker.aclose()
@@ -142,7 +142,7 @@ async def test_what_follows_a_task_is_submitted_with_its_end(broker: Broker, cou
     deliveries = await fetched(broker, 3)
     children = [[task(f"c{n}-{m}") for m in range(count)] for n in range(3)]
     answers = [
-        broker.settle_soon(each, "done", submissions=those)
+        broker.settle(each, "done", submissions=those)
         for each, those in zip(deliveries, children, strict=True)
     ]
     assert await asyncio.gather(*answers) == ["OK"] * 3
@@ -158,5 +158,5 @@ async def test_a_lock_that_is_none_keeps_no_other_lock(broker: Broker) -> None:
     await broker.client.rpush(foreign, "foreign")
     ends = ["done", "back", "done", "done"]
     pairs = zip(deliveries, ends, strict=True)
-    await asyncio.gather(*(broker.settle_soon(*pair) for pair in pairs))
+    await asyncio.gather(*(broker.settle(*pair) for pair in pairs))
     assert await broker.client.keys(f"{broker.prefix}lock:mutex:*") == [foreign.encode()]

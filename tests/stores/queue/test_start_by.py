@@ -14,9 +14,9 @@ from nonet.messages.message import ResultDocument, encode
 from nonet.rules.diagnosis import examine
 from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.controls import Controls
+from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import Leadership
-from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.results import Results
@@ -149,7 +149,8 @@ class TestDeadLetters:
         assert await fetch(broker) == []
         await let_pass(broker, "b")
         await broker.promote()
-        places = {"{test}:l:b", "{test}:t:b", "{test}:burials:normal:small", "{test}:expired"}
+        own = {f"{{test}}:{kind}:b" for kind in "tbl"}
+        places = own | {"{test}:burials:normal:small", "{test}:expired"}
         assert set(await left_of(broker, "b")) == places
         (dying,) = await fetch(broker)
         assert (dying.id, dying.state, dying.reason) == ("b", "dying", "capacity")
@@ -257,7 +258,7 @@ class TestStarted:
         assert await broker.client.exists("{test}:deadlines") == 0
         await broker.mend(timedelta(0))
         assert await broker.client.exists("{test}:deadlines") == 0
-        assert (await LockBoard(broker.client, "test").facts("a")).start_by is None
+        assert (await TaskFacts(broker.client, "test").read("a")).start_by is None
         await broker.settle(delivery, "retry", b"error")
         assert "start_by" not in await record(broker, "a")
         await broker.settle(await fetch_one(broker), "back")
@@ -308,7 +309,7 @@ class TestStarted:
         instant = await far_away(broker)
         await broker.submit([task("a", terms=f"start_by|{instant}|")])
         assert await broker.client.zscore("{test}:deadlines", "a") == instant - HOUR_US
-        facts = await LockBoard(broker.client, "test").facts("a")
+        facts = await TaskFacts(broker.client, "test").read("a")
         assert facts.start_by == instant / 1e6
 
     async def test_promotion_comes_in_time(self, broker: Broker) -> None:

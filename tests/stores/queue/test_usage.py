@@ -11,7 +11,7 @@ from nonet.base.errors import MemoryLimitExceeded, NonetError, TaskCrashed
 from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
 from nonet.rules.explanation import explain
 from nonet.rules.outcomes import CRASH_LIMIT
-from nonet.stores.namespace.lock_board import LockBoard
+from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.results import Results
@@ -52,11 +52,10 @@ async def test_a_crash_is_told_while_its_retry_waits(
     found = await results.status("a")
     assert found is not None
     assert (found.state, found.error, found.crashes, found.usage) == ("delayed", text, 1, USAGE)
-    told = explain(await LockBoard(broker.client, "test").facts("a"))
+    told = explain(await TaskFacts(broker.client, "test").read("a"))
     assert told.cause == "retry"
-    assert told.text.endswith(
-        f"attempt 2 follows after {text} in attempt 1 (crash 1 of {CRASH_LIMIT})"
-    )
+    crash = f"for attempt 2. The last attempt failed: {text} (crash 1 of {CRASH_LIMIT})"
+    assert told.text.endswith(crash)
 
 
 async def test_a_document_that_cannot_be_read_leaves_what_the_record_has(
@@ -67,8 +66,8 @@ async def test_a_document_that_cannot_be_read_leaves_what_the_record_has(
     found = await results.status("a")
     assert found is not None
     assert (found.error, found.crashes, found.usage) == ("TaskCrashed: x", 1, None)
-    told = explain(await LockBoard(broker.client, "test").facts("a"))
-    assert "attempt 2 follows after TaskCrashed: x" in told.text
+    told = explain(await TaskFacts(broker.client, "test").read("a"))
+    assert "attempt 2. The last attempt failed: TaskCrashed: x" in told.text
 
 
 async def test_a_dying_task_tells_its_last_attempt(

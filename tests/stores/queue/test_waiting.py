@@ -269,7 +269,7 @@ async def test_the_end_of_a_dead_holders_lease_wakes(queue: Queue, lock: BaseLoc
 
 
 def _side(lock: BaseLock) -> str:
-    return ":w" if lock.kind == "W" else ""
+    return ":w" if lock.kind.side else ""
 
 
 async def test_a_shorter_lease_is_watched_earlier(queue: Queue) -> None:

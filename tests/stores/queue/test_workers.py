@@ -16,8 +16,8 @@ from nonet.messages.message import VERSION, Envelope, encode
 from nonet.rules.explanation import explain
 from nonet.stores.connection.redis import Scripts
 from nonet.stores.namespace.demand import Demands
+from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
-from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Leases, Said
@@ -98,7 +98,7 @@ async def registered(broker: Broker) -> set[str]:
 
 
 async def explained(broker: Broker, id: str) -> tuple[str, str]:
-    found = explain(await LockBoard(broker.client, "test").facts(id))
+    found = explain(await TaskFacts(broker.client, "test").read(id))
     return found.cause, found.text
 
 
@@ -639,16 +639,16 @@ async def test_explain_names_who_could_run_it(broker: Broker, crew: Crew) -> Non
     """Before any worker has looked at the task, and after it was handed on."""
     crew.beat("small-a", name="1@old")
     await broker.submit([submission("a", "files:Remove")])
-    unknown = "no live worker of size small knows files:Remove (1 worker)"
+    unknown = "no live small worker knows files:Remove (1 worker). Deploy its package there"
     assert await explained(broker, "a") == ("unknown", f"queued: {unknown}")
     (delivery,) = await take(broker, "small-a")
     await broker.settle(delivery, "on", text="a worker does not know files:Remove", delay=FIRST)
     cause, text = await explained(broker, "a")
-    assert (cause, text.partition(";")[0]) == ("unknown", f"waiting: handed back: {unknown}")
+    assert (cause, text) == ("unknown", f"waiting, handed back: {unknown}")
     crew.beat("small-b", NEWER, name="2@new")
     cause, text = await explained(broker, "a")
     assert cause == "hand-back"
-    assert "files:Remove; 2@new can run it, and takes it into a free slot" in text
+    assert "files:Remove. 2@new can run it as soon as a slot is free" in text
 
 
 async def test_explain_names_the_version_that_is_missing(broker: Broker, crew: Crew) -> None:
@@ -657,8 +657,8 @@ async def test_explain_names_the_version_that_is_missing(broker: Broker, crew: C
     await broker.submit([submission("a", min_version="2.0.dev0")])
     assert await explained(broker, "a") == (
         "unknown",
-        "queued: files:Audit needs version 2.0.dev0, and no live worker of size small has it "
-        "(1 worker: 1.4)",
+        "queued: files:Audit needs version 2.0.dev0, and no live small worker has it "
+        "(1 worker: 1.4). Upgrade its package there",
     )
     crew.beat("small-b", NEWER)
     assert (await explained(broker, "a"))[0] == "queue"
@@ -670,8 +670,8 @@ async def test_explain_names_who_takes_nothing(broker: Broker, crew: Crew) -> No
     crew.beat("small-b", name="2@b")
     await broker.submit([submission("a")])
     cause, text = await explained(broker, "a")
-    why = "takes nothing: memory: 1 MiB free, below the floor of 1 GiB (1@a)"
-    assert (cause, text) == ("queue", f"queued: next in line; 1 of 2 workers of size small {why}")
+    why = "takes no tasks: memory: 1 MiB free, below the floor of 1 GiB (1@a)"
+    assert (cause, text) == ("queue", f"queued, first in its stream. 1 of 2 small workers {why}")
     crew.beat("small-b", off="load: 9", name="2@b")
     cause, text = await explained(broker, "a")
-    assert cause == "veto" and "2 of 2 workers of size small take nothing: " in text
+    assert cause == "veto" and "2 of 2 small workers take no tasks: " in text

@@ -19,7 +19,7 @@ from sqlalchemy.dialects import mysql, postgresql
 from nonet import Nonet
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.stores.sql import database as sql
-from nonet.stores.sql.mirror import _PAGE_ROWS, Mirror, _upsert, mirror
+from nonet.stores.sql.mirror import Mirror, _upsert, mirror
 
 KIND = "periodic"
 
@@ -84,7 +84,7 @@ async def test_long_and_odd_names_stay_apart(store: Mirror) -> None:
 
 async def test_many_values_are_one_transaction(store: Mirror, database: sql.Database) -> None:
     """More than a page of changes and deletions is written as a whole or not at all."""
-    many = 2 * _PAGE_ROWS + 1
+    many = 2 * sql.PAGE_ROWS + 1
     await store.save(KIND, {f"old-{n}": "x" for n in range(many)})
     before = await store.load(KIND)
     values = {f"new-{n}": "y" * 100_000 if n == many - 1 else "y" for n in range(many)}

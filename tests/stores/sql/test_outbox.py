@@ -23,7 +23,7 @@ from nonet.base.errors import ConfigurationError, LimitImpossible, ServerUnreach
 from nonet.stores.queue.broker import Broker, Presence
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql import database as sql
-from nonet.stores.sql.outbox import PAGE_ROWS, Outbox, _insertion, outbox_tasks
+from nonet.stores.sql.outbox import Outbox, _insertion, outbox_tasks
 from nonet.tasks.locks import RateLimiter, encode_locks
 
 STREAM = "normal:small"
@@ -150,7 +150,7 @@ async def test_accepted_while_redis_is_away(
     """The row is enough; the handle says new, a warning says later, and the relay finds it."""
     assert await apart.submit([task()], ids_are_new=False) == [True]
     assert await apart.submit([task()], ids_are_new=False) == [False]
-    assert "1 durable tasks are kept in SQL and handed over later" in caplog.text
+    assert "stored 1 durable tasks in SQL, the relay submits them later" in caplog.text
     (found,) = await outbox.due(await epoch_of(broker), again=False, skip=0)
     assert await outbox.hand_over([found], await epoch_of(broker)) == [True]
     assert await run_all(broker) == ["task-1"]
@@ -215,7 +215,7 @@ async def test_faster_relay_does_not_make_an_id_known(outbox: Outbox, broker: Br
 
 async def test_many_are_submitted_in_pages(outbox: Outbox, broker: Broker) -> None:
     """More than a page of tasks: each has its row, and each runs."""
-    many = [task(f"task-{n}") for n in range(2 * PAGE_ROWS + 1)]
+    many = [task(f"task-{n}") for n in range(2 * sql.PAGE_ROWS + 1)]
     assert await outbox.submit(many, ids_are_new=True) == [True] * len(many)
     assert await outbox.count() == len(many)
     assert sorted(await run_all(broker)) == sorted(item.id for item in many)
@@ -267,9 +267,7 @@ async def test_known_id_does_not_abort_the_transaction(
 @pytest.mark.parametrize("wrong", [object(), Session(), "transaction", sql.Database])
 async def test_something_else_is_refused(outbox: Outbox, wrong: object) -> None:
     """What is no asynchronous connection or session is named, and what is needed."""
-    with pytest.raises(
-        TypeError, match=r"an AsyncConnection or AsyncSession .* is needed, not \w+"
-    ):
+    with pytest.raises(TypeError, match=r"pass an AsyncConnection or AsyncSession .*, not \w+"):
         await outbox.submit_within(wrong, [task()])
 
 
@@ -338,7 +336,7 @@ async def test_review_deletes_rows_of_what_has_ended(
     outbox: Outbox, broker: Broker, database: sql.Database
 ) -> None:
     """A worker that died before it closed the rows: those that ended go, those that live stay."""
-    ended = [task(f"ended-{n}") for n in range(PAGE_ROWS + 1)]
+    ended = [task(f"ended-{n}") for n in range(sql.PAGE_ROWS + 1)]
     await outbox.submit(ended, ids_are_new=True)
     await run_all(broker)
     await outbox.submit([task("lives")], ids_are_new=True)

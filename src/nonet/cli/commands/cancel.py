@@ -1,4 +1,4 @@
-"""``task-run cancel``: end tasks wherever they are, by id, group, class or label."""
+"""``task-run cancel``: end tasks by id, group, class or label."""
 
 from __future__ import annotations
 
@@ -11,87 +11,77 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.base.errors import ConfigurationError, NotFoundError
-from nonet.cli.commands.delayed import labels_of
-from nonet.cli.common import (
-    Debug,
-    Json,
-    Namespace,
-    StateDir,
-    observer,
-    run,
-    say,
-    unknown_here,
-)
+from nonet.cli.commands.task_arguments import labels_of
+from nonet.cli.options import CancelReason, Json, OfClass, TaskIds, WithLabels
 from nonet.cli.output import print_json
+from nonet.cli.process import print_error
+from nonet.cli.target import Target, operation
+from nonet.cli.task_classes import unknown_here
 from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
 
 _CANCELLED, _CANCELLING = "cancelled", "cancelling"
-# Between two looks at a group whose parent is still submitting children.
-_BUILDING_PAUSE = 0.2
+# The interval of polling a group whose parent is still submitting children.
+_POLL_SECONDS = 0.2
 
 
-def cancel(
-    ids: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[ID...]", help="Ids of tasks.", show_default=False),
-    ] = None,
+@operation
+async def cancel(
+    target: Target,
+    ids: TaskIds = None,
     group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="All children of it that have not ended.")
-    ] = None,
-    task: Annotated[
         str | None,
-        typer.Option(metavar="CATEGORY:CLASS", help="All of this class; bare names fit."),
+        typer.Option(metavar="GROUP", help="Cancel the children of this group."),
     ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="All with this label. May be repeated."),
-    ] = None,
-    reason: Annotated[str, typer.Option(help="Why, for who waits for the results.")] = "",
+    task: OfClass = None,
+    label: WithLabels = None,
+    reason: CancelReason = "",
     wait: Annotated[
         float,
-        typer.Option(min=0, metavar="SECONDS", help="How long to wait for what runs to end."),
+        typer.Option(
+            min=0, metavar="SECONDS", help="Wait this many seconds for running tasks to end."
+        ),
     ] = 15.0,
     yes: Annotated[
         bool,
         typer.Option(
             "--yes",
-            help="Do not ask before all of a class or label are cancelled. Without a terminal to "
-            "ask at, this is required.",
+            help="Cancel all tasks of a class or label without asking. Required if stdin is not "
+            "a terminal.",
         ),
     ] = False,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """End tasks for good: queued, delayed, waiting or running ones.
+) -> int:
+    """Cancel tasks for good: queued, delayed, waiting or running.
 
-    They are not executed again. A running coroutine is cancelled within a second; what does not
-    end then is killed, or left alone, after NONET_CANCEL_GRACE. Groups count a cancelled child as
-    failed. 'task-run events' shows who did. Exit codes: 0 all have ended cancelled, 1 one has
-    ended otherwise, or not within --wait, 2 no --yes and no terminal to ask at, 4 none of the named
-    ones is known, or no such class.
+    Cancelled tasks do not run again. A running coroutine is cancelled within a second. An attempt
+    that has not ended after NONET_CANCEL_GRACE is killed if it has a child process, else it is
+    abandoned in the worker's own process. A group counts a cancelled child as failed. The command
+    'task-run events' shows who cancelled.
+
+    Exit codes: 0 all tasks ended as cancelled, 1 a task ended otherwise or not within --wait, 2
+    stdin is not a terminal and --yes is missing, 4 none of the named tasks is known, or no such
+    class.
+
+    \b
+    task-run cancel 3f9d1c0a 77b2e5d1 --reason "wrong input"
+    task-run cancel --task Transfer --label campaign=2026-07 --yes
     """
-
-    async def command() -> int:
-        labels = labels_of(label)
-        _check(ids, group, task, labels, yes=yes)
-        async with observer(namespace, state_dir) as nonet:
-            deadline = time.monotonic() + wait
-            if ids:
-                states = await nonet.client.cancel(list(dict.fromkeys(ids)), reason=reason)
-            elif group:
-                states = await _cancel_group(nonet, group, reason, deadline)
-            else:
-                return await _cancel_all(
-                    nonet, task or "", labels, reason, deadline, yes=yes, as_json=as_json
-                )
-            return _tell(await _wait_for(nonet, states, deadline), as_json)
-
-    run(debug, command)
+    labels = labels_of(label)
+    _check(ids, group, task, labels, yes=yes)
+    async with target.observer() as nonet:
+        deadline = time.monotonic() + wait
+        if ids:
+            states = await nonet.client.cancel(list(dict.fromkeys(ids)), reason=reason)
+        elif group:
+            states = await _cancel_group(nonet, group, reason, deadline)
+        else:
+            return await _cancel_all(
+                nonet, task or "", labels, reason, deadline, yes=yes, as_json=as_json
+            )
+        return _print_states(await _wait_for(nonet, states, deadline), as_json)
 
 
 def _check(
@@ -102,20 +92,18 @@ def _check(
     *,
     yes: bool,
 ) -> None:
-    """Refuse what could mean more than was meant."""
+    """Reject options that could select more tasks than the user meant."""
     ways = [bool(ids), bool(group), bool(task or labels)]
     if sum(ways) > 1:
-        raise ConfigurationError(
-            "name tasks, or --group, or choose by --task and --label: only one of these at a time"
-        )
+        raise ConfigurationError("give either ids, or --group, or the filters --task and --label")
     if not any(ways):
         raise ConfigurationError(
             "which tasks? Name them (see 'task-run list'), or give --group, --task or --label"
         )
     if (task or labels) and not yes and not _is_at_terminal():
         raise ConfigurationError(
-            "--task and --label choose tasks that you have not named, and stdin is no terminal to "
-            "ask at; nothing was cancelled. Add --yes to cancel all of them"
+            "--task and --label select tasks that you did not name, and stdin is not a terminal, "
+            "so nothing was cancelled. Add --yes to cancel all of them"
         )
 
 
@@ -124,7 +112,7 @@ def _is_at_terminal() -> bool:
 
 
 async def _cancel_group(nonet: Nonet, group: str, reason: str, deadline: float) -> dict[str, str]:
-    """The children's states; those that the parent goes on to submit meanwhile, too."""
+    """Cancel the children, including new ones that the parent submits, and return their states."""
     states: dict[str, str] = {}
     while True:
         status = await nonet.client.groups.status(group)
@@ -133,12 +121,12 @@ async def _cancel_group(nonet: Nonet, group: str, reason: str, deadline: float) 
             states |= await nonet.client.cancel(sorted(new), reason=reason)
         if status.state != "building":
             if not states:
-                say(f"no child of group {group} has still to end: it is {status.state}")
+                print_error(f"all children of group {group} have ended: it is {status.state}")
             return states
         if time.monotonic() >= deadline:
-            say(f"group {group} is still being built: its parent may submit more children")
+            print_error(f"group {group} is still being built: its parent may submit more children")
             return states
-        await asyncio.sleep(_BUILDING_PAUSE)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _cancel_all(
@@ -151,7 +139,7 @@ async def _cancel_all(
     yes: bool,
     as_json: bool,
 ) -> ExitCode:
-    """Cancel what a filter means, once somebody at a terminal has agreed."""
+    """Cancel the matching tasks after the user has confirmed."""
     from nonet.stores.namespace.cancellation import UNFINISHED, TaskFilter
 
     selection = TaskFilter(task, labels, UNFINISHED)
@@ -159,7 +147,7 @@ async def _cancel_all(
     if not yes:
         number = sum([len(page) async for page in cancellation.find(selection)])
         if number and not typer.confirm(f"cancel {_tasks(number)} {selection}?", err=True):
-            say("nothing was cancelled")
+            print_error("nothing was cancelled")
             return ExitCode.FAILED
     tally = await cancellation.cancel_all(selection, who(), reason)
     if task and not tally.number and (unknown := unknown_here(nonet, task)) is not None:
@@ -167,7 +155,7 @@ async def _cancel_all(
     ended = await _wait_for(nonet, dict.fromkeys(tally.running, _CANCELLING), deadline)
     others = {id: state for id, state in ended.items() if state != _CANCELLED}
     for id, state in others.items():
-        say(_problem(id, state))
+        print_error(_problem(id, state))
     number = tally.number - len(others)
     if as_json:
         rest = [_row(id, state) for id, state in others.items()]
@@ -178,7 +166,7 @@ async def _cancel_all(
 
 
 async def _wait_for(nonet: Nonet, states: Mapping[str, str], deadline: float) -> dict[str, str]:
-    """The states once those that run have ended, or the time is up."""
+    """Return the states once all running tasks have ended, or at the deadline."""
     found = dict(states)
     for id in [id for id, state in states.items() if state == _CANCELLING]:
         try:
@@ -189,11 +177,11 @@ async def _wait_for(nonet: Nonet, states: Mapping[str, str], deadline: float) ->
     return found
 
 
-def _tell(states: Mapping[str, str], as_json: bool) -> ExitCode:
-    """Print what became of each named task; the exit code."""
+def _print_states(states: Mapping[str, str], as_json: bool) -> ExitCode:
+    """Print the state of each named task, and return the exit code."""
     problems = {id: _problem(id, state) for id, state in states.items() if state != _CANCELLED}
     for problem in problems.values():
-        say(problem)
+        print_error(problem)
     if as_json:
         print_json([_row(id, state) for id, state in states.items()])
     else:
@@ -213,10 +201,10 @@ def _problem(id: str, state: str) -> str:
     if not state:
         return f"task {id} is unknown"
     if state == _CANCELLING:
-        return f"task {id} has not ended yet: it is cancelled, 'task-run explain {id}' says more"
+        return f"task {id} has not ended yet: 'task-run explain {id}' shows its state"
     if state == "dying":
         return f"task {id} is dying: it has failed, and waits for SQL"
-    return f"task {id} is {state}: it had ended before, or before its worker heard of it"
+    return f"task {id} is {state}: it ended before the cancellation reached it"
 
 
 def _tasks(number: int) -> str:

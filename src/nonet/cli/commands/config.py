@@ -1,4 +1,4 @@
-"""``task-run config``: check a configuration, see what holds, and describe the file to editors."""
+"""``task-run config``: check a configuration, show effective values, print the JSON Schema."""
 
 from __future__ import annotations
 
@@ -11,17 +11,10 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
-from nonet.cli.common import (
-    Debug,
-    Json,
-    Namespace,
-    StateDir,
-    Tasks,
-    observer,
-    run,
-    settings_options,
-)
+from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_table, print_text, printable
+from nonet.cli.process import print_error, warn
+from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
@@ -34,7 +27,7 @@ if TYPE_CHECKING:
     from nonet.tasks.registry import Registry
 
 app = typer.Typer(
-    help="The central configuration: check it, and see what holds.", rich_markup_mode=None
+    help="The central configuration: check it, and show what it sets.", rich_markup_mode=None
 )
 
 File = Annotated[
@@ -48,167 +41,170 @@ File = Annotated[
 
 
 @app.command()
-def check(
+@operation
+async def check(
+    target: CodeTarget,
     file: File = None,
     as_json: Json = False,
-    tasks: Tasks = None,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Say whether a configuration is good, as the scheduler would. Exit code 2: it is not.
+) -> int:
+    """Check a configuration as the scheduler would.
 
-    All problems are told at once, one line each: file, line, path and reason. It needs the modules
-    with tasks (NONET_TASKS, --tasks), as the scheduler does, but neither Redis nor SQL. Without
-    FILE it checks NONET_CONFIG.
+    All problems are printed, one per line: file, line, path and reason. The check needs the task
+    modules (NONET_TASKS, --tasks), but neither Redis nor SQL. Without FILE it checks NONET_CONFIG.
+
+    Exit codes: 0 valid, 2 invalid.
+
+    \b
+    task-run config check nonet.yaml --tasks mytasks
     """
-
-    async def command() -> int:
-        installation = _Installation(settings_options(tasks, namespace, state_dir))
-        try:
-            checked, revision = await installation.read(file)
-        except ConfigurationError as error:
-            problems = str(error).splitlines()
-            if as_json:
-                print_json({"good": False, "problems": problems})
-            for problem in () if as_json else problems:
-                typer.echo(f"error: {printable(problem)}", err=True)
-            return ExitCode.USAGE
+    installation = _Installation(target)
+    try:
+        checked, revision = await installation.read(file)
+    except ConfigurationError as error:
+        problems = str(error).splitlines()
         if as_json:
-            found = installation.summary(checked, revision)
-            print_json({"good": True, "problems": [], "warnings": checked.warnings, **found})
-        else:
-            for warning in checked.warnings:
-                typer.echo(f"warning: {printable(warning)}", err=True)
-            typer.echo(printable(installation.in_words(checked, revision)))
-        return ExitCode.OK
-
-    run(debug, command)
+            print_json({"good": False, "problems": problems})
+        for problem in () if as_json else problems:
+            print_error(problem)
+        return ExitCode.USAGE
+    if as_json:
+        found = installation.summary(checked, revision)
+        print_json({"good": True, "problems": [], "warnings": checked.warnings, **found})
+    else:
+        for warning in checked.warnings:
+            warn(warning)
+        typer.echo(printable(installation.in_words(checked, revision)))
+    return ExitCode.OK
 
 
 @app.command()
-def show(
-    task: Annotated[str, typer.Option("--task", metavar="CLASS", help="Class, or category:Class.")],
+@operation
+async def show(
+    target: CodeTarget,
+    task: Annotated[
+        str,
+        typer.Option("--task", metavar="CATEGORY:CLASS", help="Task class; a bare name will do."),
+    ],
     file: File = None,
     vo: Annotated[
-        str | None, typer.Option(help="What holds for this VO.", show_default=False)
+        str | None, typer.Option(help="Show the values for this VO.", show_default="common values")
     ] = None,
     show_args: Annotated[
         bool,
-        typer.Option("--show-args", help="The arguments of entries too; secret ones are masked."),
+        typer.Option(
+            "--show-args", help="Show the arguments of periodic entries; secrets are masked."
+        ),
     ] = False,
     as_json: Json = False,
-    tasks: Tasks = None,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Show what holds for a task class, and where each value comes from.
+) -> int:
+    """Show the effective values for a task class, and where each comes from.
 
-    Values come from the class, or from a path in the configuration: in FILE, or without it in what
-    is published in Redis now. Limits are those that can apply; which of them do, the locks of each
-    task decide. Exit code 4: there is no such class, or no such VO.
+    The output names the origin of each value: the class, or a path in the configuration. Without
+    FILE, the configuration published in Redis is used. All limits that can apply are listed; the
+    locks of a task decide which ones do.
+
+    Exit codes: 0 shown, 4 no such class or VO.
+
+    \b
+    task-run config show --task RemoveFile --vo lhcb nonet.yaml
     """
+    from nonet.cli.commands import config_view
 
-    async def command() -> int:
-        from nonet.cli.commands import config_view
-
-        installation = _Installation(settings_options(tasks, namespace, state_dir))
-        try:
-            task_class = installation.registry.get(task)
-        except UnknownTaskError as error:
-            raise NotFoundError(str(error)) from None
-        config, in_force = (
-            await installation.read_with_limits(file)
-            if file
-            else await _published(namespace, state_dir)
-        )
-        chosen, vos = vo or "", installation.vos(config)
-        if vo is not None and vo not in vos:
-            raise NotFoundError(f"VO {vo!r} is not configured.{suggestion(vo, vos)}")
-        found = {
-            "task": task_class.name,
-            "vo": vo,
-            "source": config.source,
-            "values": config_view.values(config, task_class, chosen),
-            "entries": config_view.periodic(config, task_class, vos, chosen, show_args=show_args),
-            "dropped": config_view.dropped(config, task_class, vos, chosen),
-            "limits": config_view.limits(
-                config, in_force, task_class, installation.registry, chosen
-            ),
-        }
-        _print_view(found, as_json)
-        return ExitCode.OK
-
-    run(debug, command)
+    installation = _Installation(target)
+    try:
+        task_class = installation.registry.get(task)
+    except UnknownTaskError as error:
+        raise NotFoundError(str(error)) from None
+    config, in_force = (
+        await installation.read_with_limits(file) if file else await _published(target)
+    )
+    chosen, vos = vo or "", installation.vos(config)
+    if vo is not None and vo not in vos:
+        raise NotFoundError(f"VO {vo!r} is not configured.{suggestion(vo, vos)}")
+    found = {
+        "task": task_class.name,
+        "vo": vo,
+        "source": config.source,
+        "values": config_view.values(config, task_class, chosen),
+        "entries": config_view.periodic(config, task_class, vos, chosen, show_args=show_args),
+        "dropped": config_view.dropped(config, task_class, vos, chosen),
+        "limits": config_view.limits(config, in_force, task_class, installation.registry, chosen),
+    }
+    _print_view(found, as_json)
+    return ExitCode.OK
 
 
 @app.command()
 def schema() -> None:
-    """Print the JSON Schema of the file, by which editors check and complete while one writes."""
+    """Print the JSON Schema of the configuration, for completion and checks in editors.
+
+    \b
+    task-run config schema > schema.json
+    """
     from nonet.config.schema import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
 @app.command()
-def status(
+@operation
+async def status(
+    target: Target,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Show which configuration holds, what is wrong with its source, and which workers apply it.
+) -> int:
+    """Show the published configuration, problems of its source, and which workers apply it.
 
-    Exit code 1: the source is not applied as it is now, nobody leads, or a worker still applies
-    another version 10 s after it was published.
+    Exit codes: 0 all is well, 1 the source has changes that cannot be applied, no scheduler leads,
+    or a worker still applies another version 10 s after publication.
+
+    \b
+    task-run config status
     """
+    from nonet.cli.commands import config_view
 
-    async def command() -> int:
-        from nonet.cli.commands import config_view
+    async with target.observer() as nonet:
+        published = await _publication(nonet).read()
+        leader = await nonet.leader()
+        workers = await nonet.client.results.workers()
+        now = await nonet.broker.now()
+    found = config_view.status(published, leader, workers, now)
+    if as_json:
+        print_json(found)
+    else:
+        _print_status(found)
+    return ExitCode.OK if found["good"] else ExitCode.FAILED
 
-        async with observer(namespace, state_dir) as nonet:
-            published = await _publication(nonet).read()
-            leader = await nonet.leader()
-            workers = await nonet.client.results.workers()
-            now = await nonet.broker.now()
-        found = config_view.status(published, leader, workers, now)
-        if as_json:
-            print_json(found)
-        else:
-            _print_status(found)
-        return ExitCode.OK if found["good"] else ExitCode.FAILED
 
-    run(debug, command)
+_NOTHING_PUBLISHED = "no configuration is published: task classes keep their own values"
 
 
 class _Installation:
-    """The classes and VOs of this process, and what a configuration means for them."""
+    """The task classes and VOs of this process, with a configuration applied to them."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, target: CodeTarget) -> None:
         from nonet.config.loading import load_registry
-        from nonet.config.settings import load_settings
         from nonet.scheduler.startup import checked_hooks
         from nonet.tasks.injection import Injector
         from nonet.tasks.registry import vos_from_entry_points
 
-        self.settings: Settings = load_settings(**options)
+        self.settings: Settings = target.settings()
         self.registry: Registry = load_registry(self.settings)
         checked_hooks(self.settings, Injector())
         self._vos = vos_from_entry_points(self.settings.groups)
 
     async def read(self, text: str | None) -> tuple[Checked, str]:
-        """What a source says now, and its revision.
+        """Read and check a source; return its configuration and its revision.
 
         Raises:
-            ConfigurationError: it is bad, all problems line by line; or it cannot be had.
+            ConfigurationError: the source cannot be read, or is invalid: one line per problem.
         """
         from nonet.config.sources import open_source
 
         text = text or self.settings.config
         if not text:
-            raise ConfigurationError("nothing to read: give FILE, or set NONET_CONFIG")
-        # A cache of its own: the scheduler's has the last good commit, and one user at a time.
+            raise ConfigurationError("nothing to check: give FILE, or set NONET_CONFIG")
+        # Use a private cache. The scheduler's cache belongs to its user, and holds its last valid
+        # commit.
         with tempfile.TemporaryDirectory(prefix="nonet-config-") as place:
             settings = self.settings.model_copy(update={"state_dir": Path(place)})
             source = open_source(text, settings, self._fits)
@@ -223,20 +219,20 @@ class _Installation:
         return check(config, self.registry, self._vos)
 
     async def read_with_limits(self, text: str) -> tuple[Config, list[LimitInForce]]:
-        """What a source says now, and the limits that it sets."""
+        """Read a source; return its configuration and its limits."""
         from nonet.cli.commands.config_view import LimitInForce
 
         checked, _ = await self.read(text)
         return checked.config, [LimitInForce(*item) for item in checked.limits.items()]
 
     def vos(self, config: Config) -> list[str]:
-        """All virtual organisations, of the configuration and of entry points."""
+        """Return all VOs, from the configuration and from entry points."""
         from nonet.scheduler.periodic.plan import all_vos
 
         return all_vos(config, self._vos)
 
     def summary(self, checked: Checked, revision: str) -> dict[str, Any]:
-        """What a good configuration contains, in numbers."""
+        """Count what a valid configuration contains."""
         return {
             "source": checked.config.source,
             "revision": revision or None,
@@ -251,7 +247,7 @@ class _Installation:
         }
 
     def in_words(self, checked: Checked, revision: str) -> str:
-        """The same in one line."""
+        """Format the summary as one line."""
         found = self.summary(checked, revision)
         commit = f" at {revision[:12]}" if revision else ""
         off, never = found["entries"] - found["enabled"], found["never_fire"]
@@ -274,21 +270,19 @@ class _Installation:
         )
 
 
-async def _published(
-    namespace: str | None, state_dir: Path | None
-) -> tuple[Config, list[LimitInForce]]:
-    """What is published, and the limits that are in force now."""
+async def _published(target: CodeTarget) -> tuple[Config, list[LimitInForce]]:
+    """The published configuration, and the limits in force."""
     from nonet.cli.commands.config_view import LimitInForce
     from nonet.config.models import Config
 
-    async with observer(namespace, state_dir) as nonet:
+    async with target.observer() as nonet:
         published = await _publication(nonet).read()
         limits = [
             LimitInForce(item.address, item.limit, item.by)
             for item in await nonet.stores.limits.all()
         ]
     if published is None or not published.version:
-        typer.echo("no configuration is published: the values of the classes hold", err=True)
+        typer.echo(_NOTHING_PUBLISHED, err=True)
         return Config(), limits
     config = Config.from_document(published.document)
     return config.read_from(f"version {published.version} from {published.source}"), limits
@@ -303,12 +297,12 @@ def _publication(nonet: Nonet) -> Publication:
 def _print_status(found: dict[str, Any]) -> None:
     shown = ("version", "source", "revision", "since", "by", "leader", "problem_since")
     if found["version"] is None:
-        typer.echo("no configuration is published: the values of the classes hold", err=True)
+        typer.echo(_NOTHING_PUBLISHED, err=True)
     print_fields({name: found[name] for name in shown})
     if found["leader"] is None:
-        typer.echo("error: nobody leads: changes are not noticed, start a task-scheduler", err=True)
+        print_error("no scheduler leads, so changes are not noticed: start a task-scheduler")
     for line in (found["problem"] or "").splitlines():
-        typer.echo(f"error: {printable(line)}", err=True)
+        print_error(line)
     if found["workers"]:
         print_text("\nworkers")
         _print_rows(found["workers"])

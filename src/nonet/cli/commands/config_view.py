@@ -1,4 +1,4 @@
-"""What ``task-run config`` shows: what holds, where it comes from, who applies it. Pure."""
+"""Format the output of ``task-run config``: effective values, their origins, who applies them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nonet.tasks.schedules import CatchUp, Overlap
 from nonet.tasks.secrecy import masked_arguments
 from nonet.tasks.task import PeriodicBaseTask, task_locks
 
-# Workers apply what is published within 2 s.
+# Workers apply a newly published configuration within 2 s.
 _LAG = timedelta(seconds=10)
 _NOTHING = Published("", "", "", "", None, "", "", None)
 _NAMES = (
@@ -37,10 +37,10 @@ _NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class LimitInForce:
-    """A limit as it is in force.
+    """A limit in force.
 
     Attributes:
-        by: who set it by hand; empty: it is as configured.
+        by: the operator who set it by hand; empty if it comes from the configuration.
     """
 
     address: LimitAddress
@@ -49,7 +49,7 @@ class LimitInForce:
 
 
 def values(config: Config, task_class: TaskClass, vo: str) -> list[dict[str, Any]]:
-    """Each attribute of a class that can be overridden: its name, its value, where it is from."""
+    """Return name, value and origin of each attribute of a class that can be overridden."""
     try:
         found = Overrides.of(config).effective(task_class, vo)
     except ConfigurationError as error:
@@ -64,7 +64,7 @@ def values(config: Config, task_class: TaskClass, vo: str) -> list[dict[str, Any
 def periodic(
     config: Config, task_class: TaskClass, vos: Iterable[str], vo: str, *, show_args: bool
 ) -> list[dict[str, Any]]:
-    """The periodic entries of a class, of one VO or, without one, of all."""
+    """Return the periodic entries of a class, for one VO or, without one, for all."""
     cls = task_class.cls
     if not issubclass(cls, PeriodicBaseTask):
         return []
@@ -79,7 +79,7 @@ def periodic(
 def dropped(
     config: Config, task_class: TaskClass, vos: Iterable[str], vo: str
 ) -> list[dict[str, Any]]:
-    """By what a periodic class has no entries, of one VO or, without one, of all."""
+    """Return the paths that drop the entries of a periodic class, for one VO or for all."""
     cls = task_class.cls
     if not issubclass(cls, PeriodicBaseTask):
         return []
@@ -94,9 +94,9 @@ def limits(
     registry: Registry,
     vo: str,
 ) -> list[dict[str, Any]]:
-    """The limits that can apply to tasks of a class: its own, and of what it may lock.
+    """Return the limits that can apply to a class: its own, and those of its locked objects.
 
-    Of several that fit a limiter the first one here holds.
+    If several match a limiter, the first one in the list applies.
     """
     origins = _limit_origins(config)
     applying = [item for item in in_force if _can_apply(item.address, task_class, registry, vo)]
@@ -110,11 +110,11 @@ def status(
     workers: Iterable[WorkerStatus],
     now: datetime,
 ) -> dict[str, Any]:
-    """Which configuration holds, and whether all is well with it.
+    """Describe the published configuration; ``good`` says whether it applies without problems.
 
     Args:
-        leader: who leads now; None: nobody.
-        now: by the clock of Redis.
+        leader: None if no scheduler leads.
+        now: the time by the clock of Redis.
     """
     held = published or _NOTHING
     rows = [_worker(item, held.version) for item in workers if item.alive]
@@ -153,7 +153,7 @@ def _value(found: Effective, name: str) -> Any:
 
 
 def _of_class(config: Config, task_class: TaskClass) -> Config:
-    """What the configuration says of one class; the others need not be known here."""
+    """Return the configuration of one class; this process may not know the others."""
     names = (task_class.name, task_class.name.rpartition(":")[2])
 
     def section(found: SectionConfig) -> SectionConfig:
@@ -182,7 +182,7 @@ def _entry(entry: Entry, task_class: TaskClass, *, show_args: bool) -> dict[str,
 
 
 def _natural_overlap(entry: Entry, task_class: TaskClass) -> Overlap | None:
-    """What the locks of its task lead to; None if it cannot be made."""
+    """Return the overlap policy implied by the locks of the task; None if it cannot be built."""
     try:
         task = task_class.arguments.build(entry.args)
         return overlap_of(task_locks(task, task_class.name, {}))
@@ -208,13 +208,13 @@ def _can_apply(address: LimitAddress, task_class: TaskClass, registry: Registry,
         return False
     if address.object_type == TASK:
         return address.key in (bare, DEFAULT)
-    # An action is customarily the name of the class; one that is not may be anybody's.
+    # By convention an action is the name of a class; any other action may apply to any class.
     others = {item.name.rpartition(":")[2] for item in registry} - {bare}
     return address.object_type in locked_types(task_class.cls) and address.action not in others
 
 
 def _rank(address: LimitAddress) -> tuple[Any, ...]:
-    """Limits that may fit the same limiter stand together, the one that holds first."""
+    """Sort limits that may match the same limiter together, the applicable one first."""
     is_default = address.key == DEFAULT
     key = "" if is_default else address.key
     kind = (address.object_type != TASK, address.object_type, address.limiter)

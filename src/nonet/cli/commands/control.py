@@ -1,4 +1,4 @@
-"""``task-run pause|resume|paused``: hold work back, and let it go on."""
+"""``task-run pause|resume|paused``: keep tasks from starting, and let them start again."""
 
 from __future__ import annotations
 
@@ -8,138 +8,134 @@ from typing import Annotated, Any
 import typer
 
 from nonet.base.errors import ConfigurationError, NotFoundError
-from nonet.cli.common import (
-    Debug,
-    Json,
-    Namespace,
-    StateDir,
-    observer,
-    run,
-    stores,
-    warn_of_unknown,
-)
+from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_rows
+from nonet.cli.target import Target, operation
+from nonet.cli.task_classes import warn_of_unknown
 from nonet.daemon.service import ExitCode, who
 from nonet.rules.pauses import EVERYTHING, Pause, as_option, in_words, streams
 from nonet.rules.pauses import task as task_pause
 
-Everything = Annotated[bool, typer.Option("--all", help="Everything.")]
+Everything = Annotated[bool, typer.Option("--all", help="All tasks of the namespace.")]
 Streams = Annotated[
     list[str] | None,
     typer.Option(
         "--stream",
         metavar="PRIORITY:SIZE",
-        help="A stream; '*' is any priority or size. May be repeated.",
+        help="Tasks of this stream; '*' matches any priority or size. Repeatable.",
     ),
 ]
 Classes = Annotated[
     list[str] | None,
-    typer.Option("--task", metavar="CLASS", help="A task class, bare or full name. Repeatable."),
+    typer.Option(
+        "--task",
+        metavar="CATEGORY:CLASS",
+        help="Tasks of this class; a bare name will do. Repeatable.",
+    ),
 ]
 
 
-def pause(
+@operation
+async def pause(
+    target: Target,
     everything: Everything = False,
     stream: Streams = None,
     task: Classes = None,
-    reason: Annotated[
-        str, typer.Option(help="Why, for all who ask what their tasks wait for.")
-    ] = "",
+    reason: Annotated[str, typer.Option(help="Reason, shown by 'paused' and 'explain'.")] = "",
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Start nothing of some work any more, until 'task-run resume'.
+) -> int:
+    """Stop starting some or all tasks, until 'task-run resume'.
 
-    What runs goes on, tasks are still accepted, and nothing is lost. It holds for all workers at
-    once, and survives restarts of workers, schedulers and Redis. 'task-run events' shows who did.
+    Running tasks continue, and tasks are still accepted and kept. A pause applies to all workers at
+    once, and survives restarts of workers, schedulers and Redis. 'task-run events' shows who
+    paused.
+
+    \b
+    task-run pause --stream 'background:*' --reason "storage is full"
+    task-run pause --all
     """
-
-    async def command() -> int:
-        wanted = _wanted(everything, stream, task)
-        async with observer(namespace, state_dir) as nonet:
-            await nonet.stores.controls.pause(wanted, who(), reason)
-            found = [item for item in await nonet.stores.controls.load() if item.what in wanted]
-            if task:
-                warn_of_unknown(nonet, task)
-        if as_json:
-            print_json([_row(item) for item in found])
-        else:
-            typer.echo(f"paused: {_list(wanted)}")
-        return ExitCode.OK
-
-    run(debug, command)
+    wanted = _wanted(everything, stream, task)
+    async with target.observer() as nonet:
+        await nonet.stores.controls.pause(wanted, who(), reason)
+        found = [item for item in await nonet.stores.controls.load() if item.what in wanted]
+        if task:
+            warn_of_unknown(nonet, task)
+    if as_json:
+        print_json([_row(item) for item in found])
+    else:
+        typer.echo(f"paused: {_list(wanted)}")
+    return ExitCode.OK
 
 
-def resume(
+@operation
+async def resume(
+    target: Target,
     everything: Everything = False,
     stream: Streams = None,
     task: Classes = None,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Let paused work go on. Exit code 4: none of it is paused.
+) -> int:
+    """End pauses, so that paused tasks can start again.
 
-    Each pause is taken back by itself, as 'task-run paused' lists it: --all takes back a pause of
-    everything, and leaves those of streams and classes.
+    Pauses are independent, as 'task-run paused' lists them: --all ends only the pause of the whole
+    namespace, not the pauses of streams and classes.
+
+    Exit codes: 0 resumed, 4 none of these pauses exists.
+
+    \b
+    task-run resume --stream 'background:*'
     """
-
-    async def command() -> int:
-        wanted = _wanted(everything, stream, task)
-        async with stores(namespace, state_dir) as kept:
-            before = {item.what for item in await kept.controls.load()}
-            await kept.controls.resume(wanted, who())  # also if nothing is: it may be repeated
-            left = await kept.controls.load()
-        done = [what for what in wanted if what in before]
-        if not done:
-            raise NotFoundError(f"{_list(wanted)}: not paused. {_still(left)}")
-        if as_json:
-            print_json(done)
-        else:
-            typer.echo(f"resumed: {_list(done)}")
-        if left:
-            typer.echo(_still(left), err=True)
-        return ExitCode.OK
-
-    run(debug, command)
+    wanted = _wanted(everything, stream, task)
+    async with target.stores() as stores:
+        before = {item.what for item in await stores.controls.load()}
+        await stores.controls.resume(
+            wanted, who()
+        )  # also if it was not paused, so that a repeated command succeeds
+        left = await stores.controls.load()
+    done = [what for what in wanted if what in before]
+    if not done:
+        raise NotFoundError(f"{_list(wanted)}: not paused. {_still(left)}")
+    if as_json:
+        print_json(done)
+    else:
+        typer.echo(f"resumed: {_list(done)}")
+    if left:
+        typer.echo(_still(left), err=True)
+    return ExitCode.OK
 
 
-def paused(
+@operation
+async def paused(
+    target: Target,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """List what is paused: since when, by whom and why."""
+) -> int:
+    """List pauses: what, since when, by whom and why.
 
-    async def command() -> int:
-        async with stores(namespace, state_dir) as kept:
-            found = await kept.controls.load()
-        rows = [_row(item) for item in found]
-        if not as_json:
-            rows = [{**row, "what": in_words(row["what"])} for row in rows]
-        print_rows(rows, as_json, "nothing is paused")
-        return ExitCode.OK
-
-    run(debug, command)
+    \b
+    task-run paused
+    """
+    async with target.stores() as stores:
+        found = await stores.controls.load()
+    rows = [_row(item) for item in found]
+    if not as_json:
+        rows = [{**row, "what": in_words(row["what"])} for row in rows]
+    print_rows(rows, as_json, "nothing is paused")
+    return ExitCode.OK
 
 
 def _wanted(everything: bool, stream: list[str] | None, task: list[str] | None) -> list[str]:
-    """What a command means, each once.
+    """Return the pauses that the options name, without duplicates.
 
     Raises:
-        ConfigurationError: nothing, or everything beside something.
+        ConfigurationError: no option is given, or --all with another one.
     """
     chosen = [what for pattern in stream or [] for what in streams(pattern)]
     chosen += [task_pause(name) for name in task or []]
     if everything and chosen:
-        raise ConfigurationError("--all means everything: leave out --stream and --task, or --all")
+        raise ConfigurationError("--all excludes --stream and --task: leave out one or the other")
     if not (everything or chosen):
         raise ConfigurationError(
-            "what? Give --stream PRIORITY:SIZE (for example background:small or '*:large'), "
+            "which tasks? Give --stream PRIORITY:SIZE (for example background:small or '*:large'), "
             "--task CLASS, or --all"
         )
     return [EVERYTHING] if everything else list(dict.fromkeys(chosen))

@@ -5,71 +5,68 @@ from __future__ import annotations
 import typer
 
 from nonet.base.errors import masked
-from nonet.cli.common import Debug, Json, Namespace, StateDir, run, settings_options
+from nonet.cli.options import Json
 from nonet.cli.output import print_json
+from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
 
-app = typer.Typer(help="Create, migrate and check the tables of the SQL database.")
+app = typer.Typer(
+    help="Create, migrate and check the tables of the SQL database.", rich_markup_mode=None
+)
 
 _NEXT_STEP = {
     "absent": "run 'task-run db upgrade' to create its tables",
     "behind": "run 'task-run db upgrade' to migrate its tables",
-    "ahead": "a newer version of Nonet migrated it: fine after a roll-back, else upgrade this "
-    "installation",
+    "ahead": "a newer version of Nonet migrated it: that is fine after a roll-back; otherwise "
+    "upgrade this installation",
 }
 
 
 @app.command()
-def upgrade(
+@operation
+async def upgrade(
+    target: Target,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
+) -> int:
     """Create the tables, or migrate them to this version; safe to repeat.
 
-    Of NONET_DB_URL; without it the SQLite file under the state directory. Exit code 3: SQL
-    unreachable.
+    The database is NONET_DB_URL or, without it, a SQLite file in the state directory.
+
+    Exit codes: 0 done, 3 SQL unreachable.
+
+    \b
+    task-run db upgrade
     """
+    from nonet.stores.sql import database as sql  # slow to import: 170 ms
 
-    async def command() -> int:
-        from nonet.stores.sql import database as sql  # SQL costs 170 ms to import
-
-        url = _url(namespace, state_dir)
-        revision = await sql.upgrade(url)
-        _report(as_json, url, f"is at revision {revision}", revision=revision)
-        return ExitCode.OK
-
-    run(debug, command)
+    url = target.settings().sql_url()
+    revision = await sql.upgrade(url)
+    _report(as_json, url, f"is at revision {revision}", revision=revision)
+    return ExitCode.OK
 
 
 @app.command()
-def check(
+@operation
+async def check(
+    target: Target,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Say whether the tables fit this version. Exit codes: 0 they do, 1 they do not."""
+) -> int:
+    """Check whether the tables fit this version.
 
-    async def command() -> int:
-        from nonet.stores.sql import database as sql
+    Exit codes: 0 the tables fit, 1 they do not.
 
-        url = _url(namespace, state_dir)
-        state = str(await sql.check(url))
-        _report(as_json, url, f"is {state}", state=state)
-        if state == "current":
-            return ExitCode.OK
-        typer.echo(_NEXT_STEP[state], err=True)
-        return ExitCode.FAILED
+    \b
+    task-run db check
+    """
+    from nonet.stores.sql import database as sql
 
-    run(debug, command)
-
-
-def _url(namespace: Namespace, state_dir: StateDir) -> str:
-    from nonet.config.settings import load_settings
-
-    return load_settings(**settings_options(None, namespace, state_dir)).sql_url()
+    url = target.settings().sql_url()
+    state = str(await sql.check(url))
+    _report(as_json, url, f"is {state}", state=state)
+    if state == "current":
+        return ExitCode.OK
+    typer.echo(_NEXT_STEP[state], err=True)
+    return ExitCode.FAILED
 
 
 def _report(as_json: bool, url: str, sentence: str, **fields: str) -> None:

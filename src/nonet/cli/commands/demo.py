@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from nonet.base.errors import NonetError
-from nonet.cli.common import Debug, Json, StateDir, run
+from nonet.cli.options import Debug, Json, StateDir
 from nonet.cli.output import print_json, printable
+from nonet.cli.process import run
 from nonet.daemon.service import ExitCode
 
 
@@ -25,13 +26,18 @@ def demo(
 ) -> None:
     """Audit a directory tree for duplicate files, with real daemons.
 
-    Starts a Redis server of its own, a scheduler and workers of all sizes, and stops them
-    afterwards. Files are regular files as `find -type f` lists them: unreadable ones count, are
-    retried and end as dead letters; symbolic links do not count; hard links count as files.
-    The time runs from the submission to the report. Exit codes: 0 the report is there, 1 the audit
-    failed or was stopped, 2 there is no such directory.
+    The demo starts its own Redis server, a scheduler and workers of all sizes, and stops them
+    afterwards. It counts regular files as `find -type f` does: unreadable files are retried and end
+    as dead letters, symbolic links are left out, hard links count as files. The time runs from the
+    submission to the report.
+
+    Exit codes: 0 the report is complete, 1 the audit failed or was stopped, 2 the directory does
+    not exist.
+
+    \b
+    task-run demo /usr/share
     """
-    # What these bring takes longer than `--help` needs.
+    # slower to import than `--help` may take
     from nonet.cli.commands import demo_view
     from nonet.config.settings import load_settings
     from nonet.demo.audit import run_demo

@@ -1,4 +1,4 @@
-"""What the demo shows: progress while it runs, figures and warnings at the end."""
+"""Print the progress, figures and warnings of the demo."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _PLAIN_SECONDS = 5.0
 
 @contextmanager
 def silence() -> Iterator[Progress]:
-    """No progress."""
+    """Show no progress."""
     yield lambda doing, done, total: None
 
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Progress on stderr: a live bar for each step where a person looks, else plain lines."""
+    """Show progress on stderr: a bar for each step on a terminal, else plain lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _plain_lines()
@@ -55,7 +55,7 @@ def progress() -> Iterator[Progress]:
 
         def show(doing: str, done: int, total: int) -> None:
             if doing not in steps:
-                for step in bars.tasks:  # all earlier ones are over
+                for step in bars.tasks:  # earlier steps are complete
                     bars.update(step.id, total=step.total or 1, completed=step.total or 1)
                 steps[doing] = bars.add_task(printable(doing), total=None)
             bars.update(steps[doing], completed=done, total=total or None)
@@ -64,7 +64,7 @@ def progress() -> Iterator[Progress]:
 
 
 def _plain_lines() -> Progress:
-    """A line for each step, and one every few seconds while it lasts."""
+    """Print a line for each step, and another every few seconds."""
     last, said = "", 0.0
 
     def show(doing: str, done: int, total: int) -> None:
@@ -78,7 +78,7 @@ def _plain_lines() -> Progress:
 
 
 def print_summary(summary: Summary) -> None:
-    """The figures, and the duplicate groups that waste most."""
+    """Print the figures, and the duplicates that waste the most space."""
     figures = {
         "files": f"{summary.files:,}",
         "bytes": f"{summary.total_bytes:,}",
@@ -103,7 +103,7 @@ def print_summary(summary: Summary) -> None:
 
 
 def print_warnings(summary: Summary) -> None:
-    """On stderr: what the figures do not include, and how to look at the dead letters."""
+    """Print files and directories missing from the figures, and how to inspect the dead letters."""
     if summary.closed:
         names = ", ".join(printable(as_text(path)) for path in summary.closed_first)
         more = ", …" if summary.closed > len(summary.closed_first) else ""
@@ -116,14 +116,14 @@ def print_warnings(summary: Summary) -> None:
         where = f"NONET_DB_URL={shlex.quote(summary.database)} NONET_NAMESPACE={NAMESPACE}"
         command = f"  {where} {_task_run()} dlq"
         typer.echo(
-            f"files that could not be read: {summary.dead_letters}. Look at their dead letters:\n"
+            f"files that could not be read: {summary.dead_letters}. Inspect their dead letters:\n"
             f"{command} list\n{command} show ROW --show-args --tasks {TASKS}",
             err=True,
         )
 
 
 def _task_run() -> str:
-    """How a person calls this command again from a shell."""
+    """The shell command that runs this program."""
     script = Path(sys.argv[0]).resolve()
     found = shutil.which("task-run")
     return "task-run" if found and Path(found).resolve() == script else shlex.quote(str(script))

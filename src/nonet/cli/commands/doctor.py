@@ -1,4 +1,4 @@
-"""``task-run doctor``: whether everything is in its place, and the server fit."""
+"""``task-run doctor``: check a namespace and its servers."""
 
 from __future__ import annotations
 
@@ -8,59 +8,58 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.cli.common import Debug, Json, Namespace, StateDir, observer, run
+from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_rows
+from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.rules.diagnosis import Finding
 
 
-def doctor(
+@operation
+async def doctor(
+    target: Target,
     wait: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Seconds for which something must be wrong to count.",
-            show_default="a lease and a sweep, 59",
+            metavar="SECONDS",
+            help="Report a problem only if it lasts this many seconds.",
+            show_default="59: a lease and a sweep",
         ),
     ] = None,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Check that each task is in one place and nothing is left over.
+) -> int:
+    """Find tasks, locks and keys that are lost, stuck or left over.
 
-    The server and its settings are checked, too. What is wrong is looked at again until it is not,
-    or has been so for --wait seconds: what a killed process leaves behind is mended by the others
-    in that time. Nothing is changed. Hints are no problems. Exit codes: 0 healthy, 1 problems, 3
-    Redis unreachable.
+    The command also checks settings of the server. It checks a problem again for up to --wait
+    seconds, because within that time other processes repair the state that a killed process left
+    behind. It changes nothing. Hints do not affect the exit code.
+
+    Exit codes: 0 healthy, 1 problems, 3 Redis unreachable.
+
+    \b
+    task-run doctor --json
     """
-
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await nonet.doctor(wait=wait)
-        if as_json:
-            print_json(
-                {
-                    "healthy": found.is_healthy,
-                    "problems": [dataclasses.asdict(item) for item in found.problems],
-                    "hints": [dataclasses.asdict(item) for item in found.hints],
-                    "looked_at": dict(found.looked_at),
-                    "seconds": found.seconds,
-                }
-            )
-        else:
-            print_rows(_rows("problem", found.problems) + _rows("hint", found.hints), False, "")
-            looked_at = ", ".join(f"{name} {n}" for name, n in sorted(found.looked_at.items()))
-            verdict = "healthy" if found.is_healthy else _problems(len(found.problems))
-            typer.echo(
-                f"{verdict} ({looked_at or 'nothing there'}; {found.seconds:.1f} s)", err=True
-            )
-        return ExitCode.OK if found.is_healthy else ExitCode.FAILED
-
-    run(debug, command)
+    async with target.observer() as nonet:
+        found = await nonet.doctor(wait=wait)
+    if as_json:
+        print_json(
+            {
+                "healthy": found.is_healthy,
+                "problems": [dataclasses.asdict(item) for item in found.problems],
+                "hints": [dataclasses.asdict(item) for item in found.hints],
+                "looked_at": dict(found.looked_at),
+                "seconds": found.seconds,
+            }
+        )
+    else:
+        print_rows(_rows("problem", found.problems) + _rows("hint", found.hints), False, "")
+        looked_at = ", ".join(f"{name} {n}" for name, n in sorted(found.looked_at.items()))
+        verdict = "healthy" if found.is_healthy else _problems(len(found.problems))
+        typer.echo(f"{verdict} ({looked_at or 'empty namespace'}; {found.seconds:.1f} s)", err=True)
+    return ExitCode.OK if found.is_healthy else ExitCode.FAILED
 
 
 def _problems(number: int) -> str:

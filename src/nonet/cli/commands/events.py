@@ -1,4 +1,4 @@
-"""``task-run events``: who changed what in a namespace, and what befell it."""
+"""``task-run events``: who changed what in a namespace, and incidents such as lost data."""
 
 from __future__ import annotations
 
@@ -10,62 +10,64 @@ import typer
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError, suggestion
 from nonet.base.keys import EVENT_KINDS
-from nonet.cli.common import Debug, Json, Namespace, StateDir, run, stores
+from nonet.cli.options import Json
 from nonet.cli.output import cell, print_json, print_rows
+from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode, stop_on_signals
 
 if TYPE_CHECKING:
     from nonet.stores.namespace.events import Event, Following
 
-_LOOK_SECONDS = 0.3
+_POLL_SECONDS = 0.3
 
 
-def events(
+@operation
+async def events(
+    target: Target,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Then show new ones as they come, until Ctrl-C.")
+        bool, typer.Option("--follow", help="Then print new events as they come, until Ctrl-C.")
     ] = False,
     kind: Annotated[
         str | None,
-        typer.Option(help=f"Only of this kind: {', '.join(EVENT_KINDS)}.", show_default=False),
+        typer.Option(
+            help=f"Only events of this kind: {', '.join(EVENT_KINDS)}.", show_default=False
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many, the newest.")] = 100,
+    limit: Annotated[int, typer.Option(min=0, help="Show at most this many, the newest.")] = 100,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
+) -> int:
     """Show what happened to the namespace and who did it.
 
-    The newest event comes last. Limits, locks, dead letters and the quarantine changed by hand;
-    limits changed by the configuration; losses of data, steps of the clock, start-up hooks. Redis
-    keeps about 10,000 events. With --follow --json each event is a line of its own. It goes on
-    while Redis is away.
+    The newest event comes last. Events are changes by operators (limits, locks, pauses, dead
+    letters, quarantine), changes of limits by the configuration, losses of data, steps of the
+    clock, and start-up hooks. Redis keeps about 10,000 events. --follow continues after an outage
+    of Redis; with --json it prints one line per event.
+
+    \b
+    task-run events --kind epoch
+    task-run events --follow --json
     """
-
-    async def command() -> int:
-        _check_kind(kind)
-        async with stores(namespace, state_dir) as kept:
-            if follow:
-                await _follow(kept.events.follow(limit, kind=kind), as_json)
-                return ExitCode.OK
-            found = await kept.events.last(limit, kind=kind)
-        print_rows([dataclasses.asdict(item) for item in found], as_json, "no event")
-        return ExitCode.OK
-
-    run(debug, command)
+    _check_kind(kind)
+    async with target.stores() as stores:
+        if follow:
+            await _follow(stores.events.follow(limit, kind=kind), as_json)
+            return ExitCode.OK
+        found = await stores.events.last(limit, kind=kind)
+    print_rows([dataclasses.asdict(item) for item in found], as_json, "no event")
+    return ExitCode.OK
 
 
 def _check_kind(kind: str | None) -> None:
-    """Refuse a kind that no event has: a slip would look as if nothing had happened."""
+    """Reject an unknown kind: a typo would look as if nothing had happened."""
     if kind is not None and kind not in EVENT_KINDS:
         raise ConfigurationError(
             f"--kind {kind}: there is no such kind of event.{suggestion(kind, EVENT_KINDS)} "
-            f"There are {', '.join(EVENT_KINDS)}"
+            f"Kinds: {', '.join(EVENT_KINDS)}"
         )
 
 
 async def _follow(following: Following, as_json: bool) -> None:
-    """Print until a signal; it is not an error, and need not wait for a Redis that hangs."""
+    """Print events until a signal, which also interrupts a call to a Redis that hangs."""
     async with stop_on_signals() as stop:
         printing = asyncio.create_task(_print_new(following, as_json), name="events")
         stopping = asyncio.create_task(stop.requested.wait(), name="stop")
@@ -77,10 +79,10 @@ async def _follow(following: Following, as_json: bool) -> None:
 
 
 async def _print_new(following: Following, as_json: bool) -> None:
-    _print(await following.new(), as_json)  # Redis must be there at the beginning
+    _print(await following.new(), as_json)  # an error at the start ends the command
     away = False
     while True:
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
         try:
             found = await following.new()
         except ServerUnreachableError as error:

@@ -1,4 +1,4 @@
-"""``task-run limits``: see which limits hold, and change them while tasks run."""
+"""``task-run limits``: show limits, and change them while tasks run."""
 
 from __future__ import annotations
 
@@ -7,18 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from nonet.base.errors import ConfigurationError, NonetError, NotFoundError, suggestion
-from nonet.cli.common import (
-    Debug,
-    Json,
-    Namespace,
-    StateDir,
-    Tasks,
-    observer,
-    run,
-    settings_options,
-    stores,
-)
+from nonet.cli.options import Json
 from nonet.cli.output import print_rows, printable
+from nonet.cli.process import warn
+from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode, who
 from nonet.rules.limits import (
     CONCURRENCY,
@@ -35,155 +27,156 @@ from nonet.rules.limits import (
 from nonet.tasks.locks import TASK, LockedObjectType
 
 app = typer.Typer(
-    help="Limits: how many executions at a time, or in a window of time.",
+    help="Limits: how many tasks run at a time, or start in a window.",
     rich_markup_mode=None,
 )
 
 OFF = "off"
 
 ObjectType = Annotated[
-    str, typer.Argument(metavar="OBJECT_TYPE", help="Task, Job, StorageElement, or job …")
+    str, typer.Argument(metavar="OBJECT_TYPE", help="Type of locked object, such as Task or Job.")
 ]
 Key = Annotated[
     str,
-    typer.Argument(metavar="KEY", help="Which object, or 'default'; of Task the class name."),
+    typer.Argument(
+        metavar="KEY",
+        help="The object, or 'default' for all; for type Task, the bare name of a class.",
+    ),
 ]
 Action = Annotated[
     str | None,
-    typer.Argument(metavar="ACTION", help="Further key of the limiter.", show_default=False),
+    typer.Argument(metavar="ACTION", help="The action, if limiters name one.", show_default=False),
 ]
 Vo = Annotated[
-    str | None, typer.Option(help="The own limit of this VO, counted apart.", show_default=False)
+    str | None,
+    typer.Option(help="Limit of this VO alone, counted separately.", show_default=False),
 ]
 
 
 @app.command("list")
-def list_(
+@operation
+async def list_(
+    target: Target,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Show the limits that hold, from the configuration or set by hand.
+) -> int:
+    """Show the limits in force, from the configuration or set by hand.
 
-    Of those that fit a limiter the first one holds: key and action, key, 'default' and action,
-    'default'; the VO's own before the common ones. What no row limits follows its class.
+    The most specific limit that matches applies: key and action, then key, then 'default' and
+    action, then 'default'; limits of the VO before common ones. Without a match, the limit of the
+    class applies.
+
+    \b
+    task-run limits list
     """
-
-    async def command() -> int:
-        async with stores(namespace, state_dir) as kept:
-            found = await kept.limits.all()
-        rows = [
-            {
-                "object_type": item.address.object_type,
-                "key": item.address.key,
-                "action": item.address.action or None,
-                "vo": item.address.vo or None,
-                "limiter": item.address.limiter,
-                "limit": OFF if item.limit.limit is None else item.limit.limit,
-                "window_seconds": item.limit.window_seconds,
-                "used": item.used,
-                "source": "override" if item.by else "configuration",
-                "configured": _in_words(item.configured) if item.configured else None,
-                "by": item.by or None,
-                "since": item.since,
-            }
-            for item in found
-        ]
-        print_rows(rows, as_json, "no limit is set: those of the classes hold")
-        return ExitCode.OK
-
-    run(debug, command)
+    async with target.stores() as stores:
+        found = await stores.limits.all()
+    rows: list[dict[str, Any]] = [
+        {
+            "object_type": item.address.object_type,
+            "key": item.address.key,
+            "action": item.address.action or None,
+            "vo": item.address.vo or None,
+            "limiter": item.address.limiter,
+            "limit": OFF if item.limit.limit is None else item.limit.limit,
+            "window_seconds": item.limit.window_seconds,
+            "used": item.used,
+            "source": "override" if item.by else "configuration",
+            "configured": _in_words(item.configured) if item.configured else None,
+            "by": item.by or None,
+            "since": item.since,
+        }
+        for item in found
+    ]
+    if not as_json:
+        rows = [_short(row) for row in rows]
+    print_rows(rows, as_json, "no limit is set: task classes keep their own limits")
+    return ExitCode.OK
 
 
 @app.command("set")
-def set_(
+@operation
+async def set_(
+    target: CodeTarget,
     object_type: ObjectType,
     key: Key,
     action: Action = None,
     concurrency: Annotated[
-        str | None, typer.Option(metavar="N|off", help="At most so many at a time.")
+        str | None, typer.Option(metavar="N|off", help="Run at most this many tasks at a time.")
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="N|off", help="At most so many in any --window.")
+        str | None, typer.Option(metavar="N|off", help="Start at most this many in any --window.")
     ] = None,
     window: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Length of the window of --rate.")
+        float | None, typer.Option(metavar="SECONDS", help="Window of --rate, in seconds.")
     ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Lift both, also those of the class.")] = False,
+    off: Annotated[
+        bool,
+        typer.Option("--off", help="Remove both limits, including the class default."),
+    ] = False,
     vo: Vo = None,
-    tasks: Tasks = None,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Let a limit hold, whatever the configuration says of the same address.
+) -> int:
+    """Set a limit that overrides the configuration.
 
-    It counts for the next task that starts; a raise wakes those that wait, a cut lets those that
-    run end. It holds until 'limits unset', or until Redis loses its data: write into the
-    configuration what shall stay. 'task-run events' shows who changed what.
+    It applies to the next task that starts: a higher limit wakes waiting tasks, a lower one does
+    not stop running tasks. It lasts until 'limits unset', or until Redis loses its data; put
+    permanent limits into the configuration. 'task-run events' shows who changed what.
 
     \b
     task-run limits set StorageElement CERN-DST RemoveFile --concurrency 3
     task-run limits set Task SubmitPilots --rate 10 --window 3600 --vo lhcb
     task-run limits set Job default --off
     """
-
-    async def command() -> int:
-        values = _values(concurrency, rate, window, off)
-        _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
-        found = _object_type(object_type, key, settings_options(tasks, namespace, state_dir))
-        async with observer(namespace, state_dir) as nonet:
-            for limiter, limit in values.items():
-                address = LimitAddress(found, key, action or "", limiter, vo or "")
-                await nonet.stores.limits.override(address, limit, who())
-                typer.echo(f"{_name(address)}: {_in_words(limit)}", err=True)
-        return ExitCode.OK
-
-    run(debug, command)
+    values = _values(concurrency, rate, window, off)
+    _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
+    found = _object_type(object_type, key, target)
+    async with target.observer() as nonet:
+        for limiter, limit in values.items():
+            address = LimitAddress(found, key, action or "", limiter, vo or "")
+            await nonet.stores.limits.override(address, limit, who())
+            typer.echo(f"{_name(address)}: {_in_words(limit)}", err=True)
+    return ExitCode.OK
 
 
 @app.command()
-def unset(
+@operation
+async def unset(
+    target: CodeTarget,
     object_type: ObjectType,
     key: Key,
     action: Action = None,
     concurrency: Annotated[
-        bool, typer.Option("--concurrency", help="Only how many at a time.")
+        bool, typer.Option("--concurrency", help="Remove only the concurrency limit.")
     ] = False,
-    rate: Annotated[bool, typer.Option("--rate", help="Only how many in a window.")] = False,
+    rate: Annotated[bool, typer.Option("--rate", help="Remove only the rate limit.")] = False,
     vo: Vo = None,
-    tasks: Tasks = None,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Let the configuration hold again. Exit code 4: there is no such override."""
+) -> int:
+    """Remove limits that were set by hand; the configuration applies again.
 
-    async def command() -> int:
-        _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
-        found = _object_type(object_type, key, settings_options(tasks, namespace, state_dir))
-        kinds = [kind for kind, wanted in ((CONCURRENCY, concurrency), (RATE, rate)) if wanted]
-        addresses = [
-            LimitAddress(found, key, action or "", kind, vo or "")
-            for kind in kinds or (CONCURRENCY, RATE)
-        ]
-        async with observer(namespace, state_dir) as nonet:
-            gone = [item for item in addresses if await nonet.stores.limits.go_back(item, who())]
-        if not gone:
-            raise NotFoundError(
-                f"no override of {' or '.join(map(_name, addresses))}: 'task-run limits list' "
-                "shows all"
-            )
-        for address in gone:
-            typer.echo(f"{_name(address)}: as configured", err=True)
-        return ExitCode.OK
+    Exit codes: 0 removed, 4 no such limit was set by hand.
 
-    run(debug, command)
+    \b
+    task-run limits unset StorageElement CERN-DST RemoveFile
+    """
+    _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
+    found = _object_type(object_type, key, target)
+    kinds = [kind for kind, wanted in ((CONCURRENCY, concurrency), (RATE, rate)) if wanted]
+    addresses = [
+        LimitAddress(found, key, action or "", kind, vo or "")
+        for kind in kinds or (CONCURRENCY, RATE)
+    ]
+    async with target.observer() as nonet:
+        gone = [item for item in addresses if await nonet.stores.limits.go_back(item, who())]
+    if not gone:
+        raise NotFoundError(
+            f"no override of {' or '.join(map(_name, addresses))}: 'task-run limits list' shows all"
+        )
+    for address in gone:
+        typer.echo(f"{_name(address)}: as configured", err=True)
+    return ExitCode.OK
 
 
 def _refuse_empty(**given: str | None) -> None:
-    """An empty variable of a script must not become the limit of everybody."""
+    """Reject empty arguments: an empty shell variable would change the common limit."""
     for name, value in given.items():
         if value == "":
             raise ConfigurationError(f"{name} must not be empty: give a value or leave it out")
@@ -192,10 +185,12 @@ def _refuse_empty(**given: str | None) -> None:
 def _values(
     concurrency: str | None, rate: str | None, window: float | None, off: bool
 ) -> dict[str, Limit]:
-    """The limits that the options of ``set`` mean, by limiter."""
+    """Return the limits that the options of ``set`` describe, by limiter."""
     if off:
         if (concurrency, rate, window) != (None, None, None):
-            raise ConfigurationError("--off lifts every limit: give no number beside it")
+            raise ConfigurationError(
+                "--off removes every limit: it excludes --concurrency, --rate and --window"
+            )
         return {CONCURRENCY: Limit(None), RATE: Limit(None)}
     if concurrency is None and rate is None:
         raise ConfigurationError("nothing to set: give --concurrency, --rate or --off")
@@ -223,44 +218,47 @@ def _number(option: str, text: str) -> int | None:
     return int(text)
 
 
-def _object_type(written: str, key: str, options: dict[str, Any]) -> str:
-    """The name of an object type; what is not known here is a warning, for code is elsewhere."""
-    classes = _task_classes(options)
+def _object_type(written: str, key: str, target: CodeTarget) -> str:
+    """Return the name of an object type; warn if this process does not know it."""
+    classes = _task_classes(target)
     known = LockedObjectType.registered()
     found = find_object_type(written, known)
     if found is None:
         found = snake_case(written)
         if not found.isidentifier():
             raise ConfigurationError(f"object type {written!r} must be an identifier")
-        _warn(f"object type {found!r} is not registered here.{suggestion(written, known)}")
+        warn(f"object type {found!r} is not registered here.{suggestion(written, known)}")
     elif found == TASK and ":" in key:
         raise ConfigurationError(f"KEY: {class_problem(key, classes)}")
     elif found == TASK and key != DEFAULT and key not in classes:
-        _warn(f"task class {key!r} is not registered here.{suggestion(key, classes)}")
+        warn(f"task class {key!r} is not registered here.{suggestion(key, classes)}")
     return found
 
 
-def _task_classes(options: dict[str, Any]) -> set[str]:
-    """Bare names of the task classes, as far as they can be loaded: limits need none of them."""
+def _task_classes(target: CodeTarget) -> set[str]:
+    """Return bare names of task classes; empty if they cannot be loaded, which limits allow."""
     from nonet.config.loading import load_registry
-    from nonet.config.settings import load_settings
 
     try:
-        registry = load_registry(load_settings(**options))
+        registry = load_registry(target.settings())
     except NonetError as error:
-        _warn(str(error))
+        warn(str(error))
         return set()
     return {item.name.rpartition(":")[2] for item in registry}
-
-
-def _warn(reason: str) -> None:
-    typer.echo(f"warning: {printable(' '.join(reason.split()))}", err=True)
 
 
 def _name(address: LimitAddress) -> str:
     parts = [address.limiter, address.object_type, address.key, address.action]
     vo = [f"of VO {address.vo}"] if address.vo else []
     return printable(" ".join(part for part in [*parts, *vo] if part))
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose header fits 80 columns."""
+    if row["window_seconds"] is not None:
+        row["limit"] = f"{row['limit']} per {row['window_seconds']:g} s"
+    del row["window_seconds"]
+    return {"type": row.pop("object_type"), **row}
 
 
 def _in_words(limit: Limit) -> str:

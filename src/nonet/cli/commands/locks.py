@@ -1,4 +1,4 @@
-"""``task-run locks`` and ``explain``: who holds what, who waits, and why a task does not run."""
+"""``task-run locks`` and ``explain``: holders and waiters of locks, and why a task does not run."""
 
 from __future__ import annotations
 
@@ -8,133 +8,131 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.base.errors import NotFoundError
-from nonet.cli.common import (
-    Debug,
-    Json,
-    Namespace,
-    StateDir,
-    names_of,
-    observer,
-    registry_here,
-    run,
-    say,
-)
+from nonet.cli.options import Json, TaskId
 from nonet.cli.output import print_json, print_rows, printable
+from nonet.cli.process import print_error, run
+from nonet.cli.target import Target, flat, operation
+from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode, who
-from nonet.rules.explanation import named, span
+from nonet.rules.refusal import named, span
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
     from nonet.stores.namespace.lock_board import LockStatus, Released
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
+@flat
 def locks(
-    chosen: typer.Context,
+    context: typer.Context,
+    target: Target,
     object_type: Annotated[
         str | None,
-        typer.Option(metavar="TYPE", help="Only of this type: Job, StorageElement, task …"),
+        typer.Option(metavar="TYPE", help="Only locks of this object type, such as Job."),
     ] = None,
     show: Annotated[
-        int, typer.Option(min=1, max=1000, help="Name so many holders and waiters of each.")
+        int, typer.Option(min=1, max=1000, help="Name at most this many holders and waiters.")
     ] = 5,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
 ) -> None:
     """Show who holds locks and limiters, and who waits for them.
 
-    All that are held or waited for are listed, the most wanted ones first: holders with the time
-    until their lock ends by itself (they renew it), waiters in their order, those who were told
-    first. A task that a lock refuses waits at all its locks. Limits are those that hold now.
+    All locks that are held or waited for are listed, the lock with the most waiters first. Each
+    holder is shown with the time until its lock expires unless renewed. Waiters are shown in their
+    order, woken ones first. A task that is refused by one lock waits in the queues of all its
+    locks.
+
+    \b
+    task-run locks --object-type Job --show 50
     """
-    if chosen.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        run(target.debug, lambda: _show(target, object_type, show, as_json))
 
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            board = nonet.client.locks
-            found = await board.in_use(object_type, show=show)
-            refused = _refused_settles(await board.counters())
-        if as_json:
-            print_json(found)
-        else:
-            which = "" if object_type is None else f" of object type {object_type!r}"
-            nothing = f"nothing{which} is held or waited for"
-            print_rows([_row(item) for item in found], False, nothing)
-        if refused:
-            typer.echo(refused, err=True)
-        return ExitCode.OK
 
-    run(debug, command)
+async def _show(target: Target, object_type: str | None, show: int, as_json: bool) -> int:
+    async with target.observer() as nonet:
+        board = nonet.client.locks
+        found = await board.in_use(object_type, show=show)
+        refused = _refused_settles(await board.counters())
+    if as_json:
+        print_json(found)
+    else:
+        which = "" if object_type is None else f" of object type {object_type!r}"
+        print_rows([_row(item) for item in found], False, f"no lock{which} is held or waited for")
+    if refused:
+        typer.echo(refused, err=True)
+    return ExitCode.OK
 
 
 @app.command()
-def release(
-    lock: Annotated[str, typer.Argument(metavar="LOCK", help="As 'task-run locks' shows it.")],
+@operation
+async def release(
+    target: Target,
+    lock: Annotated[
+        str, typer.Argument(metavar="LOCK", help="Name of the lock, as 'task-run locks' shows it.")
+    ],
     force: Annotated[
-        bool, typer.Option("--force", help="Do it; without this it only says what it would do.")
+        bool,
+        typer.Option("--force", help="Release the lock; without --force, print what would happen."),
     ] = False,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Take a lock from all who hold it, and offer it to those who wait.
+) -> int:
+    """Take a lock from its holders, and give it to the next waiters.
 
-    A task that held it is voided (cancelled at its next renewal, its settle is refused) and runs
-    again. Until then it may still be at work, beside whoever takes the lock: be sure that it is
-    not, or that it does no harm. A limiter is emptied, and the tasks that it counted go on. Exit
-    codes: 0 released, 2 no --force, or no name of a lock, 4 nobody holds it.
+    A task that held the lock is voided and runs again: it is cancelled at its next renewal, and its
+    settle is refused. Until then it may still run beside the next holder, so first make sure that
+    it is dead or that the overlap does no harm. If the lock is a limiter, it is emptied, and the
+    tasks that it counted continue.
+
+    Exit codes: 0 released, 2 no --force or not the name of a lock, 4 the lock is free.
+
+    \b
+    task-run locks release lock:mutex:job:7            # show what would happen
+    task-run locks release lock:mutex:job:7 --force
     """
-
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            if not force:
-                return await _say_what_it_would_do(nonet, lock)
-            done = await nonet.client.locks.release(lock, who())
-        if as_json:
-            print_json(done)
-        else:
-            _print_released(done)
-        return ExitCode.OK
-
-    run(debug, command)
+    async with target.observer() as nonet:
+        if not force:
+            return await _say_what_it_would_do(nonet, lock)
+        done = await nonet.client.locks.release(lock, who())
+    if as_json:
+        print_json(done)
+    else:
+        _print_released(done)
+    return ExitCode.OK
 
 
-def explain(
-    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the task.")],
+@operation
+async def explain(
+    target: Target,
+    id: TaskId,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Say why a task does not run, or where it is.
+) -> int:
+    """Explain why a task does not run, or where it runs.
 
-    The sentence names the first thing that keeps it now. Exit code 4: it is unknown. Of a periodic
-    class see 'task-run schedules show CLASS'.
+    The answer names the first thing that keeps the task from running now. For a periodic class see
+    'task-run schedules show CLASS'.
+
+    Exit codes: 0 explained, 4 unknown id.
+
+    \b
+    task-run explain 3f9d1c0a
     """
-
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            try:
-                found = await nonet.explain(id)
-            except NotFoundError as error:
-                raise NotFoundError(await _class_of(nonet, id) or str(error)) from None
-        if as_json:
-            print_json(found)
-        else:
-            typer.echo(printable(found.text))
-        return ExitCode.OK
-
-    run(debug, command)
+    async with target.observer() as nonet:
+        try:
+            found = await nonet.explain(id)
+        except NotFoundError as error:
+            raise NotFoundError(await _class_of(nonet, id) or str(error)) from None
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(printable(found.text))
+    return ExitCode.OK
 
 
 async def _class_of(nonet: Nonet, id: str) -> str:
-    """What to ask instead if somebody took a class for a task; empty: it is none."""
+    """Return the command to use if the id is the name of a class; else an empty text."""
     from nonet.tasks.task import PeriodicBaseTask
 
     periodic = {item.task for item in await nonet.stores.periodic.statuses()}
@@ -151,13 +149,11 @@ async def _class_of(nonet: Nonet, id: str) -> str:
 
 
 async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
-    from nonet.stores.namespace.lock_board import (
-        nobody_holds,  # redis is imported when it is needed
-    )
+    from nonet.stores.namespace.lock_board import nobody_holds  # it imports redis
 
     found = await nonet.client.locks.get(name)
     if not found.is_held:
-        say(nobody_holds(name))
+        print_error(nobody_holds(name))
         return ExitCode.NOT_FOUND
     if found.used is None:
         for holder in found.holders:
@@ -166,14 +162,16 @@ async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
         if found.holding > len(found.holders):
             typer.echo(f"and {found.holding - len(found.holders)} more", err=True)
         typer.echo(
-            "warning: what still works under this lock may overlap with the next holder, until "
-            "its next renewal tells it to stop",
+            "warning: until its next renewal, a task that still runs under this lock may overlap "
+            "with the next holder",
             err=True,
         )
     else:
-        typer.echo(f"would empty {name} of {found.used}; the tasks that it counts go on", err=True)
-    typer.echo(f"{found.waiting} wait for it", err=True)
-    say("nothing was released: add --force")
+        typer.echo(
+            f"would empty {name} of {found.used}; the tasks that it counts continue", err=True
+        )
+    typer.echo(f"{found.waiting} tasks wait for it", err=True)
+    print_error("nothing was released: add --force")
     return ExitCode.USAGE
 
 
@@ -183,7 +181,7 @@ def _print_released(done: Released) -> None:
         again = ": it runs again" if holder.is_live and holder.task != "hold" else ""
         typer.echo(f"voided {printable(named(holder))}{again}")
     if done.dropped:
-        typer.echo(f"emptied of {done.dropped}; the tasks that it counted go on")
+        typer.echo(f"emptied of {done.dropped}; the tasks that it counted continue")
     if done.woken:
         typer.echo(f"woken: {' '.join(map(printable, done.woken))}")
 
@@ -216,7 +214,7 @@ def _some(texts: list[str], count: int) -> str:
 
 
 def _refused_settles(counters: Mapping[str, int]) -> str:
-    """A sentence about what late owners tried, or nothing."""
+    """Return a sentence about refused settles; empty if there are none."""
     stale, lost = counters.get("settle:stale", 0), counters.get("settle:lost", 0)
     if not stale and not lost:
         return ""

@@ -1,243 +1,189 @@
-"""``task-run quarantine``: look at bytes that are no task, delete them, submit them after all."""
+"""``task-run quarantine``: show, delete and retry messages that are not valid tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
-from nonet.cli.common import (
-    Debug,
-    Json,
-    Namespace,
-    StateDir,
-    Tasks,
-    application,
-    exit_code,
-    named,
-    observer,
-    run,
-    say,
-    stores,
-)
+from nonet.base.errors import ConfigurationError, NotFoundError
+from nonet.cli.batch import Report
+from nonet.cli.options import Json, Limit, ShowArgs
 from nonet.cli.output import print_fields, print_json, print_rows, print_text
+from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nonet.messages.message import Envelope
     from nonet.stores.namespace.quarantine import Quarantine, Quarantined
 
-app = typer.Typer(help="Quarantine: bytes in streams or records that are no task.")
-
-Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Id, see 'quarantine list'.")]
-Entries = Annotated[
-    list[str] | None, typer.Argument(metavar="[ENTRY...]", help="Ids.", show_default=False)
-]
-All = Annotated[bool, typer.Option("--all", help="Every entry that is there now.")]
+app = typer.Typer(
+    help="Quarantine: messages in Redis that are not valid tasks.", rich_markup_mode=None
+)
 
 _PREVIEW_BYTES = 512
 _PER_LINE = 16
 _MOST = 1_000_000
 
 
-@app.command("list")
-def list_(
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100,
-    as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """List what is in the quarantine, the newest first, without the bytes."""
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Named entries, or all."""
 
-    async def command() -> int:
-        async with stores(namespace, state_dir) as kept:
-            rows = [_row(item) async for item in kept.quarantine.newest(limit)]
-            count = await kept.quarantine.count_since_loss()
-        print_rows(rows, as_json, "the quarantine is empty")
-        if count:
-            typer.echo(f"{count} were put here since Redis was last empty", err=True)
-        return ExitCode.OK
-
-    run(debug, command)
-
-
-@app.command()
-def show(
-    entry: Entry,
-    show_args: Annotated[
-        bool,
-        typer.Option(
-            "--show-args",
-            help="Show the arguments too, if it is an envelope. Secret ones are masked; so are "
-            "all, where the class is not known (see --tasks).",
+    entries: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ENTRY...]", help="Ids of entries, see 'quarantine list'.", show_default=False
         ),
-    ] = False,
-    as_json: Json = False,
-    tasks: Tasks = None,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Show one entry. Exit code 4: there is none.
+    ] = None
+    every: Annotated[bool, typer.Option("--all", help="All entries in the quarantine.")] = False
 
-    Of an envelope that can be decoded it says what it claims to be, whoever made it. Of others
-    the first bytes are shown as they are: they may hold anything, arguments too.
+    async def resolve(self, quarantine: Quarantine) -> list[str]:
+        """Return the ids, each once, newest first.
+
+        Raises:
+            ConfigurationError: ids and --all are given, or neither: a typo must not select every
+                entry.
+        """
+        if self.entries and self.every:
+            raise ConfigurationError("named entries exclude --all: leave out the entries or --all")
+        if not (self.entries or self.every):
+            raise ConfigurationError(
+                "which entries? Name them (see 'task-run quarantine list'), or give --all"
+            )
+        if self.entries:
+            return list(dict.fromkeys(self.entries))
+        return [item.entry async for item in quarantine.newest(_MOST)]
+
+    def report(self, as_json: bool) -> Report:
+        """Create the report of the outcomes."""
+        return Report("entry", "entry", as_json, are_named=not self.every)
+
+
+@app.command("list")
+@operation
+async def list_(target: Target, limit: Limit = 100, as_json: Json = False) -> int:
+    """List quarantined messages, newest first, without their bytes.
+
+    \b
+    task-run quarantine list
     """
+    async with target.stores() as stores:
+        rows = [_row(item) async for item in stores.quarantine.newest(limit)]
+        count = await stores.quarantine.count_since_loss()
+    print_rows(rows, as_json, "the quarantine is empty")
+    if count:
+        typer.echo(f"{count} messages quarantined since Redis was last empty", err=True)
+    return ExitCode.OK
 
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            item = await nonet.stores.quarantine.get(entry)
-        document = {**_row(item), "kept": min(len(item.data), item.size)}
-        envelope = _envelope(item)
-        if envelope is not None:
-            document["envelope"] = _claims(envelope)
-            if show_args:
-                document |= _arguments(envelope, tasks, namespace, state_dir)
-        preview = item.data[:_PREVIEW_BYTES] if envelope is None else b""
-        if as_json:
-            print_json({**document, "preview": preview.hex()})
+
+@app.command()
+@operation
+async def show(
+    target: CodeTarget,
+    entry: Annotated[
+        str, typer.Argument(metavar="ENTRY", help="Id of the entry, see 'quarantine list'.")
+    ],
+    show_args: ShowArgs = False,
+    as_json: Json = False,
+) -> int:
+    """Show one quarantined message.
+
+    If the message decodes as an envelope, its fields are shown without a check of its signature.
+    Otherwise its first 512 bytes are shown unmasked, which may include arguments.
+
+    Exit codes: 0 shown, 4 no such entry.
+
+    \b
+    task-run quarantine show 1764244800000-0
+    """
+    async with target.observer() as nonet:
+        item = await nonet.stores.quarantine.get(entry)
+    document = {**_row(item), "kept": min(len(item.data), item.size)}
+    envelope = _envelope(item)
+    if envelope is not None:
+        document["envelope"] = _claims(envelope)
+        if show_args:
+            document |= _arguments(envelope, target)
+    preview = item.data[:_PREVIEW_BYTES] if envelope is None else b""
+    if as_json:
+        print_json({**document, "preview": preview.hex()})
+    else:
+        print_fields(document)
+        print_text("\n".join(_dump(preview)))
+    return ExitCode.OK
+
+
+@app.command()
+@operation
+async def discard(target: Target, selection: Selection, as_json: Json = False) -> int:
+    """Delete quarantined messages for good.
+
+    'task-run events' shows who deleted them.
+
+    Exit codes: 0 all deleted, 1 some not, 4 no such entry.
+
+    \b
+    task-run quarantine discard 1764244800000-0
+    """
+    async with target.observer() as nonet:
+        chosen = await selection.resolve(nonet.stores.quarantine)
+        gone = await nonet.stores.quarantine.discard(chosen, who())
+    report = selection.report(as_json)
+    for entry, done in zip(chosen, gone, strict=True):
+        if done:
+            report.done(entry, {"discarded": True})
         else:
-            print_fields(document)
-            print_text("\n".join(_dump(preview)))
-        return ExitCode.OK
-
-    run(debug, command)
+            report.failed(entry, NotFoundError(_NOT_THERE))
+    report.close()
+    return _finish(report)
 
 
 @app.command()
-def discard(
-    entries: Entries = None,
-    every: All = False,
-    as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Delete entries for good. 'task-run events' shows who did.
+@operation
+async def retry(target: CodeTarget, selection: Selection, as_json: Json = False) -> int:
+    """Submit quarantined messages, each once, as task q-ENTRY.
 
-    Exit codes: 0 all of them, 1 not all, 4 there is no such entry.
+    Use it after you have added a key or deployed newer code. An entry is checked as a worker would
+    check it: signature (NONET_SIGNING_KEYS), length (NONET_MESSAGE_LIMIT), class and arguments. An
+    entry that fails the check stays in the quarantine, and the reason is printed. It also stays if
+    its task was submitted before and failed, or if another task has its id.
+
+    Exit codes: 0 all submitted, 1 some not; for one named entry also 2 unknown class or invalid
+    arguments, 4 no such entry.
+
+    \b
+    task-run quarantine retry --all
     """
+    from nonet.operate.quarantine import retry as retry_entry
 
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            chosen = await _chosen(entries, every, nonet.stores.quarantine)
-            gone = await nonet.stores.quarantine.discard(chosen, who())
-        report: list[dict[str, Any]] = [
-            {"entry": entry, "discarded": True} if done else {"entry": entry, "error": _NOT_THERE}
-            for entry, done in zip(chosen, gone, strict=True)
-        ]
-        codes = [ExitCode.NOT_FOUND for done in gone if not done]
-        return _tell(report, codes, as_json, is_one=not every)
+    report = selection.report(as_json)
+    async with target.application() as nonet:
+        quarantine = nonet.stores.quarantine
+        chosen = await selection.resolve(quarantine)
 
-    run(debug, command)
+        async def one(entry: str) -> dict[str, Any]:
+            handle = await retry_entry(entry, nonet.client, quarantine, who())
+            return {"id": str(handle), "created": handle.created}
 
+        async def page() -> AsyncIterator[list[str]]:
+            # Retry all entries in the order of their submission.
+            yield chosen[::-1] if selection.every else chosen
 
-@app.command()
-def retry(
-    entries: Entries = None,
-    every: All = False,
-    as_json: Json = False,
-    tasks: Tasks = None,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Submit entries after all, each once, as task q-ENTRY: after a key or newer code came.
-
-    What is no task for this process stays where it is, and the reason is told: its signature
-    (NONET_SIGNING_KEYS), length (NONET_MESSAGE_LIMIT), class and arguments are looked at as a
-    worker would. So does an entry whose task was made before and has failed, and one whose id
-    belongs to another task. Exit codes: 0 all of them, 1 not all; for one named entry also 2
-    unknown class or arguments, 4 there is none.
-    """
-
-    async def command() -> int:
-        from nonet.operate.quarantine import retry as retry_entry
-
-        async with application(tasks, namespace, state_dir) as nonet:
-
-            async def one(entry: str) -> dict[str, Any]:
-                handle = await retry_entry(entry, nonet.client, nonet.stores.quarantine, who())
-                return {"id": str(handle), "created": handle.created}
-
-            # The oldest first, as they were submitted.
-            chosen = (await _chosen(entries, every, nonet.stores.quarantine))[:: -1 if every else 1]
-            return await _each(chosen, one, as_json, is_one=not every)
-
-    run(debug, command)
+        await report.act_on(page(), one)
+    return _finish(report)
 
 
 _NOT_THERE = "there is no such entry: see 'task-run quarantine list'"
 
 
-async def _chosen(entries: list[str] | None, every: bool, quarantine: Quarantine) -> list[str]:
-    """The ids that a command was given, each once.
-
-    Raises:
-        ConfigurationError: neither ids nor --all, or both: a slip must not act on everything.
-    """
-    if entries and every:
-        raise ConfigurationError(
-            "entries are named, so --all has no meaning: leave out the entries or --all"
-        )
-    if not (entries or every):
-        raise ConfigurationError(
-            "which entries? Name them (see 'task-run quarantine list'), or give --all"
-        )
-    if entries:
-        return list(dict.fromkeys(entries))
-    return [item.entry async for item in quarantine.newest(_MOST)]
-
-
-async def _each(
-    entries: list[str],
-    act: Callable[[str], Coroutine[Any, Any, dict[str, Any]]],
-    as_json: bool,
-    *,
-    is_one: bool,
-) -> ExitCode:
-    """Act on each entry, whatever became of the others, and report every one."""
-    report: list[dict[str, Any]] = []
-    codes: list[ExitCode] = []
-    try:
-        for entry in entries:
-            try:
-                report.append({"entry": entry, **await act(entry)})
-            except ServerUnreachableError:
-                raise  # for all that follow too
-            except NonetError as error:
-                report.append({"entry": entry, "error": str(error)})
-                codes.append(exit_code(error))
-    finally:
-        code = _tell(report, codes, as_json, is_one=is_one)
-    return code
-
-
-def _tell(
-    report: list[dict[str, Any]], codes: list[ExitCode], as_json: bool, *, is_one: bool
-) -> ExitCode:
-    """Print what became of each entry; the exit code, given those of the failures.
-
-    Args:
-        is_one: if there is one entry it was named, so the code tells what is wrong with it.
-    """
-    for row in report:
-        if "error" in row:
-            say(named(f"entry {row['entry']}", row["error"]))
-    done = [row for row in report if "error" not in row]
-    if as_json:
-        print_json(report)
-    elif done or not report:
-        print_rows(done, False, "the quarantine is empty")
-    if not codes:
-        return ExitCode.OK
-    return codes[0] if is_one and len(report) == 1 else ExitCode.FAILED
+def _finish(report: Report) -> ExitCode:
+    if not (report.items or report.as_json):
+        typer.echo("the quarantine is empty", err=True)
+    return report.code()
 
 
 def _row(item: Quarantined) -> dict[str, Any]:
@@ -262,18 +208,16 @@ def _envelope(item: Quarantined) -> Envelope | None:
 
 
 def _claims(envelope: Envelope) -> dict[str, Any]:
-    """What an envelope says of itself, its arguments and labels apart."""
+    """Return the fields of an envelope, except arguments and labels."""
     names = ("version", "id", "name", "parent", "group")
     submitted = datetime.fromtimestamp(envelope.submitted, UTC)
     return {**{name: getattr(envelope, name) for name in names}, "submitted": submitted}
 
 
-def _arguments(
-    envelope: Envelope, tasks: list[str] | None, namespace: str | None, state_dir: Path | None
-) -> dict[str, Any]:
+def _arguments(envelope: Envelope, target: CodeTarget) -> dict[str, Any]:
     from nonet.tasks.secrecy import mask_names, masked_arguments
 
-    found = application(tasks, namespace, state_dir).registry.find(envelope.name)
+    found = target.application().registry.find(envelope.name)
     return {
         "arguments": masked_arguments(envelope.args, found.cls if found else None),
         "labels": mask_names(envelope.labels),
@@ -281,7 +225,7 @@ def _arguments(
 
 
 def _dump(data: bytes) -> list[str]:
-    """Bytes as hexadecimal digits and characters, for people."""
+    """Format bytes as hexadecimal digits and ASCII characters."""
     lines = []
     for start in range(0, len(data), _PER_LINE):
         part = data[start : start + _PER_LINE]

@@ -1,30 +1,21 @@
-"""``task-run schedules``: the periodic entries, and who fires them."""
+"""``task-run schedules``: show, run, pause and resume periodic entries; show the leader."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nonet.base.errors import NotFoundError, suggestion
 from nonet.cli.commands import schedules_view as view
-from nonet.cli.common import (
-    Debug,
-    Json,
-    Namespace,
-    StateDir,
-    Tasks,
-    application,
-    names_of,
-    observer,
-    registry_here,
-    run,
-    say,
-    stores,
-)
+from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows, printable
+from nonet.cli.process import print_error
+from nonet.cli.target import CodeTarget, Target, operation
+from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
@@ -33,195 +24,197 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.periodic import EntryStatus
     from nonet.tasks.registry import Registry
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode=None)
 
-Class = Annotated[str, typer.Argument(metavar="CLASS", help="Task class, full or bare name.")]
-Vo = Annotated[str | None, typer.Option("--vo", help="Only the entry of this VO.")]
-Name = Annotated[str | None, typer.Option("--name", help="Only the entry of this name.")]
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The entries of a class that a command acts on."""
+
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLASS", help="Name of the task class, category:Class or its bare name."
+        ),
+    ]
+    vo: Annotated[str | None, typer.Option("--vo", help="Only the entry of this VO.")] = None
+    name: Annotated[str | None, typer.Option("--name", help="Only the entry with this name.")] = (
+        None
+    )
 
 
 @app.callback(invoke_without_command=True)
 def schedules(context: typer.Context) -> None:
-    """Periodic entries: what fires when, what is paused, who leads."""
+    """Periodic entries: when they fire, their pauses, the leader.
+
+    \b
+    task-run schedules              # as 'task-run schedules list'
+    """
     if context.invoked_subcommand is None:
         list_()
 
 
 @app.command("list")
-def list_(
+@operation
+async def list_(
+    target: Target,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """List all periodic entries, disabled ones too.
+) -> int:
+    """List all periodic entries, including disabled ones.
 
-    States: planned, waiting (an occurrence has not begun), running, paused, disabled, finished (its
-    schedule has no more occurrences), broken (see 'schedules show').
+    States: planned, waiting (the last occurrence has not started), running, paused, disabled,
+    finished (the schedule has no more occurrences), broken (see 'schedules show').
+
+    \b
+    task-run schedules list
     """
-
-    async def command() -> int:
-        async with stores(namespace, state_dir) as kept:
-            leader, found = await kept.leader(), await kept.periodic.statuses()
-        print_rows(
-            [view.row(item, leader) for item in found], as_json, "no periodic entry is planned"
-        )
-        if not as_json:
-            for line in [view.in_words(leader), *view.held_back(found)]:
-                typer.echo(printable(line), err=True)
-        return ExitCode.OK
-
-    run(debug, command)
+    async with target.stores() as stores:
+        leader, found = await stores.leader(), await stores.periodic.statuses()
+    print_rows([view.row(item, leader) for item in found], as_json, "no periodic entry is planned")
+    if not as_json:
+        for line in [view.in_words(leader), *view.held_back(found)]:
+            typer.echo(printable(line), err=True)
+    return ExitCode.OK
 
 
 @app.command()
-def show(
-    task: Class,
-    vo: Vo = None,
-    name: Name = None,
+@operation
+async def show(
+    target: Target,
+    wanted: Wanted,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Show the entries of a class with all that is known of them. Exit code 4: there is none.
+) -> int:
+    """Show the periodic entries of a class in full.
 
-    'why' is the first thing that keeps an entry from running now, or when it fires. For arguments
-    see 'task-run config show'.
+    'why' names the first condition that keeps an entry from running now, or the time when it fires.
+    'task-run config show' shows the arguments.
+
+    Exit codes: 0 shown, 4 no such entry.
+
+    \b
+    task-run schedules show SubmitPilots --vo lhcb
     """
-
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            leader, found = await nonet.leader(), await _find(nonet, task, vo, name)
-            documents = [
-                view.document(item, leader, await _occurrence(nonet, item)) for item in found
-            ]
-        if as_json:
-            print_json(documents)
-        for number, document in enumerate([] if as_json else documents):
-            if number:
-                typer.echo()
-            print_fields(document)
-        return ExitCode.OK
-
-    run(debug, command)
+    async with target.observer() as nonet:
+        leader, found = await nonet.leader(), await _find(nonet, wanted)
+        documents = [view.document(item, leader, await _occurrence(nonet, item)) for item in found]
+    if as_json:
+        print_json(documents)
+    for number, document in enumerate([] if as_json else documents):
+        if number:
+            typer.echo()
+        print_fields(document)
+    return ExitCode.OK
 
 
 @app.command()
-def leader(
+@operation
+async def leader(
+    target: Target,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Show which scheduler leads, and when each of its loops last came to an end.
+) -> int:
+    """Show which scheduler leads, and when each of its loops last ran.
 
-    Exit code 4: none leads.
+    Exit codes: 0 shown, 4 no scheduler leads.
+
+    \b
+    task-run schedules leader
     """
-
-    async def command() -> int:
-        async with stores(namespace, state_dir) as kept:
-            found = await kept.leader()
-        if found is None:
-            raise NotFoundError(view.NOBODY)
-        told = {**json.loads(found.info), "term": found.term, "lease_ends": found.expiry}
-        if as_json:
-            print_json(told)
-        else:
-            loops = told.pop("loops", {})
-            print_fields({**told, **{name: view.loop(pulse) for name, pulse in loops.items()}})
-        return ExitCode.OK
-
-    run(debug, command)
+    async with target.stores() as stores:
+        found = await stores.leader()
+    if found is None:
+        raise NotFoundError(view.NO_LEADER)
+    told = {**json.loads(found.info), "term": found.term, "lease_ends": found.expiry}
+    if as_json:
+        print_json(told)
+    else:
+        loops = told.pop("loops", {})
+        print_fields({**told, **{name: view.loop(pulse) for name, pulse in loops.items()}})
+    return ExitCode.OK
 
 
 @app.command("run-now")
-def run_now(
-    task: Class,
-    vo: Vo = None,
-    name: Name = None,
+@operation
+async def run_now(
+    target: CodeTarget,
+    wanted: Wanted,
     as_json: Json = False,
-    tasks: Tasks = None,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Submit the task of one entry now, beside its schedule, and print its id.
+) -> int:
+    """Submit the task of one periodic entry now, and print its id.
 
-    A paused or disabled entry runs, too. Its locks hold as always: while an occurrence runs, the
-    task of a class with a mutex waits. Exit codes: 0 submitted, 2 several entries fit, 4 none does.
+    The schedule does not change, and a paused or disabled entry runs too. Locks apply as always: a
+    class with a mutex waits while an occurrence runs.
+
+    Exit codes: 0 submitted, 2 several entries match, 4 no entry matches.
+
+    \b
+    task-run schedules run-now SubmitPilots --vo lhcb --name everywhere
     """
-
-    async def command() -> int:
-        async with application(tasks, namespace, state_dir) as nonet:
-            found = await _find(nonet, task, vo, name)
-            if len(found) > 1:
-                options = "; ".join(view.options(item) for item in found)
-                say(f"{len(found)} entries of {task} fit: choose one of: {options}")
-                return ExitCode.USAGE
-            handle = await nonet.run_entry(found[0])
-        if as_json:
-            print_json({"id": str(handle), "entry": found[0].entry})
-        else:
-            typer.echo(handle)
-        return ExitCode.OK
-
-    run(debug, command)
+    async with target.application() as nonet:
+        found = await _find(nonet, wanted)
+        if len(found) > 1:
+            options = "; ".join(view.options(item) for item in found)
+            print_error(f"{len(found)} entries of {wanted.task} match, choose one: {options}")
+            return ExitCode.USAGE
+        handle = await nonet.run_entry(found[0])
+    if as_json:
+        print_json({"id": str(handle), "entry": found[0].entry})
+    else:
+        typer.echo(handle)
+    return ExitCode.OK
 
 
 @app.command()
-def pause(
-    task: Class,
-    vo: Vo = None,
-    name: Name = None,
-    reason: Annotated[str, typer.Option(help="Why, for those who ask.")] = "",
+@operation
+async def pause(
+    target: Target,
+    wanted: Wanted,
+    reason: Annotated[str, typer.Option(help="Reason, shown by 'schedules show'.")] = "",
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Let the entries of a class fire no more until they are resumed.
+) -> int:
+    """Stop periodic entries of a class from firing until they are resumed.
 
-    What was submitted before runs. Occurrences of the meantime are not made up for. Exit code 4:
-    there is no such entry.
+    Tasks that were submitted before still run. Occurrences missed during the pause are not caught
+    up.
+
+    Exit codes: 0 paused, 4 no such entry.
+
+    \b
+    task-run schedules pause SubmitPilots --reason "computing element is down"
     """
-
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await _find(nonet, task, vo, name)
-            keys = [item.entry for item in found]
-            turned = await nonet.stores.periodic.pause(keys, who(), reason)
-        return _tell(found, turned, "paused", "was paused already", as_json)
-
-    run(debug, command)
+    async with target.observer() as nonet:
+        found = await _find(nonet, wanted)
+        keys = [item.entry for item in found]
+        turned = await nonet.stores.periodic.pause(keys, who(), reason)
+    return _print_changes(found, turned, "paused", "was paused already", as_json)
 
 
 @app.command()
-def resume(
-    task: Class,
-    vo: Vo = None,
-    name: Name = None,
+@operation
+async def resume(
+    target: Target,
+    wanted: Wanted,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
+) -> int:
     """Let paused entries of a class fire again, from their next occurrence on.
 
-    Exit code 4: there is no such entry.
+    Exit codes: 0 resumed, 4 no such entry.
+
+    \b
+    task-run schedules resume SubmitPilots
     """
-
-    async def command() -> int:
-        async with observer(namespace, state_dir) as nonet:
-            found = await _find(nonet, task, vo, name)
-            turned = await nonet.stores.periodic.resume([item.entry for item in found], who())
-        return _tell(found, turned, "resumed", "was not paused", as_json)
-
-    run(debug, command)
+    async with target.observer() as nonet:
+        found = await _find(nonet, wanted)
+        turned = await nonet.stores.periodic.resume([item.entry for item in found], who())
+    return _print_changes(found, turned, "resumed", "was not paused", as_json)
 
 
-async def _find(nonet: Nonet, task: str, vo: str | None, name: str | None) -> list[EntryStatus]:
-    """The entries that are meant."""
+async def _find(nonet: Nonet, wanted: Wanted) -> list[EntryStatus]:
+    """Return the entries that match.
+
+    Raises:
+        NotFoundError: none does, or classes of several categories have the bare name.
+    """
+    task, vo, name = wanted.task, wanted.vo, wanted.name
     known = await nonet.stores.periodic.statuses()
     of_class = [item for item in known if task in names_of(item.task)]
     if not of_class:
@@ -239,7 +232,7 @@ async def _find(nonet: Nonet, task: str, vo: str | None, name: str | None) -> li
 def _none_of(
     task: str, known: Sequence[EntryStatus], registry: Registry, leader: Leader | None
 ) -> str:
-    """Why there is no entry of a class, as far as it can be said from here."""
+    """Explain why a class has no entry, as far as this process can tell."""
     from nonet.scheduler.periodic.plan import NO_SCHEDULE, default_schedule
     from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
@@ -263,16 +256,16 @@ def _none_of(
 
 
 async def _occurrence(nonet: Nonet, item: EntryStatus) -> str:
-    """What keeps the task that was submitted last, or where it is; empty: it has ended."""
+    """Describe where the last submitted task is, or what it waits for; empty if it has ended."""
     if not item.last_state:
         return ""
     try:
         return (await nonet.explain(item.last_id)).text
-    except NotFoundError:  # it ended between the two looks, and left no result
+    except NotFoundError:  # it ended after the entry was read, and left no result
         return ""
 
 
-def _tell(
+def _print_changes(
     found: Sequence[EntryStatus], turned: Sequence[str], now: str, before: str, as_json: bool
 ) -> int:
     if as_json:

@@ -1,4 +1,4 @@
-"""What ``task-run schedules`` shows: states, reasons, who leads. Pure."""
+"""Format the output of ``task-run schedules``: states of entries, reasons, the leader."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.leadership import Leader
     from nonet.stores.namespace.periodic import EntryStatus
 
-NOBODY = "no scheduler leads, start a task-scheduler"
+NO_LEADER = "no scheduler leads, start a task-scheduler"
 
 
 def row(item: EntryStatus, leader: Leader | None) -> dict[str, Any]:
-    """An entry in the list."""
+    """Return an entry as a row of a table."""
     return {
         "task": item.task,
         "vo": item.vo,
@@ -33,10 +33,10 @@ def row(item: EntryStatus, leader: Leader | None) -> dict[str, Any]:
 
 
 def document(item: EntryStatus, leader: Leader | None, occurrence: str) -> dict[str, Any]:
-    """All that is known of an entry; its arguments are left to ``task-run config show``.
+    """Return an entry in full, without its arguments, which ``task-run config show`` shows.
 
     Args:
-        occurrence: what is said of the task submitted last, while that has not ended.
+        occurrence: the explanation of the last submitted task, if that has not ended.
     """
     return {
         "entry": item.entry,
@@ -55,10 +55,10 @@ def document(item: EntryStatus, leader: Leader | None, occurrence: str) -> dict[
 
 
 def why(item: EntryStatus, leader: Leader | None, occurrence: str) -> str:
-    """One sentence: the first thing that keeps an entry from running now.
+    """Return one sentence: the first condition that keeps an entry from running now.
 
     Args:
-        occurrence: as of `document`.
+        occurrence: see `document`.
     """
     match _state(item, leader):
         case "disabled":
@@ -81,18 +81,18 @@ def why(item: EntryStatus, leader: Leader | None, occurrence: str) -> str:
 
 
 def held_up(leader: Leader | None) -> str:
-    """Why no entry fires, whichever it is; empty: nothing keeps them all."""
+    """Explain why no entry fires at all; empty if entries fire."""
     if leader is None:
-        return NOBODY
+        return NO_LEADER
     told = _told(leader)
     failure = told.get("loops", {}).get("periodic entries", {}).get("error", "")
     return str(told.get("waits_for") or failure)
 
 
 def in_words(leader: Leader | None) -> str:
-    """Who leads, since when, and whether the loop that fires entries goes on."""
+    """Describe the leading scheduler, and whether the loop that fires entries runs."""
     if leader is None:
-        return f"nothing fires: {NOBODY}"
+        return f"nothing fires: {NO_LEADER}"
     told = _told(leader)
     text = f"leader {told.get('name', leader.owner)}, term {leader.term}"
     if told.get("since"):
@@ -107,19 +107,19 @@ def in_words(leader: Leader | None) -> str:
 
 
 def loop(pulse: dict[str, Any]) -> str:
-    """How one loop of the leader does."""
+    """Describe the state of one loop of the leader."""
     text = f"last tick {pulse['last'] or 'never'}, {pulse['failures']} failures"
     return f"{text}: {pulse['error']}" if pulse.get("error") else text
 
 
 def options(item: EntryStatus) -> str:
-    """An entry as the options of a command name it."""
+    """Return the command-line options that select an entry."""
     vo = f" --vo {item.vo}" if item.vo else ""
     return f"{item.task}{vo} --name {item.name}"
 
 
 def held_back(found: Iterable[EntryStatus]) -> list[str]:
-    """The pauses that keep tasks of entries from starting, each once, with who, when and why."""
+    """Return the pauses that keep tasks of entries from starting: who, when and why."""
     return sorted({in_full(item.held_back) for item in found if item.held_back})
 
 
@@ -143,6 +143,6 @@ def _broken(leader: Leader | None) -> dict[str, str]:
 
 
 def _told(leader: Leader | None) -> dict[str, Any]:
-    """What the leader says of itself."""
+    """Return the status that the leader publishes."""
     told: dict[str, Any] = json.loads(leader.info) if leader and leader.info else {}
     return told

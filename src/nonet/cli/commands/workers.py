@@ -1,4 +1,4 @@
-"""``task-run workers``: who is registered, what they do, and why they take nothing."""
+"""``task-run workers``: the registered workers, their tasks, and why they take none."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError
-from nonet.cli.common import Debug, Json, Namespace, StateDir, run, stores
+from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows
+from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
-from nonet.rules.explanation import span
+from nonet.rules.refusal import span
 
 if TYPE_CHECKING:
     from nonet.stores.queue.workers import WorkerStatus
 
 
-def workers(
+@operation
+async def workers(
+    target: Target,
     id: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="Show this one in full: its id, or pid@host."),
+        typer.Argument(metavar="[ID]", help="Show this worker in full: its id, or pid@host."),
     ] = None,
     as_json: Json = False,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
-    debug: Debug = False,
-) -> None:
-    """Show the workers that are registered. Exit code 4: the one asked for is not.
+) -> int:
+    """Show the registered workers.
 
-    States: working, idle, draining, vetoing (it takes nothing: column 'off'), silent (a beat is
-    overdue), lost (its registration has ended; others clean up after it). Memory is that of its
-    processes, lag for how long its event loop did not answer, both at its last beat. A pid@host may
-    belong to one process after the other; an id never does.
+    States: working, idle, draining, vetoing (it takes no tasks; column 'off' says why), silent (a
+    heartbeat is overdue), lost (its registration expired; other workers take over its tasks).
+    Memory is the sum over all processes of the worker. Lag is the longest delay of its event loop.
+    Both were measured at its last heartbeat. A later process may reuse a pid@host, but not an id.
+
+    Exit codes: 0 shown, 4 no such worker.
+
+    \b
+    task-run workers
     """
-
-    async def command() -> int:
-        async with stores(namespace, state_dir) as kept:
-            found = await kept.results.workers()
-        if id is not None:
-            _print_one(_chosen(found, id), as_json)
-        elif as_json:
-            print_json(found)
-        else:
-            print_rows([_row(item) for item in found], False, "no worker is registered")
-        return ExitCode.OK
-
-    run(debug, command)
+    async with target.stores() as stores:
+        found = await stores.results.workers()
+    if id is not None:
+        _print_one(_chosen(found, id), as_json)
+    elif as_json:
+        print_json(found)
+    else:
+        print_rows([_row(item) for item in found], False, "no worker is registered")
+    return ExitCode.OK
 
 
 def _chosen(found: Sequence[WorkerStatus], id: str) -> WorkerStatus:
@@ -57,7 +58,7 @@ def _chosen(found: Sequence[WorkerStatus], id: str) -> WorkerStatus:
         raise NotFoundError(f"no worker {id} is registered: 'task-run workers' lists them")
     if len(matching) > 1:
         ids = " or ".join(item.worker for item in matching)
-        raise ConfigurationError(f"{id} has been the name of several workers: say {ids}")
+        raise ConfigurationError(f"several workers had the name {id}: give an id, {ids}")
     return matching[0]
 
 
@@ -92,7 +93,7 @@ def _row(worker: WorkerStatus) -> dict[str, Any]:
 
 
 def _summary(worker: WorkerStatus) -> str:
-    """What runs there, most first; of many deliveries only some are known by name."""
+    """Return the classes of running tasks, most frequent first; not all tasks may be known."""
     counts = Counter(task.task or "gone" for task in worker.tasks)
     known = [f"{name} {count}" for name, count in counts.most_common(3)]
     return ", ".join(known + ["…"] * (worker.running > sum(counts.values()) or len(counts) > 3))

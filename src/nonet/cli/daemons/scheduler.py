@@ -1,4 +1,4 @@
-"""``task-scheduler``: run one scheduler; one of any number leads."""
+"""``task-scheduler``: run one scheduler. Of several, one leads and the others stand by."""
 
 from __future__ import annotations
 
@@ -6,55 +6,48 @@ from typing import Annotated
 
 import typer
 
-from nonet.cli.common import (
-    Debug,
-    MetricsPort,
-    Namespace,
-    PlainCommand,
-    StateDir,
-    Tasks,
-    Version,
-    run,
-    set_up_logging,
-    settings_options,
-)
+from nonet.cli.options import MetricsPort, Version
+from nonet.cli.process import PlainCommand, run, set_up_logging
+from nonet.cli.target import CodeTarget, flat
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command(cls=PlainCommand)
+@flat
 def schedule(
+    target: CodeTarget,
     config: Annotated[
         str | None,
         typer.Option(
             metavar="SOURCE",
-            help="The central configuration: a file, a directory or git+https://…#BRANCH.",
+            help="Central configuration: a file, a directory or git+https://…#BRANCH.",
+            show_default="NONET_CONFIG",
         ),
     ] = None,
-    tasks: Tasks = None,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
     metrics_port: MetricsPort = None,
-    debug: Debug = False,
     version: Version = False,
 ) -> None:
     """Promote delayed tasks and submit periodic ones until SIGTERM.
 
-    Settings come from NONET_… variables; Redis from NONET_REDIS_URL. Exit codes: 0 stopped,
-    2 configuration, 143 second signal; Redis is waited for.
+    Settings come from NONET_… variables; Redis from NONET_REDIS_URL. If Redis is unreachable, the
+    scheduler waits for it.
+
+    Exit codes: 0 stopped, 2 configuration error, 143 second signal.
+
+    \b
+    task-scheduler --config /etc/nonet/nonet.yaml --tasks mytasks
     """
-    from nonet.app import Nonet  # what these bring takes longer than the help needs
+    from nonet.app import Nonet  # these are slower to import than `--help` may take
     from nonet.config.settings import load_settings
     from nonet.daemon.health import answering_probes
     from nonet.daemon.service import spare_collector, stop_on_signals
     from nonet.telemetry.logs import process_description
     from nonet.telemetry.tracing import exporting_traces
 
-    options = settings_options(tasks, namespace, state_dir)
-
     async def command() -> int:
-        settings = load_settings(**options, config=config, metrics_port=metrics_port)
-        set_up_logging(debug, settings)
+        settings = load_settings(**target.options(), config=config, metrics_port=metrics_port)
+        set_up_logging(target.debug, settings)
         application = Nonet(settings)
         traces = exporting_traces("nonet-scheduler", process_description())
         signals = stop_on_signals()
@@ -65,9 +58,9 @@ def schedule(
                 spare_collector()
                 return await scheduler.run(stop)
 
-    run(debug, command, in_spite_of_tasks=True)
+    run(target.debug, command, runs_user_code=True)
 
 
 def main() -> None:
-    """What the console script comes to when its imports are done."""
+    """Entry point of the console script, after its imports."""
     app()

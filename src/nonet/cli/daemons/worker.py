@@ -1,128 +1,164 @@
-"""``task-worker``: run one worker, or stop those that run here."""
+"""``task-worker``: run one worker or a fleet, or stop those that run here."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from nonet.base.streams import Size
-from nonet.cli.common import (
-    Debug,
-    MetricsPort,
-    Namespace,
-    PlainCommand,
-    StateDir,
-    Tasks,
-    Version,
-    run,
-    settings_options,
-)
+from nonet.cli.options import MetricsPort, Version
+from nonet.cli.process import PlainCommand, run
+from nonet.cli.target import CodeTarget, flat
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.command(cls=PlainCommand)
-def work(
-    size: Annotated[
-        Size | None, typer.Option(help="Which tasks to run.", show_default="required")
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """The capacity of a worker or a fleet, and when a worker ends by itself."""
+
     concurrency: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=10_000,
-            help="Tasks at a time.",
-            show_default="small 100, medium the cores, large 1",
+            help="Run at most this many tasks at a time.",
+            show_default="small 100, medium the number of cores, large 1",
         ),
-    ] = None,
+    ] = None
     grace: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds for running tasks after SIGTERM.", show_default="25"),
-    ] = None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="Let running tasks continue this many seconds after SIGTERM.",
+            show_default="25",
+        ),
+    ] = None
     minimum: Annotated[
         int | None,
         typer.Option(
-            "--min", min=0, help="A fleet: so many workers at least.", show_default="1 with --max"
+            "--min",
+            min=0,
+            help="Fleet: keep at least this many workers.",
+            show_default="1 with --max",
         ),
-    ] = None,
+    ] = None
     maximum: Annotated[
         int | None,
-        typer.Option("--max", min=1, help="A fleet: so many workers at most, as work overflows."),
-    ] = None,
+        typer.Option(
+            "--max",
+            min=1,
+            help="Fleet: start up to this many workers while there is a backlog.",
+            show_default="no fleet",
+        ),
+    ] = None
     idle_exit: Annotated[
         float | None,
         typer.Option(
             min=0.1,
-            help="Seconds without any task after which a worker ends.",
+            metavar="SECONDS",
+            help="End a worker after this many seconds without a task.",
             show_default="in a fleet 60, else never",
         ),
-    ] = None,
+    ] = None
     max_lifetime: Annotated[
         float | None,
         typer.Option(
             min=1,
-            help="Seconds after which a worker drains, a tenth more or less; a fleet replaces it.",
+            metavar="SECONDS",
+            help="Drain a worker after this many seconds, plus or minus 10 %; a fleet replaces it.",
             show_default="no limit",
         ),
+    ] = None
+    fleet_line: Annotated[int | None, typer.Option(hidden=True)] = None
+
+    def fleet_bounds(self) -> tuple[int, int] | None:
+        """Return the smallest and the largest number of workers of a fleet; None without a fleet.
+
+        Raises:
+            typer.BadParameter: --max is less than --min.
+        """
+        if self.minimum is None and self.maximum is None:
+            return None
+        least = 1 if self.minimum is None else self.minimum
+        most = max(least, 1) if self.maximum is None else self.maximum
+        if most < least:
+            raise typer.BadParameter(f"is less than --min {least}", param_hint="--max")
+        return least, most
+
+
+@app.command(cls=PlainCommand)
+@flat
+def work(
+    target: CodeTarget,
+    size: Annotated[
+        Size | None, typer.Option(help="Run tasks of this size.", show_default="required")
     ] = None,
-    fleet_line: Annotated[int | None, typer.Option(hidden=True)] = None,
+    *,
+    options: WorkerOptions,
     drain: Annotated[
         bool,
         typer.Option(
             "--drain",
-            help="Run nothing: let the workers of this namespace (and size) that run here drain, "
-            "and wait for their end.",
+            help="Start no worker: drain the workers of this namespace (and size) on this "
+            "machine, and wait until they end.",
         ),
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, help="With --drain: wait so many seconds.", show_default="no limit"),
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="With --drain: wait at most this many seconds.",
+            show_default="no limit",
+        ),
     ] = None,
-    tasks: Tasks = None,
-    namespace: Namespace = None,
-    state_dir: StateDir = None,
     metrics_port: MetricsPort = None,
-    debug: Debug = False,
     version: Version = False,
 ) -> None:
     """Fetch, execute and settle tasks of one size until SIGTERM.
 
-    Settings come from NONET_… variables; Redis from NONET_REDIS_URL. Exit codes: 0 drained,
-    1 cut off by the grace, 2 configuration, 143 second signal; Redis is waited for. With --drain
-    the largest code of the workers that it stopped; 1 also if one still runs at the timeout or was
-    killed, 4 if there is none.
+    Settings come from NONET_… variables; Redis from NONET_REDIS_URL. If Redis is unreachable, the
+    worker waits for it.
 
-    With --max it is a fleet: it starts and ends workers of its own, as there is work for them.
-    SIGHUP replaces them one by one; its exit code is their largest.
+    Exit codes: 0 drained, 1 tasks were cut off at the end of the grace period, 2 configuration
+    error, 143 second signal. With --drain, the code is the largest of the workers that ended; it is
+    also 1 if a worker was killed or still runs at the timeout, and 4 if none runs.
+
+    With --max or --min the command runs a fleet: it starts and ends worker processes as the backlog
+    requires. SIGHUP replaces the workers one by one. The exit code is the largest of the workers'
+    codes.
+
+    \b
+    task-worker --size small --tasks mytasks
+    task-worker --size medium --min 1 --max 4      # a fleet
+    task-worker --drain --timeout 60               # stop those that run here
     """
-    from nonet.cli.daemons import working  # what it brings takes longer than the help needs
+    from nonet.cli.daemons import working  # slower to import than `--help` may take
 
     if drain:
-        other = (concurrency, grace, tasks, metrics_port, minimum, maximum, idle_exit, max_lifetime)
-        if any(value is not None for value in other):
+        if options != WorkerOptions() or target.tasks is not None or metrics_port is not None:
             raise typer.BadParameter(
-                "options other than --size, --timeout, --namespace and --state-dir mean nothing "
-                "with --drain"
+                "--drain takes only --size, --timeout, --namespace and --state-dir"
             )
-        run(debug, lambda: working.drain(size, timeout, namespace, state_dir))
+        run(target.debug, lambda: working.drain(size, timeout, target))
     if size is None:
         raise typer.BadParameter("missing: name a size, or --drain", param_hint="--size")
     if timeout is not None:
-        raise typer.BadParameter("means something with --drain only", param_hint="--timeout")
-    options = settings_options(tasks, namespace, state_dir)
-    if minimum is not None or maximum is not None:
-        least = 1 if minimum is None else minimum
-        most = max(least, 1) if maximum is None else maximum
-        if most < least:
-            raise typer.BadParameter(f"is less than --min {least}", param_hint="--max")
-        fleet = working.Fleet(size, least, most, concurrency, idle_exit, max_lifetime, debug)
-        run(debug, lambda: working.supervise(fleet, {**options, "grace": grace}, metrics_port))
-    ends = working.Ends(idle_exit, max_lifetime, fleet_line)
-    options |= {"grace": grace, "metrics_port": metrics_port}
-    start = partial(working.work, size, concurrency, ends, options, debug)
-    run(debug, start, in_spite_of_tasks=True)
+        raise typer.BadParameter("needs --drain", param_hint="--timeout")
+    if (bounds := options.fleet_bounds()) is not None:
+        run(
+            target.debug,
+            lambda: working.supervise(size, bounds, options, target, metrics_port),
+        )
+    run(
+        target.debug,
+        lambda: working.work(size, options, target, metrics_port),
+        runs_user_code=True,
+    )
 
 
 def main() -> None:

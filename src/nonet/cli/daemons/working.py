@@ -1,7 +1,4 @@
-"""What ``task-worker`` does: one worker, a fleet of them, or the end of those that run here.
-
-Beside the command itself, so that its help need not wait for what a worker brings.
-"""
+"""Implement ``task-worker``: run one worker, run a fleet, or drain the workers that run here."""
 
 from __future__ import annotations
 
@@ -11,17 +8,16 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.base.streams import Size
-from nonet.cli.common import say, set_up_logging, settings_options
+from nonet.cli.process import print_error, set_up_logging
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon import runfiles
 from nonet.daemon.fleet.retirement import Retirement
@@ -44,33 +40,28 @@ from nonet.telemetry.tracing import exporting_traces
 from nonet.worker.children.forking import HELD_OPEN
 from nonet.worker.worker import Worker
 
+if TYPE_CHECKING:
+    from nonet.cli.daemons.worker import WorkerOptions
+    from nonet.cli.target import CodeTarget
+
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.05
 _IDLE_EXIT_SECONDS = 60.0
 _ENDS: dict[int | None, str] = {
-    None: "gone without an exit code: killed?",
+    None: "gone without an exit code, probably killed",
     ExitCode.OK: "drained",
-    ExitCode.FAILED: "cut off by the grace, or blocked by a task: see its log",
+    ExitCode.FAILED: "tasks were cut off after the grace period, or blocked the exit: see its log",
     ExitCode.SECOND_SIGNAL: "ended at once by a second signal",
 }
 
 
-@dataclass(frozen=True)
-class Ends:
-    """When a worker ends by itself, and the line to its fleet."""
-
-    idle_exit: float | None
-    max_lifetime: float | None
-    fleet_line: int | None
-
-
 async def work(
-    size: Size, concurrency: int | None, ends: Ends, options: dict[str, Any], debug: bool
+    size: Size, options: WorkerOptions, target: CodeTarget, metrics_port: int | None
 ) -> int:
-    """One worker, from its start to its end."""
-    settings = load_settings(**options)
-    set_up_logging(debug, settings)
+    """Run one worker until it is stopped or ends by itself."""
+    settings = load_settings(**target.options(), grace=options.grace, metrics_port=metrics_port)
+    set_up_logging(target.debug, settings)
     describe_process(size=size)
     application = Nonet(settings)
     signals = stop_on_signals(settings.grace)
@@ -78,65 +69,62 @@ async def work(
     async with traces, application, application.injector() as injector, signals as stop:
         for problem in application.dependency_problems(injector):
             logger.error("%s", problem)
-        for oversight in application.registry.oversights():
-            logger.warning("%s", oversight)
-        worker = application.worker(size, injector, concurrency=concurrency)
+        for warning in application.registry.warnings():
+            logger.warning("%s", warning)
+        worker = application.worker(size, injector, concurrency=options.concurrency)
         describe_process(worker=worker.id)
         address = settings.metrics_host, settings.metrics_port
         probes = answering_probes(*address, worker)
-        about = _about(settings, size, worker.id)
-        async with probes, _retiring(application, size, worker, ends, stop):
-            with _announced(settings, about) as announced:
+        async with probes, _retiring(application, size, worker, options, stop):
+            with _run_file(settings, size, worker.id) as run_file:
                 spare_collector()
                 code = await worker.run(stop)
-                if announced is not None:
-                    announced.ended(code)
+                if run_file is not None:
+                    run_file.ended(code)
                 return code
 
 
 @asynccontextmanager
 async def _retiring(
-    application: Nonet, size: Size, worker: Worker, ends: Ends, stop: Stop
+    application: Nonet, size: Size, worker: Worker, options: WorkerOptions, stop: Stop
 ) -> AsyncIterator[None]:
-    """Let a worker end when it is idle or old, while the block runs."""
+    """End the worker when it is idle or old, while the block runs."""
     line = None
-    if ends.fleet_line is not None:
-        line = Line(ends.fleet_line, worker.id)
-        HELD_OPEN.add(ends.fleet_line)
+    if options.fleet_line is not None:
+        line = Line(options.fleet_line, worker.id)
+        HELD_OPEN.add(options.fleet_line)
     retirement = Retirement(
-        worker,
+        lambda: worker.idle_seconds,
         lambda: application.stores.demands.retire(worker.id, size),
         stop,
-        idle_exit=ends.idle_exit,
-        max_lifetime=ends.max_lifetime,
+        idle_exit=options.idle_exit,
+        max_lifetime=options.max_lifetime,
         line=line,
     )
-    looking = asyncio.create_task(every(stop, "retirement", retirement.tick), name="retirement")
+    polling = asyncio.create_task(every(stop, "retirement", retirement.tick), name="retirement")
     try:
         yield
     finally:
-        looking.cancel()
-        await asyncio.wait({looking})
-
-
-def _about(settings: Settings, size: Size, incarnation: str) -> runfiles.RunningWorker:
-    place = runfiles.place()
-    return runfiles.RunningWorker(settings.namespace, size, os.getpid(), incarnation, place)
+        polling.cancel()
+        await asyncio.wait({polling})
 
 
 @contextmanager
-def _announced(
-    settings: Settings, about: runfiles.RunningWorker
+def _run_file(
+    settings: Settings, size: Size, incarnation: str
 ) -> Iterator[runfiles.RunFile | None]:
-    """A run file; None if there can be none, which keeps no worker from its work."""
+    """Write a run file, by which --drain finds this process; None if that fails."""
+    about = runfiles.RunningWorker(
+        settings.namespace, size, os.getpid(), incarnation, runfiles.place()
+    )
     with ExitStack() as stack:
-        announced = None
+        written = None
         try:
-            announced = stack.enter_context(runfiles.announced(_directory(settings), about))
-            stack.enter_context(told_of_end(announced.ended))
+            written = stack.enter_context(runfiles.announced(_directory(settings), about))
+            stack.enter_context(told_of_end(written.ended))
         except OSError as error:
             logger.warning("no run file, so --drain will not find this worker: %s", error)
-        yield announced
+        yield written
 
 
 def _directory(settings: Settings) -> Path:
@@ -146,85 +134,74 @@ def _directory(settings: Settings) -> Path:
 # ---- --max --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Fleet:
-    """The options of a fleet."""
-
-    size: Size
-    minimum: int
-    maximum: int
-    concurrency: int | None
-    idle_exit: float | None
-    max_lifetime: float | None
-    debug: bool
-
-
-async def supervise(fleet: Fleet, options: dict[str, Any], metrics_port: int | None) -> int:
-    """A fleet, from its start to its end; task classes are for its workers alone."""
-    settings = load_settings(**options, metrics_port=metrics_port)
-    set_up_logging(fleet.debug, settings)
-    describe_process(size=fleet.size)
+async def supervise(
+    size: Size,
+    bounds: tuple[int, int],
+    options: WorkerOptions,
+    target: CodeTarget,
+    metrics_port: int | None,
+) -> int:
+    """Run a fleet until it is stopped. Only its workers load task classes."""
+    settings = load_settings(**target.options(), grace=options.grace, metrics_port=metrics_port)
+    set_up_logging(target.debug, settings)
+    describe_process(size=size)
     application = Nonet(settings, load_tasks=False)
     plan = FleetPlan(
-        fleet.size,
-        fleet.minimum,
-        fleet.maximum,
-        _options_of_workers(fleet, options),
-        fleet.concurrency or settings.slots_of(fleet.size),
-        settings.grace,
-        settings.worker_ttl,
-        fleet.max_lifetime,
-        settings.metrics_port,
-        settings.metrics_host,
+        size,
+        *bounds,
+        options=_options_of_workers(size, options, target),
+        slots=options.concurrency or settings.slots_of(size),
+        grace=settings.grace,
+        worker_ttl=settings.worker_ttl,
+        max_lifetime=options.max_lifetime,
+        metrics_port=settings.metrics_port,
+        metrics_host=settings.metrics_host,
     )
     async with application:
         inspection = Inspection(application.broker, settings.namespace)
         check = partial(inspection.check, allow_eviction=settings.allow_eviction)
         supervisor = Supervisor(plan, application.stores.demands, application.broker)
-        about = _about(settings, fleet.size, supervisor.id)
         signals = stop_on_signals(settings.grace + END_SECONDS, on_hangup=supervisor.roll)
         address = settings.metrics_host, settings.metrics_port
         probes = answering_probes(*address, supervisor)
         async with signals as stop, probes:
             if not await reached(stop, check):
                 return ExitCode.OK
-            with _announced(settings, about) as announced:
+            with _run_file(settings, size, supervisor.id) as run_file:
                 spare_collector()
                 code = await supervisor.run(stop)
-                if announced is not None:
-                    announced.ended(code)
+                if run_file is not None:
+                    run_file.ended(code)
                 return code
 
 
-def _options_of_workers(fleet: Fleet, options: dict[str, Any]) -> list[str]:
-    """What each worker of a fleet is told; what was not given is left to the environment."""
-    idle_exit = _IDLE_EXIT_SECONDS if fleet.idle_exit is None else fleet.idle_exit
+def _options_of_workers(size: Size, options: WorkerOptions, target: CodeTarget) -> list[str]:
+    """Return the command line of each worker; the environment supplies the other settings."""
+    idle_exit = _IDLE_EXIT_SECONDS if options.idle_exit is None else options.idle_exit
     given = {
-        "--concurrency": fleet.concurrency,
-        "--tasks": ",".join(options["tasks"] or ()) or None,
-        "--namespace": options["namespace"],
-        "--state-dir": options["state_dir"],
-        "--grace": options["grace"],
+        "--concurrency": options.concurrency,
+        "--tasks": ",".join(target.options()["tasks"] or ()) or None,
+        "--namespace": target.namespace,
+        "--state-dir": target.state_dir,
+        "--grace": options.grace,
     }
-    told = ["--size", fleet.size, "--idle-exit", str(idle_exit)]
-    told += [
+    line = ["--size", size, "--idle-exit", str(idle_exit)]
+    line += [
         part for name, value in given.items() if value is not None for part in (name, str(value))
     ]
-    return [*told, "--debug"] if fleet.debug else told
+    return [*line, "--debug"] if target.debug else line
 
 
 # ---- --drain ------------------------------------------------------------------------------------
 
 
-async def drain(
-    size: Size | None, timeout: float | None, namespace: str | None, state_dir: Path | None
-) -> int:
-    """Ask the workers that run here to drain, and wait for their end.
+async def drain(size: Size | None, timeout: float | None, target: CodeTarget) -> int:
+    """Ask the workers on this machine to drain, and wait until they end.
 
     Args:
-        timeout: for how many seconds; None: for as long as it takes.
+        timeout: seconds to wait; None: no limit.
     """
-    settings = load_settings(**settings_options(None, namespace, state_dir))
+    settings = target.settings()
     left = runfiles.running(_directory(settings), settings.namespace, size)
     if not left:
         raise NotFoundError(
@@ -232,16 +209,16 @@ async def drain(
             f"(run files: {_directory(settings)})"
         )
     for item in left:
-        _ask(item)
+        _request_drain(item)
     codes: list[int] = []
     deadline = None if timeout is None else time.monotonic() + timeout
     while left:
         for item in [item for item in left if item.ended()]:
             left.remove(item)
-            codes.append(_tell(item))
+            codes.append(_print_end(item))
         if left and deadline is not None and time.monotonic() >= deadline:
             for item in left:
-                say(f"{_name(item)} still runs after {timeout:g} s; it drains on")
+                print_error(f"{_name(item)} still runs after {timeout:g} s; it continues to drain")
             codes.append(ExitCode.FAILED)
             break
         if left:
@@ -249,17 +226,17 @@ async def drain(
     return max(codes)
 
 
-def _ask(item: runfiles.Watched) -> None:
+def _request_drain(item: runfiles.Watched) -> None:
     try:
         item.signal(DRAIN_SIGNAL)
     except PermissionError:
         raise ConfigurationError(
-            f"{_name(item)} is of another user: drain it as that one"
+            f"{_name(item)} belongs to another user: run the drain as that user"
         ) from None
 
 
-def _tell(item: runfiles.Watched) -> int:
-    """Say how a worker ended; the exit code that this means."""
+def _print_end(item: runfiles.Watched) -> int:
+    """Print how a worker ended, and return the exit code for it."""
     code = item.exit_code()
     typer.echo(f"{_name(item)}: {_ENDS.get(code, f'exit code {code}')}")
     return ExitCode.FAILED if code is None else code

@@ -1,7 +1,8 @@
-"""Where the central configuration comes from: a file, a directory or a branch of a git repository.
+"""Read the central configuration from a file, a directory or a branch of a git repository.
 
-source = open_source("git+https://git.example.org/nonet.git#main", settings)
-config = await source.read()          # each `source.poll_seconds`
+Example:
+    source = open_source("git+https://git.example.org/nonet.git#main", settings)
+    config = await source.read()  # every `source.poll_seconds`
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _KINDS = (
 
 
 class _Nothing:
-    """No configuration at all: the defaults of the classes hold."""
+    """No configuration: the attributes of the task classes apply."""
 
     name = "no configuration"
     poll_seconds = 60.0
@@ -36,25 +37,23 @@ class _Nothing:
 
 
 def open_source(text: str, settings: Settings, check: Check | None = None) -> Source:
-    """What ``NONET_CONFIG`` names; nothing is read yet.
+    """Return the source that ``NONET_CONFIG`` names, without reading it.
 
     Args:
         text: a path, or ``git+URL#BRANCH`` or ``git+URL#BRANCH:PATH``; empty: no configuration.
-        settings: where git repositories are cached and how often they are asked.
-        check: raises `ConfigurationError` if a configuration that can be read does not fit this
-            installation. A commit that it refuses is never kept as the last good one.
+        settings: provide the directory of the git cache and the poll interval.
+        check: raises `ConfigurationError` if a valid configuration does not fit this installation.
+            A commit that it rejects is never kept as the last good one.
 
     Raises:
-        ConfigurationError: the text names no such source, or ``git`` is not installed.
+        ConfigurationError: `text` is not a source, or ``git`` is not installed.
     """
     if not text:
         return _Nothing()
     if text.startswith("git+"):
         cache = settings.state_dir / "config-git"
         return GitSource(parse_address(text), cache, settings.config_poll, check)
-    if "://" in text:  # it may hold a password: only its scheme is shown
+    if "://" in text:  # it may contain a password, so the message shows only the scheme
         scheme = text.partition("://")[0]
-        raise ConfigurationError(
-            f"NONET_CONFIG: {scheme}://… is no source of a configuration: {_KINDS}"
-        )
+        raise ConfigurationError(f"NONET_CONFIG: {scheme}://… is not a supported source: {_KINDS}")
     return FileSource(Path(text), check)

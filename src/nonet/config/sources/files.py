@@ -1,4 +1,4 @@
-"""A configuration in a file or a directory, which somebody may be writing at this moment."""
+"""Read the configuration from a file or a directory, which may change while it is read."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from nonet.config.sources.source import (
     too_many,
 )
 
-# It shall be effective 2 s after a change, and workers look for what is published once a second.
+# A change takes effect within 2 s, and workers poll the published configuration every second.
 _POLL_SECONDS = 0.5
-# What changes again within this time is still being written.
+# A file that changes again within this time is still being written.
 _SETTLE_SECONDS = 0.2
-_LONGEST_UNREST = 10  # looks, in a row
-# A mounted directory may be swapped between two steps of one look.
+_MOST_CHANGES = 10  # in a row, before a read fails
+# A mounted directory may be swapped while it is read.
 _TRIES = 5
-# The link of a Kubernetes mount that all its files lead through; it is swapped at once.
+# All files of a Kubernetes mount are links through this link, which Kubernetes swaps atomically.
 _MOUNTED = "..data"
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """What stood there at one moment, or why nothing could be read."""
+class _Snapshot:
+    """The files at one moment, or why they could not be read."""
 
     documents: Documents = ()
     problem: str = ""
 
 
 class FileSource:
-    """A file, or the ``*.yaml`` and ``*.yml`` of a directory, looked at twice a second.
+    """A file, or the ``*.yaml`` and ``*.yml`` files of a directory, polled twice a second.
 
     Args:
-        path: need not exist yet.
+        path: may be missing until later.
         check: see `open_source`.
     """
 
@@ -59,53 +59,53 @@ class FileSource:
         self.revision = ""
         self._path = path
         self._check = check
-        self._seen: _Look | None = None
+        self._seen: _Snapshot | None = None
         self._judged = Judged()
 
     async def read(self) -> Config:
-        """What stands there, once two looks in a row find the same.
+        """Return the configuration once two snapshots in a row are equal.
 
         Raises:
-            ConfigurationError: all problems at once, or it changes without a pause.
+            ConfigurationError: all problems together, or the files keep changing.
         """
-        look = await self._settled()
-        if look != self._seen:
-            self._judged = await self._judge(look)
-            self._seen = look
+        snapshot = await self._settled()
+        if snapshot != self._seen:
+            self._judged = await self._judge(snapshot)
+            self._seen = snapshot
         return self._judged.get()
 
-    async def _settled(self) -> _Look:
-        before = await asyncio.to_thread(_look, self._path)
+    async def _settled(self) -> _Snapshot:
+        before = await asyncio.to_thread(_snapshot, self._path)
         if before == self._seen:
             return before
-        for _ in range(_LONGEST_UNREST):
+        for _ in range(_MOST_CHANGES):
             await asyncio.sleep(_SETTLE_SECONDS)
-            now = await asyncio.to_thread(_look, self._path)
+            now = await asyncio.to_thread(_snapshot, self._path)
             if now == before:
                 return now
             before = now
-        raise ConfigurationError(f"{self.name}: is not read while it changes without a pause")
+        raise ConfigurationError(f"{self.name}: is not read because it keeps changing")
 
-    async def _judge(self, look: _Look) -> Judged:
-        if look.problem:
-            return Judged(problem=look.problem)
-        return await judge(look.documents, self.name, self._check)
+    async def _judge(self, snapshot: _Snapshot) -> Judged:
+        if snapshot.problem:
+            return Judged(problem=snapshot.problem)
+        return await judge(snapshot.documents, self.name, self._check)
 
 
-def _look(path: Path) -> _Look:
+def _snapshot(path: Path) -> _Snapshot:
     problem = ""
     for _ in range(_TRIES):
         try:
-            return _Look(_read_all(path))
+            return _Snapshot(_read_all(path))
         except FileNotFoundError as error:
             problem = f"{path}: cannot be read: {error.strerror}"
         except OSError as error:
-            return _Look(problem=f"{error.filename or path}: cannot be read: {error.strerror}")
+            return _Snapshot(problem=f"{error.filename or path}: cannot be read: {error.strerror}")
         except ConfigurationError as error:
-            return _Look(problem=str(error))
-        except Exception as error:  # whatever it is: what holds stays, and this is told
-            return _Look(problem=f"{path}: cannot be read: {told(error)}")
-    return _Look(problem=problem)
+            return _Snapshot(problem=str(error))
+        except Exception as error:  # report it; the configuration in use stays
+            return _Snapshot(problem=f"{path}: cannot be read: {told(error)}")
+    return _Snapshot(problem=problem)
 
 
 def _read_all(path: Path) -> Documents:
@@ -119,10 +119,10 @@ def _read_all(path: Path) -> Documents:
         raise too_many(str(path), len(files))
     for file in files:
         content = _read(file, str(path), left)
-        # Messages name what people see, not where a mount keeps it.
+        # Messages show the path that people see, not the hidden directory of a mount.
         documents.append((str(path / file.name), content))
         left -= len(content)
-    if _version(path) != version:  # the old one may have been half removed when we listed it
+    if _version(path) != version:  # we may have listed the old version while it was removed
         raise FileNotFoundError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
     if not documents:
         raise ConfigurationError(f"{path}: the directory has no *.yaml or *.yml file")
@@ -130,9 +130,10 @@ def _read_all(path: Path) -> Documents:
 
 
 def _version(path: Path) -> tuple[Path, Path | None]:
-    """Where links lead now: the directory, and what a mount shows in it.
+    """Resolve the directory and its ``..data`` link.
 
-    They are followed once, for all files: a swap between two of them would mix versions.
+    Links are resolved once for all files: if a mount were swapped between two files, the result
+    would mix two versions.
     """
     directory = _resolved(path)
     mounted = directory / _MOUNTED
@@ -140,7 +141,7 @@ def _version(path: Path) -> tuple[Path, Path | None]:
 
 
 def _resolved(path: Path) -> Path:
-    # Not `Path.resolve`, which makes a RuntimeError of links that lead to themselves.
+    # `Path.resolve` would raise a RuntimeError for a link that leads to itself.
     return Path(os.path.realpath(path, strict=True))
 
 
@@ -161,11 +162,11 @@ def _leads_through_mount(file: Path) -> bool:
 
 
 def _read(file: Path, source: str, limit: int) -> bytes:
-    # Not blocking: nobody may ever write into a named pipe.
+    # Do not block on a named pipe that has no writer.
     handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as stream:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ConfigurationError(f"{file}: cannot be read: it is no regular file")
+            raise ConfigurationError(f"{file}: cannot be read: it is not a regular file")
         content = stream.read(limit + 1)
     if len(content) > limit:
         raise too_large(source)

@@ -1,4 +1,4 @@
-"""A configuration in a git repository: the newest commit of a branch, cached on disk."""
+"""Read the configuration from the newest commit of a git branch, with a cache on disk."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _NOT_IN_BRANCHES = re.compile(r"\.\.|//|/\.|\.lock(/|$)|[./]$")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A branch of a repository, and where the configuration is in it.
+    """A branch of a repository, and the path of the configuration in it.
 
     Attributes:
-        url: for git, without what is secret.
-        root: the root directory of the branch, without credentials.
-        path: of a file or directory; empty: the root directory.
-        credentials: for a server of https.
+        url: the URL for git, without credentials.
+        root: repository and branch as messages show them, without credentials.
+        path: a file or directory; empty: the root directory.
+        credentials: user and password for an https server.
     """
 
     url: str
@@ -38,15 +38,15 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """The whole text without credentials."""
+        """The whole address without credentials."""
         return f"{self.root}:{self.path}" if self.path else self.root
 
     @property
     def secrets(self) -> list[str]:
-        """What no message may show."""
+        """Texts that no message may show."""
         if self.credentials is None:
             return []
-        # A token is often given as the user.
+        # A token is often written as the user.
         hidden = [text for text in (self.credentials.user, self.credentials.password) if text]
         return hidden + [quote(text, safe="") for text in hidden]
 
@@ -55,7 +55,7 @@ def parse_address(text: str) -> Address:
     """Read ``git+URL#BRANCH`` or ``git+URL#BRANCH:PATH``.
 
     Raises:
-        ConfigurationError: it names no repository or branch, or could be taken for an option.
+        ConfigurationError: the repository, branch or path is missing or invalid.
 
     >>> parse_address("git+https://t0ken@git.example.org/conf.git#main:prod").shown
     'git+https://***@git.example.org/conf.git#main:prod'
@@ -67,16 +67,16 @@ def parse_address(text: str) -> Address:
     if not branch:
         raise ConfigurationError(f"NONET_CONFIG: {shown}: name the branch: {shown}#main")
     if not _BRANCH.fullmatch(branch) or _NOT_IN_BRANCHES.search(branch):
-        raise ConfigurationError(f"NONET_CONFIG: {shown}: {branch!r} is no name of a branch")
+        raise ConfigurationError(f"NONET_CONFIG: {shown}: {branch!r} is not a valid branch name")
     path = path.strip("/")
     if not path.isprintable() or any(part in (".", "..", "") for part in path.split("/") if path):
-        raise ConfigurationError(f"NONET_CONFIG: {shown}: {path!r} is no path in a repository")
+        raise ConfigurationError(f"NONET_CONFIG: {shown}: {path!r} is not a path in a repository")
     url, credentials = _taken_apart(url, parts)
     return Address(url, f"{shown}#{branch}", branch, path, credentials)
 
 
 def _taken_apart(url: str, parts: SplitResult) -> tuple[str, Credentials | None]:
-    """A URL that may be shown to everybody on this host, and what git is told in secret."""
+    """Split a URL into one without credentials, and the credentials."""
     userinfo, _, host = parts.netloc.rpartition("@")
     if parts.scheme != "https" or not userinfo:
         return url, None
@@ -106,14 +106,14 @@ def _split(url: str) -> SplitResult:
     if not parts.hostname or not parts.path.strip("/"):
         raise refused("write git+SCHEME://HOST/PATH/OF/REPOSITORY.git#BRANCH")
     if parts.scheme == "https" and parts.query:
-        raise refused("no git server reads a query; write a token as git+https://TOKEN@HOST/…")
+        raise refused("remove the query; write a token as git+https://TOKEN@HOST/…")
     if parts.scheme == "ssh" and parts.password is not None:
         raise refused("ssh takes no password from a URL: use a key")
     if not unquote(parts.netloc).isprintable():
-        raise refused("control characters cannot be part of a user or password")
-    # ssh would take them for options.
+        raise refused("the user or password contains control characters")
+    # ssh would read such a user or host as an option.
     if any(unquote(part or "").startswith("-") for part in (parts.hostname, parts.username)):
-        raise refused("neither user nor host may begin with '-'")
+        raise refused("the user or host begins with '-'")
     return parts
 
 
@@ -128,14 +128,14 @@ def _shown(parts: SplitResult) -> str:
 
 
 class GitSource:
-    """The newest commit of a branch that can be used; looked for each `poll_seconds`.
+    """The newest valid commit of a branch, polled every `poll_seconds`.
 
-    What was fetched stays on disk: it is used while the repository cannot be reached. A commit
-    that is refused changes nothing: the last good one holds, over a restart too.
+    Fetched commits stay on disk, and are used while the repository is unreachable. If the newest
+    commit is invalid, the last good one stays in use, also after a restart.
 
     Args:
         cache: directory for the caches of all repositories.
-        poll_seconds: how often to ask for a newer commit.
+        poll_seconds: how often to fetch.
         check: see `open_source`.
 
     Raises:
@@ -156,7 +156,7 @@ class GitSource:
                 "install the package git, or use a file"
             )
         self._check = check
-        # Without the credentials: a new token finds the old cache.
+        # The name excludes credentials, so that a new token finds the same cache.
         place = hashlib.sha256(address.shown.encode()).hexdigest()[:16]
         self._repository = Repository(
             cache / place,
@@ -166,13 +166,13 @@ class GitSource:
             address.secrets,
             address.credentials,
         )
-        self._judged: dict[str, Judged] = {}  # of the newest and the last good commit
+        self._judged: dict[str, Judged] = {}  # at most the newest and the last good commit
 
     async def read(self) -> Config:
-        """The configuration of the newest commit, or of the last good one: see `problem`.
+        """Return the configuration of the newest commit, or of the last good one: see `problem`.
 
         Raises:
-            ConfigurationError: there is no commit that can be used.
+            ConfigurationError: there is no valid commit.
         """
         repository = self._repository
         try:
@@ -193,19 +193,19 @@ class GitSource:
             ) from None
         except ConfigurationError:
             raise
-        except Exception as error:  # whatever it is: what holds stays, and this is told
+        except Exception as error:  # report it; the configuration in use stays
             raise ConfigurationError(f"{self.name}: cannot be read: {told(error)}") from error
 
     async def _choose(self, why_not_fetched: str) -> Config:
-        """Take the newest commit, or the last good one.
+        """Use the newest commit, or the last good one.
 
         Raises:
-            ConfigurationError: neither can be used.
+            ConfigurationError: neither is valid.
             GitError: the cache is damaged.
         """
         newest, good = await self._repository.commits()
         if newest is None and not why_not_fetched:
-            raise GitError("what was just fetched is gone")
+            raise GitError("the commit that was just fetched is missing")
         if newest is None:
             raise ConfigurationError(f"{self.name}: {why_not_fetched}")
         problems = [f"{self.name}: {why_not_fetched}"] if why_not_fetched else []
@@ -227,10 +227,10 @@ class GitSource:
 
     async def _judge(self, commit: str) -> Judged:
         if commit not in self._judged:
-            self._judged[commit] = await self._look(commit)
+            self._judged[commit] = await self._read_commit(commit)
         return self._judged[commit]
 
-    async def _look(self, commit: str) -> Judged:
+    async def _read_commit(self, commit: str) -> Judged:
         try:
             found = await self._repository.documents(commit)
         except ConfigurationError as error:

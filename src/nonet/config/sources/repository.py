@@ -1,4 +1,8 @@
-"""A bare repository on disk that holds one branch of another one, and the git commands for it."""
+"""A bare git repository on disk that caches one branch, and the git commands for it.
+
+It runs the program git, because dulwich 1.2 lacks what users configure here: it asks no credential
+helper and ignores ``GIT_SSL_CAINFO``. A fetch in a thread could not be cancelled either.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +29,24 @@ from nonet.config.sources.source import (
     too_many,
 )
 
-# The newest commit that was fetched, and the newest one whose configuration could be used.
+# The newest fetched commit, and the newest one with a valid configuration.
 _NEWEST = "refs/nonet/newest"
 _GOOD = "refs/nonet/good"
 _FIRST_FETCH_SECONDS = 60.0
-# With something to go on with, nobody waits long for a server that is silent.
+# Shorter, because a commit is available while the server does not answer.
 _FETCH_SECONDS = 20.0
 _COMMAND_SECONDS = 20.0
 _LOCK_SECONDS = 5.0
 _LOCK_POLL_SECONDS = 0.05
-# Older lock files are of a git that was killed.
+# An older lock file was left by a git process that was killed.
 _STALE_SECONDS = 2 * _FIRST_FETCH_SECONDS
 _LONGEST_MESSAGE = 300
 
 _OPTIONS = {
     "core.fsmonitor": "false",
-    "core.hooksPath": os.devnull,  # the user's hooks are for repositories of the user
+    "core.hooksPath": os.devnull,  # do not run the user's hooks
     "core.quotePath": "false",
-    # Old commits are removed, and never by a process that outlives the command.
+    # Collect garbage in the foreground, so that no process outlives the command.
     "gc.auto": "256",
     "gc.autoDetach": "false",
     "gc.pruneExpire": "now",
@@ -50,13 +54,13 @@ _OPTIONS = {
     "http.lowSpeedTime": "15",
     "maintenance.autoDetach": "false",
 }
-# A credential helper. Arguments and the command line of git's own helper for https can be read by
-# everybody on this host, an environment by its own user alone.
+# A credential helper that answers from the environment. All users of the host can read the
+# arguments of git and of its https helper; only the same user can read the environment.
 _ANSWER = (
     '!answer() { test "$1" = get && '
     'printf "username=%s\\npassword=%s\\n" "$NONET_GIT_USER" "$NONET_GIT_PASSWORD"; }; answer'
 )
-# They would lead git to another repository, or make it ask somebody.
+# These would direct git to another repository, or open a password prompt.
 _NOT_INHERITED = {
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     "GIT_COMMON_DIR",
@@ -84,11 +88,11 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a server of https is told when it asks.
+    """User and password for an https server.
 
     Attributes:
-        url: of the repository; no other is told.
-        password: None: the user's credential helpers are asked for one, then there is none.
+        url: the only repository that gets them.
+        password: None: ask the user's credential helpers, else send an empty one.
     """
 
     url: str
@@ -96,9 +100,9 @@ class Credentials:
     password: str | None = field(repr=False)
 
     def environment(self, number: int) -> dict[str, str]:
-        """Variables that let git know, after `number` settings that others made so."""
+        """Return variables that configure the helper, after `number` existing ones."""
         section = f"credential.{self.url.rstrip('/')}"
-        # With a password nobody else is asked, or told to keep it.
+        # With a password, no other helper is asked for one or asked to store it.
         first = ("username", self.user) if self.password is None else ("helper", "")
         found = {"NONET_GIT_USER": self.user, "NONET_GIT_PASSWORD": self.password or ""}
         for name, value in (first, ("helper", _ANSWER)):
@@ -109,19 +113,19 @@ class Credentials:
 
 
 class GitError(Exception):
-    """A git command failed; the text is its reason, without credentials."""
+    """A git command failed. The message is its reason, without credentials."""
 
 
 class Repository:
-    """A cache of one branch; several processes may share it.
+    """A cache of one branch. Several processes may share it.
 
     Args:
-        directory: its own; made on demand.
-        url: what git fetches from.
-        branch: its name there.
-        path: of a file or directory in it; empty: the root directory.
+        directory: used by this cache alone, created on demand.
+        url: the repository to fetch from.
+        branch: the branch to fetch.
+        path: a file or directory in it; empty: the root directory.
         secrets: texts that no message may show.
-        credentials: for the server, if it is one of https.
+        credentials: for an https server.
     """
 
     in_use = "another process has been fetching it for a while"
@@ -145,7 +149,7 @@ class Repository:
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[bool]:
-        """Keep other processes from writing; False if one has been at it for too long."""
+        """Lock the cache for writing; yield False if another process holds the lock too long."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         handle = os.open(self._directory / "lock", flags, 0o600)
@@ -155,10 +159,10 @@ class Repository:
             os.close(handle)
 
     async def update(self) -> str:
-        """Fetch the newest commit; why it could not be had, or nothing.
+        """Fetch the newest commit. Return why that failed, or an empty string.
 
         Raises:
-            GitError: the cache is damaged and cannot be made anew.
+            GitError: the cache is damaged and cannot be rebuilt.
         """
         try:
             if not (self._git_dir / "HEAD").exists():
@@ -172,10 +176,10 @@ class Repository:
         return ""
 
     async def rebuild(self, damage: GitError) -> None:
-        """Make the cache anew; what it holds now is given up once that has succeeded.
+        """Fetch into a new cache, then replace the damaged one by it.
 
         Args:
-            damage: what is wrong with it.
+            damage: what is wrong with the cache, for the message.
         """
         fresh = self._directory / "fresh"
         await asyncio.to_thread(shutil.rmtree, fresh, ignore_errors=True)
@@ -191,7 +195,7 @@ class Repository:
         fresh.rename(self._git_dir)
 
     async def commits(self) -> tuple[str | None, str | None]:
-        """The newest commit and the last good one, as far as they are known."""
+        """Return the newest commit and the last good one; None where there is none."""
         output = await self._run("for-each-ref", "--format=%(refname) %(objectname)", "refs/nonet/")
         found = dict(line.split() for line in output.decode().splitlines())
         return found.get(_NEWEST), found.get(_GOOD)
@@ -203,10 +207,10 @@ class Repository:
             await self._run("update-ref", _GOOD, commit)
 
     async def documents(self, commit: str) -> Documents:
-        """The files of the configuration in a commit, in the order of their names.
+        """Return the files of the configuration in a commit, ordered by name.
 
         Raises:
-            ConfigurationError: there is none at that path, or it is too large, or too many.
+            ConfigurationError: there is no file at the path, or they are too many or too large.
             GitError: the cache is damaged.
         """
         files = await self._files(commit)
@@ -255,7 +259,7 @@ class Repository:
         )
 
     async def _is_sound(self) -> bool:
-        """Whether a failure is not the cache's fault."""
+        """Return whether the cache is undamaged."""
         try:
             await self._run("fsck", "--connectivity-only", "--no-dangling", "--no-progress")
             await self.commits()
@@ -276,14 +280,14 @@ class Repository:
         seconds: float = _COMMAND_SECONDS,
         text: bytes | None = None,
     ) -> bytes:
-        """The output of a git command, which reads `text`.
+        """Run a git command with `text` as its input, and return its output.
 
         Raises:
             GitError: it failed, or did not end in time.
         """
         options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]
         where = f"--git-dir={git_dir or self._git_dir}"
-        # A file, no pipe: a shared connection of ssh stays, and would hold the pipe open.
+        # A file, not a pipe: a shared ssh connection outlives git and would keep a pipe open.
         with tempfile.TemporaryFile() as errors:
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -318,7 +322,7 @@ class Repository:
                 await asyncio.to_thread(self._remove_stale_locks, older_than=0)
 
     def _reason(self, verb: str, errors: str) -> str:
-        """The first paragraph of what git says, in one line."""
+        """Return the first paragraph of git's error output as one line."""
         if "couldn't find remote ref" in errors:
             return f"it has no branch {self._branch!r}"
         lines = re.split(r"\n\s*\n", errors.strip())[0].splitlines()
@@ -341,14 +345,14 @@ async def _locked(handle: int) -> bool:
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """End a command and what it has started: ssh, the helper for https."""
+    """Kill a command and the processes that it started: ssh, the https helper."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
 
 
 def _entry(line: str) -> _Entry:
-    """What ``ls-tree`` says of a file or directory."""
+    """Parse one entry of ``ls-tree``."""
     about, _, path = line.partition("\t")
     mode, _, id, size = about.split()
     kinds = {"120000": "symbolic link", "160000": "submodule", "040000": "directory"}
@@ -356,12 +360,12 @@ def _entry(line: str) -> _Entry:
 
 
 def _contents(output: bytes, files: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
-    """Paths and contents, of what ``cat-file --batch`` says of files."""
+    """Yield the path and content of each file in the output of ``cat-file --batch``."""
     at = 0
     for file in files:
         head = f"{file.id} blob {file.size}\n".encode()
         if not output.startswith(head, at):
-            raise GitError(f"it has lost {file.path}")
+            raise GitError(f"the content of {file.path} is missing")
         at += len(head)
         yield file.path, output[at : at + file.size]
         at += file.size + 1
@@ -370,7 +374,7 @@ def _contents(output: bytes, files: Sequence[_Entry]) -> Iterator[tuple[str, byt
 def _environment(credentials: Credentials | None) -> dict[str, str]:
     inherited = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
     ssh = os.environ.get("GIT_SSH_COMMAND", "ssh")
-    # Settings of whoever runs us come first.
+    # Append to the git settings in our own environment, which stay first.
     count = os.environ.get("GIT_CONFIG_COUNT", "")
     number = int(count) if count.isdecimal() else 0
     return {

@@ -1,4 +1,4 @@
-"""What all sources share: their form, and how the texts that they find are judged."""
+"""The interface of configuration sources, and the validation of the files that they read."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _T = TypeVar("_T")
 
 Check: TypeAlias = Callable[[Config], object]
 Documents: TypeAlias = tuple[tuple[str, bytes], ...]
-"""Names of files, for messages, and what stands in them."""
+"""Names of files, for messages, and their contents."""
 
 
 class Source(Protocol):
-    """Where a configuration is read from, again and again.
+    """A place that the configuration is read from repeatedly.
 
     Attributes:
-        name: for messages; it shows no credentials.
+        name: for messages, without credentials.
         poll_seconds: how long to wait between two reads.
-        problem: why the newest configuration is not the one that was read; empty: it is.
+        problem: why `read` returned an older configuration than the newest; empty if it did not.
         revision: the commit that was read; empty for files.
     """
 
@@ -38,84 +38,85 @@ class Source(Protocol):
     revision: str
 
     async def read(self) -> Config:
-        """The configuration that holds now; the event loop is never blocked.
+        """Return the present configuration, without blocking the event loop.
 
         Raises:
-            ConfigurationError: it is bad or cannot be had, and the source knows no older one.
+            ConfigurationError: it is invalid or unavailable, and there is no older one.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What became of some documents: a configuration, or what is wrong with them."""
+    """The result of validating documents: a configuration, or the problems."""
 
     config: Config | None = None
     problem: str = ""
 
     def get(self) -> Config:
-        """The configuration. Raises `ConfigurationError` if there is none."""
+        """Return the configuration, or raise `ConfigurationError` with the problems."""
         if self.config is None:
             raise ConfigurationError(self.problem)
         return self.config
 
 
 async def judge(documents: Documents, name: str, check: Check | None) -> Judged:
-    """Read documents and have the configuration checked.
+    """Parse and validate documents, then run `check` on the configuration.
 
-    Whatever is raised meanwhile is something wrong with them: it may be code of authors.
+    Every exception counts as a problem of the documents, because validation runs code of task
+    authors.
 
     Args:
-        name: of the source, for messages.
+        name: the source, for messages.
     """
     found: list[str] = []
     config = await asyncio.to_thread(_noted, found, name, lambda: _parse(documents, name, found))
     if config is not None and check is not None:
         _noted(found, name, lambda: check(config))  # in the loop: it may run code of task classes
     if config is None or found:
-        # Escapes of YAML can make texts that neither a terminal nor Redis takes.
+        # YAML escapes can produce lone surrogates, which neither a terminal nor Redis accepts.
         return Judged(problem="\n".join(found).encode("utf-8", "backslashreplace").decode())
     return Judged(config)
 
 
 def told(error: BaseException) -> str:
-    """An exception that nobody foresaw, in one line."""
+    """Describe an unexpected exception in one line."""
     why = summarize(error)
     return f"{why.type}: {' '.join(why.text.split())}".removesuffix(": ")
 
 
 def too_many(name: str, number: int) -> ConfigurationError:
-    """More files than anybody keeps a configuration in."""
+    """Return the error for more than `MAX_FILES` files."""
     return ConfigurationError(
         f"{name}: has {number} *.yaml and *.yml files, {MAX_FILES} at most: is it the right place?"
     )
 
 
 def too_large(name: str) -> ConfigurationError:
-    """More bytes than anybody writes by hand, and than are worth reading every second."""
+    """Return the error for more than `MAX_BYTES` bytes."""
     return ConfigurationError(
         f"{name}: is larger than {MAX_BYTES // 1024**2} MiB in sum: is it the right place?"
     )
 
 
 def is_document(file_name: str) -> bool:
-    """Whether a file of a directory is part of the configuration.
+    """Return whether a file of a directory belongs to the configuration.
 
-    Hidden ones are not: Kubernetes keeps the versions of a mount in hidden entries beside it.
+    Hidden files do not: Kubernetes keeps the versions of a mount in hidden entries.
     """
     return file_name.endswith((".yaml", ".yml")) and not file_name.startswith(".")
 
 
 def _noted(found: list[str], name: str, step: Callable[[], _T]) -> _T | None:
-    """What `step` returns; if it raises, the reason is added to `found`.
+    """Return the result of `step`. If it raises, append the reason to `found` and return None.
 
-    It waits for nothing: no cancellation of the present asyncio task can come out of it.
+    `step` is synchronous, so this cannot swallow a cancellation of the asyncio task.
     """
     try:
         return step()
     except ConfigurationError as error:
         found.append(str(error))
-    except BaseException as error:  # SystemExit of an author's validator, too
+    except BaseException as error:  # including SystemExit of an author's validator
         found.append(f"{name}: cannot be used: {told(error)}")
     return None
 
@@ -131,7 +132,7 @@ def _parse(documents: Documents, name: str, found: list[str]) -> Config:
 
 
 def _check_publishable(config: Config, name: str) -> None:
-    """YAML can say what JSON cannot carry to the workers: too deep, numbers without end."""
+    """Reject values that YAML permits but JSON does not: deep nesting, infinite numbers."""
     try:
         Config.from_document(config.document())
     except Exception as error:

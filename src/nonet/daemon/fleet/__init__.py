@@ -1,1 +1,1 @@
-"""A fleet: one supervisor process, and the workers that it starts and ends on this machine."""
+"""A fleet: one supervisor process that starts and ends workers on this machine."""

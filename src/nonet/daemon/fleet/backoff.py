@@ -1,18 +1,18 @@
-"""Back-off: how soon a worker that crashed is replaced. Pure."""
+"""How long to wait before a crashed worker is replaced. Pure."""
 
 from __future__ import annotations
 
 _FIRST_SECONDS = 1.0
 _LONGEST_SECONDS = 30.0
-# Whoever has lived for so long did not crash because it was started.
+# After the crash of a worker that lived this long, begin again with the shortest pause.
 _HEALTHY_SECONDS = 60.0
 
 
 class Backoff:
-    """A pause after each crash, which doubles while those that follow soon crash, too.
+    """A pause after each crash, which doubles while the replacements crash soon, too.
 
     Attributes:
-        until: nobody is started before (seconds of a steady clock).
+        until: start no worker before this time (seconds of a steady clock).
     """
 
     def __init__(self) -> None:
@@ -20,9 +20,9 @@ class Backoff:
         self._failures = 0
 
     def crashed(self, lived: float, now: float) -> float:
-        """A worker ended by itself after `lived` seconds; how long to wait now.
+        """Record that a worker crashed after `lived` seconds; return how long to wait.
 
-        What crashes in the same pause is one failure: a cause that they share.
+        Crashes during one pause count once: they probably share a cause.
         """
         if now >= self.until:
             self._failures = 1 if lived >= _HEALTHY_SECONDS else self._failures + 1

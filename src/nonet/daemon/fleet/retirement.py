@@ -1,4 +1,4 @@
-"""Retirement: a worker ends by itself when it has had nothing to do for a while, or is old."""
+"""Retirement: a worker ends itself when it has been idle for a while, or is old."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 from nonet.daemon.fleet.worker_process import Line
 from nonet.daemon.service import Stop
@@ -17,30 +16,21 @@ _LOOK_SECONDS = 1.0
 _ANSWER_SECONDS = 0.1
 
 
-class Idler(Protocol):
-    """What a retirement asks a worker."""
-
-    @property
-    def idle_seconds(self) -> float:
-        """For how long nothing has run in it."""
-        ...
-
-
 class Retirement:
-    """Drains a worker that is not needed, or is old.
+    """Drain a worker that is not needed, or is old.
 
     Args:
-        worker: which one.
-        retire: leaves the stack of idle workers; False: there is work, so it must stay.
+        idle_seconds: returns how long the worker has been idle.
+        retire: leaves the stack of idle workers; False: there is work, so the worker must stay.
         stop: drains the worker.
-        idle_exit: seconds without any task after which it ends; None: it does not.
-        max_lifetime: seconds after which it ends, a tenth more or less; None: it does not.
-        line: to the supervisor of its fleet, who is asked first; None: it is no fleet's.
+        idle_exit: idle seconds after which it ends; None: never.
+        max_lifetime: seconds after which it ends, a tenth more or less; None: never.
+        line: line to the supervisor of its fleet, which must agree; None outside a fleet.
     """
 
     def __init__(
         self,
-        worker: Idler,
+        idle_seconds: Callable[[], float],
         retire: Callable[[], Awaitable[bool]],
         stop: Stop,
         *,
@@ -48,7 +38,7 @@ class Retirement:
         max_lifetime: float | None = None,
         line: Line | None = None,
     ) -> None:
-        self._worker = worker
+        self._idle_seconds = idle_seconds
         self._retire = retire
         self._stop = stop
         self._idle_exit = idle_exit
@@ -56,14 +46,14 @@ class Retirement:
         self._ends_at = None if max_lifetime is None else time.monotonic() + spread(max_lifetime)
 
     async def tick(self) -> float:
-        """Look whether it is time to end; the seconds until the next look."""
+        """Drain the worker if it is time; return the seconds until the next check."""
         if self._ends_at is not None and time.monotonic() >= self._ends_at:
-            logger.info("old enough: drains")
+            logger.info("draining: maximum lifetime reached")
             self._stop.drain()
             return _LOOK_SECONDS
         if self._idle_exit is None:
             return _LOOK_SECONDS
-        left = self._idle_exit - self._worker.idle_seconds
+        left = self._idle_exit - self._idle_seconds()
         if left > 0:
             self._stay()
             return min(left, _LOOK_SECONDS)
@@ -71,7 +61,7 @@ class Retirement:
             self._line.ask_to_leave()
             return await self._hear(self._line)
         if await self._retire():
-            logger.info("nothing to do for %.1f s: drains", self._worker.idle_seconds)
+            logger.info("draining: idle_seconds=%.1f", self._idle_seconds())
             self._stop.drain()
         else:
             self._stay()
@@ -82,7 +72,7 @@ class Retirement:
             self._line.stay()
 
     async def _hear(self, line: Line) -> float:
-        """The answer of the supervisor comes within a moment, or not at all."""
+        """Wait a second for the supervisor's answer; a supervisor that refuses sends none."""
         asked = time.monotonic()
         while not line.may_leave.is_set() and time.monotonic() < asked + _LOOK_SECONDS:
             await self._stop.sleep(_ANSWER_SECONDS)
@@ -92,5 +82,5 @@ class Retirement:
 
 
 def spread(seconds: float) -> float:
-    """A tenth more or less, so that those that began together do not end together."""
+    """Vary a time by a tenth, so that workers that started together do not end together."""
     return seconds * random.uniform(0.9, 1.1)

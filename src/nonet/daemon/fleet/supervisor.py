@@ -1,4 +1,4 @@
-"""The supervisor: starts workers where work overflows, replaces what crashed, and ends them all."""
+"""The supervisor: start workers for a backlog, replace crashed ones, drain them all at the end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nonet.base.errors import NonetError
 from nonet.base.streams import Size
@@ -17,7 +17,7 @@ from nonet.daemon.contact import Contact
 from nonet.daemon.fleet.backoff import Backoff
 from nonet.daemon.fleet.retirement import spread
 from nonet.daemon.fleet.worker_process import WorkerProcess
-from nonet.daemon.health import Page, Report, free_port, never_stuck
+from nonet.daemon.health import Observed, Report, free_port
 from nonet.daemon.service import ExitCode, Stop, every, who, wind_up
 from nonet.rules.demand import Demand, spawns
 from nonet.stores.namespace.demand import Demands
@@ -28,26 +28,25 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.5
 _STEP_SECONDS = 0.1
-# At the end of the fleet, for what its last workers held.
+# How many times to look for tasks of dead workers when the fleet ends.
 _LAST_LOOKS = 20
-# Who has not registered by then hangs.
+# A worker that has not registered within this time hangs.
 _START_SECONDS = 120.0
-# Beyond the grace, workers may take so long to cancel, hand back and sign off.
+# How long workers may take beyond the grace to cancel, hand back and unregister.
 END_SECONDS = 20.0
 _STATES = ("starting", "ready", "draining", "silent")
 
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """What a fleet shall be.
+    """The settings of a fleet.
 
     Attributes:
-        options: of ``task-worker`` for each of its workers.
-        slots: of one worker, until one has said how many it has.
+        options: options of ``task-worker`` for each worker.
+        slots: assumed slots of one worker until one has registered.
         max_lifetime: seconds after which a worker is replaced, a tenth more or less.
-        worker_ttl: a worker that Redis has not heard of for so long beyond its registration is
-            killed.
-        metrics_port: of the fleet; its workers have free ports after it. 0: none has any.
+        worker_ttl: a worker that stays unregistered for this many seconds is killed.
+        metrics_port: port of the supervisor; the workers take free ports after it. 0: no ports.
         metrics_host: address on which all of them listen.
     """
 
@@ -63,22 +62,11 @@ class FleetPlan:
     metrics_host: str = "0.0.0.0"
 
 
-@dataclass
-class _Member:
-    """A child and when it has to be replaced."""
-
-    child: WorkerProcess
-    ends_at: float
-    port: int = 0
-    is_old: bool = False
-    replaces: _Member | None = field(default=None, repr=False)
-
-
-class Supervisor:
+class Supervisor(Observed):
     """One fleet of one size.
 
     Attributes:
-        id: for people and run files, ``fleet-SIZE-NONCE``.
+        id: for log lines and run files, ``fleet-SIZE-NONCE``.
     """
 
     def __init__(
@@ -93,8 +81,8 @@ class Supervisor:
         self._demands = demands
         self._broker = broker
         self._start_child = start
-        self._members: list[_Member] = []
-        # Those that died; some of their child processes may live.
+        self._workers: list[WorkerProcess] = []
+        # Dead workers; some of their child processes may still live.
         self._dead: list[WorkerProcess] = []
         self._backoff = Backoff()
         self._demand: Demand | None = None
@@ -108,12 +96,13 @@ class Supervisor:
         """Supervise until a stop is requested, then drain all workers.
 
         Returns:
-            The largest exit code of the workers that were drained; that of the first ones if
-            they refuse to start.
+            The largest exit code of the drained workers, or the exit code of the first workers if
+            they refused to start.
         """
         self._stop = stop
         plan = self._plan
-        logger.info("fleet %s ready: %d to %d workers", self.id, plan.minimum, plan.maximum)
+        text = "fleet ready: id=%s min=%d max=%d"
+        logger.info(text, self.id, plan.minimum, plan.maximum)
         try:
             async with asyncio.TaskGroup() as loops:
                 running = {
@@ -124,26 +113,26 @@ class Supervisor:
                 await wind_up(stop, running)
             code = await self._drain(stop)
         finally:
-            # After an error of ours: the line of those that live ends, and they drain.
-            for child in (*(member.child for member in self._members), *self._dead):
-                child.close()
+            # If the supervisor fails, closing the lines drains the workers that still run.
+            for worker in (*self._workers, *self._dead):
+                worker.close()
         return code if self._refused is None else self._refused
 
     def roll(self) -> None:
-        """Replace every worker, one by one: the new one is registered before the old one drains."""
+        """Replace every worker, one by one: the old one drains once the new one has registered."""
         if self._stop.requested.is_set():
             return
-        old = [item for item in self._members if not item.child.is_leaving]
-        logger.info("rolls %d workers", len(old))
-        for member in old:
-            member.is_old = True
+        old = self._staying()
+        logger.info("rolling workers: number=%d", len(old))
+        for worker in old:
+            worker.is_old = True
 
     def report(self) -> Report:
-        """Whether the fleet can do its work now, and each of its workers."""
+        """Whether the fleet can do its work now, and the state of each worker."""
         now, reasons = time.monotonic(), []
-        ready = sum(item.child.is_registered for item in self._members)
+        ready = sum(worker.is_registered for worker in self._workers)
         if self._stop.requested.is_set():
-            reasons.append("it drains")  # and asks Redis nothing more
+            reasons.append("the fleet drains")  # and sends Redis no more requests
         elif silence := self._redis.silence(now):
             reasons.append(silence)
         if ready < self._plan.minimum:
@@ -153,226 +142,220 @@ class Supervisor:
             "size": self._plan.size,
             "min": self._plan.minimum,
             "max": self._plan.maximum,
-            "workers": [self._told(item, now) for item in list(self._members)],
+            "workers": [self._status(worker, now) for worker in list(self._workers)],
         }
         return Report(not reasons, reasons, details)
 
-    def stuck(self) -> Sequence[str]:
-        """Nothing: all that it does goes on in its event loop."""
-        return never_stuck()
-
-    def pages(self) -> Mapping[str, Page]:
-        """Nothing beside probes and metrics."""
-        return {}
-
     def samples(self) -> Iterator[Sample]:
-        """What metrics tell of this fleet; its workers have ports of their own."""
+        """The metrics of this fleet; its workers have ports of their own."""
         yield "nonet_draining", (), float(self._stop.requested.is_set())
-        states = Counter(_state(member.child) for member in list(self._members))
+        states = Counter(worker.state for worker in list(self._workers))
         for state in _STATES:
             yield "nonet_fleet_workers", (str(self._plan.size), state), states[state]
 
-    def _told(self, member: _Member, now: float) -> dict[str, object]:
-        child = member.child
-        known = {item.id: item for item in self._demand.workers} if self._demand else {}
-        worker = known.get(child.id)
+    def _status(self, worker: WorkerProcess, now: float) -> dict[str, object]:
+        found = {item.id: item for item in self._demand.workers} if self._demand else {}
+        known = found.get(worker.id)
         return {
-            "worker": child.id,
-            "pid": child.pid,
-            "state": _state(child),
-            "slots": worker.slots if worker else None,
-            "running": worker.busy if worker else None,
-            "port": member.port,
-            "age": round(now - child.started_at, 1),
+            "worker": worker.id,
+            "pid": worker.pid,
+            "state": worker.state,
+            "slots": known.slots if known else None,
+            "running": known.busy if known else None,
+            "port": worker.port,
+            "age": round(now - worker.started_at, 1),
         }
 
-    # ---- what Redis says -----------------------------------------------------------------------
+    # ---- demand --------------------------------------------------------------------------------
 
     async def _look(self) -> float:
-        """See who is registered; start workers for what overflows at two looks in a row."""
+        """Read who is registered; start workers for a backlog that lasts for two reads."""
         with self._redis.asked():
             self._demand = demand = await self._demands.look(self._plan.size)
         now = self._redis.heard()
-        registered = {worker.id: worker for worker in demand.workers}
-        for member in self._members:
-            worker = registered.get(member.child.id)
-            _note(member.child, worker is not None, now)
-            if worker is not None and worker.drains:
-                member.child.is_leaving = True  # whoever asked it to
-            self._has_started = self._has_started or member.child.is_registered
+        registered = {item.id: item for item in demand.workers}
+        for worker in self._workers:
+            known = registered.get(worker.id)
+            worker.note_registration(known is not None, now)
+            if known is not None and known.drains:
+                worker.is_leaving = True  # a drain may also come from a command
+            self._has_started = self._has_started or worker.is_registered
         before, self._wanted = self._wanted, self._overflow(demand)
         for _ in range(min(before, self._wanted)):
-            self._start("work overflows")
+            self._start("backlog")
         return _LOOK_SECONDS
 
     def _overflow(self, demand: Demand) -> int:
-        staying = [item.child for item in self._members if not item.child.is_leaving]
-        ours = {child.id for child in staying}
-        if any(worker.id in ours and not worker.takes for worker in demand.workers):
-            return 0  # this machine has no more to give, whatever it lacks
+        staying = self._staying()
+        ours = {worker.id for worker in staying}
+        if any(item.id in ours and not item.takes for item in demand.workers):
+            return 0  # a worker of this fleet takes no tasks: the machine is at its limit
         return spawns(
             demand,
             self._plan.slots,
-            starting=sum(not child.was_registered for child in staying),
+            starting=sum(not worker.was_registered for worker in staying),
             alive=len(staying),
-            room=self._plan.maximum - len(self._members),
+            room=self._plan.maximum - len(self._workers),
         )
 
     # ---- the workers ---------------------------------------------------------------------------
 
     async def _step(self) -> float:
         now = time.monotonic()
-        for member in list(self._members):
-            member.child.listen()
-            if (code := member.child.ended()) is not None:
-                self._bury(member, code, now)
-            elif now >= member.ends_at:
-                member.is_old = True
-        for member in self._members:
-            self._kill_silent(member.child, now)
+        for worker in list(self._workers):
+            worker.listen()
+            if (code := worker.ended()) is not None:
+                self._replace_ended(worker, code, now)
+            elif now >= worker.ends_at:
+                worker.is_old = True
+        for worker in self._workers:
+            self._kill_silent(worker, now)
         if self._refused is None:
             self._roll_on()
             self._let_go()
             self._keep_minimum()
         return _STEP_SECONDS
 
-    def _start(self, why: str, replaces: _Member | None = None) -> None:
+    def _start(self, why: str, replaces: WorkerProcess | None = None) -> None:
         now = time.monotonic()
         if now < self._backoff.until or self._stop.requested.is_set():
             return
         life = self._plan.max_lifetime
         port = self._free_port()
-        child = self._start_child([*self._plan.options, "--metrics-port", str(port)])
-        ends_at = float("inf") if life is None else now + spread(life)
-        self._members.append(_Member(child, ends_at, port, replaces=replaces))
-        logger.info("started a worker (pid %d): %s", child.pid, why)
+        worker = self._start_child([*self._plan.options, "--metrics-port", str(port)])
+        worker.port, worker.replaces = port, replaces
+        if life is not None:
+            worker.ends_at = now + spread(life)
+        self._workers.append(worker)
+        logger.info("started worker: pid=%d reason=%s", worker.pid, why)
 
     def _free_port(self) -> int:
-        """For the probes and metrics of a worker: the first one after ours that nobody has."""
+        """Return a port for the probes and metrics of a worker: the first free one after ours."""
         ours = self._plan.metrics_port
         if not ours:
             return 0
-        # A worker that starts does not listen yet.
-        taken = {member.port for member in self._members}
+        # A worker that is starting does not listen on its port yet.
+        taken = {worker.port for worker in self._workers}
         port = free_port(self._plan.metrics_host, ours, taken)
         if not port:
-            logger.warning("no port after %d is free: a worker has no probes and metrics", ours)
+            logger.warning("no free port, a worker has no probes and metrics: above=%d", ours)
         return port
 
-    def _bury(self, member: _Member, code: int, now: float) -> None:
-        child = member.child
-        self._remove(member, code)
-        if child.is_leaving or code == ExitCode.OK:
-            logger.info("%s ended: exit code %d", child.name, code)
+    def _replace_ended(self, worker: WorkerProcess, code: int, now: float) -> None:
+        self._remove(worker, code)
+        if worker.is_leaving or code == ExitCode.OK:
+            logger.info("%s ended: exit_code=%d", worker.name, code)
         elif code == ExitCode.USAGE and not self._has_started:
-            logger.error("%s cannot start: exit code %d; the fleet ends", child.name, code)
+            logger.error("%s cannot start, the fleet ends: exit_code=%d", worker.name, code)
             self._refused = code
             self._stop.drain()
         else:
-            pause = self._backoff.crashed(now - child.started_at, now)
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            logger.error("%s ended by itself: %s; next start in %.1f s", child.name, how, pause)
-            if member.replaces is not None and code == ExitCode.USAGE:
-                self._stay_old()
+            pause = self._backoff.crashed(now - worker.started_at, now)
+            how = f"signal={-code}" if code < 0 else f"exit_code={code}"
+            logger.error("%s crashed: %s restart_in=%.1fs", worker.name, how, pause)
+            if worker.replaces is not None and code == ExitCode.USAGE:
+                self._stop_rolling()
 
-    def _remove(self, member: _Member, code: int) -> None:
-        self._members.remove(member)
-        if code == ExitCode.OK or not member.child.id:
-            member.child.close()  # it has handed back all, or had nothing
+    def _remove(self, worker: WorkerProcess, code: int) -> None:
+        self._workers.remove(worker)
+        if code == ExitCode.OK or not worker.id:
+            worker.close()  # it has handed all tasks back, or never had any
         else:
-            self._dead.append(member.child)
+            self._dead.append(worker)
 
     async def _hand_on(self) -> float:
-        """Hand on what the dead held; if a process of theirs lives on, the sweep does so later."""
-        for child in list(self._dead):
-            child.listen()
-            if child.is_gone:
-                tasks = await self._broker.take_over(child.id, self._plan.size, who())
-                logger.warning("handed on %d tasks of %s", tasks, child.name)
-                self._dead.remove(child)
-                child.close()
+        """Hand on the tasks of dead workers whose child processes have ended, too.
+
+        While a child lives, it may still execute a task. The sweep reclaims these tasks when their
+        leases end.
+        """
+        for worker in list(self._dead):
+            worker.listen()
+            if worker.is_gone:
+                tasks = await self._broker.take_over(worker.id, self._plan.size, who())
+                logger.warning("handed on tasks of %s: number=%d", worker.name, tasks)
+                self._dead.remove(worker)
+                worker.close()
         return _STEP_SECONDS
 
-    def _stay_old(self) -> None:
-        """A new worker refuses to start: those that run are worth more."""
-        logger.error("no worker is replaced: mend the configuration, then send SIGHUP")
+    def _stop_rolling(self) -> None:
+        """Keep the old workers, because the new one refuses to start."""
+        logger.error("stopped replacing workers: repair the configuration, then send SIGHUP")
         life = self._plan.max_lifetime
-        for member in self._members:
-            member.is_old = False
+        for worker in self._workers:
+            worker.is_old = False
             if life is not None:
-                member.ends_at = time.monotonic() + spread(life)
+                worker.ends_at = time.monotonic() + spread(life)
 
     def _keep_minimum(self) -> None:
-        missing = self._plan.minimum - sum(not item.child.is_leaving for item in self._members)
-        for _ in range(missing):
-            self._start("the fleet has too few")
+        for _ in range(self._plan.minimum - len(self._staying())):
+            self._start("below minimum")
 
     def _roll_on(self) -> None:
-        """One step of the replacement of old workers, of which there is one at a time."""
-        for member in self._members:
-            old = member.replaces
+        """Replace one old worker at a time."""
+        for worker in self._workers:
+            old = worker.replaces
             if old is None:
                 continue
-            if old not in self._members:
-                member.replaces = None  # the next one
-            elif member.child.is_registered and not old.child.is_leaving:
-                logger.info("%s is replaced: it drains", old.child.name)
-                old.child.drain()
+            if old not in self._workers:
+                worker.replaces = None  # continue with the next one
+            elif worker.is_registered and not old.is_leaving:
+                logger.info("draining %s: a new worker replaces it", old.name)
+                old.drain()
             return
-        for member in self._members:
-            if member.is_old and not member.child.is_leaving:
-                return self._start(f"it replaces {member.child.name}", member)
+        for worker in self._workers:
+            if worker.is_old and not worker.is_leaving:
+                return self._start(f"replaces {worker.name}", worker)
 
     def _let_go(self) -> None:
-        """Let those end that are idle, as long as enough are left."""
-        is_rolling = any(item.replaces or item.is_old for item in self._members)
-        for member in self._members:
-            child = member.child
-            left = sum(item.child.is_registered for item in self._staying())
-            if child.wants_to_leave and not is_rolling and left > self._plan.minimum:
-                child.let_go()
-            child.wants_to_leave = False  # it asks again
+        """Let idle workers end while more than the minimum remain."""
+        is_rolling = any(worker.replaces or worker.is_old for worker in self._workers)
+        for worker in self._workers:
+            left = sum(other.is_registered for other in self._staying())
+            if worker.wants_to_leave and not is_rolling and left > self._plan.minimum:
+                worker.let_go()
+            worker.wants_to_leave = False  # an idle worker asks again each second
 
-    def _staying(self) -> list[_Member]:
-        return [item for item in self._members if not item.child.is_leaving]
+    def _staying(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers if not worker.is_leaving]
 
-    def _kill_silent(self, child: WorkerProcess, now: float) -> None:
-        """A worker that is frozen, or hangs, is ended; its tasks run elsewhere."""
+    def _kill_silent(self, worker: WorkerProcess, now: float) -> None:
+        """Kill a worker that hangs or is frozen; its tasks run elsewhere."""
         heard_at = self._redis.heard_at
         if heard_at is None or self._redis.is_silent(now):
-            return  # it may be Redis that is silent
-        hangs = not child.was_registered and now - child.started_at > _START_SECONDS
-        # From one look to another one: between them nobody knows whether it has come back.
-        silent = 0.0 if child.silent_since is None else heard_at - child.silent_since
+            return  # Redis may be unavailable rather than the worker
+        hangs = not worker.was_registered and now - worker.started_at > _START_SECONDS
+        # Measure from read to read: between the last read and now the worker may have registered.
+        silent = 0.0 if worker.silent_since is None else heard_at - worker.silent_since
         if hangs or silent > self._plan.worker_ttl:
-            logger.error("%s has not been heard of: killed", child.name)
-            child.kill()
+            logger.error("killed %s: not registered in time", worker.name)
+            worker.kill()
 
     # ---- the end -------------------------------------------------------------------------------
 
     async def _drain(self, stop: Stop) -> int:
-        """Let all workers drain; the largest of their exit codes."""
-        logger.info("draining %d workers", len(self._members))
-        for member in self._members:
-            member.child.drain()
+        """Drain all workers; return the largest of their exit codes."""
+        logger.info("draining workers: number=%d", len(self._workers))
+        for worker in self._workers:
+            worker.drain()
         deadline = time.monotonic() + self._plan.grace + END_SECONDS
         codes: list[int] = [ExitCode.OK]
         was_forced = False
-        while self._members:
+        while self._workers:
             if stop.forced.is_set() and not was_forced:
                 was_forced = True
-                for member in self._members:
-                    member.child.hurry()
+                for worker in self._workers:
+                    worker.hurry()
             if time.monotonic() >= deadline:
-                for member in self._members:
-                    member.child.kill()
+                for worker in self._workers:
+                    worker.kill()
             codes += self._reap()
             await asyncio.sleep(_STEP_SECONDS)
         await self._hand_on_last()
         return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else max(codes)
 
     async def _hand_on_last(self) -> None:
-        """What can be handed on within a moment; the sweep sees to the rest."""
+        """Hand on what is possible within a moment; the sweep does the rest."""
         with suppress(NonetError, TimeoutError):
             for _ in range(_LAST_LOOKS):
                 if self._dead:
@@ -381,30 +364,14 @@ class Supervisor:
 
     def _reap(self) -> list[int]:
         codes = []
-        for member in list(self._members):
-            code = member.child.ended()
+        for worker in list(self._workers):
+            code = worker.ended()
             if code is None:
                 continue
-            member.child.listen()  # it may have begun, and ended, since we looked
-            self._remove(member, code)
-            logger.info("%s ended: exit code %d", member.child.name, code)
-            # Who had not begun had nothing to lose.
-            has_begun = bool(member.child.id)
+            worker.listen()  # it may have sent its id and ended since the last read
+            self._remove(worker, code)
+            logger.info("%s ended: exit_code=%d", worker.name, code)
+            # A worker that had not sent its id held no tasks, so its exit code does not matter.
+            has_begun = bool(worker.id)
             codes.append((ExitCode.FAILED if code < 0 else code) if has_begun else ExitCode.OK)
         return codes
-
-
-def _note(child: WorkerProcess, is_registered: bool, now: float) -> None:
-    child.is_registered = is_registered
-    if is_registered:
-        child.was_registered, child.silent_since = True, None
-    elif child.was_registered and child.silent_since is None:
-        child.silent_since = now
-
-
-def _state(child: WorkerProcess) -> str:
-    if child.is_leaving:
-        return "draining"
-    if not child.was_registered:
-        return "starting"
-    return "ready" if child.is_registered else "silent"

@@ -1,14 +1,15 @@
-"""A worker process of a fleet, as its supervisor sees it, and the line between the two.
+"""A worker process of a fleet, and the line between it and the supervisor.
 
-Over a pair of sockets the worker says ``hello ID``, then ``idle`` each second while it wants to
-end, and ``stay`` if it does not end after all; the supervisor lets it end with ``go``. If the
-supervisor dies, however that happens, the worker sees the end of the line and drains. The worker's
-fork server and child processes hold its end of the line open, too: when the supervisor sees the
-end, nothing is left that could execute a task.
+The line is a pair of sockets. The worker sends ``hello ID``, then ``idle`` each second while it
+wants to end, and ``stay`` if it must stay after all. The supervisor answers ``go`` to let it end.
+If the supervisor dies, the line closes and the worker drains. The worker's fork server and child
+processes hold the worker's end open, too: once the supervisor finds the line closed, no process is
+left that could execute a task of that worker.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -21,7 +22,8 @@ from contextlib import suppress
 
 from nonet.daemon.service import DRAIN_SIGNAL
 
-_START = "from nonet.cli.daemons.worker import main; main()"
+# Like a console script, `-P` does not import modules from the working directory.
+_START = [sys.executable, "-P", "-c", "from nonet.cli.daemons.worker import main; main()"]
 _MOST_BYTES = 65_536
 
 
@@ -29,34 +31,29 @@ class WorkerProcess:
     """A worker process that this process has started.
 
     Args:
-        options: of ``task-worker``, for one worker.
+        options: options of ``task-worker`` for one worker.
 
     Attributes:
-        id: its incarnation, once it has said so.
-        started_at: by the steady clock.
-        is_registered: whether Redis knew of it at the last look.
-        was_registered: whether it ever did.
-        silent_since: when Redis was found not to know of it any more.
-        is_leaving: whether it was asked to end, or may.
-        wants_to_leave: whether it has nothing to do.
-        is_gone: whether its child processes have ended, too.
+        id: its incarnation; empty until the worker has sent it.
+        started_at: monotonic time.
+        is_registered: whether Redis knew it at the last check.
+        was_registered: whether Redis ever knew it.
+        silent_since: when a check first found its registration missing (monotonic), or None.
+        is_leaving: whether it was asked, or allowed, to end.
+        wants_to_leave: whether it is idle and asks to end.
+        is_gone: whether it and all its child processes have ended.
+        port: port of its probes and metrics; 0: none.
+        ends_at: monotonic time at which it becomes old.
+        is_old: whether another worker must replace it.
+        replaces: the old worker that it replaces.
     """
 
     def __init__(self, options: Sequence[str]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            # -P: nothing of the working directory is imported that a console script would not. A
-            # group of its own: Ctrl-C is for the supervisor.
+            # Give it a process group of its own, so that Ctrl-C reaches only the supervisor.
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-c",
-                    _START,
-                    *options,
-                    "--fleet-line",
-                    str(theirs.fileno()),
-                ],
+                [*_START, *options, "--fleet-line", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,
@@ -69,6 +66,8 @@ class WorkerProcess:
         self.is_registered = self.was_registered = False
         self.silent_since: float | None = None
         self.is_leaving = self.wants_to_leave = self.is_gone = False
+        self.port, self.ends_at, self.is_old = 0, math.inf, False
+        self.replaces: WorkerProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -77,15 +76,32 @@ class WorkerProcess:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Id and process id, for log lines."""
         return f"worker {self.id or '(starting)'} (pid {self.pid})"
 
+    @property
+    def state(self) -> str:
+        """``starting``, ``ready``, ``draining`` or ``silent``."""
+        if self.is_leaving:
+            return "draining"
+        if not self.was_registered:
+            return "starting"
+        return "ready" if self.is_registered else "silent"
+
+    def note_registration(self, is_registered: bool, now: float) -> None:
+        """Record whether Redis knows the worker at `now`, monotonic."""
+        self.is_registered = is_registered
+        if is_registered:
+            self.was_registered, self.silent_since = True, None
+        elif self.was_registered and self.silent_since is None:
+            self.silent_since = now
+
     def ended(self) -> int | None:
-        """How it ended, negative for a signal; None: it runs, or is frozen."""
+        """The exit code, negative for a signal; None while the process exists."""
         return self._process.poll()
 
     def listen(self) -> None:
-        """Take note of what it has said."""
+        """Read what the worker has sent."""
         heard = b""
         try:
             heard = self._line.recv(_MOST_BYTES)
@@ -106,27 +122,27 @@ class WorkerProcess:
                 self.wants_to_leave = self.is_leaving = False
 
     def let_go(self) -> None:
-        """Allow it to end, if it still has nothing to do."""
+        """Allow the worker to end, if it is still idle."""
         self.wants_to_leave, self.is_leaving = False, True
-        with suppress(BlockingIOError, ConnectionError):  # it ends anyhow
+        with suppress(BlockingIOError, ConnectionError):  # it is ending anyway
             self._line.send(b"go\n")
 
     def drain(self) -> None:
-        """Ask it to end, as often as one likes."""
+        """Ask the worker to drain; repeated requests change nothing."""
         self.is_leaving = True
         self._process.send_signal(DRAIN_SIGNAL)
 
     def hurry(self) -> None:
-        """After `drain`: let it end at once."""
+        """End the worker at once, after `drain`."""
         self.is_leaving = True
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Send SIGKILL."""
         self._process.kill()
 
     def close(self) -> None:
-        """Forget one that has ended."""
+        """Close the line to a worker that has ended."""
         self._line.close()
 
 
@@ -134,15 +150,16 @@ class Line:
     """The worker's end of the line.
 
     Args:
-        fd: the socket that it has inherited.
-        id: of the worker.
+        fd: the inherited socket.
+        id: id of the worker.
 
     Attributes:
-        may_leave: set by the supervisor's leave.
+        may_leave: set when the supervisor allows the worker to end.
     """
 
     def __init__(self, fd: int, id: str) -> None:
-        # Programs that tasks start must not hold the line open; the fork server gets it by name.
+        # Programs that tasks start must not hold the line open. The fork server inherits it
+        # explicitly.
         os.set_inheritable(fd, False)
         self._socket = socket.socket(fileno=fd)
         self.may_leave = threading.Event()
@@ -150,25 +167,25 @@ class Line:
         threading.Thread(target=self._listen, name="nonet-fleet", daemon=True).start()
 
     def ask_to_leave(self) -> None:
-        """Say that there is nothing to do."""
+        """Tell the supervisor that this worker is idle."""
         self._say("idle")
 
     def stay(self) -> None:
-        """Say that there is something to do after all."""
+        """Tell the supervisor that this worker has work after all."""
         self.may_leave.clear()
         self._say("stay")
 
     def _say(self, words: str) -> None:
-        with suppress(OSError):  # the supervisor is gone: this worker is about to drain
+        with suppress(OSError):  # the supervisor is dead, and this worker is about to drain
             self._socket.sendall(f"{words}\n".encode())
 
     def _listen(self) -> None:
-        while self._hears():
+        while self._received():
             self.may_leave.set()
-        # By a signal, as that is heeded although a task blocks the event loop.
+        # Send a signal: it is handled even while a task blocks the event loop.
         os.kill(os.getpid(), DRAIN_SIGNAL)
 
-    def _hears(self) -> bool:
+    def _received(self) -> bool:
         try:
             return bool(self._socket.recv(_MOST_BYTES))
         except OSError:

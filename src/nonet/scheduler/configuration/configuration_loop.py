@@ -1,7 +1,6 @@
-"""The central configuration in the scheduler: read, checked as a whole, adopted and published.
+"""Read the central configuration, check it as a whole, apply and publish it; runs in the leader.
 
-Only the leader does so. What it has published is the last good configuration: a scheduler that
-starts while its source is bad goes on with that.
+The published configuration is the last good one: a scheduler that starts with a bad source uses it.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ _VERSION_DIGITS = 12
 
 @dataclass(frozen=True)
 class Checked:
-    """A configuration that fits the registered classes, and what follows from it.
+    """A configuration that fits the registered classes, with the entries and limits it sets.
 
     Attributes:
         entries: all periodic entries, disabled ones too.
         limits: all limits, by their addresses.
         ceilings: all ceilings, those of classes by their full names.
-        warnings: what is fine and still may not be meant.
-        never_fire: how many enabled entries have no occurrence any more.
+        warnings: valid settings that may be mistakes.
+        never_fire: number of enabled entries without any future occurrence.
     """
 
     config: Config
@@ -73,18 +72,18 @@ class Checked:
 
     @property
     def number_of_ceilings(self) -> int:
-        """How many ceilings there are."""
+        """Number of ceilings."""
         found = self.ceilings
         return (found.namespace is not None) + len(found.streams) + len(found.tasks)
 
     @property
     def version(self) -> str:
-        """Tells configurations apart."""
+        """Identifies a configuration."""
         return self.config.fingerprint()[:_VERSION_DIGITS]
 
 
 def check(config: Config, registry: Registry, vos: Iterable[str] = ()) -> Checked:
-    """See whether a configuration fits the classes of this process.
+    """Check a configuration against the classes of this process.
 
     Args:
         vos: further virtual organisations, from entry points.
@@ -96,7 +95,7 @@ def check(config: Config, registry: Registry, vos: Iterable[str] = ()) -> Checke
         return _checked(config, registry, vos)
     except ConfigurationError:
         raise
-    except BaseException as error:  # it runs code of authors, and waits for nothing
+    except BaseException as error:  # code of authors runs here
         why = summarize(error)
         reason = f"{why.type}: {why.text}".removesuffix(": ")
         raise ConfigurationError(f"{config.source}: cannot be used: {reason}") from error
@@ -110,21 +109,21 @@ def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
     vos = tuple(vos)
     classes = periodic_classes(registry)
     names = {item.name for item in registry}
-    with _noting(problems):
+    with _collecting(problems):
         found = entries(config, classes, vos, names - classes.keys())
-    with _noting(problems):
+    with _collecting(problems):
         if wrong := argument_problems(config, registry, vos):
             raise problems_error(wrong)
-    with _noting(problems):
+    with _collecting(problems):
         limits = configured_limits(config, {name.rpartition(":")[2] for name in names})
-    with _noting(problems):
+    with _collecting(problems):
         ceilings = configured_ceilings(config, registry)
-    with _noting(problems):
+    with _collecting(problems):
         if wrong := override_problems(config, registry):
             raise problems_error(wrong)
     if problems:
         raise ConfigurationError("\n".join(problems))
-    planned, warnings = _that_can_be_made(found, registry)
+    planned, warnings = _constructible(found, registry)
     if lacking := _lacking_a_vo(config, classes, vos):
         warnings.append(
             f"{', '.join(lacking)}: nothing is planned, because no VO is configured: list them"
@@ -132,17 +131,17 @@ def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
         )
     over = [entry for entry in planned if entry.enabled and _is_over(entry.schedule)]
     warnings += dict.fromkeys(map(_never_fires, over))
-    warnings += [*config.warnings, *_without_schedule(config, registry), *registry.oversights()]
+    warnings += [*config.warnings, *_without_schedule(config, registry), *registry.warnings()]
     return Checked(config, planned, limits, ceilings, tuple(warnings), len(over))
 
 
 def _is_over(schedule: TaskScheduleBase) -> bool:
-    """Whether a schedule has no occurrence any more.
+    """Whether a schedule has no future occurrence.
 
-    An author's schedule that only tells the next one is asked once for each firing, and so not
-    here; one that fails is reported when it is planned.
+    Do not ask an author's schedule without an `after` parameter: it may be asked only once per
+    firing. A failing schedule is reported when it is planned.
     """
-    with suppress(BaseException):  # it is an author's code
+    with suppress(BaseException):  # code of an author
         return takes_after(schedule) and next_after(schedule, datetime.now(UTC)) is None
     return False
 
@@ -150,18 +149,18 @@ def _is_over(schedule: TaskScheduleBase) -> bool:
 def _never_fires(entry: Entry) -> str:
     where = entry.task_name if entry.origin == "class" else f"{entry.origin}, entry {entry.name}"
     return (
-        f"{where}: never fires: {describe(entry.schedule)} has no occurrence any more; correct the "
+        f"{where}: never fires: {describe(entry.schedule)} has no future occurrence; correct the "
         "schedule, or disable the entry"
     )
 
 
 def _without_schedule(config: Config, registry: Registry) -> Iterator[str]:
-    """Of each periodic class that never fires, and is meant to: it is configured nowhere."""
+    """Warn about each enabled periodic class that has no schedule and is not configured."""
     classes = periodic_classes(registry)
     written = {find_class(name, classes) for *_, s in config.sections for name in s.periodic_tasks}
     for item in registry:
         cls = classes.get(item.name)
-        # A base of others may have no schedule, unless it is offered as a class of its own.
+        # A base class may lack a schedule, unless it is exported as a class of its own.
         is_base = item.package == item.cls.__module__ and bool(item.cls.__subclasses__())
         if cls is None or item.name in written or is_base or not is_enabled(cls):
             continue
@@ -169,11 +168,11 @@ def _without_schedule(config: Config, registry: Registry) -> Iterator[str]:
             yield f"{item.name}: {NO_SCHEDULE}"
 
 
-def _that_can_be_made(found: Iterable[Entry], registry: Registry) -> tuple[list[Entry], list[str]]:
-    """The entries without those of classes that need arguments, and what to say of these.
+def _constructible(found: Iterable[Entry], registry: Registry) -> tuple[list[Entry], list[str]]:
+    """Drop the entries of unconfigured classes that need arguments; return the others and warnings.
 
-    What is configured can be made, see `argument_problems`. A class that nobody configures is left
-    out, so that it does not stop all others.
+    Configured entries were checked by `argument_problems`. A class that is not configured must not
+    block all others.
     """
     planned: list[Entry] = []
     warnings: dict[str, None] = {}
@@ -184,7 +183,7 @@ def _that_can_be_made(found: Iterable[Entry], registry: Registry) -> tuple[list[
         if not why:
             planned.append(entry)
         elif entry.enabled:
-            text = f"{entry.task_name}: is not planned until it is configured: {why}"
+            text = f"{entry.task_name}: not planned until it is configured: {why}"
             warnings[text] = None
     return planned, list(warnings)
 
@@ -192,7 +191,7 @@ def _that_can_be_made(found: Iterable[Entry], registry: Registry) -> tuple[list[
 def _lacking_a_vo(
     config: Config, classes: Mapping[str, PeriodicClass], vos: Iterable[str]
 ) -> list[str]:
-    """The classes that run per VO, and would run if there was one."""
+    """Return the enabled classes that run per VO and are not planned for lack of a VO."""
     if all_vos(config, vos):
         return []
     with_one = entries(config, classes, ["any"])
@@ -200,15 +199,15 @@ def _lacking_a_vo(
 
 
 class ConfigurationLoop:
-    """Follows the source of the configuration.
+    """Follow the source of the configuration.
 
     Args:
         fits: raises `ConfigurationError` if a configuration does not fit, see `check`.
-        adopt: told of the periodic entries that are to be planned from now on.
+        adopt: receives the periodic entries to plan from now on.
 
     Attributes:
-        current: what holds; None before the first one was adopted.
-        problem: why the source is not applied as it is now; empty if it is.
+        current: the applied configuration; None before the first one.
+        problem: why the current state of the source is not applied; empty if it is applied.
     """
 
     def __init__(
@@ -227,14 +226,14 @@ class ConfigurationLoop:
         self._limits = limits
         self._ceilings = ceilings
         self._publication = publication
-        self._adopt_them = adopt
+        self._on_adopt = adopt
         self._read_at = 0.0
         self._known_in = ""
         self._revision = ""
         self._reported: tuple[str, str] | None = None
 
     async def start(self) -> None:
-        """Have a configuration before anything else.
+        """Load a first configuration.
 
         Raises:
             ConfigurationError: the source is bad, and no good configuration is published.
@@ -242,17 +241,15 @@ class ConfigurationLoop:
         try:
             self._adopt(self._fits(await self._source.read()))
         except ConfigurationError as error:
-            logger.error(
-                "the configuration is bad, the last one published is looked for: %s", error
-            )
+            logger.error("configuration not applied, trying the published one: error=%s", error)
             if not await self._adopt_published():
                 raise
             self.problem = str(error)
 
     async def tick(self, term: str) -> float:
-        """Look for a new configuration, and let Redis have the current one."""
+        """Read the source if it is due, and publish the current configuration."""
         if term != self._known_in:
-            # The leader before us may have had a newer one than we, and its entries are planned.
+            # The previous leader may have applied a newer configuration and planned its entries.
             await self._adopt_published()
             self._known_in, self._read_at = term, 0.0
         if time.monotonic() >= self._read_at:
@@ -262,12 +259,12 @@ class ConfigurationLoop:
         return min(_PUBLISH_SECONDS, max(0.0, self._read_at - time.monotonic()))
 
     def is_known_in(self, term: str) -> bool:
-        """Whether what this leader goes by is as new as what the leader before it went by."""
+        """Whether this leader's configuration is at least as new as the previous leader's."""
         return term == self._known_in
 
     @property
     def is_published(self) -> bool:
-        """Whether Redis has all that holds now."""
+        """Whether the current configuration is published completely."""
         return self._known_in != "" and self._reported == (self._known_in, self.problem)
 
     async def _read(self) -> None:
@@ -280,26 +277,26 @@ class ConfigurationLoop:
         except ConfigurationError as error:
             problem = str(error)
         if problem and problem != self.problem:
-            logger.error("configuration not applied, the last good one stays: %s", problem)
+            logger.error("configuration not applied, the last good one stays: error=%s", problem)
         elif self.problem and not problem:
-            logger.info("the configuration is good again")
+            logger.info("configuration is good again")
         self.problem = problem
 
     def _adopt(self, checked: Checked) -> None:
-        """Let a configuration hold from now on."""
-        self._adopt_them(checked.entries)
+        """Apply a configuration."""
+        self._on_adopt(checked.entries)
         self.current = checked
         for warning in checked.warnings:
             logger.warning("%s", warning)
         logger.info(
-            "configuration %s applied: %d periodic entries, %d limits",
+            "configuration %s applied: periodic_entries=%d limits=%d",
             checked.version,
             sum(entry.enabled for entry in checked.entries),
             len(checked.limits),
         )
 
     async def _adopt_published(self) -> bool:
-        """Go on with what a leader has published last, if it fits; whether it does."""
+        """Apply the published configuration if it fits; return whether it did."""
         published = await self._publication.read()
         if published is None or not published.document:
             return False
@@ -309,13 +306,13 @@ class ConfigurationLoop:
             config = Config.from_document(published.document)
             self._adopt(self._fits(config.read_from(published.source)))
         except ConfigurationError as error:
-            logger.error("the published configuration does not fit this version: %s", error)
+            logger.error("published configuration does not fit this version: error=%s", error)
             return False
         self._revision = published.revision
         return True
 
     async def _publish(self, term: str) -> None:
-        """Let the configuration hold, unless it does: it changes, and Redis may lose it."""
+        """Publish the parts of the configuration that Redis lacks, or has in an old version."""
         current = self.current
         if current is None:
             return
@@ -336,12 +333,12 @@ class ConfigurationLoop:
         if await self._limits.published() != limits_version(current.limits):
             if not await self._limits.publish(term, current.limits, who()):
                 raise DeposedError
-            logger.info("limits published: %d", len(current.limits))
+            logger.info("limits published: number=%d", len(current.limits))
         ceilings = ceilings_by_scope(current.ceilings)
         if await self._ceilings.published() != ceilings_version(ceilings):
             if not await self._ceilings.publish(term, ceilings, who()):
                 raise DeposedError
-            logger.info("ceilings published: %d", len(ceilings))
+            logger.info("ceilings published: number=%d", len(ceilings))
         if self._reported != (term, self.problem):
             if not await self._publication.report(term, self.problem, who()):
                 raise DeposedError
@@ -349,8 +346,8 @@ class ConfigurationLoop:
 
 
 @contextmanager
-def _noting(problems: list[str]) -> Iterator[None]:
-    """Note what is wrong with the configuration and go on: all of it is told at once."""
+def _collecting(problems: list[str]) -> Iterator[None]:
+    """Collect a problem of the configuration, so that all problems are reported at once."""
     try:
         yield
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Which limits and ceilings a configuration sets, once all types and classes are known. Pure."""
+"""Limits and ceilings of a configuration, with all types and classes resolved. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nonet.tasks.registry import Registry
 
 
 def configured_limits(config: Config, task_classes: Collection[str]) -> dict[LimitAddress, Limit]:
-    """All limits of the configuration, by their addresses.
+    """Return the limits of the configuration by their addresses.
 
     Args:
         task_classes: the bare names of all registered task classes.
@@ -34,7 +34,7 @@ def configured_limits(config: Config, task_classes: Collection[str]) -> dict[Lim
 
 
 def configured_ceilings(config: Config, registry: Registry) -> CeilingsConfig:
-    """The ceilings of the configuration, those of classes by their full names.
+    """Return the ceilings of the configuration, with full class names.
 
     Raises:
         ConfigurationError: all problems at once, each with its path in the configuration.
@@ -58,7 +58,7 @@ def configured_ceilings(config: Config, registry: Registry) -> CeilingsConfig:
 
 
 def ceilings_by_scope(ceilings: CeilingsConfig) -> dict[str, int]:
-    """The ceilings as they are published, by ``namespace``, ``stream:…`` and ``task:…``."""
+    """Return the ceilings in their published form: ``namespace``, ``stream:…`` and ``task:…``."""
     of_streams = {f"stream:{name}": ceiling for name, ceiling in ceilings.streams.items()}
     of_tasks = {f"task:{name}": ceiling for name, ceiling in ceilings.tasks.items()}
     of_all = {"namespace": ceilings.namespace} if ceilings.namespace is not None else {}
@@ -66,7 +66,7 @@ def ceilings_by_scope(ceilings: CeilingsConfig) -> dict[str, int]:
 
 
 def _of_empty(config: Config, task_classes: Collection[str]) -> Iterator[tuple[Location, str]]:
-    """Object types and keys that set no limit: they are misspelt like others."""
+    """Yield problems of object types and keys without limits, as these may be misspelt, too."""
     for at in config.unplaced.limits:
         depth = 2 if at[0] == "common" else 3
         section, (object_type, *key) = at[:depth], at[depth:]

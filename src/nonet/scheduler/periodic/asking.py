@@ -1,26 +1,29 @@
-"""Asks schedules in a thread, with a limit of time: an author's may hang, and any may take long."""
+"""Ask schedules for their next occurrence in a thread, with a time limit.
+
+A schedule of an author may hang, and any schedule may take long.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from nonet.base.errors import ConfigurationError
+from nonet.daemon.service import retrieve
+from nonet.scheduler.threads import Answer, in_thread_of_its_own
 from nonet.tasks.schedules import SCHEDULES, IntervalSecondsSchedule, TaskScheduleBase
-
-Answer = TypeVar("Answer")
 
 _LONGEST_SECONDS = 2.0
 _AT_A_TIME = 16
 
 
 class Asker:
-    """Asks schedules; those that do not answer are not asked again until they do.
+    """Ask schedules. One that has not answered in time is not asked again until it answers.
 
     Args:
-        longest_seconds: how long a schedule may take to answer.
+        longest_seconds: time limit of a schedule.
     """
 
     def __init__(self, longest_seconds: float = _LONGEST_SECONDS) -> None:
@@ -32,38 +35,31 @@ class Asker:
     async def ask(
         self, key: str, schedule: TaskScheduleBase, question: Callable[[], Answer]
     ) -> Answer:
-        """What `question` returns or raises.
+        """Return what `question` returns, or raise what it raises.
 
         Args:
-            key: of the entry.
-            schedule: whom the question is about.
+            key: key of the entry.
+            schedule: the schedule that the question is about.
 
         Raises:
-            ConfigurationError: it does not answer in time, or still has not answered before.
+            ConfigurationError: the schedule does not answer in time, or has not answered an earlier
+                question yet.
         """
         if type(schedule) is IntervalSecondsSchedule:
             return question()
-        if type(schedule) in SCHEDULES.values():  # may take long, and never hangs
+        if type(schedule) in SCHEDULES.values():  # may take long, but never hangs
             return await asyncio.get_running_loop().run_in_executor(self._of_ours, question)
         if (before := self._silent.get(key)) is not None and not before.done():
             raise self._silence()
         async with self._free:
-            answer = self._in_thread(question)
+            answer = in_thread_of_its_own(question)
+            answer.add_done_callback(retrieve)  # its error, if it ends after the time limit
             await asyncio.wait({answer}, timeout=self._longest_seconds)
         if answer.done():
             self._silent.pop(key, None)
             return answer.result()
         self._silent[key] = answer
         raise self._silence()
-
-    @staticmethod
-    def _in_thread(question: Callable[[], Answer]) -> asyncio.Future[Answer]:
-        threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
-        answer = asyncio.get_running_loop().run_in_executor(threads, question)
-        threads.shutdown(wait=False)
-        # Nobody may be left to hear what it raises.
-        answer.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        return answer
 
     def _silence(self) -> ConfigurationError:
         return ConfigurationError(

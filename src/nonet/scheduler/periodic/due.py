@@ -1,4 +1,4 @@
-"""Which occurrences of a periodic entry are due, and what becomes of each. Pure: `now` is given."""
+"""Decide which occurrences of a periodic entry are due, and which of them fire. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from nonet.tasks.schedules import (
     takes_after,
 )
 
-BATCH = 1_000  # most occurrences that one call of `due` fires, or counts one by one
+BATCH = 1_000  # the most occurrences that one call of `due` fires, or counts one by one
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """One occurrence, and what becomes of it.
+    """One occurrence, and whether it fires.
 
     Attributes:
         instant: when it is due.
-        missed: older occurrences that nothing makes good for, at least so many when it exceeds
-            1,000; with this one if it does not fire.
-        fires: False: it is only passed over.
+        missed: number of older occurrences that never fire, or a lower bound above 1,000; includes
+            this one if it does not fire.
+        fires: False: it is skipped.
     """
 
     instant: datetime
@@ -42,8 +42,8 @@ class Due:
 
     Attributes:
         steps: oldest first; the instant of the last one is the new `last`.
-        next: when to look again: strictly after `now`, unless a batch was cut short, when it is
-            the first occurrence left over. None when the schedule is exhausted.
+        next: when to check again: strictly after `now`, or the first remaining occurrence if the
+            batch was full. None when the schedule is exhausted.
     """
 
     steps: list[Occurrence]
@@ -62,23 +62,22 @@ def due(
 ) -> Due:
     """Decide what an entry fires at `now`.
 
-    Occurrences in (`last`, `now`] that are younger than `misfire_grace` are all fired. Of the
-    older ones `catch_up` says which: only the latest (``one``: one run makes good for all of
-    them; none of them if a younger one follows, which does), none (``skip``), or the latest
-    `catch_up_limit` of them (``all``). At most 1,000 younger ones are fired at a time; the rest
-    follows in the next call, for which `last` is the last one fired.
+    All occurrences in (`last`, `now`] that are younger than `misfire_grace` fire. Of the older
+    ones, `catch_up` selects: ``one`` fires the latest, unless a younger one follows; ``skip`` fires
+    none; ``all`` fires the latest `catch_up_limit`. At most 1,000 younger ones fire at a time; the
+    next call, with the last fired one as `last`, fires the rest.
 
     Args:
-        schedule: of the entry.
-        last: the occurrence fired last; None for an entry never seen, which fires nothing yet:
-            store `now` as its `last`, so that a restart does not forget what comes next.
-        now: the present, by the clock of the server.
-        misfire_grace: how late an occurrence may be and still be fired for itself.
-        planned: `Due.next` of the call before. Only needed, and then to be stored, for an
-            author's schedule without `after` parameter, which knows nothing but the present.
+        schedule: schedule of the entry.
+        last: the occurrence fired last. None for a new entry, which fires nothing yet: store `now`
+            as its `last`, so that a restart does not lose the next occurrence.
+        now: the current time, by the clock of the server.
+        misfire_grace: how late an occurrence may fire as if in time.
+        planned: `Due.next` of the previous call. Store and pass it for an author's schedule without
+            an `after` parameter, which cannot repeat its last answer; others ignore it.
 
     Raises:
-        ConfigurationError: an author's schedule answers nonsense.
+        ConfigurationError: an author's schedule returns no valid time, or the same one again.
 
     Example:
         >>> from datetime import UTC
@@ -111,7 +110,7 @@ def due(
 
 
 def _next_answer(schedule: TaskScheduleBase, planned: datetime, now: datetime) -> datetime | None:
-    """What a schedule answers that knows nothing but the present; the same again is no answer."""
+    """Ask a schedule that takes no `after` parameter; fail if it repeats its answer."""
     answer = next_after(schedule, now)
     if answer is not None and answer <= planned:
         raise ConfigurationError(
@@ -123,7 +122,7 @@ def _next_answer(schedule: TaskScheduleBase, planned: datetime, now: datetime) -
 def _make_good(
     schedule: TaskScheduleBase, last: datetime, cutoff: datetime, catch_up: CatchUp, limit: int
 ) -> list[Occurrence]:
-    """What becomes of the occurrences in (`last`, `cutoff`]."""
+    """Decide on the occurrences in (`last`, `cutoff`]."""
     latest = latest_until(schedule, last, cutoff)
     if latest is None:
         return []
@@ -140,8 +139,8 @@ def _make_good(
 def _newest(
     schedule: TaskScheduleBase, after: datetime, latest: datetime, limit: int
 ) -> list[datetime]:
-    """The last `limit` occurrences in (`after`, `latest`], oldest first."""
-    low, high = after, latest  # after the one are too many, after the other none
+    """Return the last `limit` occurrences in (`after`, `latest`], oldest first."""
+    low, high = after, latest  # more than `limit` follow `low`, none follows `high`
     while high - low > MICROSECOND and _count(schedule, low, latest) > limit:
         middle = low + (high - low) / 2
         if _count(schedule, middle, latest) >= limit:
@@ -157,7 +156,7 @@ def _newest(
 
 
 def _count(schedule: TaskScheduleBase, after: datetime, until: datetime) -> int:
-    """Occurrences in (`after`, `until`]; when they are many, only that they exceed `BATCH`."""
+    """Count the occurrences in (`after`, `until`]; stop counting beyond `BATCH`."""
     if isinstance(schedule, IntervalSecondsSchedule):
         return schedule.count(after, until)
     number = 0

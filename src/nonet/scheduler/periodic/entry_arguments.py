@@ -1,4 +1,4 @@
-"""Whether the tasks of periodic entries can be made: told argument by argument, where it is."""
+"""Check that the tasks of periodic entries can be constructed, argument by argument."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import declared_locks
 
 _VO = "vo"
-_SOME_VO = "vo"  # for what does not depend on it
+_SOME_VO = "vo"  # stands for any VO
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ class _Written:
 
     Attributes:
         at: where they are written.
-        vos: for which VOs its task is made; None: for the installation; empty: for nobody now.
+        vos: the VOs for which its task is constructed; (None,) for the installation; empty if there
+            is no VO yet.
     """
 
     at: Location
@@ -38,7 +39,7 @@ class _Written:
 
 
 def argument_problems(config: Config, registry: Registry, vos: Iterable[str]) -> list[Problem]:
-    """What is wrong with the arguments of all configured entries, each place once.
+    """Return the problems in the arguments of all configured entries, at most one per place.
 
     Args:
         vos: further virtual organisations, from entry points.
@@ -51,7 +52,7 @@ def argument_problems(config: Config, registry: Registry, vos: Iterable[str]) ->
 
 
 def made(task_class: TaskClass, args: Mapping[str, Any]) -> Any:
-    """The task with these arguments, once it is clear that it can travel and has locks.
+    """Construct the task with these arguments, and check its serialization and its locks.
 
     Raises:
         BaseException: whatever the author's constructor raises.
@@ -63,9 +64,11 @@ def made(task_class: TaskClass, args: Mapping[str, Any]) -> Any:
 
 
 def refusal(task_class: TaskClass, args: Mapping[str, Any]) -> str:
-    """Why a task cannot be made with these arguments, in one line; empty if it can."""
-    told = [f"{dotted(place)}: {why}" if place else why for place, why in _told(task_class, args)]
-    return "; ".join(told)
+    """Say in one line why these arguments are refused; empty if the task can be constructed."""
+    reasons = [
+        f"{dotted(place)}: {why}" if place else why for place, why in _problems_of(task_class, args)
+    ]
+    return "; ".join(reasons)
 
 
 def _all_written(config: Config, registry: Registry, vos: Iterable[str]) -> Iterator[_Written]:
@@ -92,20 +95,20 @@ def _written(
 ) -> _Written:
     if not is_vo_aware(task_class.cls):
         return _Written(at, task_class, args, (None,))
-    # That it is written there is a problem of its own.
+    # A configured ``vo`` is reported as a problem of its own.
     return _Written(at, task_class, {k: v for k, v in args.items() if k != _VO}, vos)
 
 
 def _refusals(written: _Written) -> Iterator[tuple[Location, str]]:
     for vo in written.vos:
         args = written.args if vo is None else {**written.args, _VO: vo}
-        yield from _told(written.task_class, args)
+        yield from _problems_of(written.task_class, args)
     if not written.vos:
-        yield from _told_without_vo(written)
+        yield from _problems_without_vo(written)
 
 
-def _told_without_vo(written: _Written) -> Iterator[tuple[Location, str]]:
-    """What does not depend on the VO: the constructor is not asked."""
+def _problems_without_vo(written: _Written) -> Iterator[tuple[Location, str]]:
+    """Check the arguments that do not depend on the VO, without calling the constructor."""
     try:
         found = _one_by_one(written.task_class, {**written.args, _VO: _SOME_VO})
     except BaseException:  # the author's validators may raise anything
@@ -113,7 +116,7 @@ def _told_without_vo(written: _Written) -> Iterator[tuple[Location, str]]:
     yield from ((place, reason) for name, place, reason in found if name not in ("", _VO))
 
 
-def _told(task_class: TaskClass, args: Mapping[str, Any]) -> list[tuple[Location, str]]:
+def _problems_of(task_class: TaskClass, args: Mapping[str, Any]) -> list[tuple[Location, str]]:
     try:
         if found := _one_by_one(task_class, args):
             return [(place, reason) for _, place, reason in found]
@@ -127,13 +130,13 @@ def _told(task_class: TaskClass, args: Mapping[str, Any]) -> list[tuple[Location
 
 
 def _one_by_one(task_class: TaskClass, args: Mapping[str, Any]) -> list[tuple[str, Location, str]]:
-    """Of each argument that does not fit: its name, its place and why."""
+    """Return name, place and reason of each argument that does not fit."""
     found: dict[tuple[str, Location], list[str]] = {}
     for details in task_class.arguments.problems(args):
         place, reason = _place_and_reason(task_class, args, details)
         name = str(details["loc"][0]) if details["loc"] else ""
         reasons = found.setdefault((name, place), [])
-        if reason not in reasons:  # the alternatives of a union tell one each
+        if reason not in reasons:  # each alternative of a union reports one
             reasons.append(reason)
     return [(name, place, "; ".join(reasons)) for (name, place), reasons in found.items()]
 
@@ -152,7 +155,7 @@ def _place_and_reason(
 
 
 def _known_part(args: Any, path: Location) -> Location:
-    """As much of a path as leads to something that is written: pydantic adds names of types."""
+    """Return the part of a path that the configuration has; pydantic appends names of types."""
     node = args
     for length, part in enumerate(path):
         has_it = isinstance(node, Mapping) and part in node

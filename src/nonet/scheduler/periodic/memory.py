@@ -1,8 +1,8 @@
-"""What the scheduler remembers for the day on which Redis forgets: in this process, and in SQL.
+"""Remember the last occurrence of each periodic entry, in case Redis loses it.
 
-Here: the last occurrence of each periodic entry; `nonet.scheduler.pauses` has what is paused.
-Without a database this process remembers it for as long as it lives. SQL may be a moment behind:
-what happened within a second of losing both Redis and this process is forgotten.
+The occurrences are kept in this process and in SQL; `nonet.scheduler.pauses` does the same for
+pauses. Without a database they last as long as this process. SQL lags by up to a second: if Redis
+and this process are lost together, the occurrences of the last second are forgotten.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from nonet.base.errors import ConfigurationError, NonetError
+from nonet.base.errors import NonetError
 
 if TYPE_CHECKING:
     from nonet.stores.sql.mirror import Mirror
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SAVE_SECONDS = 0.2
-_WRONG_SECONDS = 10.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PERIODIC = "periodic"
 
@@ -40,31 +39,30 @@ class Memory:
         self._may_have_sql = may_have_sql
         self._last: dict[str, datetime] = {}
         self._unsaved: dict[str, str | None] = {}
-        self._problem = ""
 
     @property
     def place(self) -> str:
-        """Where it is: ``SQL``, or ``process``, which ends with this one."""
+        """Where the occurrences are kept: ``SQL``, or ``process``."""
         return "SQL" if self._may_have_sql() else "process"
 
     def note(self, entry: str, last: datetime) -> None:
-        """An entry has fired, or was passed over, up to `last`."""
+        """Record that an entry has fired or skipped all occurrences up to `last`."""
         if self._last.get(entry) != last:
             self._last[entry] = last
             self._unsaved[entry] = str((last - _EPOCH) // timedelta(microseconds=1))
 
     def forget(self, entry: str) -> None:
-        """An entry is planned no more."""
+        """Drop an entry that is no longer planned."""
         self._last.pop(entry, None)
         self._unsaved[entry] = None
 
     def stand_by(self) -> None:
-        """Somebody else leads: what we remember grows old, and is read from SQL if it is needed."""
+        """Forget everything: another scheduler leads, and SQL is read again if needed."""
         self._last.clear()
         self._unsaved.clear()
 
     async def recall(self) -> dict[str, datetime]:
-        """The last occurrence of each entry; the later of what this process and SQL know."""
+        """Return the last occurrence of each entry: the later one of this process and SQL."""
         found = dict(self._last)
         forgotten = {entry for entry, value in self._unsaved.items() if value is None}
         if not self._may_have_sql():
@@ -72,8 +70,8 @@ class Memory:
         try:
             rows = await (await self._mirror()).load(PERIODIC)
         except NonetError as error:
-            # Better to go on from now than to wait for SQL: nothing fires twice.
-            logger.warning("last occurrences cannot be read from SQL, those are gone: %s", error)
+            # Continue from now instead of waiting for SQL: no occurrence fires twice that way.
+            logger.warning("last occurrences not read from SQL: error=%s", error)
             return found
         for entry, value in rows.items():
             if entry in forgotten:
@@ -83,7 +81,12 @@ class Memory:
         return found
 
     async def save(self, term: str) -> float:
-        """Write what is new to SQL; seconds until the next call."""
+        """Write changes to SQL; return the seconds until the next call.
+
+        Raises:
+            NonetError: SQL does not answer or cannot be used; the changes are kept for the next
+                call.
+        """
         if not self._unsaved:
             return _SAVE_SECONDS
         if not self._may_have_sql():
@@ -92,13 +95,7 @@ class Memory:
         saving, self._unsaved = self._unsaved, {}
         try:
             await (await self._mirror()).save(PERIODIC, saving)
-        except NonetError as error:
+        except NonetError:
             self._unsaved = {**saving, **self._unsaved}
-            if isinstance(error, ConfigurationError):
-                if str(error) != self._problem:
-                    logger.error("last occurrences are not kept in SQL: %s", error)
-                self._problem = str(error)
-                return _WRONG_SECONDS
             raise
-        self._problem = ""
         return _SAVE_SECONDS

@@ -1,7 +1,7 @@
-"""The loop that submits what is due of the periodic entries, while this process leads.
+"""Submit the periodic entries that are due; runs in the leader.
 
-An entry is looked at when it is due, not before: what fired last is read once for each plan and
-known from then on, because nobody else may fire in our term.
+The last occurrence of each entry is read once for each plan. It stays known, because no other
+scheduler may fire during this term, so an entry is checked only when it is due.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from nonet.scheduler.periodic.planning import Planned, Planner, Situation
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.periodic import Periodic
 from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import has_exclusive
 from nonet.tasks.schedules import MICROSECOND, Overlap, misfire_grace_of
 from nonet.tasks.task import Options
 from nonet.telemetry.tracing import describe_sent, sending
@@ -35,28 +36,27 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_PAUSE = 1.0
 _LONGEST_WAIT = timedelta(seconds=1)
-# An entry that is broken is tried again after so long; a plan in which one is, ever more seldom.
+# A broken entry is retried after this time. A plan with a broken entry is remade after this time,
+# then after twice as long, and so on.
 _BROKEN_WAIT = timedelta(seconds=10)
 _LONGEST_BROKEN = timedelta(seconds=320)
-# Who waits is asked so much more seldom than its schedule takes to answer.
+# A waiting entry pauses for this many times as long as its schedule took to answer.
 _SHARE = 20
 _MOST_PROBLEMS = 20
 
 _ANY_LATENESS = timedelta(seconds=1e9)
 
-EXCLUSIVE = ("M|", "W|")  # what the lines of locks begin with that a task takes for itself
-
 
 class PeriodicLoop:
-    """Fires periodic entries.
+    """Fire periodic entries.
 
     Args:
-        memory: the last occurrences, for when Redis has lost them.
-        misfire_grace: how late an occurrence may be and still be fired for itself, unless its
-            entry says so or its interval is shorter.
+        memory: the last occurrences, in case Redis has lost them.
+        misfire_grace: how late an occurrence may fire as if in time, unless its entry says so or
+            its interval is shorter.
 
     Attributes:
-        fires_all: every occurrence that was missed is fired, whatever its entry says.
+        fires_all: fire every missed occurrence, whatever its entry says.
         problems: entries that could not be fired at the last try, and why.
     """
 
@@ -82,25 +82,25 @@ class PeriodicLoop:
         self._looked: datetime | None = None
 
     def adopt(self, entries: Sequence[Entry]) -> None:
-        """Plan these from the next tick on."""
+        """Plan these entries from the next tick on."""
         self._entries = list(entries)
         self._adopted += 1
 
     def nobody_led_until(self, instant: datetime) -> None:
-        """What was due by then is late: none of it is skipped for the lateness of the one before.
+        """Treat everything that was due by `instant` as late: no overlap policy skips it.
 
-        So it is at the beginning of a term, and when a test has moved the clock.
+        This happens at the beginning of a term, and when a test has moved the clock.
         """
         self._began = instant
 
     @property
     def is_planned(self) -> bool:
-        """Whether what was adopted last is planned in the term in which it was looked at last."""
+        """Whether the entries adopted last are planned in the current term."""
         return self._adopted > 0 and self._planned_for == self._plan_for(self._term)
 
     @property
     def number(self) -> int:
-        """How many entries are enabled."""
+        """Number of enabled entries."""
         return sum(entry.enabled for entry in self._entries)
 
     async def tick(
@@ -110,21 +110,22 @@ class PeriodicLoop:
         *,
         may_fire: bool = True,
     ) -> float:
-        """Submit what is due of every entry; one that fails does not hold up the others.
+        """Submit the due occurrences of every entry; a failing entry does not delay the others.
 
         Args:
-            goes_on: asked before each occurrence: False if a stop is requested or the lease may
-                be over.
-            may_fire: False: the entries are planned, and what is due meanwhile is late.
+            goes_on: called before each occurrence; returns False if a stop is requested or the
+                lease may be over.
+            may_fire: False: plan the entries, but submit nothing; occurrences due meanwhile are
+                late.
 
         Returns:
             Seconds until something is due.
 
         Raises:
-            DeposedError: somebody else leads.
+            DeposedError: another scheduler leads.
             ServerUnreachableError: Redis does not answer.
         """
-        await self._client.live_config.refresh()  # priority and size of what is submitted
+        await self._client.live_config.refresh()  # overrides of priority and size
         now, asked = await self._client.broker.now(), time.monotonic()
         await self._plan(term, now)
         if not may_fire:
@@ -141,7 +142,7 @@ class PeriodicLoop:
         return self._pause(_since(now, asked))
 
     def _due_at(self, now: datetime) -> list[Planned]:
-        """The entries to look at, whoever has waited longest first."""
+        """Return the entries to check, the longest waiting first."""
         found = [item for item in self._planned.values() if item.look and item.look <= now]
         return sorted(found, key=lambda item: item.look or now)
 
@@ -155,7 +156,7 @@ class PeriodicLoop:
         return term, self._client.broker.epoch.since, self._adopted
 
     async def _plan(self, term: str, now: datetime) -> None:
-        """Make a plan, unless there is one of this term, of this epoch and of these entries."""
+        """Make a plan, unless there is one for this term, this epoch and these entries."""
         wanted = self._plan_for(term)
         is_due = self._plan_again is not None and now >= self._plan_again
         if self._planned_for == wanted and not is_due:
@@ -167,7 +168,7 @@ class PeriodicLoop:
             self._entries, Situation(term, now, self._looked, self._planned)
         )
         self._planned = plan.planned
-        self._planned_for = wanted  # unless others were adopted meanwhile
+        self._planned_for = wanted  # other entries may have been adopted meanwhile
         self._plan_again = now + self._plan_wait if plan.problems else None
         names = {entry.key for entry in self._entries if entry.enabled}
         self.problems = {key: text for key, text in self.problems.items() if key in names}
@@ -198,7 +199,9 @@ class PeriodicLoop:
     def _note_problem(self, key: str, why: ErrorSummary) -> None:
         text = why.brief
         if self.problems.get(key) != text:
-            logger.error("periodic entry %s: %s\n%s", key, text, why.traceback.rstrip())
+            logger.error(
+                "periodic entry failed: entry=%s error=%s\n%s", key, text, why.traceback.rstrip()
+            )
             if key in self.problems or len(self.problems) < _MOST_PROBLEMS:
                 self.problems[key] = text
 
@@ -225,9 +228,9 @@ class PeriodicLoop:
         planned.next = planned.look = decision.next
 
     async def _decide(self, planned: Planned, now: datetime) -> tuple[Due, timedelta]:
-        """What is due of an entry, and how long its schedule took to say so.
+        """Decide which occurrences of an entry are due, and measure how long its schedule took.
 
-        What it has found while it waits it does not look for again.
+        If an occurrence waits, start from it, so that older ones are not computed again.
         """
         entry, asked = planned.entry, time.monotonic()
         question = partial(
@@ -261,12 +264,11 @@ class PeriodicLoop:
         )
 
     def _wait(self, planned: Planned, step: Occurrence, now: datetime, took: timedelta) -> None:
-        """Try again soon, then less often: the occurrence before has not begun, or not ended."""
+        """Retry soon, then less often: the previous occurrence has not begun, or not ended."""
         if planned.wait >= _LONGEST_WAIT and planned.base is None:
             logger.warning(
-                "%s: occurrence %s waits for the one before it: see 'task-run schedules show'",
+                "occurrence waits for the one before, see 'task-run schedules show': entry=%s",
                 planned.entry.key,
-                step.instant.isoformat(),
             )
         if planned.wait >= _LONGEST_WAIT or planned.base is not None:
             planned.base, planned.missed = step.instant - MICROSECOND, step.missed
@@ -297,28 +299,28 @@ class PeriodicLoop:
         if answer == "WAITING":
             return answer
         if step.missed:
-            logger.warning("%s: %d missed, and not made up for", entry.key, step.missed)
-        logger.info("%s: occurrence %s %s", entry.key, step.instant.isoformat(), answer)
+            logger.warning("missed occurrences: entry=%s number=%d", entry.key, step.missed)
+        logger.info("occurrence %s: entry=%s at=%s", answer, entry.key, step.instant.isoformat())
         return answer
 
     def _overlap(self, entry: Entry, submission: Submission, step: Occurrence) -> str:
-        """What the occurrence does while the one before still runs.
+        """Return what the occurrence does while the previous one still runs.
 
-        Of those that nobody fired in time, because nobody led, none is skipped for the lateness
-        of the one before.
+        Several occurrences may be late because no scheduler led. They must not be skipped because
+        the previous late one still runs.
         """
         overlap = entry.overlap or overlap_of(submission.locks)
         is_late = self._began is not None and step.instant <= self._began
         return "late" if overlap is Overlap.SKIP and is_late else overlap
 
     def prepare(self, entry: Entry, occurrence: datetime, trace: str = "") -> Submission:
-        """The task of one occurrence."""
+        """Build the task of one occurrence."""
         task_class = self._client.registry.get(entry.task_name)
         late = jitter(entry, occurrence)
         options = Options(
             id=occurrence_id(entry.key, occurrence),
             labels={"entry": entry.key, "occurrence": occurrence.isoformat()},
-            # As seen by a client, whose clock no test moves.
+            # Clients use a clock that tests do not move.
             at_time=occurrence + late - self._client.broker.moved if late else None,
         )
         task = task_class.arguments.build(entry.args)
@@ -326,33 +328,32 @@ class PeriodicLoop:
 
 
 def _since(now: datetime, asked: float) -> datetime:
-    """The present, from what the server said it was when it was asked (monotonic)."""
+    """Return the current time, from the time that the server reported at `asked` (monotonic)."""
     return now + timedelta(seconds=time.monotonic() - asked)
 
 
 def _with_following(decision: Due) -> list[tuple[Occurrence, datetime | None]]:
-    """Each step with the occurrence after it."""
+    """Pair each step with the occurrence after it."""
     instants = [step.instant for step in decision.steps]
     return list(zip(decision.steps, [*instants[1:], decision.next], strict=False))
 
 
 def overlap_of(locks: str) -> Overlap:
-    """What occurrences do whose class and configuration do not say it.
+    """Return the overlap policy of a class if neither it nor the configuration sets one.
 
     Args:
         locks: lines of `nonet.tasks.locks.encode_locks`.
     """
-    is_exclusive = any(line.startswith(EXCLUSIVE) for line in locks.splitlines())
-    return Overlap.SKIP if is_exclusive else Overlap.ALLOW
+    return Overlap.SKIP if has_exclusive(locks) else Overlap.ALLOW
 
 
 def occurrence_id(entry: str, occurrence: datetime) -> str:
-    """The task id of one firing: the same whoever fires it, whenever."""
+    """Return the task id of an occurrence: the same in every scheduler, at any time."""
     return "p-" + _digest(entry, occurrence).hex()[:32]
 
 
 def jitter(entry: Entry, occurrence: datetime) -> timedelta:
-    """By how much an occurrence is late on purpose: by chance, and the same for everybody."""
+    """Return the jitter of an occurrence: random, but the same in every scheduler."""
     share = int.from_bytes(_digest(entry.key, occurrence)[-4:]) / 2**32
     return timedelta(seconds=entry.jitter) * share
 

@@ -1,4 +1,4 @@
-"""Which periodic entries exist, of classes and configuration together. Pure."""
+"""Derive the periodic entries from classes and configuration. Pure."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Entry:
         key: identity, ``full_name|vo|name`` with VO and name escaped; independent of order.
         task_name: full name ``category:Class``.
         vo: None for a class that is not VO-aware.
-        name: of the entry in the configuration, ``default`` when it has none.
+        name: its name in the configuration; ``default`` if it has none.
         schedule: when it fires.
-        args: all keyword arguments: ``cls(**entry.args)`` makes the task, `vo` included.
+        args: all keyword arguments, including `vo`: ``cls(**entry.args)`` makes the task.
         origin: where it is defined: ``class`` or a path in the configuration.
-        enabled: False: it is known, and not planned.
-        overlap: what an occurrence does while the one before still runs; None: ``skip`` if the
+        enabled: False: it is listed, but does not fire.
+        overlap: what an occurrence does while the previous one still runs; None: ``skip`` if the
             task takes a lock that excludes itself, else ``allow``.
-        catch_up: which occurrences missed for long are still submitted.
-        catch_up_limit: with catch-up ``all``, how many at most.
-        jitter: seconds; each occurrence is late by up to so much.
-        misfire_grace: seconds by which one may be late and still be submitted for itself; None:
-            as the settings and its schedule say.
+        catch_up: which long-missed occurrences are still submitted.
+        catch_up_limit: the most occurrences that catch-up ``all`` submits.
+        jitter: maximum random delay of each occurrence, in seconds.
+        misfire_grace: seconds by which an occurrence may be late and still fire as if in time;
+            None: the default from the settings and its schedule.
     """
 
     key: str
@@ -61,12 +61,12 @@ class Entry:
 
     @property
     def prints(self) -> tuple[str, str]:
-        """Fingerprints of schedule and arguments: what changes replans the entry."""
+        """Fingerprints of schedule and arguments: when one changes, the entry is replanned."""
         return _digest(describe(self.schedule)), _digest(_stable(self.args))
 
 
 def describe(schedule: TaskScheduleBase) -> str:
-    """A schedule in words that stay the same over restarts.
+    """Describe a schedule in a text that is the same after a restart.
 
     Example:
         >>> from nonet.tasks.schedules import CronSchedule, IntervalSecondsSchedule
@@ -81,7 +81,7 @@ def describe(schedule: TaskScheduleBase) -> str:
 
 
 def _stable(value: object) -> str:
-    """A value in a text that is the same in every process: sets and keys sorted, no addresses."""
+    """Return a text that is the same in every process: sets and keys sorted, no addresses."""
     if isinstance(value, Mapping):
         items = sorted(f"{_stable(key)}: {_stable(item)}" for key, item in value.items())
         return f"{{{', '.join(items)}}}"
@@ -108,9 +108,9 @@ def entries(
     vos: Iterable[str] = (),
     others: Collection[str] = (),
 ) -> list[Entry]:
-    """All entries, of configured classes and of those with a schedule of their own.
+    """Return all entries: of configured classes, and of classes with a schedule of their own.
 
-    Those that are disabled are among them.
+    Disabled entries are included.
 
     Args:
         config: the central configuration.
@@ -127,10 +127,10 @@ def entries(
 def dropped(
     config: Config, name: str, cls: PeriodicClass, vos: Iterable[str] = ()
 ) -> list[tuple[str | None, Location]]:
-    """For which VOs (None: for the installation) a list without entries drops a class, and where.
+    """Return the VOs (None: the installation) whose empty list disables a class, and its place.
 
     Args:
-        name: its full name.
+        name: full name of the class.
         vos: as for `entries`.
     """
     planner = _Planner(config, {name: cls}, vos)
@@ -138,7 +138,7 @@ def dropped(
 
 
 class _Planner:
-    """Collects entries and problems in one pass over the configuration."""
+    """Collect entries and problems in one pass over the configuration."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Planner:
         return found
 
     def written(self) -> Iterator[tuple[str, str | None, tuple[Location, Sequence[TaskConfig]]]]:
-        """Of each class and VO the entries that hold, and where they are written, if they are."""
+        """Yield the entries that apply to each class and VO, with their place if configured."""
         common = self._section(("common",), self._config.common)
         overrides = {
             vo: self._section(("vo-overrides", vo), section, vo=vo)
@@ -263,17 +263,17 @@ class _Planner:
 
 
 def is_vo_aware(cls: type[BaseTask]) -> bool:
-    """Whether a class has one task per VO."""
+    """Whether a class runs once per VO."""
     return issubclass(cls, PeriodicVoAwareBaseTask)
 
 
 def is_enabled(cls: PeriodicClass) -> bool:
-    """Whether a class is planned unless the configuration says otherwise."""
+    """Whether a class is enabled unless the configuration disables it."""
     return bool(_chosen(None, _declared(cls, "_enabled"), True))
 
 
 def default_schedule(cls: PeriodicClass) -> TaskScheduleBase | None:
-    """What the class says; None: it is planned only if the configuration has a schedule."""
+    """The schedule of the class itself; None: it needs one in the configuration."""
     schedule: TaskScheduleBase | None = _declared(cls, "_schedule", "default_schedule")
     return schedule
 
@@ -284,13 +284,13 @@ def all_vos(config: Config, vos: Iterable[str] = ()) -> list[str]:
 
 
 def find_class(written: str, classes: Iterable[str]) -> str | None:
-    """The full name that a configuration means; None: none, or several."""
+    """The full name for a configured name; None if there is no match, or more than one."""
     matching = matching_classes(written, classes)
     return matching[0] if len(matching) == 1 else None
 
 
 def matching_classes(written: str, classes: Iterable[str]) -> list[str]:
-    """The full names that a configuration may mean.
+    """The full names that match a configured name.
 
     >>> matching_classes("Sweep", ["a:Sweep", "b:Sweep"]), matching_classes("a:Sweep", ["a:Sweep"])
     (['a:Sweep', 'b:Sweep'], ['a:Sweep'])
@@ -303,7 +303,7 @@ def _chosen(configured: Any, declared: Any, otherwise: Any) -> Any:
 
 
 def _declared(cls: type, *names: str) -> Any:
-    """The value nearest in the line of bases; pydantic hides underscored ones of its models."""
+    """Return the value of the nearest base that has one; pydantic hides underscored names."""
     for base in cls.__mro__:
         private = base.__dict__.get("__private_attributes__", {})
         for name in names:

@@ -1,6 +1,6 @@
-"""Brings what Redis keeps of periodic entries in line with a plan, and says where each stands.
+"""Update the periodic entries in Redis to a plan, and determine where each entry continues.
 
-A plan is made in a new term, in a new epoch of Redis and when the configuration has changed.
+A plan is made in a new term, in a new epoch of Redis, and when the configuration has changed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from nonet.tasks.schedules import MICROSECOND, next_after, takes_after
 
 logger = logging.getLogger(__name__)
 
-# An occurrence that waits for the one before it is tried again after so long, then twice as long …
+# An occurrence that waits for the previous one is retried after this time, which doubles each time.
 FIRST_WAIT = timedelta(milliseconds=10)
 
 
 @dataclass
 class Planned:
-    """An entry, and where it stands.
+    """An entry and its progress.
 
     Attributes:
-        last: the occurrence fired or passed over last.
-        look: when to look at it again; None: never, its schedule has no more.
-        next: what a schedule answered that is asked only once.
-        wait: the pause before the next try while it waits for the occurrence before.
-        base, missed: while it waits: just before the occurrence that does, and how many older ones
-            nothing makes good for, so that these are not counted again at each try.
+        last: the last occurrence that fired or was skipped.
+        look: when to check it again; None: its schedule is exhausted.
+        next: the stored answer of a schedule that is asked only once.
+        wait: the pause before the next try while an occurrence waits for the previous one.
+        base, missed: the instant just before the waiting occurrence, and the number of older ones
+            that never fire. Retries use them instead of counting again.
     """
 
     entry: Entry
@@ -49,20 +49,20 @@ class Planned:
     missed: int = 0
 
     def fired(self, instant: datetime, following: datetime | None) -> None:
-        """Its occurrence of an instant was submitted, or passed over."""
+        """Record that the occurrence at an instant was submitted or skipped."""
         self.last, self.next = max(self.last, instant), following
         self.wait, self.base, self.missed = FIRST_WAIT, None, 0
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a plan is made from, beside the entries.
+    """The inputs of a plan besides the entries.
 
     Attributes:
-        term: of the leader.
-        now: by the clock of the server.
-        looked: until when the plan before this one has fired what was due; None: it was not ours.
-        before: where the entries stood in that plan.
+        term: term of the leader.
+        now: current time, by the clock of the server.
+        looked: when the previous plan last fired due entries; None: another leader made it.
+        before: the progress of the entries in the previous plan.
     """
 
     term: str
@@ -73,11 +73,11 @@ class Situation:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where the entries stand.
+    """The progress of all entries.
 
     Attributes:
-        planned: by their identity.
-        problems: entries that could not be planned, and why; the plan is to be made again.
+        planned: by the key of the entry.
+        problems: entries that could not be planned, and why; such a plan is made again.
     """
 
     planned: Mapping[str, Planned]
@@ -85,10 +85,10 @@ class Plan:
 
 
 class Planner:
-    """Makes plans.
+    """Make plans.
 
     Args:
-        memory: the last occurrences, for when Redis has lost them, or some of them.
+        memory: the last occurrences, in case Redis has lost some or all of them.
         asker: asks the schedules.
     """
 
@@ -98,10 +98,10 @@ class Planner:
         self._asker = asker
 
     async def plan(self, entries: Sequence[Entry], situation: Situation) -> Plan:
-        """Let Redis know these entries, and no others.
+        """Store these entries in Redis, and delete all others.
 
         Raises:
-            DeposedError: somebody else leads.
+            DeposedError: another scheduler leads.
             ServerUnreachableError: Redis does not answer.
         """
         fired = await self._store.fired()
@@ -114,7 +114,8 @@ class Planner:
         )
         changes = [item[0] for item in found if isinstance(item, tuple)]
         planned = {
-            # Nothing is due of it before its next occurrence; who has none has no more.
+            # The entry need not be checked before its next occurrence. Without a next occurrence,
+            # its schedule is exhausted.
             entry.key: Planned(entry, item[1], item[0].next, next=item[0].next)
             for entry, item in zip(entries, found, strict=True)
             if entry.enabled and isinstance(item, tuple)
@@ -143,7 +144,7 @@ class Planner:
         remembered: datetime | None,
         situation: Situation,
     ) -> tuple[Change, datetime] | ErrorSummary:
-        """What `_change` says, or what an author's schedule raised: it hurts no other entry."""
+        """Plan one entry; an error of its schedule affects no other entry."""
         try:
             return await self._change(entry, _later(fired, remembered), remembered, situation)
         except ServerUnreachableError:
@@ -168,7 +169,7 @@ class Planner:
         remembered: datetime | None,
         situation: Situation,
     ) -> tuple[Change, datetime]:
-        """What the plan script is to do to an entry, and from where its schedule goes on."""
+        """Return the change for the plan script to make, and from when the schedule continues."""
         now, again = situation.now, None
         if not entry.enabled:
             return Change("off", entry.key, entry.task_name, shown=shown(entry)), now
@@ -184,10 +185,10 @@ class Planner:
         return Change(verb, entry.key, name, last, again, prints, following, shown(entry)), last
 
     def _turned(self, entry: Entry, fired: Fired, situation: Situation) -> datetime:
-        """From where a changed entry goes on.
+        """Return the instant from which a changed entry continues.
 
-        Another schedule holds from when we looked last, unless an occurrence of the old one had
-        to wait then: what it would have fired before is nobody's loss.
+        A new schedule applies from the last check, or from the last fired occurrence if an
+        occurrence of the old schedule was waiting at that check.
         """
         before = situation.before.get(entry.key)
         has_waited = situation.looked and before and before.wait > FIRST_WAIT
@@ -196,7 +197,7 @@ class Planner:
         return max(fired.last, situation.looked or situation.now)
 
     async def _again(self, entry: Entry, fired: Fired) -> datetime | None:
-        """From where it goes on if its occurrence is withdrawn that is still on its schedule."""
+        """Return from when an entry continues if its withdrawn occurrence is still scheduled."""
         schedule, before = entry.schedule, fired.last - MICROSECOND
         if not takes_after(schedule) or not fired.id:
             return None
@@ -216,14 +217,14 @@ class Planner:
 
 
 def _later(fired: Fired | None, remembered: datetime | None) -> Fired | None:
-    """What Redis says, unless it has older data than what is remembered."""
+    """Return the state in Redis, unless the memory is newer."""
     if fired is None or remembered is None or remembered <= fired.last:
         return fired
     return replace(fired, last=remembered, id="")
 
 
 def shown(entry: Entry) -> dict[str, object]:
-    """What operators are told of an entry."""
+    """Return the description of an entry for operators."""
     return {
         "task": entry.task_name,
         "vo": entry.vo or "",

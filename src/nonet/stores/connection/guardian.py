@@ -1,15 +1,15 @@
-"""The process between an embedded server and its users: it stops the server after the last one.
+"""The process that stops an embedded server after its last user has ended.
 
 `nonet.stores.connection.embedded` starts this file as a script, in isolated mode and without site
-packages, so only the standard library is imported. Its working directory is the server's data
-directory.
+packages, so it imports only the standard library. Its working directory is the data directory of
+the server.
 
-Two file locks carry the whole protocol, because the kernel releases them however a process ends:
+The protocol consists of two file locks, because the kernel releases them however a process ends:
 
-- ``users.lock``: every user holds it shared. The guardian waits to hold it alone: then nobody
-  uses the server, and nobody can begin to until the guardian has stopped it and is gone.
-- ``server.lock``: locked by the starter, inherited by the guardian and by the server. Who can
-  lock it knows that neither is alive, and may start them.
+- ``users.lock``: every user holds it shared. The guardian waits for the exclusive lock. Once it has
+  it, the server has no user and gets none until the guardian has stopped the server and ended.
+- ``server.lock``: the starter locks it, and the guardian and the server inherit it. A process that
+  can lock it knows that neither is alive, and may start them.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(binary: str, address: str, lock_fd: int, report_fd: int, timeout_seconds: float) -> None:
-    """Start the server, report that it answers, and stop it when its last user is gone.
+    """Start the server, report when it answers, and stop it when its last user has ended.
 
     Args:
-        binary: the server to run.
+        binary: path of the server program.
         address: path of its Unix socket.
         lock_fd: ``server.lock``, locked; the server inherits it.
-        report_fd: pipe to the starter; gets `READY`, or the reason of the failure.
+        report_fd: pipe to the starter, for `READY` or the reason of a failure.
         timeout_seconds: how long the server may take to answer.
     """
     directory = os.getcwd()
     if os.fork():
-        os._exit(0)  # the starter reaps this process; the guardian belongs to init
+        os._exit(0)  # the starter reaps this process, and init adopts the guardian
     os.umask(0o077)
     server = _spawn(binary, address, lock_fd)
     problem = _wait_until_ready(server, address, timeout_seconds)
@@ -68,7 +68,7 @@ def main(binary: str, address: str, lock_fd: int, report_fd: int, timeout_second
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _stop(server)
     if os.path.dirname(address) != directory:
-        os.rmdir(os.path.dirname(address))  # made for a socket whose path would be too long
+        os.rmdir(os.path.dirname(address))  # the short directory, see embedded.py
 
 
 def answers(address: str) -> bool:
@@ -90,7 +90,7 @@ def _spawn(binary: str, address: str, lock_fd: int) -> subprocess.Popen[bytes]:
         "unixsocketperm": "700",
         "dir": ".",
         "appendonly": "yes",
-        # Plain commands: the data can be read by another server, or an older one, next time.
+        # Plain commands, which other servers and older ones can read, too.
         "aof-use-rdb-preamble": "no",
         "save": "",
         "maxmemory-policy": "noeviction",
@@ -122,10 +122,10 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def die_with_me() -> Callable[[], None] | None:
-    """A ``preexec_fn`` by which the kernel kills a child as soon as this process ends.
+    """Make a ``preexec_fn`` that lets the kernel kill the child when this process ends.
 
-    More exactly: when the thread ends that starts the child. Only Linux can; elsewhere a killed
-    guardian leaves its server to the next `kill`.
+    More precisely, when the thread that starts the child ends. Only Linux supports this. Elsewhere
+    a killed guardian leaves its server running.
     """
     if sys.platform != "linux":
         return None

@@ -1,8 +1,8 @@
-"""A lane: one connection to Redis on which any number of calls are under way, answered in order.
+"""`Lane`: one connection to Redis with any number of calls in flight, answered in order.
 
-redis-py opens it, with login, TLS and whatever its URL says; then the lane takes its transport
-over. What is called in one step of the event loop goes out in one write, and no call needs a task,
-a timer or a connection of its own.
+redis-py opens the connection, with login, TLS and the options of the URL. The lane then takes its
+transport over. Calls made in one step of the event loop go out in one write, and no call needs a
+task, a timer or a connection of its own.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from redis.backoff import NoBackoff
 from nonet.base.errors import NotBoundError
 from nonet.stores.connection.topology import TURNED_DOWN
 
-# So much is under way at a time: Redis serves others in between, and what comes after waits here.
+# Limits of the calls in flight, so that Redis serves other clients in between. Others wait here.
 _MOST_CALLS = 200
 _MOST_BYTES = 1024 * 1024
-_SECOND_LOOK_SECONDS = 0.1
+_SECOND_CHECK_SECONDS = 0.1
 _LEAST_BYTES_PER_SECOND = 64 * 1024
 _UNFINISHED = object()
 _CLOSED = "Connection closed by server."
-# A new connection may be better off: with another password, or to another server.
+# After these errors a new connection may help: with another password, or to another server.
 _TURNED_DOWN = (exceptions.AuthenticationError, *TURNED_DOWN)
 
 _Answer = asyncio.Future[Any]
 
 
 class Lane:
-    """Calls over one connection, which is opened when first used, and again when it was lost.
+    """Calls over one connection, which is opened at its first use and reopened after a loss.
 
     Args:
-        connection: makes an unconnected connection of redis-py's.
-        timeout_seconds: how long Redis may be silent while a call is under way (longer, if that is
-            a long one), or take to let us in. Then all calls that are under way fail.
+        connection: makes an unconnected connection of redis-py.
+        timeout_seconds: how long Redis may be silent while a call is in flight (longer for long
+            commands), or may take to connect. After that all calls in flight fail.
     """
 
     def __init__(self, connection: Callable[[], Any], timeout_seconds: float) -> None:
@@ -53,12 +53,12 @@ class Lane:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def call(self, *args: str | bytes | float) -> _Answer:
-        """Send a command now; the answer comes later. Nothing is repeated.
+        """Send a command now, and return a future of its reply. Nothing is retried.
 
-        Who does not want it any more may cancel it; the command may be carried out nevertheless.
+        Cancel the future to ignore the reply; Redis may execute the command nevertheless.
 
         Returns:
-            Gives the reply, or raises an error of redis-py's: ResponseError, ConnectionError,
+            A future of the reply. It raises an error of redis-py: ResponseError, ConnectionError,
             TimeoutError.
 
         Example:
@@ -70,7 +70,7 @@ class Lane:
         return answer
 
     def call_together(self, *commands: Sequence[str | bytes | float]) -> list[_Answer]:
-        """`call` each, with nothing in between and all over one connection.
+        """Send several commands over one connection, with no other command in between.
 
         Example:
             await asyncio.gather(*lane.call_together(("SET", "key", 1), ("WAIT", 1, 1000)))
@@ -100,20 +100,20 @@ class Lane:
                 self._opening = loop.create_task(self._open(), name="lane")
 
     def check_loop(self) -> None:
-        """Return if no other event loop that still runs uses this lane.
+        """Check that no other running event loop uses this lane.
 
         Raises:
-            NotBoundError: one does; answers come there.
+            NotBoundError: another one does, and it would get the answers.
         """
         if self._loop not in (None, asyncio.get_running_loop()) and self._loop.is_running():
             raise NotBoundError(
                 "this application is open in another event loop, which still runs: submit in the "
-                "loop in which it was opened; a task in a thread (def execute) submits by "
+                "loop that opened it. A task in a thread (def execute) submits with "
                 "context().after_commit(), or opens a Nonet of its own"
             )
 
     def reset(self) -> None:
-        """Use another connection from now on: nobody wants the answers of this one."""
+        """Drop the connection and fail its pending calls; the next call opens another one."""
         if self._wire is not None:
             self._wire.close(exceptions.ConnectionError("Connection given up"))
 
@@ -121,7 +121,7 @@ class Lane:
         """Close the connection; a later call opens another one.
 
         Args:
-            patience_seconds: for what was called before. What has no answer by then fails.
+            patience_seconds: how long to wait for earlier calls. Unanswered ones then fail.
         """
         if asyncio.get_running_loop() is not self._loop:
             return
@@ -129,27 +129,27 @@ class Lane:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
-            self._opening = None  # if it was cancelled before its first step, nobody else says so
+            self._opening = None  # a task cancelled before its first step does not reset it
         closed = exceptions.ConnectionError("Connection closed")
-        self._fail_waiting(closed)  # first, or the lost wire would be replaced for them
+        self._fail_waiting(closed)  # first, or _lost would open another wire for them
         if (wire := self._wire) is not None:
             wire.close(closed)
             await wire.closed
 
     async def _finish(self, seconds: float) -> None:
-        """Wait for the answers to all calls, but not longer."""
+        """Wait for the answers to all calls, but at most for this time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0 and (last := self._last()) is not None:
             await asyncio.wait({last}, timeout=left)
 
     def _last(self) -> _Answer | None:
-        """The answer that comes last, of those that somebody wants."""
+        """The last answer that is still wanted."""
         waiting = (each for _, (*_, each) in reversed(self._waiting) if not each.done())
         return next(waiting, None) or (self._wire.last if self._wire is not None else None)
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What was opened in another loop, which may have ended, is not ours any more."""
+        """Start over in another loop: connections of the old one, which has ended, are unusable."""
         self._loop, self._wire, self._opening = loop, None, None
         self._waiting.clear()
 
@@ -167,7 +167,7 @@ class Lane:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting calls while there is room."""
         while self._wire is not None and self._waiting:
             if not self._wire.has_room_for(len(self._waiting[0][0])):
                 return
@@ -191,7 +191,7 @@ class _Wire(asyncio.Protocol):
     """The open connection of a lane.
 
     Attributes:
-        closed: done when it is.
+        closed: done when the connection is closed.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class _Wire(asyncio.Protocol):
         has_room: Callable[[], None],
         lost: Callable[[_Wire], None],
     ) -> None:
-        self._connection = connection  # lives as long as its transport
+        self._connection = connection  # keeps the connection alive as long as its transport
         self._transport: asyncio.Transport = connection._writer.transport
         self._timeout = timeout_seconds
         self._has_room = has_room
@@ -209,11 +209,11 @@ class _Wire(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._reader = _make_reader()
-        # Each answer that is owed, with the length of its command, in the order of the commands.
+        # Each pending answer with the length of its command, in the order of the commands.
         self._owed: deque[tuple[_Answer, int]] = deque()
         self._owed_bytes = 0
         self._unsent: list[bytes] = []
-        # When Redis was heard last, or the first command after a pause was sent (loop time).
+        # When data came last, or the first command after a pause was sent (loop time).
         self._heard = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_late = False
@@ -223,21 +223,21 @@ class _Wire(asyncio.Protocol):
 
     @property
     def last(self) -> _Answer | None:
-        """The answer that is owed and comes last, of those that somebody wants."""
+        """The last pending answer that is still wanted."""
         return next((answer for answer, _ in reversed(self._owed) if not answer.done()), None)
 
     def has_room_for(self, length: int) -> bool:
-        """Whether a command of so many bytes may be sent now: the only one always may."""
+        """Whether a command of this length may be sent now. A single one always may."""
         if not self._owed:
             return True
         return len(self._owed) < _MOST_CALLS and self._owed_bytes + length <= _MOST_BYTES
 
     def send(self, packed: bytes, answers: Sequence[_Answer]) -> None:
-        """Send a command, or some: at once if nothing is under way, else together with others."""
+        """Send commands: at once if nothing is in flight, else in one write with other calls."""
         if not self._owed:
             self._heard = self._loop.time()
             if self._timer is None:
-                self._timer = self._loop.call_later(self._timeout, self._look)
+                self._timer = self._loop.call_later(self._timeout, self._check_silence)
             self._transport.write(packed)
         else:
             if not self._unsent:
@@ -249,7 +249,7 @@ class _Wire(asyncio.Protocol):
         self._owed_bytes += len(packed)
 
     def close(self, error: Exception) -> None:
-        """End it; what is owed fails with `error`."""
+        """Close the connection; pending answers fail with `error`."""
         if self._timer is not None:
             self._timer.cancel()
         self._transport.abort()
@@ -260,12 +260,12 @@ class _Wire(asyncio.Protocol):
         _fail((answer for answer, _ in owed), error)
 
     def data_received(self, data: bytes) -> None:
-        """Give the replies to those who wait for them."""
+        """Hand each reply to its caller."""
         self._heard, self._is_late = self._loop.time(), False
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not _UNFINISHED:
-                self._give(reply)
+                self._deliver(reply)
                 if isinstance(reply, _TURNED_DOWN):
                     self._is_refused = True
         except (hiredis.HiredisError, exceptions.InvalidResponse, IndexError) as error:
@@ -277,13 +277,13 @@ class _Wire(asyncio.Protocol):
         self._has_room()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Redis, or somebody on the way to it, has ended the connection."""
+        """The peer, or something on the way to it, has closed the connection."""
         self.close(exceptions.ConnectionError(str(error) if error else _CLOSED))
         self._connection._writer = self._connection._reader = None
         if not self.closed.done():
             self.closed.set_result(None)
 
-    def _give(self, reply: Any) -> None:
+    def _deliver(self, reply: Any) -> None:
         answer, length = self._owed.popleft()
         self._owed_bytes -= length
         if answer.done():  # cancelled
@@ -299,19 +299,20 @@ class _Wire(asyncio.Protocol):
             self._unsent.clear()
             self._transport.write(data)
 
-    def _look(self) -> None:
-        """Look whether Redis has been silent for too long; one timer for all calls."""
+    def _check_silence(self) -> None:
+        """Check whether Redis has been silent for too long. One timer serves all calls."""
         self._timer = None
         if not self._owed:
             return
-        # What is long may be on its way for long.
+        # A long command takes long to arrive.
         patience = self._timeout + self._owed_bytes / _LEAST_BYTES_PER_SECOND
         left = self._heard + patience - self._loop.time()
         if left <= 0 and not self._is_late:
-            # Timers come first when this process was stopped: what has arrived is read before.
-            self._is_late, left = True, _SECOND_LOOK_SECONDS
+            # After this process was stopped, timers fire before sockets are read. A reply may have
+            # arrived: wait once more, so that it is read first.
+            self._is_late, left = True, _SECOND_CHECK_SECONDS
         if left > 0:
-            self._timer = self._loop.call_later(left, self._look)
+            self._timer = self._loop.call_later(left, self._check_silence)
         else:
             self.close(exceptions.TimeoutError("Timeout reading from socket"))
 
@@ -322,7 +323,7 @@ async def _opened(
     has_room: Callable[[], None],
     lost: Callable[[_Wire], None],
 ) -> _Wire:
-    connection.retry = Retry(NoBackoff(), 0)  # whoever calls repeats, if that is safe
+    connection.retry = Retry(NoBackoff(), 0)  # callers retry what is safe to repeat
     try:
         async with asyncio.timeout(timeout_seconds):
             await connection.connect()
@@ -335,7 +336,7 @@ async def _opened(
 
 
 def _fail(answers: Iterable[_Answer], error: BaseException) -> None:
-    """Give each caller an error of its own, as each raise adds to the traceback of one."""
+    """Give each caller its own copy of an error, as each raise extends its traceback."""
     for answer in answers:
         if not answer.done():
             answer.set_exception(copy.copy(error))

@@ -1,4 +1,4 @@
-"""Connections to Redis and the loader of the Lua scripts."""
+"""Clients of Redis, and calls of the Lua scripts: `connect`, `Scripts`."""
 
 from __future__ import annotations
 
@@ -31,46 +31,46 @@ from nonet.stores.connection.topology import (
     will_pass,
 )
 
-# Every script is safe to repeat, so a lost reply may be retried. Total: below DEDUP_TTL.
+# Every script is safe to repeat, so a call without a reply is retried, in total below DEDUP_TTL.
 _TIMEOUT_SECONDS = 5.0
 _RETRIES = 3
 _CONNECTIONS = 50
-# The longest blocking pop; its connection waits longer than that for the answer.
+# The longest blocking pop. Its connection waits longer for the answer.
 BLOCK_SECONDS = 2.0
 _CLOSE_SECONDS = 1.0
-# Before each retry of a script; the last of them again, while a failover is waited for.
+# Seconds before each retry of a script. The last pause is repeated during a failover.
 _PAUSES = (0.1, 0.2, 0.4)
-# So long a script is called again where another server may take over; with the time that the last
-# call takes it is below DEDUP_TTL.
+# How long a script is retried if another server may take over. With the last call it is below
+# DEDUP_TTL.
 _FAILOVER_SECONDS = 14.0
-# So long the replicas may take to confirm; the lane carries nothing else meanwhile.
+# How long the replicas may take to confirm. The lane is blocked meanwhile.
 _CONFIRM_MS = 2000
 
-# What redis-py tells the server of itself. Without it each connection, and each client, would read
-# the metadata of the installed redis-py anew, which takes 2 ms.
+# What redis-py tells the server about itself. By default each connection and client would read the
+# metadata of the installed package, which takes 2 ms.
 _DRIVER = DriverInfo(lib_version=redis.__version__)
 
-# redis-py types every reply as `str | bytes | …`; here they are always bytes, and Any says less
-# wrong than a cast at each call would.
+# redis-py types every reply as `str | bytes | …`. Here replies are always bytes, and Any avoids a
+# cast at each call.
 AsyncRedis = Any
 SyncRedis = Any
 _RETRIED = (exceptions.ConnectionError, exceptions.TimeoutError)
 
 
 def connect(url: str, prefix: str) -> AsyncRedis:
-    """A client for commands and scripts; connects when first used.
+    """Make a client for commands and scripts, which connects at its first use.
 
     Args:
         url: see `nonet.stores.connection.topology.read_place`.
-        prefix: of the keys of the namespace.
+        prefix: prefix of the keys of the namespace.
 
     Raises:
-        ConfigurationError: the URL is no Redis URL.
+        ConfigurationError: the URL is not a valid Redis URL.
     """
     retry = AsyncRetry(ExponentialBackoff(cap=1.0, base=0.05), _RETRIES, _RETRIED)
     with _url_errors(url):
         place = read_place(url, prefix)
-        # Callers beyond the pool wait for a connection; the plain pool would refuse them.
+        # When all connections are in use, callers wait. The plain pool would raise an error.
         pool = aioredis.BlockingConnectionPool.from_url(
             place.url,
             max_connections=_CONNECTIONS,
@@ -84,7 +84,7 @@ def connect(url: str, prefix: str) -> AsyncRedis:
 
 
 def connect_blocking(url: str, prefix: str) -> AsyncRedis:
-    """A client for blocking pops: it waits longer than they do and never repeats one itself."""
+    """Make a client for blocking pops, which outwaits them and never repeats one itself."""
     with _url_errors(url):
         place = read_place(url, prefix)
         pool = aioredis.ConnectionPool.from_url(
@@ -99,7 +99,7 @@ def connect_blocking(url: str, prefix: str) -> AsyncRedis:
 
 
 def connect_sync(url: str, prefix: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> SyncRedis:
-    """A client for a thread of its own. It does not retry: its caller beats again anyway."""
+    """Make a client for a thread. It does not retry: its callers renew periodically anyway."""
     with _url_errors(url):
         place = read_place(url, prefix)
         client = redis.Redis.from_url(
@@ -114,12 +114,12 @@ def connect_sync(url: str, prefix: str, *, timeout_seconds: float = _TIMEOUT_SEC
 
 
 class LaneClient(aioredis.Redis):
-    """redis-py's client for single commands, and a lane for scripts.
+    """The client of redis-py for single commands, with a lane for scripts.
 
     Attributes:
-        lane: carries the scripts.
-        retries: how often a script is called again that got no answer.
-        failover_seconds: how long it is called again while another server takes over.
+        lane: connection for scripts.
+        retries: how often a script without an answer is called again.
+        failover_seconds: how long it is retried while another server takes over.
     """
 
     lane: Lane
@@ -128,7 +128,7 @@ class LaneClient(aioredis.Redis):
 
     @classmethod
     def over(cls, pool: Any, place: ServerUrl, timeout_seconds: float, retries: int) -> LaneClient:
-        """A client of which each answer comes within a time."""
+        """Make a client over a pool of connections. Its calls end within `timeout_seconds`."""
         client: Any = cls.from_pool(pool)
         _find_first(pool, place, FindingConnection)
         plain = pool.connection_class
@@ -142,19 +142,19 @@ class LaneClient(aioredis.Redis):
         return made
 
     def lane_for(self, key: str) -> Lane:
-        """The lane of somebody who waits for elements of a list: it carries nothing of others."""
+        """Return a separate lane for blocking pops from a list, which would block other calls."""
         if key not in self._popping:
             self._popping[key] = Lane(self.connection_pool.make_connection, self._timeout)
         return self._popping[key]
 
     async def reconnect(self) -> None:
-        """Use other connections from now on: the server has been replaced."""
+        """Drop all connections, because the server has been replaced."""
         for lane in (self.lane, *self._popping.values()):
             lane.reset()
         await self.connection_pool.disconnect(inuse_connections=True)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Wait for what is under way, but not long, and close all connections."""
+        """Wait at most a second for calls in flight, then close all connections."""
         await self.lane.aclose(_CLOSE_SECONDS)
         for lane in self._popping.values():
             await lane.aclose()
@@ -165,13 +165,13 @@ class LaneClient(aioredis.Redis):
 
 
 class Scripts:
-    """The Lua scripts of one namespace, called over the lane of a client.
+    """Calls the Lua scripts for one namespace over the lane of a client.
 
-    Calls that are made at a time share round trips, and answer each its own caller.
+    Concurrent calls share round trips.
 
     Args:
-        lane: another one.
-        replicas: how many must confirm what `run_confirmed` wrote.
+        lane: a lane to use instead of that of the client.
+        replicas: how many replicas must confirm the writes of `run_confirmed`.
     """
 
     def __init__(
@@ -183,23 +183,22 @@ class Scripts:
         self.lane: Lane = lane or client.lane
 
     async def run(self, name: str, *args: Any) -> Any:
-        """Run a script; loads it into the server when that does not know it yet.
+        """Run a script, and load it into the server if necessary.
 
-        It is called again while there is no answer, unless the client is one that repeats nothing;
-        and where another server may take over, while none has.
-        A cancelled caller does not undo the call.
+        A call without an answer is retried, unless the client retries nothing. If another server
+        may take over, retries continue until it has. Cancelling the caller does not undo the call.
 
         Raises:
-            ServerUnreachableError: no answer, also after the retries.
-            ConfigurationError: Redis does not let us in, or forbids the script.
+            ServerUnreachableError: no answer, even after the retries.
+            ConfigurationError: Redis refuses the login, or forbids the script.
             NonetError: the script failed.
         """
         return await self._repeat(self.lane.call, name, args)
 
     async def run_confirmed(self, name: str, *args: Any) -> tuple[Any, bool]:
-        """`run`, and whether as many replicas as are asked for have what it wrote.
+        """Run a script, and report whether enough replicas have confirmed what it wrote.
 
-        If they do not have it in time, it was written nevertheless.
+        Without their confirmation in time the writes stay nevertheless.
         """
         if not self.replicas:
             return await self.run(name, *args), True
@@ -219,7 +218,7 @@ class Scripts:
                     return await call("EVAL", source, 1, self.prefix, *args)
             except REFUSALS as error:
                 if not self._may_repeat(error, failures, began):
-                    raise _told(error, self.client, name) from error
+                    raise _translated(error, self.client, name) from error
             await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
             failures += 1
 
@@ -241,15 +240,15 @@ def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
     """`Scripts.run` for a synchronous client."""
     source, digest = script(name)
     finder = client.connection_pool.connection_kwargs.get("finder")
-    if finder is not None and finder.is_told_first:
-        client.connection_pool.disconnect()  # it is called rarely, and finds the server anew
+    if finder is not None and finder.is_announced:
+        client.connection_pool.disconnect()  # calls are rare, so each of them finds the server anew
     try:
         try:
             return client.evalsha(digest, 1, prefix, *args)
         except exceptions.NoScriptError:
             return client.eval(source, 1, prefix, *args)
     except REFUSALS as error:
-        raise _told(error, client, name) from error
+        raise _translated(error, client, name) from error
 
 
 @cache
@@ -257,8 +256,8 @@ def script(name: str) -> tuple[str, str]:
     """Source and SHA-1 of a script with its parts.
 
     ``@include PART …`` is replaced by the parts. ``@defer PART … FUNCTION`` becomes that function,
-    which sets the parts up when it is called: each call of a script makes all its functions anew,
-    and most ends of a task wake nobody.
+    which defines the parts only when it is called. Each call of a script defines its functions
+    anew, and most calls need only a few: most tasks, for example, wake no other task when they end.
     """
     folder = files("nonet.stores") / "scripts"
 
@@ -280,28 +279,28 @@ def script(name: str) -> tuple[str, str]:
 
 @asynccontextmanager
 async def server_errors(client: AsyncRedis, script: str = "") -> AsyncIterator[None]:
-    """Translate what Redis says into errors of ours, once, at this edge."""
+    """Translate errors of redis-py into errors of Nonet."""
     try:
         yield
     except REFUSALS as error:
-        raise _told(error, client, script) from error
+        raise _translated(error, client, script) from error
 
 
 async def blocking_pop(client: AsyncRedis, key: str) -> bytes | None:
-    """Wait at most `BLOCK_SECONDS` for the next element of a list; None if there was none."""
+    """Wait at most `BLOCK_SECONDS` for the next element of a list; None: there was none."""
     lane = client.lane_for(key)
     try:
         popped = await lane.call("BLPOP", key, BLOCK_SECONDS)
     except asyncio.CancelledError:
-        lane.reset()  # or Redis would give it the next element
+        lane.reset()  # otherwise Redis would pop the next element for this call
         raise
     except REFUSALS as error:
-        raise _told(error, client) from error
+        raise _translated(error, client) from error
     return popped[1] if popped else None
 
 
 def literal(text: str) -> str:
-    """`text` with the wildcards of a pattern for ``SCAN`` escaped."""
+    """Escape the wildcards of a ``SCAN`` pattern."""
     return "".join(f"\\{char}" if char in "*?[]^-\\" else char for char in text)
 
 
@@ -312,18 +311,17 @@ async def ping(client: AsyncRedis) -> None:
 
 
 class _CancellableWrites:
-    """Writes of a connection that a cancellation reaches.
+    """Makes the writes of a connection cancellable.
 
-    redis-py writes inside `asyncio.wait_for`, which in Python 3.11 returns as if nothing had
-    happened when it is cancelled in the step in which the write ends (CPython issue 86296). It
-    also costs a task per command.
+    redis-py writes inside `asyncio.wait_for`. In Python 3.11 that swallows a cancellation which
+    comes in the same step of the event loop as the end of the write (CPython issue 86296).
     """
 
     async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
         timeout, self.socket_timeout = self.socket_timeout, None
         try:
             async with asyncio.timeout(timeout):
-                await super().send_packed_command(command, check_health)  # type: ignore[misc]  # of the connection class that this is mixed into
+                await super().send_packed_command(command, check_health)  # type: ignore[misc]  # of the connection class
         except TimeoutError:
             await self.disconnect(nowait=True)
             raise exceptions.TimeoutError("Timeout writing to socket") from None
@@ -333,7 +331,7 @@ class _CancellableWrites:
 
 @contextmanager
 def _url_errors(url: str) -> Iterator[None]:
-    problem = url_problem(url)  # before redis-py, which quotes what it cannot read
+    problem = url_problem(url)  # before redis-py, which quotes passwords in its errors
     try:
         if not problem:
             yield
@@ -344,16 +342,16 @@ def _url_errors(url: str) -> Iterator[None]:
 
 
 def _find_first(pool: Any, place: ServerUrl, how: type) -> None:
-    """Let the connections of a pool find their server, if it is no fixed one.
+    """Let the connections of a pool find their server, unless it is fixed.
 
     Raises:
-        ConfigurationError: the URL has a parameter that no connection takes.
+        ConfigurationError: the URL has an unknown parameter.
     """
     try:
         pool.connection_class(**pool.connection_kwargs)
     except TypeError as error:
         name = re.search(r"argument '(\w+)'", str(error))
-        tls = "; with TLS it is rediss://" if name and name[1].startswith("ssl_") else ""
+        tls = ": TLS needs rediss://" if name and name[1].startswith("ssl_") else ""
         raise ConfigurationError(
             f"NONET_REDIS_URL {masked(place.url)!r}: parameter {name[1] if name else error!r} is "
             f"not known{tls}"
@@ -364,13 +362,13 @@ def _find_first(pool: Any, place: ServerUrl, how: type) -> None:
         pool.connection_kwargs["finder"] = place.finder
 
 
-def _told(error: Exception, client: AsyncRedis | SyncRedis, script: str = "") -> NonetError:
+def _translated(error: Exception, client: AsyncRedis | SyncRedis, script: str = "") -> NonetError:
     is_found = "finder" in client.connection_pool.connection_kwargs
     return translated(error, _address(client), script, is_found=is_found)
 
 
 def _address(client: AsyncRedis | SyncRedis) -> str:
-    """The URL that a client was made of, without its password."""
+    """The URL of a client, without its password."""
     pool = client.connection_pool
     options = pool.connection_kwargs
     if "finder" in options:

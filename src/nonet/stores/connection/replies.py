@@ -1,4 +1,4 @@
-"""What it means that Redis refuses: one of our errors, with one line for whoever must act."""
+"""Translates errors of Redis into errors of Nonet, with one line that says what to do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nonet.base.errors import (
     ServerUnreachableError,
 )
 
-# All that a server or the way to it can answer; other errors of redis-py are mistakes of ours.
+# Errors of a server, or of the way to it. Other errors of redis-py are bugs of Nonet.
 REFUSALS = (
     exceptions.ResponseError,
     exceptions.ConnectionError,
@@ -22,7 +22,7 @@ REFUSALS = (
     OSError,
 )
 
-# Replies of a server that will work again by itself, after a failover for example.
+# Replies of a server that will work again by itself, for example after a failover.
 _LATER = {
     *("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK"),
     *("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED"),
@@ -32,62 +32,38 @@ _LATER = {
 def translated(
     error: Exception, address: str, script: str = "", *, is_found: bool = False
 ) -> NonetError:
-    """The error of ours that says what Redis answered.
+    """Turn an error reply of Redis into an error of Nonet.
 
     Args:
         error: one of `REFUSALS`.
         address: URL of the server, without a password.
-        script: the one that was called, if any.
-        is_found: the server is looked for again with the next call.
+        script: name of the script that was called, if any.
+        is_found: the next call finds the server anew.
 
     Returns:
-        `ServerUnreachableError` for what passes by itself, `ConfigurationError` for what somebody
-        must change first, `NonetError` for a script that failed.
+        `ServerUnreachableError` for a problem that passes by itself, `ConfigurationError` for
+        one that an administrator must solve, `NonetError` for a script that failed.
 
     >>> print(translated(exceptions.ResponseError("READONLY no writes"), "redis://db.example/0"))
     Redis at redis://db.example/0 cannot be used now: READONLY no writes
     """
     for cause in error.args[:1]:
-        if isinstance(cause, NonetError):  # redis-py wraps what fails while it connects
+        if isinstance(cause, NonetError):  # redis-py wraps errors of its connection
             return cause
     code, text = _reply(error)
     at = f"Redis at {address}"
     if code in _LATER:
         why = "its keys are being moved to another node: " if code in ("ASK", "TRYAGAIN") else ""
         return ServerUnreachableError(f"{at} cannot be used now: {why}{code} {text}")
+    if code == "MOVED" and is_found:
+        return ServerUnreachableError(f"{at} has another node for this namespace now: {text}")
     if code == "OOM":
         return BrokerFullError(
             f"{at} is out of memory: nothing was submitted. Try again when tasks have ended, or "
             "raise maxmemory"
         )
-    if _is_about_login(error, text):
-        return ConfigurationError(
-            f"{at} does not let us in ({text}): check the user and password in NONET_REDIS_URL"
-        )
-    if code == "NOPERM" or "The user executing the script can't" in text:
-        return ConfigurationError(
-            f"{at} forbids what Nonet needs{_in(script)} ({text}): allow it to the user of "
-            "NONET_REDIS_URL (ACL SETUSER), or name another one"
-        )
-    if re.search(r"DB index|^SELECT is not allowed", text):
-        return ConfigurationError(
-            f"{at} does not have this database ({text}): change the number that NONET_REDIS_URL "
-            "ends with"
-        )
-    if code == "MOVED" and is_found:
-        return ServerUnreachableError(f"{at} has another node for this namespace now: {text}")
-    if code == "MOVED":
-        return ConfigurationError(
-            f"{at} is a node of a cluster ({code} {text}): write redis+cluster:// in "
-            "NONET_REDIS_URL, or rediss+cluster:// with TLS"
-        )
-    if isinstance(error, exceptions.InvalidResponse):
-        return ConfigurationError(f"{at} is no Redis server ({text}): check NONET_REDIS_URL")
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return ConfigurationError(
-            f"{at} has a certificate that is not trusted ({text}): check ssl_ca_certs in "
-            "NONET_REDIS_URL, and that the certificate has the name by which it is reached"
-        )
+    if problem := _misconfigured(error, code, text, script):
+        return ConfigurationError(f"{at} {problem}")
     if not isinstance(error, exceptions.ResponseError):
         problem = "cannot be used now" if code else "does not answer"
         return ServerUnreachableError(f"{at} {problem}: {text}{_unset(address)}")
@@ -95,9 +71,37 @@ def translated(
     return NonetError(f"{at} failed{_in(script)}: {said}")
 
 
+def _misconfigured(error: Exception, code: str, text: str, script: str) -> str:
+    """Say what an administrator must change, and how; empty if no change helps."""
+    if _is_about_login(error, text):
+        return f"refuses the login ({text}): check the user and password in NONET_REDIS_URL"
+    if code == "NOPERM" or "The user executing the script can't" in text:
+        return (
+            f"forbids what Nonet needs{_in(script)} ({text}): allow it to the user of "
+            "NONET_REDIS_URL (ACL SETUSER), or use another user"
+        )
+    if re.search(r"DB index|^SELECT is not allowed", text):
+        return (
+            f"does not have this database ({text}): change the number at the end of NONET_REDIS_URL"
+        )
+    if code == "MOVED":
+        return (
+            f"is a node of a cluster ({code} {text}): write redis+cluster:// in NONET_REDIS_URL, "
+            "or rediss+cluster:// with TLS"
+        )
+    if isinstance(error, exceptions.InvalidResponse):
+        return f"is not a Redis server ({text}): check NONET_REDIS_URL"
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return (
+            f"has a certificate that is not trusted ({text}): check ssl_ca_certs in "
+            "NONET_REDIS_URL, and that the certificate contains the host name of the URL"
+        )
+    return ""
+
+
 def _unset(address: str) -> str:
-    """That nobody has named this server, if nobody has."""
-    from nonet.config.settings import is_default_redis  # here, as it reads files
+    """A note that NONET_REDIS_URL is not set, if it is not."""
+    from nonet.config.settings import is_default_redis  # imported here, as it reads files
 
     if not is_default_redis(address):
         return ""
@@ -110,9 +114,9 @@ def _in(script: str) -> str:
 
 
 def _reply(error: Exception) -> tuple[str, str]:
-    """Code and text of a reply, in one line; the code is empty if Redis did not answer."""
+    """Code and first line of a reply; the code is empty if Redis did not answer."""
     text = str(error).split("\n")[0].strip() or type(error).__name__
-    code = getattr(error, "status_code", None)  # redis-py cut it off, if it knows the code
+    code = getattr(error, "status_code", None)  # redis-py removes codes that it knows
     if code is not None:
         return str(code), text
     if not isinstance(error, exceptions.ResponseError):
@@ -123,5 +127,5 @@ def _reply(error: Exception) -> tuple[str, str]:
 
 def _is_about_login(error: Exception, text: str) -> bool:
     kinds = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
-    # The second is what Redis says to who sends a long command before logging in.
+    # The text is the answer to a long command before the login.
     return isinstance(error, kinds) or text.startswith("Protocol error: unauthenticated")

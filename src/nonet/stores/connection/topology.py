@@ -1,10 +1,11 @@
-"""Which server holds a namespace: a fixed one, the master that Sentinel names, a node of a cluster.
+"""Finds the server of a namespace: a fixed one, the master of Sentinel, or a node of a cluster.
 
-All keys of a namespace are in one slot, so one server has them all at any time. Whoever connects
-looks for it first; whoever is turned down connects anew. The rest of the code knows one server.
+All keys of a namespace are in one slot, so at any time one server has them all. A connection finds
+that server before it connects, and reconnects if the server redirects or refuses it. The rest of
+the code sees one server.
 
-While a slot is being moved (ASK, TRYAGAIN) its keys are on two nodes, and a script would see only
-some of them. Nothing is asked of the new node before it has them all: the namespace pauses.
+While a slot is being moved (ASK, TRYAGAIN), its keys are on two nodes, and a script would see only
+some of them. So no command goes to the new node before it has them all: the namespace pauses.
 See https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#ask-redirection
 """
 
@@ -31,17 +32,17 @@ from redis.retry import Retry
 from nonet.base.errors import ConfigurationError, masked
 from nonet.base.loop import in_own_thread
 
-# Sentinels and nodes that do not answer in time are passed over.
+# Sentinels and nodes that do not answer in time are skipped.
 _ASK_SECONDS = 1.0
 _STRAGGLERS_SECONDS = 0.2
-# Nobody may have told: the connection to a Sentinel hangs.
+# Poll, too, as the connection to a Sentinel may hang and announce nothing.
 _FOLLOW_SECONDS = 5.0
 _SENTINEL_PORT, _REDIS_PORT = 26379, 6379
 _SCHEMES, _KINDS = ("redis", "rediss"), ("sentinel", "cluster")
 _SENTINEL_LOGIN = ("sentinel_username", "sentinel_password")
-# What a server says that is not, or not any more, the one to ask.
+# Replies of a server that does not, or no longer, hold the namespace.
 TURNED_DOWN = (exceptions.ReadOnlyError, exceptions.MovedError, exceptions.MasterDownError)
-# What passes when a failover or a migration has ended. MovedError is an AskError of redis-py's.
+# Errors that end with a failover or a migration. In redis-py a MovedError is an AskError.
 PASSING = (
     exceptions.ReadOnlyError,
     exceptions.AskError,
@@ -50,7 +51,7 @@ PASSING = (
     exceptions.BusyLoadingError,
 )
 
-# redis-py knows no class for it: a master that has lost its replicas, see min-replicas-to-write.
+# A master that has lost its replicas, see min-replicas-to-write. redis-py has no class for it.
 _ALONE = "NOREPLICAS"
 
 Address = tuple[str, int]
@@ -59,38 +60,38 @@ logger = logging.getLogger(__name__)
 
 
 class Finder(Protocol):
-    """Knows where to ask which server holds a namespace.
+    """Finds the server of a namespace.
 
     Attributes:
-        is_told_first: whether others know that a server was replaced before it knows itself.
+        is_announced: whether a replacement is known elsewhere before the old server notices it.
     """
 
-    is_told_first: bool
+    is_announced: bool
 
     def __str__(self) -> str:
-        """What was asked for, for people; no password."""
+        """A description without a password."""
 
     def find(self) -> Address:
-        """Its address now; asks over the network.
+        """Ask over the network for the current address.
 
         Raises:
-            ConnectionError: nobody knows it now (of redis-py).
-            ConfigurationError: nobody ever will.
+            ConnectionError: the address is unknown now (an error of redis-py).
+            ConfigurationError: the URL is wrong.
         """
 
     async def listen(self, heard: asyncio.Event) -> None:
-        """Set `heard` whenever `find` may have another answer; for ever."""
+        """Set `heard` whenever `find` may have another answer; runs forever."""
 
     def services(self) -> list[Mapping[str, str]]:
-        """What each Sentinel says of the service, by its names; empty where there are none."""
+        """The fields that each Sentinel reports of the service; empty without Sentinels."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
-    """A Redis URL that was read.
+    """A parsed Redis URL.
 
     Attributes:
-        url: the same for one server, as redis-py reads it.
+        url: a URL of one server that redis-py can parse.
         finder: finds that server; None: its address is in `url`.
     """
 
@@ -99,13 +100,13 @@ class ServerUrl:
 
 
 def read_place(url: str, prefix: str) -> ServerUrl:
-    """Read one of the URLs of Redis that Nonet knows, see docs/how-to/prepare-redis.md.
+    """Parse a Redis URL; docs/how-to/prepare-redis.md lists the forms.
 
     Args:
-        prefix: of the keys of the namespace.
+        prefix: prefix of the keys of the namespace.
 
     Raises:
-        ConfigurationError: it does not say what it must.
+        ConfigurationError: the URL is wrong or incomplete.
 
     Example:
         >>> read_place("redis+cluster://a:7000,b:7000", "{nonet}:").url
@@ -114,7 +115,7 @@ def read_place(url: str, prefix: str) -> ServerUrl:
     scheme, _, kind = url.partition("://")[0].partition("+")
     if kind and (scheme not in _SCHEMES or kind not in _KINDS):
         known = ", ".join(f"{scheme}+{kind}://" for scheme in _SCHEMES for kind in _KINDS)
-        raise _wrong(url, f"there are redis://, rediss://, unix://, embedded://, {known}")
+        raise _wrong(url, f"use redis://, rediss://, unix://, embedded://, {known}")
     if not kind:
         return ServerUrl(url)
     parts = urlsplit(url)
@@ -147,9 +148,9 @@ def read_place(url: str, prefix: str) -> ServerUrl:
 
 
 class _Sentinels:
-    """Asks all Sentinels for the master of a service; whose word is the newest is believed."""
+    """Asks all Sentinels for the master of a service; the answer with the highest epoch wins."""
 
-    is_told_first = True  # a master that is replaced by order goes on for up to 10 s
+    is_announced = True  # a master that is replaced by a command serves on for up to 10 s
 
     def __init__(
         self, addresses: Sequence[Address], service: str, options: Mapping[str, Any]
@@ -162,7 +163,7 @@ class _Sentinels:
         return f"the Sentinels {_shown(self._addresses)}, service {self._service!r}"
 
     def find(self) -> Address:
-        said = self._hear_all()
+        said = self._ask_all()
         opinions = [one for one in said if not isinstance(one, exceptions.RedisError)]
         masters = [(one.epoch, one.master) for one in opinions if one.master]
         if masters:
@@ -183,13 +184,13 @@ class _Sentinels:
         )
 
     def services(self) -> list[Mapping[str, str]]:
-        said = [one for one in self._hear_all() if isinstance(one, _Opinion)]
+        said = [one for one in self._ask_all() if isinstance(one, _Answer)]
         return [one.service for one in said if one.service]
 
-    def _hear_all(self) -> list[_Opinion | exceptions.RedisError]:
-        """What each says; who is silent when most have spoken is hardly waited for."""
+    def _ask_all(self) -> list[_Answer | exceptions.RedisError]:
+        """The answers of all Sentinels. After a majority has answered, wait only briefly."""
         pool = ThreadPoolExecutor(len(self._addresses), "nonet-sentinels")
-        asked = [pool.submit(self._look, address) for address in self._addresses]
+        asked = [pool.submit(self._ask_one, address) for address in self._addresses]
         pool.shutdown(wait=False)
         for spoken, _ in enumerate(as_completed(asked), 1):
             if spoken > len(asked) // 2:
@@ -211,36 +212,36 @@ class _Sentinels:
                 ):
                     await channel.subscribe("+switch-master")
                     async for _ in channel.listen():
-                        heard.set()  # also when it begins: it may have happened before
+                        heard.set()  # also at the start: a switch may have happened before
             except (exceptions.RedisError, OSError) as error:
                 logger.debug("%s:%d: %s", host, port, error)
                 await asyncio.sleep(_FOLLOW_SECONDS)
 
-    def _look(self, sentinel: Address) -> _Opinion | exceptions.RedisError:
+    def _ask_one(self, sentinel: Address) -> _Answer | exceptions.RedisError:
         try:
             masters = _ask(sentinel, self._options, "SENTINEL", "MASTERS")
             services = {item["name"]: item for item in map(_pairs, masters)}
             said = services.get(self._service, {})
             flags = said.get("flags", "")
             master = (said["ip"], int(said["port"])) if _is_up(flags) else None
-            if "failover_in_progress" in flags:  # then it says the old one, for a while
+            if "failover_in_progress" in flags:  # then MASTERS still names the old one
                 name = ("GET-MASTER-ADDR-BY-NAME", self._service)
                 host, port = _ask(sentinel, self._options, "SENTINEL", *name)
                 master = host.decode(), int(port)
         except exceptions.RedisError as error:
             return error
-        return _Opinion(services.keys(), master, int(said.get("config-epoch", 0)), said)
+        return _Answer(services.keys(), master, int(said.get("config-epoch", 0)), said)
 
 
 @dataclass(frozen=True, slots=True)
-class _Opinion:
-    """What one Sentinel says.
+class _Answer:
+    """The answer of one Sentinel.
 
     Attributes:
-        services: all that it knows.
-        master: of the one that was asked for; None: it is down, or not known.
-        epoch: how new that is.
-        service: all that it says of the one that was asked for.
+        services: names of all services that it knows.
+        master: master of the wanted service; None: it is down or unknown.
+        epoch: configuration epoch; the highest one is the newest.
+        service: all fields of the wanted service.
     """
 
     services: Collection[str]
@@ -250,9 +251,9 @@ class _Opinion:
 
 
 class _Cluster:
-    """Asks nodes of a cluster who has a slot, the one that was right last time first."""
+    """Asks the nodes of a cluster for the owner of a slot, starting with the last owner."""
 
-    is_told_first = False
+    is_announced = False
 
     def __init__(self, seeds: Sequence[Address], slot: int, options: Mapping[str, Any]) -> None:
         self._seeds = seeds
@@ -264,7 +265,7 @@ class _Cluster:
         return f"the cluster {_shown(self._seeds)}, slot {self._slot}"
 
     async def listen(self, heard: asyncio.Event) -> None:
-        await asyncio.Event().wait()  # a node that was replaced says so itself
+        await asyncio.Event().wait()  # a replaced node redirects its clients
 
     def services(self) -> list[Mapping[str, str]]:
         return []
@@ -277,8 +278,8 @@ class _Cluster:
             except exceptions.RedisError as error:
                 if "cluster support disabled" in str(error):
                     raise ConfigurationError(
-                        f"NONET_REDIS_URL: {address[0]}:{address[1]} is no node of a cluster; "
-                        "write redis://, or rediss:// with TLS"
+                        f"NONET_REDIS_URL: {address[0]}:{address[1]} is not a node of a "
+                        "cluster: write redis://, or rediss:// with TLS"
                     ) from None
                 problems.append(f"{address[0]}:{address[1]}: {error}")
                 continue
@@ -288,14 +289,14 @@ class _Cluster:
                     owner = _address_of(node, address[0])
                     self._known = list(dict.fromkeys((owner, *nodes)))
                     return owner
-            problems.append(f"{address[0]}:{address[1]} knows no node with slot {self._slot}")
+            problems.append(f"{address[0]}:{address[1]} knows no owner of slot {self._slot}")
         raise exceptions.ConnectionError(
-            "no node of the cluster says who has the namespace; " + "; ".join(problems)
+            "no node of the cluster knows the owner of the namespace: " + "; ".join(problems)
         )
 
 
 async def follow(finder: Finder, moved: Callable[[], Awaitable[None]]) -> None:
-    """Tell when the server is another one, as soon as somebody who knows says so; for ever."""
+    """Call `moved` whenever another server takes over; runs forever."""
     heard, known = asyncio.Event(), None
     listening = asyncio.create_task(finder.listen(heard), name="listen")
     try:
@@ -317,22 +318,22 @@ async def _found(finder: Finder) -> Address | None:
     try:
         return await in_own_thread(finder.find)
     except (exceptions.RedisError, OSError, ConfigurationError) as error:
-        logger.debug("%s: %s", finder, error)  # whoever needs a connection hears it, too
+        logger.debug("%s: %s", finder, error)  # connections that need a server raise it, too
         return None
 
 
 def will_pass(error: BaseException) -> bool:
-    """Whether Redis says what it says until a failover or a migration has ended."""
+    """Whether an error ends with a failover or a migration."""
     is_alone = isinstance(error, exceptions.ResponseError) and str(error).startswith(_ALONE)
     return is_alone or isinstance(error, PASSING)
 
 
 class FindingConnection:
-    """A connection of redis-py's asyncio client that finds its server whenever it connects.
+    """A connection of the asyncio client of redis-py that finds its server when it connects.
 
     Args:
-        finder: finds it.
-        options: of the connection.
+        finder: finds the server.
+        options: options of the connection.
     """
 
     def __init__(self, *, finder: Finder, **options: Any) -> None:
@@ -341,7 +342,7 @@ class FindingConnection:
 
     async def _connect(self: Any) -> None:
         self.host, self.port = await in_own_thread(self._finder.find)
-        await super()._connect()  # type: ignore[misc]  # of the class that this is mixed into
+        await super()._connect()  # type: ignore[misc]  # of the connection class
 
     async def read_response(self: Any, *args: Any, **options: Any) -> Any:
         try:
@@ -352,7 +353,7 @@ class FindingConnection:
 
 
 class FindingSyncConnection:
-    """The same for redis-py's synchronous client."""
+    """`FindingConnection` for the synchronous client of redis-py."""
 
     def __init__(self, *, finder: Finder, **options: Any) -> None:
         self._finder = finder
@@ -360,7 +361,7 @@ class FindingSyncConnection:
 
     def _connect(self: Any) -> Any:
         self.host, self.port = self._finder.find()
-        return super()._connect()  # type: ignore[misc]  # of the class that this is mixed into
+        return super()._connect()  # type: ignore[misc]  # of the connection class
 
     def read_response(self: Any, *args: Any, **options: Any) -> Any:
         try:
@@ -371,12 +372,12 @@ class FindingSyncConnection:
 
 
 def _again(error: Exception) -> exceptions.ConnectionError:
-    """What redis-py repeats over a new connection."""
+    """An error after which redis-py retries over a new connection."""
     return exceptions.ConnectionError(str(error), status_code=getattr(error, "status_code", None))
 
 
 def _ask(address: Address, options: Mapping[str, Any], *command: str) -> Any:
-    """The plain reply of one server to a command."""
+    """Send a command to one server, and return its reply."""
     retry = Retry(NoBackoff(), 0)
     timeouts = {"socket_timeout": _ASK_SECONDS, "socket_connect_timeout": _ASK_SECONDS}
     host, port = address
@@ -385,7 +386,7 @@ def _ask(address: Address, options: Mapping[str, Any], *command: str) -> Any:
 
 
 def _options_to_ask(url: str) -> dict[str, Any]:
-    """What redis-py reads from the URL of one server, as its client takes it."""
+    """The options in the URL of one server, as arguments of a client of redis-py."""
     try:
         options: dict[str, Any] = parse_url(url)  # type: ignore[no-untyped-call]  # redis-py
     except ValueError as error:
@@ -408,7 +409,7 @@ def _addresses(servers: str, port: int) -> list[Address]:
 
 
 def _address_of(node: Sequence[Any], asked: str) -> Address:
-    """A node of CLUSTER SLOTS: without a name it is where the one is that was asked."""
+    """The address of a node in CLUSTER SLOTS. A node without a name has the asked host."""
     host, port, *_ = node
     name = host.decode() if isinstance(host, bytes) else host or ""
     return (asked if name in ("", "?") else name), int(port)
@@ -425,7 +426,7 @@ def _pairs(flat: Sequence[bytes]) -> dict[str, str]:
 
 
 def _is_up(flags: str) -> bool:
-    """Whether Sentinel believes in a master.
+    """Whether the flags of Sentinel describe a master that is up.
 
     >>> _is_up("master"), _is_up("s_down,master"), _is_up("")
     (True, False, False)

@@ -1,6 +1,6 @@
-"""Ends tasks: in Redis, and durable ones in SQL; by id, or by class and labels.
+"""Cancels tasks, in Redis and in SQL, by id or by class and labels.
 
-What runs is ended by its worker, which is told; the others end at once.
+The worker of a running task gets an order and ends the task. All other tasks end at once.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What does not run, and can thus be cancelled without asking anybody.
+# States in which a task can be cancelled without its worker.
 CANCELLABLE = ("queued", "delayed", "waiting")
-# And what its worker is asked to end.
+# The same, and the state in which its worker ends it.
 UNFINISHED = (*CANCELLABLE, "running")
 _KEYS_PER_PAGE = 1000
-# Each may have NONET_MESSAGE_LIMIT.
+# Each may be as long as NONET_MESSAGE_LIMIT.
 _ENVELOPES_AT_A_TIME = 20
 _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFilter:
-    """Which live tasks somebody means.
+    """Selects live tasks.
 
     Attributes:
-        task: full class name, or a bare one; empty: any.
-        labels: each must be there with this value; a number also fits its digits as text.
+        task: full or bare class name; empty: any.
+        labels: the task must have each with this value. A number also matches its digits as text.
         states: some of `UNFINISHED`.
     """
 
@@ -54,12 +54,12 @@ class TaskFilter:
         return ", ".join(part for part in parts if part) or "all"
 
     def names(self, name: str, state: str) -> bool:
-        """Whether a task of this class and state is meant, if its labels are."""
+        """Whether class and state of a task match."""
         of_class = self.task in ("", name, name.rpartition(":")[2])
         return of_class and state in self.states
 
     def labels_fit(self, envelope: bytes | None) -> bool:
-        """Whether a task with this envelope has the labels; what cannot be read has none."""
+        """Whether the labels in this envelope match. An unreadable envelope has none."""
         if not self.labels:
             return True
         try:
@@ -73,11 +73,11 @@ class TaskFilter:
 
 @dataclass(frozen=True, slots=True)
 class CancelledTasks:
-    """What a mass action did.
+    """The result of a mass cancellation.
 
     Attributes:
-        number: tasks that are cancelled, or will be when their workers have ended them.
-        running: ids of the latter.
+        number: how many tasks are cancelled, or will be once their workers have ended them.
+        running: ids of the tasks that their workers still have to end.
     """
 
     number: int
@@ -88,8 +88,8 @@ class Cancellation:
     """Cancels tasks of one namespace.
 
     Args:
-        outbox: opens the SQL store of durable tasks on first use; None: there are none.
-        may_have_sql: whether there is a database in which a task may be that Redis does not know.
+        outbox: opens the SQL store of durable tasks on first use; None: no durable tasks.
+        may_have_sql: whether a database may hold tasks that Redis does not know.
     """
 
     def __init__(
@@ -108,18 +108,19 @@ class Cancellation:
         """Cancel tasks by their ids.
 
         Args:
-            who: ``user@host pid``, for the event stream and for who waits for a result.
-            reason: for the same; may be empty. Of a task that runs 60 bytes of both are kept.
-            running: those that run, too; else they are left alone.
+            who: ``user@host pid``, for the event stream and for programs that wait for the result.
+            reason: why, for the same readers; may be empty. For a running task only 60 bytes of
+                `who` and `reason` together are kept.
+            running: also cancel running tasks.
 
         Returns:
-            The state of each task now: ``cancelled``, also if it was before; ``cancelling``: it
-            runs, and its worker ends it within seconds; that in which it stays; empty if it is
-            unknown.
+            The state of each task now: ``cancelled``, also if it was cancelled before;
+            ``cancelling`` if it runs and its worker will end it within seconds; its unchanged state
+            if it cannot be cancelled; empty if it is unknown.
 
         Raises:
-            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does
-                not answer. Some may be cancelled: do it again.
+            ServerUnreachableError: Redis does not answer, or SQL does not while Redis does not
+                know a task. Some tasks may be cancelled; call it again.
         """
         why = _why(who, reason)
         done: list[str] = []
@@ -134,13 +135,13 @@ class Cancellation:
         return {id: states[id] for id in ids}
 
     async def cancel_all(self, selection: TaskFilter, who: str, reason: str = "") -> CancelledTasks:
-        """Cancel all tasks that are meant.
+        """Cancel all tasks of a selection.
 
-        What is submitted meanwhile may be left out. Needs little memory, however many there are.
+        Tasks that are submitted meanwhile may be missed. Works page by page, in constant memory.
 
         Raises:
-            ServerUnreachableError: Redis or SQL does not answer. Some may be cancelled: do it
-                again.
+            ServerUnreachableError: Redis or SQL does not answer. Some tasks may be cancelled; call
+                it again.
         """
         why = _why(who, reason)
         number, first, running = 0, list[str](), list[str]()
@@ -154,14 +155,14 @@ class Cancellation:
         return CancelledTasks(number, tuple(running))
 
     async def _each_page(self, selection: TaskFilter, why: str) -> AsyncIterator[dict[str, str]]:
-        """Cancel page by page; the state of each task afterwards."""
+        """Cancel page by page; yield the state of each task afterwards."""
         async for ids in self.find(selection):
             yield await self._cancel(ids, why, running="running" in selection.states)
         async for kept in self._kept_ones(selection):
             yield await self._cancel_kept(kept, why)
 
     async def find(self, selection: TaskFilter) -> AsyncIterator[list[str]]:
-        """Ids of the tasks that are meant and live in Redis, page by page, in no order."""
+        """Yield the ids of the selected tasks that live in Redis, page by page, in no order."""
         async for page in self._pages():
             meant = [id for id, name, state in page if selection.names(name, state)]
             if not selection.labels:
@@ -180,7 +181,7 @@ class Cancellation:
                     yield fitting
 
     async def _pages(self) -> AsyncIterator[list[tuple[str, str, str]]]:
-        """Id, class and state of all live tasks."""
+        """Yield id, class and state of all live tasks, page by page."""
         client, prefix = self._broker.client, self._broker.prefix
         cursor, pattern = 0, f"{literal(prefix)}t:*"
         while True:
@@ -206,7 +207,7 @@ class Cancellation:
             return await read_envelopes(client, self._broker.prefix, ids)
 
     async def _cancel(self, ids: Sequence[str], why: str, *, running: bool) -> dict[str, str]:
-        """Cancel in Redis; rows of durable ones are deleted, or left to the relay."""
+        """Cancel in Redis. Delete the rows of durable tasks, or leave them to the relay."""
         order = shortened(why.removeprefix("cancelled ")) if running else ""
         states = dict(zip(ids, await self._broker.cancel(ids, why, order=order), strict=True))
         await self._close(_cancelled(states))
@@ -225,9 +226,11 @@ class Cancellation:
         try:
             await (await self._outbox()).close(ids)
         except ConfigurationError:
-            return  # no tables, no driver: nothing was kept from here
-        except NonetError as error:  # Redis remembers their end, by which the relay goes
-            logger.warning("rows of %d cancelled tasks stay for now: %s", len(ids), error)
+            return  # without tables or a driver this process has stored nothing
+        except NonetError as error:  # the relay deletes them later: Redis remembers the end
+            logger.warning(
+                "could not delete rows of cancelled tasks now: count=%d error=%s", len(ids), error
+            )
 
     async def _kept(self, ids: Sequence[str]) -> dict[str, str]:
         """Classes of durable tasks that Redis does not know, by their ids."""
@@ -239,7 +242,7 @@ class Cancellation:
             return {}
 
     async def _kept_ones(self, selection: TaskFilter) -> AsyncIterator[dict[str, str]]:
-        """Classes of durable tasks that are meant, by their ids; to people they are delayed."""
+        """Yield the classes of the selected durable tasks by id. They count as delayed."""
         is_any = "delayed" in selection.states
         if not is_any or self._outbox is None or not self._may_have_sql():
             return

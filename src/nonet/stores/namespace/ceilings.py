@@ -1,4 +1,4 @@
-"""How many tasks there may be at a time: ceilings that the leader publishes, and what there is."""
+"""The ceilings on the number of tasks: what the leader publishes, and the current load."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NAMESPACE = "namespace"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many tasks of a scope have not ended.
+    """The number of tasks of a scope that have not ended.
 
     Attributes:
         scope: ``namespace``, ``stream:PRIORITY:SIZE`` or ``task:CATEGORY:CLASS``.
         active: queued, delayed, waiting, running and dying ones.
-        ceiling: how many there may be before submissions are refused; None: any number.
+        ceiling: the number above which submissions are refused; None: unlimited.
     """
 
     scope: str
@@ -37,17 +37,17 @@ class Ceilings:
         self._scripts = Scripts(client, self._prefix)
 
     async def published(self) -> str:
-        """`ceilings_version` of what a leader published last; empty if there is nothing."""
+        """Return the `ceilings_version` that a leader published last; empty without ceilings."""
         async with server_errors(self._client):
             found = await self._client.get(f"{self._prefix}capped")
         return found.decode() if found else ""
 
     async def publish(self, term: str, ceilings: Mapping[str, int], who: str) -> bool:
-        """Replace all ceilings; False if another term leads, then nothing has changed.
+        """Replace all ceilings. Return False, and change nothing, if another term leads.
 
         Args:
             ceilings: by scope, see `Load`.
-            who: publishes them, for the event stream.
+            who: the publisher, for the event stream.
         """
         pairs = [part for item in ceilings.items() for part in item]
         answer = await self._scripts.run(
@@ -56,7 +56,7 @@ class Ceilings:
         return bool(answer == 1)
 
     async def loads(self) -> list[Load]:
-        """The namespace, every stream and class that has tasks, and whatever has a ceiling."""
+        """Return the load of the namespace, and of all streams and classes in use or capped."""
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}active").hgetall(f"{self._prefix}ceilings")
             active, ceilings = await pipe.execute()
@@ -70,7 +70,7 @@ class Ceilings:
 
 
 def ceilings_version(ceilings: Mapping[str, int]) -> str:
-    """Tells sets of ceilings apart; empty for none."""
+    """Identify a set of ceilings; empty for an empty set."""
     if not ceilings:
         return ""
     lines = sorted(f"{scope} {number}" for scope, number in ceilings.items())

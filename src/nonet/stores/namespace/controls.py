@@ -1,4 +1,4 @@
-"""What operators do to work that is under way: pause, resume, let delayed tasks be due now."""
+"""The controls of operators: pause and resume work, and make delayed tasks due now."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from nonet.rules.pauses import Pause, one_line
 from nonet.stores.connection.redis import AsyncRedis, Scripts
 
 _AT_A_TIME = 500
-_ENTRY = "entry:"  # of names in `Sight.pauses`, as restore_pauses.lua knows them
+_ENTRY = "entry:"  # prefix of periodic entries in `Sight.pauses`; restore_pauses.lua reads it
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """All that is paused, and in which data set of Redis.
+    """All pauses, and the data set of Redis that they were read from.
 
     Attributes:
-        at: when, µs by the server's clock.
-        epoch, sequence: of the data set, as `EpochSeen` has them; 0: there is none yet.
-        restored_in: the last epoch in which a leader has put back what was paused before.
-        pauses: what (of a periodic entry: ``entry:ENTRY``) → ``at (µs)|who|reason``.
+        at: when they were read, µs by the server's clock.
+        epoch, sequence: of the data set, as in `EpochSeen`; 0: none yet.
+        restored_in: the last epoch in which a leader restored the earlier pauses.
+        pauses: what is paused (``entry:ENTRY`` for a periodic entry) → ``at (µs)|who|reason``.
     """
 
     at: int
@@ -38,27 +38,27 @@ class Controls:
         self._scripts = Scripts(client, prefix(namespace))
 
     async def pause(self, what: Sequence[str], who: str, reason: str = "") -> None:
-        """Start nothing of some work any more; what runs goes on, submissions are accepted.
+        """Stop starting some tasks. Running tasks continue, and submissions are accepted.
 
         Args:
-            what: as `nonet.rules.pauses` writes it.
+            what: in the form of `nonet.rules.pauses.Pause.what`.
             who: ``user@host pid``, for the event stream.
             reason: why, for people.
         """
         await self._scripts.run("pause", *one_line(who, reason), *what)
 
     async def resume(self, what: Sequence[str], who: str) -> None:
-        """Start it again; who waits for it is looked at, and idle workers are woken."""
+        """End pauses: check the tasks that they parked, and wake idle workers."""
         await self._scripts.run("resume", who, *what)
 
     async def load(self) -> list[Pause]:
-        """All that is paused, in the order of `Pause.what`."""
+        """Return the pauses of streams and classes, ordered by `Pause.what`."""
         found = await self._scripts.run("show_pauses")
         pauses = [Pause.decode(*item) for item in _texts(found[4])]
         return sorted(pauses, key=lambda item: item.what)
 
     async def look(self) -> Sight:
-        """What is paused, streams, classes and periodic entries; for the leader."""
+        """Return all pauses, including those of periodic entries, for the leader."""
         *numbers, paused, entries = await self._scripts.run("show_pauses")
         at, epoch, sequence, restored_in = (int(n) if n.isdigit() else 0 for n in numbers)
         pauses = dict(_texts(paused)) | {_ENTRY + name: value for name, value in _texts(entries)}
@@ -67,28 +67,29 @@ class Controls:
     async def restore(
         self, term: str, epoch: int, looked: int, remembered: Mapping[str, str]
     ) -> tuple[int, int] | None:
-        """Let be paused what the leader of `term` remembers, in an epoch that does not know of it.
+        """Restore the pauses that the leader of `term` remembers after a loss of data.
 
-        What was paused after it looked last stays; all else that it does not remember is resumed.
+        Pauses that are newer than its last read stay. Of the older ones, those that it does
+        not remember end.
 
         Args:
-            looked: when it did, as `Sight.at`; 0: it knows nothing, and nothing is resumed.
-            remembered: as `Sight.pauses`.
+            looked: when it last read the pauses, as in `Sight.at`; 0: never, so no pause ends.
+            remembered: as in `Sight.pauses`.
 
         Returns:
-            How many are put back and how many taken away; None if another term leads or the epoch
-            is over: then nothing has changed.
+            How many pauses were restored, and how many ended. None, without a change, if another
+            term leads or the epoch is over.
         """
         fields = [part for item in sorted(remembered.items()) for part in item]
         answer = await self._scripts.run("restore_pauses", term, epoch, looked, *fields)
         return (int(answer[0]), int(answer[1])) if answer else None
 
     async def hasten(self, ids: Sequence[str]) -> list[str]:
-        """Let delayed tasks be due now, those that wait for a retry too.
+        """Make delayed tasks due now, including tasks that wait for a retry.
 
         Returns:
-            The state of each task before: it is due now if that was ``delayed``; else it stays
-            as it is, and empty if it is unknown.
+            The state of each task before, empty if it is unknown. Only tasks that were
+            ``delayed`` have changed.
         """
         states: list[str] = []
         for start in range(0, len(ids), _AT_A_TIME):

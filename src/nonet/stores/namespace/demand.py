@@ -1,4 +1,4 @@
-"""How much work there is for how many workers, as Redis sees it, and what the leader publishes."""
+"""The demand for workers: tasks and workers in Redis, and the numbers that the leader publishes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nonet.rules.demand import Demand, LiveWorker, live_worker
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 from nonet.stores.queue.workers import DRAINS
 
-# Queued tasks that a look examines, locks and all; 64 with two locks each take below 1 ms.
+# Queued tasks whose locks one call examines; 64 tasks with two locks each take below 1 ms.
 _LOOKS = 64
-# A number that nobody renews is no number: long enough for another leader to come.
+# Published numbers expire unless a leader renews them; this outlasts a change of the leader.
 _PUBLISHED_MS = 60_000
 
 
@@ -23,7 +23,7 @@ class Demands:
     """The demand of one namespace, over a broker's connection.
 
     Args:
-        lock_ttl_ms: of locks that name no TTL of their own.
+        lock_ttl_ms: TTL of locks that declare none.
     """
 
     def __init__(self, client: AsyncRedis, namespace: str, lock_ttl_ms: int) -> None:
@@ -33,7 +33,7 @@ class Demands:
         self._lock_ttl_ms = lock_ttl_ms
 
     async def look(self, size: str) -> Demand:
-        """What one size has to do now, and who is there to do it."""
+        """Return the work and the workers of one size now."""
         answer = await self._scripts.run("demand", size, self._lock_ttl_ms, _LOOKS)
         runnable, running, known, *rows = answer
         workers = tuple(_worker(*row) for row in rows)
@@ -41,7 +41,7 @@ class Demands:
         return Demand(size, int(runnable), int(running), workers, slots)
 
     async def look_at_all(self) -> list[Demand]:
-        """The same for each size."""
+        """Return the demand of each size."""
         return [await self.look(size) for size in Size]
 
     async def publish(
@@ -51,14 +51,14 @@ class Demands:
         slots: Mapping[str, int] | None = None,
         failed: int = 0,
     ) -> bool:
-        """Say how many workers each size wants.
+        """Publish how many workers each size needs.
 
         Args:
-            slots: of one worker, by size, where that is to be known when no worker is left.
-            failed: calls of overflow hooks that failed since the last time.
+            slots: slots of one worker by size, to be remembered when no worker is left.
+            failed: how many calls of overflow hooks failed since the last call.
 
         Returns:
-            False if another term leads; then nothing has changed.
+            False, without a change, if another term leads.
         """
         pairs = (*desired.items(), *(slots or {}).items())
         numbers = (_PUBLISHED_MS, failed, len(desired), *(part for pair in pairs for part in pair))
@@ -66,7 +66,7 @@ class Demands:
         return bool(answer == 1)
 
     async def published(self) -> dict[str, int]:
-        """How many workers each size wants; empty if no scheduler has led for a minute."""
+        """Return how many workers each size needs; empty if no scheduler has led for a minute."""
         async with server_errors(self._client):
             found = await self._client.hgetall(f"{self._prefix}desired")
         return {
@@ -76,17 +76,17 @@ class Demands:
         }
 
     async def retire(self, worker: str, size: str) -> bool:
-        """Let an idle worker leave the stack of idle ones.
+        """Take an idle worker off the stack of idle workers.
 
         Returns:
-            False if there is work for it: then it must not end yet.
+            False if there is work for it: it must not exit yet.
         """
         return bool(await self._scripts.run("retire", worker, size) == 1)
 
 
 def _worker(id: bytes, busy: int, info: bytes, off: bytes) -> LiveWorker:
     told: Any = None
-    with suppress(ValueError):  # a worker of another kind, which counts with its deliveries
+    with suppress(ValueError):  # an unreadable report: the worker counts with its deliveries
         told = json.loads(info)
     name, drains = id.decode(errors="replace"), off.decode(errors="replace") == DRAINS
     return live_worker(name, int(busy), told, takes=not off, drains=drains)

@@ -1,14 +1,14 @@
-"""The event stream: who changed what in a namespace."""
+"""The event stream: the changes that were made in a namespace."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from nonet.base.keys import prefix
+from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE = 500
 _BEGINNING = b"0-0"
 
@@ -39,7 +39,7 @@ class Events:
         self._scripts = Scripts(client, prefix(namespace))
 
     async def log(self, kind: str, who: str, text: str) -> None:
-        """Keep what somebody did outside of Redis.
+        """Record an action that was made outside of Redis.
 
         Args:
             kind: one of `nonet.base.keys.EVENT_KINDS`.
@@ -49,11 +49,11 @@ class Events:
         await self._scripts.run("log_event", kind, who, text)
 
     async def last(self, limit: int, *, kind: str | None = None) -> list[Event]:
-        """The last `limit` events, of one kind if given, the newest last."""
+        """Return the last `limit` events, optionally of one kind, the newest last."""
         return await self._before("+", limit, kind)
 
     def follow(self, limit: int, *, kind: str | None = None) -> Following:
-        """The last `limit` events, then what happens from now on."""
+        """Follow the stream: the last `limit` events first, then new ones."""
         return Following(self, limit, kind)
 
     async def _before(self, end: str, limit: int, kind: str | None) -> list[Event]:
@@ -68,7 +68,7 @@ class Events:
         return found[:limit][::-1]
 
     async def _between(self, start: bytes, end: bytes, kind: str | None) -> list[Event]:
-        """Those after `start`, up to `end`."""
+        """The events after `start`, up to `end`."""
         found: list[Event] = []
         while start != end:
             async with server_errors(self._client):
@@ -80,14 +80,14 @@ class Events:
         return found
 
     async def _newest(self) -> bytes:
-        """Id of the last entry; there is none: the id before all others."""
+        """Id of the last entry; the smallest id if the stream is empty."""
         async with server_errors(self._client):
             newest = await self._client.xrevrange(self._key, count=1)
         return bytes(newest[0][0]) if newest else _BEGINNING
 
 
 class Following:
-    """What happens in a namespace; survives that Redis is away or loses its data."""
+    """Follows the events of a namespace. Survives outages of Redis and losses of data."""
 
     def __init__(self, events: Events, limit: int, kind: str | None) -> None:
         self._events = events
@@ -96,13 +96,13 @@ class Following:
         self._seen: bytes | None = None
 
     async def new(self) -> list[Event]:
-        """The events since the last call, oldest first; at the first call the last ones.
+        """Return the events since the last call, oldest first; at the first call the last ones.
 
-        A stream that ends before what was seen is another one: Redis was emptied, or has older
-        data. Then all that is in it counts as new.
+        If the stream ends before the last event that was seen, Redis was emptied or has older data.
+        All events of the stream then count as new.
 
         Raises:
-            ServerUnreachableError: no answer; the next call begins where this one did.
+            ServerUnreachableError: Redis does not answer. The next call starts where this one did.
         """
         newest = await self._events._newest()
         if self._seen is None:
@@ -125,5 +125,4 @@ def _order(id: bytes) -> tuple[int, ...]:
 
 def _event(fields: dict[bytes, bytes]) -> Event:
     text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
-    at = _EPOCH + timedelta(microseconds=int(text["at"]))
-    return Event(at, text["kind"], text["who"], text["text"])
+    return Event(instant(text["at"]), text["kind"], text["who"], text["text"])

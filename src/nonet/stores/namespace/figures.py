@@ -1,4 +1,4 @@
-"""What metrics tell of a namespace, read in one script."""
+"""The figures behind the metrics of a namespace, read in one script."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from nonet.base.keys import prefix
 from nonet.base.streams import Size
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
-# Of the delayed set, tasks that are looked at by themselves; 1000 take about 1 ms.
+# Tasks of the delayed set whose state is read; 1000 take about 1 ms. The others are estimated.
 _LOOKS = 1000
 _SUBMITTED = "submitted:"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """One stream, and what was woken for it.
+    """One priority and size: its streams of all kinds.
 
     Attributes:
-        depth: tasks in it, queued and running.
-        in_flight: those in the hands of workers.
-        oldest: for how many seconds the oldest has been there that no worker has read.
+        depth: queued and running tasks.
+        in_flight: tasks that workers have fetched.
+        oldest: age in seconds of the oldest task that no worker has fetched.
     """
 
     depth: int
@@ -38,19 +38,19 @@ class Figures:
 
     Attributes:
         streams: by priority and size.
-        submitted: tasks that were accepted since somebody watches, likewise.
+        submitted: tasks accepted since metrics were first read, by priority and size.
         active: tasks that have not ended, by class name, priority and size.
-        delayed: tasks that wait for their time.
+        delayed: tasks that wait for their due time.
         overdue: entries of the delayed set whose time passed more than a second ago.
         waiting, dying: tasks that wait for locks, and for SQL; estimates if there are very many.
-        counters: what operators should know of → how often.
+        counters: name of an incident → how often it happened.
         workers: registered ones, by size.
         desired: by size, as the leader publishes it; empty if none has led for a minute.
-        leader: who leads, or empty.
-        term: the last one that was handed out, or 0.
-        config: the version that is published, or empty.
-        config_problem: why its source is not applied as it is now, or empty.
-        epoch: since when Redis has had these data.
+        leader: owner of the lease, or empty.
+        term: the last term that was assigned, or 0.
+        config: the published version, or empty.
+        config_problem: why the current source is not applied, or empty.
+        epoch: since when Redis has these data.
         paused: number of pauses.
         quarantined: entries of the quarantine.
     """
@@ -79,7 +79,7 @@ class Measures:
     """The figures of one namespace, over a broker's connection.
 
     Args:
-        ahead: seconds after which what waits for locks is looked at again at the latest.
+        ahead: seconds after which a task that waits for locks is checked again at the latest.
     """
 
     def __init__(self, client: AsyncRedis, namespace: str, ahead: float) -> None:
@@ -88,10 +88,10 @@ class Measures:
         self._ahead_us = round(ahead * 1e6)
 
     async def figures(self) -> Figures:
-        """All of them, at one instant.
+        """Read all figures at one instant.
 
         Raises:
-            NonetError: Redis does not answer, or refuses.
+            NonetError: Redis does not answer, or denies the command.
         """
         answer = await self._scripts.run("measure", self._ahead_us, _LOOKS)
         now, streams, (size, overdue, waiting, dying, woken), *hashes = answer[:9]
@@ -128,10 +128,10 @@ class Measures:
         )
 
     async def memory(self) -> tuple[int | None, int | None]:
-        """Bytes that Redis uses, and may use (0: any number); None: it does not let us ask.
+        """Return the bytes that Redis uses and may use (0: unlimited); None if INFO is denied.
 
         Raises:
-            ServerUnreachableError: it does not answer.
+            ServerUnreachableError: Redis does not answer.
         """
         try:
             async with server_errors(self._client):
@@ -145,7 +145,7 @@ class Measures:
 
 
 def complete(desired: Mapping[str, int]) -> dict[str, int]:
-    """Workers by size, with each size.
+    """Add the missing sizes with 0 workers.
 
     >>> complete({"small": 3})
     {'small': 3, 'medium': 0, 'large': 0}
@@ -159,7 +159,7 @@ def _texts(flat: Sequence[bytes]) -> dict[str, str]:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0  # somebody else may have written it
+    return int(text) if text.isdigit() else 0  # a foreign client may have written it
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Looks at a namespace and its server: for `nonet.rules.diagnosis`, and before a daemon starts."""
+"""Inspects a namespace and its server, for `nonet.rules.diagnosis` and before a daemon starts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableE
 from nonet.base.keys import prefix, stream
 from nonet.base.loop import in_own_thread
 from nonet.base.streams import KINDS, Priority, Size
-from nonet.rules.diagnosis import Replication, Row, Server, refusals
+from nonet.rules.diagnosis import Row
+from nonet.rules.servers import Replication, Server, refusals
 from nonet.stores.connection.redis import ping, server_errors
 from nonet.stores.connection.topology import read_place
 from nonet.stores.queue.broker import Broker
 
 logger = logging.getLogger(__name__)
 
-# Each call holds up everybody else on this server.
+# Entries in one call; each call blocks all other clients of the server.
 _PAGE = 200
 _STREAM_OF_RECORD = 11
 
@@ -36,14 +37,14 @@ class Inspection:
         self._prefix = prefix(namespace)
 
     async def check(self, *, allow_eviction: bool) -> None:
-        """Return if a daemon may start on this server.
+        """Check that a daemon can run on this server.
 
         Args:
-            allow_eviction: although Redis may drop keys when its memory is full.
+            allow_eviction: accept that Redis may drop keys when its memory is full.
 
         Raises:
-            ConfigurationError: it is too old, may evict, or denies what is needed.
-            ServerUnreachableError: it does not answer.
+            ConfigurationError: Redis is too old, may evict keys, or denies a needed command.
+            ServerUnreachableError: Redis does not answer.
         """
         await ping(self._broker.client)
         for finding in refusals(await self._info(), await self.denied()):
@@ -52,15 +53,15 @@ class Inspection:
                 continue
             way_out = " or set NONET_ALLOW_EVICTION=1" if finding.what == "eviction" else ""
             raise ConfigurationError(f"Redis: {finding.problem}; {finding.hint}{way_out}")
-        await self._broker.ping()  # a script that writes: this may be a replica
+        await self._broker.ping()  # runs a script that writes, which fails on a replica
 
     async def denied(self) -> list[str]:
-        """Commands that are needed and this user may not use."""
+        """Return the needed commands that the ACL denies to this user."""
         found = [name.decode() for name in await self._broker.scripts.run("probe")]
         return found if await self._may_block() else [*found, "blpop"]
 
     async def rows(self) -> AsyncIterator[Row]:
-        """What the namespace contains, page by page: the rows of the script ``inspect``."""
+        """Yield the rows of the script ``inspect``, page by page."""
         streams = [
             stream(priority, size).replace("tasks", kind)
             for kind in KINDS
@@ -76,7 +77,7 @@ class Inspection:
             if cursor != b"0":
                 walks.appendleft((what, cursor))
             for row in rows:
-                if row[0] == b"more":  # of a large key, page by page
+                if row[0] == b"more":  # a large key has further pages
                     walks.append((row[1], row[2]))
                     continue
                 told = [
@@ -89,12 +90,12 @@ class Inspection:
         after = await self._active()
         for stream_name in sorted({*before, *after, *met}):
             said = after[stream_name]
-            # Where a task came or ended meanwhile, nobody knows how many there were.
+            # Compare only streams in which no task was added or ended meanwhile.
             if before[stream_name] == said != met[stream_name]:
                 yield ["count", stream_name, said, met[stream_name]]
 
     async def _active(self) -> Counter[str]:
-        """How many tasks of each stream are counted."""
+        """The count of active tasks by stream."""
         flat = await self._read(self._broker.client.hgetall(f"{self._prefix}active"), {})
         sums: Counter[str] = Counter()
         for name, number in flat.items():
@@ -102,11 +103,11 @@ class Inspection:
         return sums
 
     async def server(self, sql: str = "", *, dying: int = 0) -> Server:
-        """What Redis and the daemons say of themselves.
+        """Return what Redis and the daemons report of themselves.
 
         Args:
-            sql: state of the tables, or why they cannot be asked.
-            dying: how many rows tell of a task that waits for SQL.
+            sql: state of the tables, or why they cannot be read.
+            dying: how many tasks wait for SQL.
         """
         client, key = self._broker.client, self._prefix
         info = await self._info()
@@ -151,7 +152,7 @@ class Inspection:
         )
 
     async def _sync_delay(self) -> float | None:
-        """Seconds for which a full sync waits; None if CONFIG GET is refused."""
+        """Delay of a full sync in seconds; None if CONFIG GET is denied."""
         client = self._broker.client
         try:
             async with server_errors(client):
@@ -164,7 +165,7 @@ class Inspection:
         return 0.0 if is_at_once else float(told.get("repl-diskless-sync-delay", 0))
 
     async def _read(self, asked: Awaitable[Any], otherwise: Any) -> Any:
-        """The answer; `otherwise` if the key is of another type, which a row tells."""
+        """The answer, or `otherwise` if the key has another type, which a row reports."""
         try:
             async with server_errors(self._broker.client):
                 return await asked
@@ -174,7 +175,7 @@ class Inspection:
             return otherwise
 
     async def _leader(self, now: datetime) -> tuple[str, dict[str, Any]]:
-        """Who leads and what it says of itself; nobody, if there is garbage, which a row tells."""
+        """The leader and what it reports of itself; empty on garbage, which a row reports."""
         asked = self._broker.client.hmget(f"{self._prefix}leader", "owner", "expiry", "info")
         owner, expiry, info = await self._read(asked, (None, None, None))
         if not owner or not (expiry or b"").isdigit() or int(expiry) <= now.timestamp() * 1e6:
@@ -202,20 +203,20 @@ class Inspection:
         return found
 
     async def _info(self) -> Mapping[str, Any]:
-        """What INFO says; a user who may not ask gets nothing, and is told."""
+        """The answer of INFO; empty, with a warning, if the ACL denies it."""
         try:
             async with server_errors(self._broker.client):
                 info: Mapping[str, Any] = await self._broker.client.info()
                 return info
         except ConfigurationError as error:
-            logger.warning("neither version nor eviction policy are known: %s", error)
+            logger.warning("could not read version and eviction policy of Redis: %s", error)
             return {}
 
     async def _may_block(self) -> bool:
-        """Whether this user may wait for work, which no script does."""
+        """Whether the ACL allows BLPOP, which workers wait with and no script uses."""
         client, key = self._broker.client, f"{self._prefix}probe:BLPOP"
         async with server_errors(client), client.pipeline(transaction=False) as pipeline:
-            # Of an empty list an idle server would see the end of the wait up to 0.1 s late.
+            # Push first: on an empty list an idle server ends the wait up to 0.1 s late.
             pipeline.rpush(key, "")
             pipeline.pexpire(key, 1000)
             pipeline.blpop([key], timeout=0.01)
@@ -224,7 +225,7 @@ class Inspection:
 
 
 def _in_state(wanted: str, hooks: Mapping[bytes, bytes]) -> dict[str, str]:
-    """The start-up hooks in a state, with what went wrong."""
+    """The start-up hooks in a state, with their problems."""
     found = {}
     for name, value in hooks.items():
         _, _, how = value.decode(errors="replace").partition("|")

@@ -1,28 +1,27 @@
-"""The limits that hold in a namespace: published by the leader, overridden by hand."""
+"""The effective limits of a namespace: published by the leader, overridden by operators."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from nonet.base.keys import prefix
 from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress
+from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveLimit:
-    """A limit that holds, and where it comes from.
+    """An effective limit and its origin.
 
     Attributes:
-        by, since: who overrode the configuration, and when; empty and None for the others.
-        configured: what the configuration says of the same address, if it is overridden.
-        used: executions that count now; None where that is not one number: of rates, which count
-            a window, and of ``default``, which is counted for each key.
+        by, since: the operator and time of an override; empty and None without one.
+        configured: the configured limit that is overridden, if any.
+        used: executions that count now; None for rates, which count a window, and for
+            ``default``, which is counted for each key.
     """
 
     address: LimitAddress
@@ -42,18 +41,18 @@ class Limits:
         self._scripts = Scripts(client, self._prefix)
 
     async def published(self) -> str:
-        """`limits_version` of what a leader published last; empty if there is nothing."""
+        """Return the `limits_version` that a leader published last; empty without limits."""
         async with server_errors(self._client):
             found = await self._client.get(f"{self._prefix}limits:version")
         return found.decode() if found else ""
 
     async def publish(self, term: str, limits: Mapping[LimitAddress, Limit], who: str) -> bool:
-        """Replace what the configuration sets; overrides stay above it.
+        """Replace the configured limits. Overrides stay in force.
 
-        Whoever waits for a limiter that changes is looked at again at once.
+        Tasks that wait for a changed limiter are checked at once.
 
         Returns:
-            False if another term leads; then nothing has changed.
+            False, without a change, if another term leads.
         """
         fields = [
             part for address, limit in limits.items() for part in (address.field, limit.encode())
@@ -64,16 +63,16 @@ class Limits:
         return bool(answer == 1)
 
     async def override(self, address: LimitAddress, limit: Limit, who: str) -> None:
-        """Let a limit hold instead of the configured one, from the next admission on."""
+        """Override a configured limit from the next admission on."""
         await self._scripts.run("override_limit", address.field, limit.encode(), who)
 
     async def go_back(self, address: LimitAddress, who: str) -> bool:
-        """Let the configuration hold again; False if there is no override."""
+        """Remove an override; False if there is none."""
         answer = await self._scripts.run("override_limit", address.field, "", who)
         return bool(answer == 1)
 
     async def all(self) -> list[EffectiveLimit]:
-        """All limits that hold, by their addresses."""
+        """Return all effective limits, sorted by address."""
         async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
             for name in ("limits", "limits:config", "limits:live"):
                 pipe.hgetall(f"{self._prefix}{name}")
@@ -96,7 +95,7 @@ class Limits:
 
 
 def limits_version(limits: Mapping[LimitAddress, Limit]) -> str:
-    """Tells sets of limits apart; empty for none."""
+    """Identify a set of limits; empty for an empty set."""
     if not limits:
         return ""
     lines = sorted(f"{address.field} {limit.encode()}" for address, limit in limits.items())
@@ -119,6 +118,6 @@ def _effective(
         address,
         limit,
         by=who,
-        since=_EPOCH + timedelta(microseconds=int(at)),
+        since=instant(at),
         configured=Limit.decode(config[field].decode()) if field in config else None,
     )

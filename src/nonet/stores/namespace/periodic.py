@@ -1,4 +1,4 @@
-"""Periodic entries in Redis: what fired when, what is planned, and who paused what."""
+"""Periodic entries in Redis: their last occurrences, plans and pauses."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from nonet.base.keys import prefix
 from nonet.messages.message import ResultDocument, encode
 from nonet.rules.pauses import Pause, of_task, one_line
+from nonet.stores.connection.clock import instant, microseconds
 from nonet.stores.connection.redis import Scripts, server_errors
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# One plan script handles at most so many entries, so that Redis is never held up for long.
+# Entries that one plan script handles, so that it does not block Redis.
 _CHUNK = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What Redis remembers of an entry.
+    """The record of an entry in Redis.
 
     Attributes:
-        last: the occurrence fired or passed over last; of a new entry, since when it is planned.
-        id: the task submitted last, or empty.
-        prints: fingerprints of schedule and arguments that it was planned with.
+        last: the last occurrence fired or passed over; for a new entry, when it was planned.
+        id: the last submitted task, or empty.
+        prints: fingerprints of the planned schedule and arguments.
     """
 
     last: datetime
@@ -38,18 +38,18 @@ class Fired:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the plan script does to an entry.
+    """A change that the plan script makes to an entry.
 
     Attributes:
         task: full class name.
-        verb: ``new``, ``same``, ``turn`` (schedule or arguments are others: an occurrence that has
+        verb: ``new``, ``same``, ``turn`` (schedule or arguments changed: an occurrence that has
             not begun is withdrawn) or ``drop``.
-        last: of a new or turned entry.
-        again: of a turned one: `last` instead if an occurrence was withdrawn that is on its new
-            schedule, too: just before it, so that it is submitted again.
+        last: for ``new`` and ``turn``, the occurrence to record as the last one.
+        again: for ``turn``, replaces `last` if the new schedule has the withdrawn occurrence, too.
+            It is just before that occurrence, which is then submitted again.
         prints: as `Fired.prints`.
         next: when it fires next; None: never again.
-        shown: what people are told of it.
+        shown: what commands show of it.
     """
 
     verb: str
@@ -62,8 +62,8 @@ class Change:
     shown: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self) -> tuple[Any, ...]:
-        """As the script takes it."""
-        why = "withdrawn: its periodic entry has changed, or is planned no more"
+        """Return the arguments for the script."""
+        why = "withdrawn: its periodic entry was changed, disabled or deleted"
         withdrawn = ResultDocument(self.task, 0, time.time(), error=why, reason="cancelled")
         return (
             *(self.verb, self.entry, _text(self.last), _text(self.again), ".".join(self.prints)),
@@ -78,14 +78,14 @@ class EntryStatus:
     Attributes:
         entry: its identity, ``full_name|vo|name`` with VO and name escaped.
         vo: empty for a class that is not VO-aware.
-        next: when it fires next; None: it is disabled, or its schedule has no more.
+        next: when it fires next; None: it is disabled, or its schedule has ended.
         last: the occurrence that was submitted last, None before the first.
         last_id, last_state: the task submitted last, and where it is now (empty: ended).
         fired, skipped, missed, suppressed: how many occurrences were submitted, skipped because
             the previous one was running, too old, or came while the entry was paused.
-        paused: who paused it, when and why; empty: nobody.
-        held_back: what else keeps its tasks from starting: a pause of the class, of everything, or
-            of the stream that the task submitted last waits in.
+        paused: operator, time and reason of its pause; empty without one.
+        held_back: another pause that keeps its tasks from starting: of the class, of everything, or
+            of the stream in which the last submitted task waits.
     """
 
     entry: str
@@ -134,14 +134,14 @@ class Periodic:
         """Submit one occurrence, once.
 
         Args:
-            overlap: what it does while the one before still runs: ``skip``, ``queue``, ``allow``,
+            overlap: what to do while the previous one runs: ``skip``, ``queue``, ``allow``,
                 or ``late``: skip, but wait for one that began after this one was due.
-            missed: how many older ones nothing makes good for.
+            missed: how many older occurrences are never fired.
             following: the next occurrence; None: there is none.
 
         Returns:
-            ``FIRED``, ``KNOWN`` (before), ``SKIPPED`` (the one before runs), ``PAUSED``,
-            ``WAITING`` (for the one before: try again) or ``DEPOSED`` (another term leads).
+            ``FIRED``, ``KNOWN`` (fired before), ``SKIPPED`` (the previous one runs), ``PAUSED``,
+            ``WAITING`` (for the previous one: try again) or ``DEPOSED`` (another term leads).
         """
         head = (term, entry, _text(occurrence), overlap, missed, _text(following))
         spec = submission.spec()
@@ -150,10 +150,10 @@ class Periodic:
     async def pass_over(
         self, term: str, entry: str, occurrence: datetime, missed: int, following: datetime | None
     ) -> str:
-        """Remember an occurrence that is not submitted.
+        """Record an occurrence that is not submitted.
 
         Args:
-            missed: how many there are, with this one.
+            missed: how many occurrences are missed, including this one.
 
         Returns:
             ``PASSED``, ``PAUSED``, ``KNOWN`` or ``DEPOSED``, see `fire`.
@@ -162,10 +162,10 @@ class Periodic:
         return _word(await self._scripts.run("fire", *head, 0, "", "", "", "", "", ""))
 
     async def plan(self, term: str, changes: Iterable[Change]) -> list[str] | None:
-        """Make entries what a plan says; safe to repeat.
+        """Apply a plan. Safe to repeat.
 
         Returns:
-            The entries whose occurrence was withdrawn; None if another term leads.
+            The entries whose pending occurrence was withdrawn; None if another term leads.
         """
         withdrawn: list[str] = []
         todo = list(changes)
@@ -179,25 +179,25 @@ class Periodic:
         return withdrawn
 
     async def fired(self) -> dict[str, Fired]:
-        """What is remembered of each entry."""
+        """Return the record of each entry."""
         async with server_errors(self._client):
             found = await self._client.hgetall(f"{self._prefix}periodic")
         return {entry.decode(): _fired(value.decode()) for entry, value in found.items()}
 
     async def known(self) -> set[str]:
-        """All entries that there ever was a plan for, and that were not dropped since."""
+        """Return all entries that were planned and not dropped since."""
         async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
             pipe.hkeys(f"{self._prefix}periodic").hkeys(f"{self._prefix}periodic:entries")
             return {entry.decode() for found in await pipe.execute() for entry in found}
 
     async def next_of(self, entry: str) -> datetime | None:
-        """When an entry fires next, as it was stored: for a schedule that is asked only once."""
+        """Return the stored next occurrence of an entry whose schedule is evaluated once."""
         async with server_errors(self._client):
             found = await self._client.hget(f"{self._prefix}periodic:next", entry)
-        return _instant(found.decode()) if found else None
+        return instant(found.decode()) if found else None
 
     async def statuses(self) -> list[EntryStatus]:
-        """All entries that the scheduler plans or knows to be disabled, by their identity."""
+        """Return all planned and disabled entries, sorted by identity."""
         async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
             for name in ("periodic:entries", "periodic:next", "periodic:counts", "periodic:paused"):
                 pipe.hgetall(f"{self._prefix}{name}")
@@ -216,11 +216,11 @@ class Periodic:
         ]  # fmt: skip
 
     async def pause(self, entries: Iterable[str], who: str, reason: str) -> list[str]:
-        """Let entries fire no more until they are resumed; those that were not paused yet."""
+        """Pause entries. Return those that were not paused before."""
         return await self._turn("pause", entries, who, reason)
 
     async def resume(self, entries: Iterable[str], who: str) -> list[str]:
-        """Let paused entries fire again, from their next occurrence on; those that were paused."""
+        """Resume entries from their next occurrence on. Return those that were paused."""
         return await self._turn("resume", entries, who, "")
 
     async def _turn(self, verb: str, entries: Iterable[str], who: str, reason: str) -> list[str]:
@@ -238,7 +238,7 @@ def _decoded(found: Mapping[bytes, bytes]) -> dict[str, str]:
 
 def _fired(value: str) -> Fired:
     last, id, prints = (*value.split("|", 2), "", "")[:3]
-    return Fired(_instant(last), id, tuple(prints.split(".")) if prints else ())
+    return Fired(instant(last), id, tuple(prints.split(".")) if prints else ())
 
 
 def _status(
@@ -259,8 +259,8 @@ def _status(
     return EntryStatus(
         entry=entry,
         **shown,
-        next=_instant(following[entry]) if entry in following else None,
-        last=_instant(counts[f"{entry}|last"]) if f"{entry}|last" in counts else None,
+        next=instant(following[entry]) if entry in following else None,
+        last=instant(counts[f"{entry}|last"]) if f"{entry}|last" in counts else None,
         last_id=fired.id if fired else "",
         last_state=state,
         fired=count("fired"),
@@ -273,7 +273,7 @@ def _status(
 
 
 def _who(value: str) -> str:
-    """``at (µs)|who|reason`` in words."""
+    """Put ``at (µs)|who|reason`` into words."""
     if not value:
         return ""
     pause = Pause.decode("", value)
@@ -281,9 +281,5 @@ def _who(value: str) -> str:
     return f"{pause.since:%Y-%m-%dT%H:%M:%SZ} by {pause.who}{told}"
 
 
-def _instant(microseconds: str) -> datetime:
-    return _EPOCH + timedelta(microseconds=int(microseconds))
-
-
-def _text(instant: datetime | None) -> str:
-    return str((instant - _EPOCH) // timedelta(microseconds=1)) if instant else ""
+def _text(at: datetime | None) -> str:
+    return str(microseconds(at)) if at else ""

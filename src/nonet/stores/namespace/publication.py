@@ -1,29 +1,29 @@
-"""The configuration that holds in a namespace: published by the leader, read by everybody."""
+"""The published configuration of a namespace: written by the leader, read by all processes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from nonet.base.keys import prefix
+from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_PROBLEM = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a leader published last, and what is wrong with its source now.
+    """The configuration that a leader published last, and the problem of its source.
 
     Attributes:
-        version: tells documents apart; empty if none is published and only a problem is known.
+        version: identifies the document; empty if there is only a problem.
         document: the validated configuration, see `nonet.config.Config.document`.
-        source: where it was read, as in ``NONET_CONFIG``, without a password.
+        source: where it was read, as in ``NONET_CONFIG`` but without a password.
         revision: the commit of a git source, else empty.
         at: since when this version is published; None if none is.
-        who: published it, ``user@host pid``.
-        problem: why the source is not applied as it is now; empty if it is.
+        who: the publisher, ``user@host pid``.
+        problem: why the current source is not applied; empty if it is.
         problem_at: since when; None without a problem.
     """
 
@@ -46,13 +46,13 @@ class Publication:
         self._scripts = Scripts(client, self._prefix)
 
     async def version(self) -> str:
-        """The version that is published; empty if there is none."""
+        """Return the published version; empty without one."""
         async with server_errors(self._client):
             found = await self._client.hget(f"{self._prefix}config", "version")
         return _text(found) if found else ""
 
     async def read(self) -> Published | None:
-        """What is published, or known to be wrong; None if neither is."""
+        """Return what is published; None without a document or a problem."""
         async with server_errors(self._client):
             found = await self._client.hgetall(f"{self._prefix}config")
         if not found:
@@ -63,16 +63,16 @@ class Publication:
             document=text.get("document", ""),
             source=text.get("source", ""),
             revision=text.get("revision", ""),
-            at=_instant(text.get("at")),
+            at=instant(text["at"]) if text.get("at") else None,
             who=text.get("who", ""),
             problem=text.get("problem", ""),
-            problem_at=_instant(text.get("problem_at")),
+            problem_at=instant(text["problem_at"]) if text.get("problem_at") else None,
         )
 
     async def publish(
         self, term: str, version: str, document: str, *, source: str, revision: str, who: str
     ) -> bool:
-        """Replace what is published; what is known to be wrong with the source stays.
+        """Replace the published document. A recorded problem stays.
 
         Args:
             term: of the leader.
@@ -80,7 +80,7 @@ class Publication:
             document, source, revision, who: see `Published`.
 
         Returns:
-            False if another term leads; then nothing has changed.
+            False, without a change, if another term leads.
         """
         answer = await self._scripts.run(
             "publish_config", term, version, document, source, revision, who
@@ -88,19 +88,15 @@ class Publication:
         return bool(answer == 1)
 
     async def report(self, term: str, problem: str, who: str = "scheduler") -> bool:
-        """Remember what is wrong with the source now; an empty text: nothing is any more.
+        """Record the problem of the source; an empty text clears it.
 
         Returns:
-            False if another term leads; then nothing has changed.
+            False, without a change, if another term leads.
         """
         answer = await self._scripts.run("report_config", term, problem[:_LONGEST_PROBLEM], who)
         return bool(answer == 1)
 
 
 def _text(value: bytes) -> str:
-    """What a foreign hand may have written is refused where it is read as a document."""
+    """Decode leniently. If another program wrote the bytes, parsing the document reports that."""
     return value.decode(errors="replace")
-
-
-def _instant(microseconds: str | None) -> datetime | None:
-    return _EPOCH + timedelta(microseconds=int(microseconds)) if microseconds else None

@@ -1,11 +1,11 @@
-"""The quarantine: bytes that are no task, kept as evidence until somebody looks at them."""
+"""The quarantine: messages that are not valid tasks, kept until an operator handles them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from nonet.base.errors import (
     NEXT_STEP_IMPOSSIBLE,
@@ -14,12 +14,12 @@ from nonet.base.errors import (
     NotFoundError,
 )
 from nonet.base.keys import prefix
+from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import Scripts, server_errors
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# A task in one of these was not what its entry in the quarantine was kept for.
+# States of a known task after which its entry must stay in the quarantine.
 FAILED_STATES = frozenset({"dying", "dead", "cancelled", "expired"})
 _ENTRY = re.compile(r"\d{1,20}-\d{1,20}")
 # Entries in one call: each may hold as much as a whole message.
@@ -33,14 +33,14 @@ class Quarantined:
 
     Attributes:
         entry: its id.
-        at: when it was put there, by the clock of Redis.
-        reason: why it is no task.
-        task_id: of the task whose record was found with it, or empty.
-        stream: key of the stream where the pointer to it was read.
+        at: when it was quarantined, by the clock of Redis.
+        reason: why it is not a valid task.
+        task_id: id of the task whose record was found with it, or empty.
+        stream: key of the stream from which it was read.
         stream_entry: entry of that stream.
-        size: length of all that there was, in bytes.
-        data: the envelope, or the packed fields of an entry that is no pointer; the first 64 KiB
-            of what is longer than 256 KiB.
+        size: original length in bytes.
+        data: the envelope, or the packed fields of an entry that is not a pointer. Data longer
+            than 256 KiB is cut to its first 64 KiB.
     """
 
     entry: str
@@ -54,12 +54,12 @@ class Quarantined:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing was cut off."""
+        """Whether the data is complete."""
         return len(self.data) >= self.size
 
     @property
     def is_pointer(self) -> bool:
-        """Whether it is the packed fields of an entry of a stream: longer than these alone."""
+        """Whether `data` is the packed fields of a stream entry. Packing adds to their `size`."""
         return len(self.data) > self.size
 
 
@@ -75,7 +75,7 @@ class Quarantine:
         self._scripts = Scripts(broker.client, self._prefix)
 
     async def newest(self, limit: int) -> AsyncIterator[Quarantined]:
-        """At most `limit` entries, the newest first."""
+        """Yield at most `limit` entries, the newest first."""
         before = "+"
         while limit > 0:
             async with server_errors(self._client):
@@ -88,10 +88,10 @@ class Quarantine:
             before = f"({page[-1][0].decode()}"
 
     async def get(self, entry: str) -> Quarantined:
-        """One entry.
+        """Return one entry.
 
         Raises:
-            NotFoundError: there is no such entry, or this is no id of one.
+            NotFoundError: there is no such entry, or the id is malformed.
         """
         _check(entry)
         async with server_errors(self._client):
@@ -101,13 +101,13 @@ class Quarantine:
         return _entry(*found[0])
 
     async def discard(self, entries: Sequence[str], who: str) -> list[bool]:
-        """Delete entries; False for each that is not there.
+        """Delete entries. Return False for each that did not exist.
 
         Args:
-            who: deletes them, for the event stream.
+            who: the operator, for the event stream.
 
         Raises:
-            NotFoundError: one is no id of an entry; then none is deleted.
+            NotFoundError: an id is malformed; no entry was deleted.
         """
         for entry in entries:
             _check(entry)
@@ -119,20 +119,20 @@ class Quarantine:
         return gone
 
     async def retry(self, entry: str, submission: Submission, who: str) -> str:
-        """Submit what an entry holds and take it out of the quarantine, in one step.
+        """Submit an entry as a task and remove it from the quarantine, atomically.
 
-        If its task is known and has failed, the entry stays.
+        The entry stays if its task is known and has failed.
 
         Args:
-            submission: what it is as a task, with an id made of the entry.
-            who: does this, for the event stream.
+            submission: the task, with an id derived from the entry.
+            who: the operator, for the event stream.
 
         Returns:
-            Empty if it was submitted; else the task is known, and this is its state.
+            Empty if it was submitted; otherwise the state of the task, which is known already.
 
         Raises:
             NotFoundError: there is no such entry.
-            LimitImpossible: it counts for more than a limiter allows now.
+            LimitImpossible: it asks a limiter for more than its current limit.
             ConflictError: another task has its id or its unique key.
         """
         answer = await self._scripts.run(
@@ -152,14 +152,14 @@ class Quarantine:
         return "" if answer == 1 else bytes(answer).decode()
 
     async def count_since_loss(self) -> int:
-        """How many entries were put there since Redis was last empty, whatever became of them."""
+        """Return how many entries were ever quarantined since Redis was last empty."""
         async with server_errors(self._client):
             found = await self._client.hget(f"{self._prefix}counters", "quarantined")
         return _number(found, 0)
 
 
 def _entry(id: bytes, fields: dict[bytes, bytes]) -> Quarantined:
-    """An entry, whoever wrote it: what is missing is empty."""
+    """Parse an entry; a foreign client may have written it, so missing fields are empty."""
     data = fields.get(b"bytes", b"")
     milliseconds = int(id.split(b"-")[0])
     at = _number(fields.get(b"at"), milliseconds * 1000)
@@ -185,9 +185,9 @@ def _number(value: bytes | None, default: int) -> int:
 
 def _instant(microseconds: int) -> datetime:
     try:
-        return _EPOCH + timedelta(microseconds=microseconds)
+        return instant(microseconds)
     except OverflowError:
-        return _EPOCH
+        return instant(0)
 
 
 def _check(entry: str) -> None:
@@ -199,10 +199,10 @@ def _check(entry: str) -> None:
 
 
 def other_task(entry: str, id: str, state: str) -> ConflictError:
-    """What to raise where another task has the id of the one that an entry becomes."""
+    """The error for an entry whose task id belongs to another task."""
     return ConflictError(
         f"entry {entry} was not submitted: its id {id} belongs to another task, which is {state} "
-        f"('task-run status {id}'); retry the entry when nothing is known of that task any longer"
+        f"('task-run status {id}'); retry the entry after Redis has forgotten that task"
     )
 
 

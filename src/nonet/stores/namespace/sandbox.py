@@ -1,7 +1,7 @@
-"""What only tests do to a namespace: move its clock, see what is left to do, find leaked keys.
+"""Operations for tests: move the clock of a namespace, survey its tasks, find leaked keys.
 
-Synchronous, on a connection of its own: each call takes well below a millisecond, and what it says
-is true before anything else happens in the event loop.
+The calls are synchronous, on their own connection. Each takes well below a millisecond, and its
+answer stays true until the event loop runs again.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from nonet.base.keys import STRUCTURE, prefix
+from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import connect_sync, literal, run_sync
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Of a task that has not ended, and so owned by it: a key of its own, ``t:ID``.
+# Keys KIND:ID that belong to a task until it ends.
 _OF_A_TASK = ("t", "b", "l", "h", "c", "e", "open", "awaits", "waiters")
-# There while some task waits, has a deadline or a unique key, or a group is open.
+# Keys that exist while a task waits, has a deadline or a unique key, or a group is open.
 _OF_TASKS = ("queue:*", "writers:*", "deadlines", "u:*", "g:*")
 
 
@@ -39,12 +39,12 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What there is still to do at one instant.
+    """The unfinished work at one instant.
 
     Attributes:
         unfinished: every task that has not ended.
-        next_due: until a delayed task, a deadline to start or the look at a contended lock is due;
-            zero: now; None: there is none.
+        next_due: time until a delayed task, a deadline to start or the check of a contended lock
+            is due; zero: now; None: nothing is due.
     """
 
     unfinished: Sequence[Unfinished]
@@ -52,10 +52,10 @@ class Survey:
 
 
 class Sandbox:
-    """One namespace, as a test sees it.
+    """Controls one namespace for a test.
 
     Args:
-        lock_ttl: seconds, of locks that name none.
+        lock_ttl: TTL in seconds of locks that declare none.
     """
 
     def __init__(self, url: str, namespace: str, lock_ttl: float) -> None:
@@ -68,10 +68,10 @@ class Sandbox:
         self._client.close()
 
     def begin(self, moved: timedelta) -> None:
-        """Let it be a namespace that has been in use: nobody waits for who held locks before.
+        """Initialize the namespace, without the grace period for locks after a loss of data.
 
         Args:
-            moved: what is added to the clock by which schedules go.
+            moved: offset of the clock of schedules.
         """
         seconds, microseconds = self._client.time()
         since = seconds * 1_000_000 + microseconds  # start-up hooks are told
@@ -79,13 +79,13 @@ class Sandbox:
         self._client.set(f"{self._prefix}clock:moved", moved // timedelta(microseconds=1))
 
     def advance(self, by: timedelta) -> datetime:
-        """Move logical time; what live workers and holds have locked stays theirs. The new time."""
+        """Advance logical time, keep the locks of live workers and holds, return the new time."""
         microseconds = by // timedelta(microseconds=1)
         answer = run_sync(self._client, self._prefix, "advance", microseconds, self._lock_ttl_ms)
-        return _EPOCH + timedelta(microseconds=int(answer))
+        return instant(answer)
 
     def survey(self) -> Survey:
-        """What there is still to do."""
+        """Return the unfinished work."""
         due, *parts = [part.decode() for part in run_sync(self._client, self._prefix, "survey")]
         rows = zip(*(parts[column::4] for column in range(4)), strict=True)
         found = [Unfinished(id, name, state, has_run == "1") for id, name, state, has_run in rows]
@@ -93,14 +93,14 @@ class Sandbox:
         return Survey(sorted(found, key=lambda item: item.id), next_due)
 
     def known(self, ids: Sequence[str]) -> set[str]:
-        """Those tasks that Redis knows: they were submitted, whatever became of them since."""
+        """Return the ids that Redis knows, of live and of ended tasks."""
         with self._client.pipeline(transaction=False) as pipe:
             for id in ids:
                 pipe.exists(f"{self._prefix}t:{id}", f"{self._prefix}r:{id}")
             return {id for id, found in zip(ids, pipe.execute(), strict=True) if found}
 
     def leaked(self) -> list[str]:
-        """Keys that neither expire nor belong to anything: no structure, no unfinished task."""
+        """Return keys that neither expire nor belong to a structure or an unfinished task."""
         live = {item.id for item in self.survey().unfinished}
         return leaked_keys(self._client, literal(self._prefix) + "*", live=live)
 
@@ -118,13 +118,13 @@ def leaked_keys(
     allowed: Iterable[str] = STRUCTURE,
     live: Collection[str] = (),
 ) -> list[str]:
-    """Keys without a TTL that have no owner, sorted.
+    """Return the keys without a TTL that have no owner, sorted.
 
     Args:
-        client: a synchronous client of redis-py, whether it decodes or not.
-        pattern: of the keys to look at.
-        allowed: patterns without ``{namespace}:`` of what may stay for good.
-        live: ids of tasks that have not ended: what is theirs is owned.
+        client: a synchronous client of redis-py, decoding or not.
+        pattern: keys to check.
+        allowed: patterns, without ``{namespace}:``, of permanent keys.
+        live: ids of unfinished tasks, which own their keys.
     """
     owned = (*allowed, *(_OF_TASKS if live else ()))
     leaked = []
@@ -143,7 +143,7 @@ def leaked_keys(
 
 
 def _is_of_a_worker(client: Any, key: str) -> bool:
-    """Whether a key wakes a worker that is registered, maybe dead: they are forgotten together."""
+    """Whether a key is the wake list of a registered worker, which is deleted with the worker."""
     namespace, _, name = key.partition(":")
     kind, _, worker = name.partition(":")
     return kind == "wake" and client.zscore(f"{namespace}:workers", worker) is not None

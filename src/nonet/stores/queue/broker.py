@@ -1,4 +1,4 @@
-"""The life of a task in Redis: submit, fetch, admit, settle, promote, reclaim.
+"""Run the queue of one namespace in Redis: submit, fetch, settle, promote, reclaim.
 
 One typed method for each script; the scripts hold the rules and the races.
 """
@@ -45,10 +45,10 @@ logger = logging.getLogger(__name__)
 
 _LOOKS = 200
 _CANCELLED_AT_A_TIME = 100
-# What `nonet.messages.signing` adds to an envelope, at most.
+# The longest signature that `nonet.messages.signing` adds to an envelope.
 _SIGNATURE_BYTES = 256
-_KEYS_PER_PAGE = 150  # of the walk over all records; beside millions of them they take 2 ms
-_TAKEN_OVER_AT_ONCE = 100  # with two locks each they take 5 ms
+_KEYS_PER_PAGE = 150  # one page of the walk over all records: 2 ms
+_TAKEN_OVER_AT_ONCE = 100  # 5 ms, if each task has two locks
 _UNCONFIRMED = "too few replicas of Redis confirm its locks"
 _REST = timedelta(seconds=1)
 _WORKERS_PROMOTE_AFTER = timedelta(seconds=5)
@@ -58,13 +58,13 @@ class Presence(IntEnum):
     """What Redis knows of a task."""
 
     UNKNOWN = 0  #: never submitted in this epoch, or ended long ago
-    ENDED = 1  #: its end is remembered
+    ENDED = 1  #: it ended, and its id or result is still kept
     LIVE = 2  #: it has a record
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a worker is to cancel: a delivery, and who wants that and why."""
+    """A delivery that its worker must cancel; `why` names the caller and the reason."""
 
     id: str
     gen: str
@@ -73,11 +73,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """When a parked task is looked at although nothing woke it; seconds.
+    """How often a parked task is checked without a wake-up, in seconds.
 
     Attributes:
-        first, longest: the pause after the first refusal in a row, and its growth's end.
-        aging: who has waited for so long counts as realtime.
+        first, longest: the pause after the first refusal; it grows with each up to the longest.
+        aging: a task that has waited this long is fetched like a realtime one.
     """
 
     first: float = 30
@@ -85,7 +85,7 @@ class Waits:
     aging: float = 60
 
     def microseconds(self) -> tuple[int, int, int]:
-        """As the scripts take them."""
+        """Return the three times as the scripts take them."""
         return round(self.first * 1e6), round(self.longest * 1e6), round(self.aging * 1e6)
 
 
@@ -94,9 +94,9 @@ class Promoted:
     """Result of one promotion.
 
     Attributes:
-        moved: tasks that went into a stream.
-        next_in: seconds until the next one is due; 0: more are due now; None: there is none.
-        allowed: False if the caller does not lead (any more) or need not help.
+        moved: tasks that were queued.
+        next_in: seconds until the next task is due; 0: more are due now; None: no task is delayed.
+        allowed: False if the caller is not the leader, and the leader needs no help.
     """
 
     moved: int
@@ -106,11 +106,11 @@ class Promoted:
 
 @dataclass(slots=True)
 class _Asking:
-    """How one worker fetches.
+    """The connection of one worker that fetches, and its last fetch.
 
     Attributes:
-        scripts: over a lane of its own, on which nothing is repeated.
-        last: a time (monotonic) not after the last hand-over, and its time in Redis (µs).
+        scripts: scripts on a connection that only this worker uses and that never retries.
+        last: lower bound of the last delivery's time (monotonic), and its logical time (µs).
     """
 
     scripts: Scripts
@@ -124,19 +124,20 @@ class Broker:
         url: Redis URL.
         namespace: all keys start with ``{namespace}:``.
         lock_ttl, lease, result_ttl, dedup_ttl: seconds, see `nonet.config.settings.Settings`.
-        waits: when parked tasks are looked at without a wake-up.
+        waits: when parked tasks are checked without a wake-up.
         message_limit: longest envelope that is handed to a worker, in bytes.
-        crash_limit: so many crashes end a task.
-        confirm_replicas: so many replicas must have a submit, a settle or a structural lock.
+        crash_limit: number of crashes that end a task.
+        confirm_replicas: number of replicas that must confirm a submit, a settle or a
+            structural lock.
 
     Attributes:
-        epoch: which data set of Redis this process has seen last.
-        lock_ttl_ms: of locks that name no TTL of their own.
-        clock: whether somebody sets the clock of Redis; what daemons do by time looks at it.
-        config_version: of the configuration that was published at the last `presence`, or empty.
-        wakes: what tells the holds of this process that it is their turn.
-        moved: what tests have added to the clock by which schedules go.
-        crash_limit: as given.
+        epoch: the epoch of Redis that this process saw last.
+        lock_ttl_ms: TTL of locks that define none.
+        clock: detects steps of the Redis clock; daemons check it before they act by time.
+        config_version: version of the configuration published at the last `presence`, or empty.
+        wakes: wakes the holds of this process when a lock is offered to them.
+        moved: offset that tests have added to the clock of schedules.
+        crash_limit: number of crashes that end a task.
     """
 
     def __init__(
@@ -176,33 +177,33 @@ class Broker:
         self.crash_limit: int = crash_limit
 
     async def ping(self) -> None:
-        """Return if Redis answers and lets us run scripts that write.
+        """Check that Redis answers and permits scripts that write.
 
         Raises:
-            ServerUnreachableError: it does not answer, or only reads for now.
-            ConfigurationError: it does not let us in, or forbids scripts.
+            ServerUnreachableError: Redis does not answer, or is read-only for now.
+            ConfigurationError: Redis rejects the credentials, or forbids scripts.
         """
         await ping(self.client)
         # Changes nothing: there is no such worker.
         await self.leave("", Size.SMALL)
 
     def follow(self) -> None:
-        """Leave a server as soon as others know that it was replaced, until `aclose`."""
+        """Reconnect as soon as the Redis master is replaced, until `aclose`."""
         finder = read_place(self.url, self.prefix).finder
-        if finder is not None and finder.is_told_first:
+        if finder is not None and finder.is_announced:
             self._following = asyncio.create_task(follow(finder, self._move), name="follow")
 
     async def _move(self) -> None:
-        logger.warning("Redis has another master: connecting to that")
+        logger.warning("Redis master replaced: reconnecting to the new one")
         for client in (self.client, self._blocking, self.wakes.blocking):
             await client.reconnect()
 
     async def now(self) -> datetime:
-        """The server's wall clock: of schedules, and of due times that clients give."""
+        """Return the server's wall clock, which schedules and due times of clients use."""
         return await wall_now(self.client) + self.moved
 
     async def logical_now(self) -> datetime:
-        """What leases and delays count by: it goes on evenly when the server's clock is set."""
+        """Return the clock of leases and delays; it compensates for steps of the server's clock."""
         return await logical_now(self.client, self.prefix)
 
     async def aclose(self) -> None:
@@ -217,43 +218,43 @@ class Broker:
         await self.client.aclose()
 
     async def submit(self, submissions: Sequence[Submission]) -> list[bool]:
-        """`accept`; False for each that is a task which is known already."""
+        """Call `accept`; return False for each task that was known already."""
         return [item.created for item in await self.accept(submissions)]
 
     async def accept(self, submissions: Sequence[Submission]) -> list[Accepted]:
-        """Create tasks whose ids are not known yet. Safe to repeat.
+        """Create the tasks whose ids are not known yet. Safe to repeat.
 
-        All of one chunk are created or none: of at most 500 tasks, or 1 MiB.
+        Tasks are created in chunks of at most 500 tasks or 1 MiB, each completely or not at all.
+        An error leaves the chunks before the failed one submitted.
 
         Raises:
-            LimitImpossible: a task counts for more than a rate limit allows now.
-            AdmissionRejected: there are as many tasks as a ceiling allows. Of both: the chunk was
-                not submitted, nor those after it; those before it were.
+            LimitImpossible: a task asks a rate limiter for more than its limit.
+            AdmissionRejected: a ceiling is reached.
         """
         return await self._submissions.accept(submissions)
 
     async def check_room(self, submissions: Sequence[Submission]) -> None:
-        """Return if they could be submitted now.
+        """Check that these tasks could be submitted now.
 
         Raises:
-            AdmissionRejected: as `accept`; of the first chunk that it would refuse.
+            AdmissionRejected: `accept` would reject a chunk.
         """
         await self._submissions.check_room(submissions)
 
     async def fetch(
         self, worker: str, size: str, free: int, room: int = 0, graves: int = 0
     ) -> tuple[list[Delivery], bool]:
-        """At most `free` tasks, in strict priority, with all their locks taken.
+        """Fetch at most `free` tasks in strict priority order, with all their locks taken.
 
-        Besides, at most `room` suspects (see `nonet.worker.suspects`) and `graves` dying tasks
+        Also fetch at most `room` suspects (see `nonet.worker.suspects`) and `graves` dying tasks
         (see `nonet.worker.attempt.burials`).
 
-        The flag says that there may be more: many entries had to wait for their locks, or were
-        no tasks. With fewer than `free` and no flag the worker now stands on the stack of idle
-        workers.
+        A fetch whose reply was lost is not retried: call `disown` before the next one. If too few
+        replicas confirm the structural locks of a task, it is requeued.
 
-        Not repeated when the reply is lost: then call `disown` before the next fetch. Tasks with
-        mutex or reader/writer locks that too few replicas confirm are put back.
+        Returns:
+            The deliveries, and whether to fetch again at once because the script stopped early. If
+            not, and fewer than `free` tasks came, the worker is on the stack of idle workers.
         """
         asking = self._asking_for(worker)
         sent = time.monotonic()
@@ -264,13 +265,13 @@ class Broker:
     async def fetch_when_woken(
         self, worker: str, size: str, free: int, room: int = 0, graves: int = 0
     ) -> tuple[list[Delivery], bool, float]:
-        """`fetch` as soon as something wakes `worker`, in any case after `BLOCK_SECONDS`.
+        """Fetch as soon as something wakes `worker`, at the latest after `BLOCK_SECONDS`.
 
-        Both commands wait in Redis, one behind the other: between wake-up and hand-over there is
-        no way to the worker and back. `rouse` ends the wait.
+        Both commands are sent at once, so a wake-up causes no extra round trip. `rouse` ends the
+        wait.
 
         Returns:
-            As `fetch`, and a time (monotonic) that is not after the hand-over.
+            The result of `fetch`, and a time (monotonic) that is not after the delivery.
         """
         asking = self._asking_for(worker)
         lane, sent = asking.scripts.lane, time.monotonic()
@@ -279,18 +280,19 @@ class Broker:
         try:
             deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves)
         except asyncio.CancelledError:
-            lane.reset()  # so that it is not given anything more
+            lane.reset()  # disconnects, so that Redis delivers nothing more to this worker
             raise
         before, was = asking.last
-        # Redis tells how long it was after the last hand-over.
+        # After a long wait `sent` is a poor bound. A better one is the last delivery plus the time
+        # that has passed since then by the clock of Redis.
         handed = min(max(sent, before + (now - was) / 1e6), time.monotonic())
         asking.last = handed, now
         async with server_errors(self._blocking):
-            woken.result()  # at once, if its list is none
+            woken.result()  # raises if the key has a wrong type
         return deliveries, more, handed
 
     async def rouse(self, worker: str) -> None:
-        """End its `fetch_when_woken` now."""
+        """End the `fetch_when_woken` of a worker now."""
         async with server_errors(self.client):
             await self.client.lane.call("LPUSH", f"{self.prefix}wake:{worker}", "1")
 
@@ -304,7 +306,7 @@ class Broker:
     async def _fetch(
         self, asking: _Asking, worker: str, size: str, free: int, room: int, graves: int
     ) -> tuple[list[Delivery], bool, int]:
-        """With the logical time of the hand-over, in µs."""
+        """Fetch; also return the logical time of the delivery in µs."""
         (more, *answer), is_safe = await asking.scripts.run_confirmed(
             "fetch",
             worker,
@@ -326,7 +328,7 @@ class Broker:
         for row in answer[3:]:
             try:
                 delivery = read_delivery(row)
-            except ValueError as error:  # a damaged record must not hold up the others
+            except ValueError as error:  # a damaged record must not stop the others
                 damaged.append((row, f"its record is damaged: {type(error).__name__}"))
                 continue
             if delivery.state == "running" and delivery.detail:
@@ -340,18 +342,18 @@ class Broker:
         return deliveries, more == 1 or bool(damaged), int(answer[2])
 
     async def _give_unconfirmed_back(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Those whose locks need no replica; the others are looked at again in a moment."""
+        """Requeue the deliveries with structural locks; return the others."""
         locked = [item for item in deliveries if has_structural(item.locks)]
         if locked:
-            logger.warning("gave back %d tasks: %s", len(locked), _UNCONFIRMED)
+            logger.warning("requeued %d tasks: %s", len(locked), _UNCONFIRMED)
         options: dict[str, Any] = {"text": _UNCONFIRMED, "delay": _REST, "started": False}
         await asyncio.gather(*(self.settle(item, "back", **options) for item in locked))
         return [item for item in deliveries if item not in locked]
 
     async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
-        """Queue again what a lost reply of `fetch` handed to `worker`, all but `held`.
+        """Requeue the tasks that a lost reply of `fetch` delivered to `worker`; return how many.
 
-        What was cancelled meanwhile ends, and is counted, too.
+        Deliveries in `held` stay. Tasks that were cancelled meanwhile end, and count too.
         """
         known = [f"{self.prefix}{item.stream_key} {item.entry}" for item in held]
         ttls = (self.lock_ttl_ms, *self.ttls)
@@ -361,8 +363,8 @@ class Broker:
         """Replace the locks of a delivery.
 
         Returns:
-            True and the marks of `Delivery.held`, or False and the lock that refused. A delivery
-            that is no longer ours counts as refused: its settle will be stale.
+            True and the marks of `Delivery.held`, or False and the lock that refused. Also
+            False if the worker no longer owns the delivery: its settle will return ``STALE``.
         """
         answer, is_safe = await self.scripts.run_confirmed(
             "admit",
@@ -378,43 +380,7 @@ class Broker:
             return False, _UNCONFIRMED
         return answer[0] == b"OK", text
 
-    async def settle(
-        self,
-        delivery: Delivery,
-        outcome: str,
-        document: bytes = b"",
-        *,
-        text: str = "",
-        delay: timedelta = timedelta(0),
-        started: bool = True,
-        goes_on: bool = False,
-        submissions: Sequence[Submission] = (),
-    ) -> str:
-        """End a delivery, once: ``OK``, ``STALE`` or ``LOST``. Safe to repeat.
-
-        Args:
-            outcome: ``done``, ``dead``, ``retry``, ``crash``, ``back``, ``suspect``, ``on`` or
-                ``dying``.
-            document: result (``done``, ``dead``) or error (``retry``, ``dying``).
-            text: one line about the error or the wait; its first 60 bytes are kept.
-            delay: before the next delivery.
-            started: False gives rate tokens back.
-            goes_on: its code still runs: the structural locks that it holds become those of the
-                hold `hold_of_code`, to be renewed as such and released by `unhold`.
-            submissions: tasks that are submitted in the same step if this one is ``done``.
-        """
-        return await self.settle_soon(
-            delivery,
-            outcome,
-            document,
-            text=text,
-            delay=delay,
-            started=started,
-            goes_on=goes_on,
-            submissions=submissions,
-        )
-
-    def settle_soon(
+    def settle(
         self,
         delivery: Delivery,
         outcome: str,
@@ -426,10 +392,20 @@ class Broker:
         goes_on: bool = False,
         submissions: Sequence[Submission] = (),
     ) -> asyncio.Future[str]:
-        """`settle`, with all that ends in this step of the event loop.
+        """End a delivery, once: ``OK``, ``STALE`` or ``LOST``. Safe to repeat.
 
-        Returns:
-            The answer, or what was raised, later.
+        All deliveries that end in one step of the event loop are settled together.
+
+        Args:
+            outcome: ``done``, ``dead``, ``retry``, ``crash``, ``back``, ``suspect``, ``on`` or
+                ``dying``.
+            document: result (``done``, ``dead``) or error (``retry``, ``dying``).
+            text: one line about the error or the wait; its first 60 bytes are kept.
+            delay: before the next delivery.
+            started: False gives rate tokens back.
+            goes_on: its code still runs. Its structural locks move to the hold `hold_of_code`;
+                renew that, and release it by `unhold`.
+            submissions: tasks that are submitted in the same step if this one is ``done``.
         """
         args: list[Any] = [
             delivery.id,
@@ -452,7 +428,7 @@ class Broker:
 
     @property
     def ttls(self) -> tuple[int, int]:
-        """How long results and ids of ended tasks are kept, ms, as the scripts take them."""
+        """How long to keep results and ids of ended tasks, in ms."""
         return self._result_ms, self._dedup_ms
 
     async def cancel(
@@ -463,19 +439,19 @@ class Broker:
         in_sql: Mapping[str, str] | None = None,
         order: str = "",
     ) -> list[str]:
-        """End tasks without executing them (further). Safe to repeat.
+        """Cancel tasks, running or not. Safe to repeat.
 
         Args:
-            why: one line for who waits for their results.
-            order: the same for the workers of those that run, of which 60 bytes are kept; empty:
-                these are left alone.
-            in_sql: names of those that are open in SQL, by their ids: they are ended also if Redis
-                does not know them, so that nobody hands them over any more.
+            why: one line for clients that wait for the results.
+            order: one line for the workers of running tasks, cut to 60 bytes; empty: leave running
+                tasks alone.
+            in_sql: class names, by id, of tasks that are open in SQL. They end even if Redis does
+                not know them, so that the relay does not submit them again.
 
         Returns:
-            The state of each task now: ``cancelled``, also if it was before; ``cancelling``: its
-            worker is told, see `orders`; that in which it stays (``running``, ``dying``, or how
-            it ended); empty for an unknown id.
+            The new state of each task: ``cancelled``, also if it was before; ``cancelling``: its
+            worker gets an order, see `orders`; or the state in which it stays (``running``,
+            ``dying``, or how it ended). Empty for an unknown id.
         """
         states: list[str] = []
         for start in range(0, len(ids), _CANCELLED_AT_A_TIME):
@@ -492,7 +468,7 @@ class Broker:
         return states
 
     async def _names(self, ids: Sequence[str]) -> list[tuple[str, int]]:
-        """Full class name and attempts used of live tasks; nothing and 0 of others."""
+        """Read class name and attempts used of tasks; empty and 0 for unknown ones."""
         async with server_errors(self.client), self.client.pipeline(transaction=False) as pipe:
             for id in ids:
                 pipe.hmget(f"{self.prefix}t:{id}", "name", "attempt")
@@ -500,21 +476,24 @@ class Broker:
         return [((name or b"").decode(), int(used or 0)) for name, used in rows]
 
     async def checkpoint(self, delivery: Delivery, data: bytes) -> bool:
-        """Keep what a running attempt saves; False if it is not (any more) the task's owner."""
+        """Store the checkpoint of a running attempt; return False if it no longer owns the task."""
         ids = (delivery.id, delivery.gen, delivery.fence)
         answer = await self.scripts.run("checkpoint", *ids, data)
         return bool(answer == b"OK")
 
     async def history(self, id: str) -> list[bytes]:
-        """Error documents of the failed attempts of a live task, oldest first."""
+        """Read the error documents of the failed attempts of a live task, oldest first."""
         async with server_errors(self.client):
             return list(await self.client.lrange(f"{self.prefix}h:{id}", 0, -1))
 
     async def promote(self, term: str = "", batch: int = 100) -> Promoted:
-        """Do what is due, for a leader of `term` or a worker that helps.
+        """Queue due tasks, check parked ones, free the locks of dead holders, expire late tasks.
 
-        Delayed tasks go to their streams, and locks whose holder died to those who wait. Nothing
-        is done while `clock` does not know how late it can be.
+        Does nothing while the clock of Redis is ahead of `clock`; the leader corrects it.
+
+        Args:
+            term: the term of the calling leader; empty: a worker that helps.
+            batch: number of tasks to queue at most.
         """
         moved, next_us, allowed = await self.scripts.run(
             "promote",
@@ -528,15 +507,15 @@ class Broker:
         return Promoted(moved, None if next_us < 0 else next_us / 1e6, allowed == 1)
 
     async def accuse(self, worker: str, ids: Sequence[str]) -> None:
-        """Say that `worker` begins to run these suspects: before it does."""
+        """Record that `worker` is about to run these suspects."""
         await self.scripts.run("accuse", worker, *ids)
 
     async def reclaim(
         self, worker: str, size: str, cursors: Sequence[bytes]
     ) -> tuple[int, list[bytes]]:
-        """Queue again what dead workers held; returns the count and the cursors to carry on.
+        """Requeue the tasks of dead workers; return how many, and the cursors for the next call.
 
-        Nothing is taken while `clock` does not know how late it can be.
+        Requeues nothing while the clock of Redis is ahead of `clock`; the leader corrects it.
         """
         sent = steady()
         latest = self.clock.latest(sent) or ""
@@ -549,14 +528,14 @@ class Broker:
         return taken, carried
 
     async def take_over(self, worker: str, size: str, who: str) -> int:
-        """Queue again what a worker held, and release its locks, without waiting for its leases.
+        """Requeue the tasks of a dead worker and release its locks before its leases expire.
 
         Args:
-            worker: is dead, and so are all its child processes: else a task runs twice at a time.
-            who: knows that, ``user@host pid``, for the event stream.
+            worker: the worker. If one of its processes is alive, its tasks may run twice at once.
+            who: who reports the death, ``user@host pid``, for the event stream.
 
         Returns:
-            The number of tasks that were queued again, or have ended.
+            The number of tasks that were requeued or have ended.
         """
         taken, more = 0, 1
         while more:
@@ -566,18 +545,18 @@ class Broker:
         return taken
 
     async def forget_workers(self, term: str) -> int | None:
-        """Forget some workers that are gone and have nothing in hand; None: `term` leads no more.
+        """Forget some dead workers without deliveries; return how many. None: `term` is over.
 
-        Workers do so by themselves with each `reclaim`.
+        Workers also do this with each `reclaim`.
         """
         latest = self.clock.latest(steady()) or ""
         forgotten = int(await self.scripts.run("forget_workers", term, self._lease_ms, latest))
         return None if forgotten < 0 else forgotten
 
     async def expired(self, term: str, number: int) -> list[Delivery] | None:
-        """Dying tasks that nobody has started in time, and no worker has; None: `term` is over.
+        """List dying tasks that missed their deadline and that no worker has; None: `term` is over.
 
-        They are not handed over: `end_expired` ends those that no worker has taken by then.
+        This delivers nothing: a worker may take a task before `end_expired` ends it.
         """
         leads, *rows = await self.scripts.run("expired", term, number)
         if not leads:
@@ -593,23 +572,23 @@ class Broker:
         ]
 
     async def end_expired(self, tasks: Sequence[tuple[Delivery, bytes]]) -> list[str]:
-        """End tasks of `expired` with their results; the ids of those that were ended.
+        """End tasks from `expired` with these results; return the ids of the ended ones.
 
-        One with an empty result is left to the workers of its size.
+        A task with an empty result does not end here; a worker of its size ends it.
         """
         args = [part for task, result in tasks for part in (task.id, task.gen, result)]
         ended = await self.scripts.run("end_expired", *self.ttls, *args)
         return [id.decode() for id in ended]
 
     async def mend(self, rest: timedelta, pace: timedelta = timedelta(0)) -> tuple[int, bool]:
-        """Queue again what is in no place: one page of a walk that all workers carry on together.
+        """Requeue tasks that no queue refers to: one page of a walk that all workers share.
 
         Args:
-            rest: between the end of a walk and the next.
-            pace: between two pages, at the least; who comes before has nothing to do.
+            rest: pause between two walks.
+            pace: shortest pause between two pages; an earlier call does nothing.
 
         Returns:
-            How many records were put back, and whether the caller is to carry the walk on.
+            The number of requeued tasks, and whether the caller should continue the walk.
         """
         mended, more = await self.scripts.run(
             "mend",
@@ -619,18 +598,14 @@ class Broker:
         return mended, more == 1
 
     async def presence(self, ids: Sequence[str]) -> tuple[int, list[Presence]]:
-        """What Redis knows of each task.
-
-        Returns:
-            With the epoch in which that is so: the answer to both questions at one instant.
-        """
+        """Read the epoch and, in the same step, what Redis knows of each task."""
         epoch, _, known = await self._presence("", ids)
         return epoch, [Presence(each) for each in known]
 
     async def orders(self, worker: str) -> list[Order]:
-        """What a worker is to cancel: told again and again while it has it.
+        """Read the cancel orders of a worker. An order is repeated while the worker has the task.
 
-        Looks at the epoch and the published configuration, too, as `presence` does.
+        Like `presence`, this updates the epoch and the version of the configuration.
         """
         _, told, _ = await self._presence(worker, [])
         parts = [part.decode(errors="replace") for part in told]
@@ -639,7 +614,7 @@ class Broker:
     async def _presence(
         self, worker: str, ids: Sequence[str]
     ) -> tuple[int, list[bytes], list[int]]:
-        """The epoch, the orders of a worker, and what is known of each id."""
+        """Read the epoch, the orders of a worker, and what is known of each id."""
         answer = await self.scripts.run("presence", self.epoch.seen, self.lock_ttl_ms, worker, *ids)
         self.epoch.see(answer)
         self.config_version = answer[2].decode()
@@ -650,19 +625,15 @@ class Broker:
         await blocking_pop(self._blocking, f"{self.prefix}wake:{worker}")
 
     async def decline(self, worker: str, size: str) -> None:
-        """Wake `worker` no more until it fetches again: it takes nothing for a while."""
+        """Stop waking `worker` until it fetches again."""
         await self.scripts.run("decline", worker, size)
 
     async def leave(self, worker: str, size: str) -> None:
-        """Take a stopping worker off every list."""
+        """Unregister a stopping worker."""
         await self.scripts.run("leave", worker, size)
 
     def leave_from_thread(self, worker: str, size: str, seconds: float) -> None:
-        """The same from a thread, over a connection of its own that may be silent for `seconds`.
-
-        Raises:
-            Exception: of the Redis client.
-        """
+        """Unregister a stopping worker from a thread; raise any error of the Redis client."""
         with connect_sync(self.url, self.prefix, timeout_seconds=seconds) as client:
             run_sync(client, self.prefix, "leave", worker, size)
 
@@ -675,22 +646,22 @@ class Broker:
         wait: bool = False,
         holders: Sequence[str] = (),
     ) -> tuple[str, str]:
-        """Take locks for code that is no task.
+        """Acquire locks for code that is not a task.
 
         Args:
-            id: made by the caller, who asks again with the same.
-            who: who holds them, for people.
-            wait: stand in the queues if a lock refuses: ask again when `wakes` tells of the id,
-                and every few seconds; `unhold` if nobody wants them any more.
-            holders: tasks and holds in which they are asked for.
+            id: chosen by the caller; repeat the call with the same id.
+            who: name of the holder, for people.
+            wait: join the queues if a lock refuses. Then call again when `wakes` reports the id,
+                and every few seconds; call `unhold` to stop waiting.
+            holders: tasks and holds inside which the caller runs.
 
         Returns:
-            ``("OK", fence)``, ``("REFUSED", lock)``, ``("CALM", "lock|µs")``: nobody has it, and
-            nobody gets it for so long after a loss of data, ``("IMPOSSIBLE", why)`` or
-            ``("DEADLOCK", lock)``: one of `holders` has it, or keeps away who has it.
+            ``("OK", fence)``; ``("REFUSED", lock)``; ``("IMPOSSIBLE", why)``;
+            ``("CALM", "lock|µs")``: the grace period after a loss of data lasts that much longer;
+            ``("DEADLOCK", lock)``: one of `holders` has the lock or blocks the task that has it.
 
         Raises:
-            NotConfirmedError: too few replicas have the locks; they were given back.
+            NotConfirmedError: too few replicas confirm the locks; they were released.
         """
         answer, is_safe = await self.scripts.run_confirmed(
             "hold",
@@ -709,16 +680,16 @@ class Broker:
         return answer[0].decode(), answer[1].decode()
 
     async def unhold(self, id: str) -> None:
-        """Release what `hold` took, or stop waiting for it."""
+        """Release the locks of `hold`, or stop waiting for them."""
         await self.scripts.run("unhold", id, self.lock_ttl_ms)
 
     async def quarantine(self, delivery: Delivery, reason: str) -> None:
-        """Keep the envelope of a delivery that is no task; the delivery is still to be settled."""
+        """Quarantine the envelope of a delivery that is not a valid task. Settle it afterwards."""
         args = (delivery.id, reason, delivery.stream_key, delivery.entry)
         await self.scripts.run("quarantine", *args)
 
     async def end_damaged(self, delivery: Delivery, reason: str) -> None:
-        """End a delivery that cannot be executed, as what cannot be decoded ends."""
+        """Quarantine a delivery that cannot be executed, and end its task."""
         ids = (delivery.id, delivery.gen, delivery.fence, delivery.stream_key, delivery.entry)
         await self._end_damaged(*ids, reason)
 
@@ -731,7 +702,7 @@ class Broker:
         entry: bytes | str,
         reason: str,
     ) -> None:
-        logger.warning("task %r ends in quarantine: %s", id[:128], reason)
+        logger.warning("task quarantined id=%r: %s", id[:128], reason)
         await self.scripts.run("quarantine", id, reason, stream_key, entry)
         document = encode(ResultDocument("", 0, 0.0, error=reason, reason="quarantined"))
         args = (id, gen, fence, stream_key, entry, "dead", document, "", 0, 0, 0)
@@ -739,12 +710,12 @@ class Broker:
 
 
 def hold_of_code(delivery: Delivery) -> str:
-    """Id of the hold that keeps the locks of code that goes on after its attempt has ended."""
+    """Return the id of the hold that keeps the locks of code still running after its attempt."""
     return f"{delivery.id}~{delivery.fence}"
 
 
 def new_cursors() -> list[bytes]:
-    """Cursors for the first `Broker.reclaim`."""
+    """Return the cursors for the first `Broker.reclaim`."""
     return [b"0-0"] * (len(KINDS) * len(Priority))
 
 

@@ -1,4 +1,4 @@
-"""What a fetch hands over."""
+"""One delivery of a task to a worker, as the script fetch returns it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import msgspec
 
 
 class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One hand-over of a task to a worker.
+    """One delivery of a task to a worker.
 
     Attributes:
-        state: ``running``, or ``dying`` for a task that only has to reach SQL.
+        state: ``running``, or ``dying`` for a task that only needs its row in SQL.
         used: attempts used before this delivery.
-        deaths: workers that died with it, also among others.
-        crashes: processes that died with it alone.
-        suspect: how often a process died with it among others, since an attempt of it ended by
-            itself; 0: it is no suspect.
-        judge: its worker died with it alone: its policy is asked before it runs again.
-        locks: the lines that were read, see `nonet.tasks.locks.encode_locks`.
-        held: a mark for each of its locks and limiters that says which limiters hold; or empty.
-        saved: what an earlier attempt saved, encoded; empty if nothing.
-        waited: for how long it was parked before this delivery, in microseconds.
-        error, reason, died, detail: of a dying task: its error document, or reason and detail
-            where there is none, and the generation in which it died.
+        deaths: number of workers that died while running it.
+        crashes: number of processes that died while running no other task.
+        suspect: how often a process died while running it and other tasks, since its last attempt
+            that ended normally; 0: it is no suspect.
+        judge: its worker died while running no other task, so the retry policy decides whether
+            it runs again.
+        locks: its locks, see `nonet.tasks.locks.encode_locks`.
+        held: a mark for each of its locks and limiters that shows which limiters hold; or empty.
+        saved: the encoded checkpoint of an earlier attempt, or empty.
+        waited: how long it was parked before this delivery, in microseconds.
+        error, reason, detail: for a dying task, its error document; without one, reason and detail.
+        died: generation in which a dying task died.
     """
 
     id: str
@@ -49,7 +50,7 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def takes_slot(self) -> bool:
-        """Whether it runs in a slot of its worker; suspects and burials are beside them."""
+        """Whether it takes a slot of its worker; suspects and burials do not."""
         return not self.stream_key.startswith(("suspects:", "burials:"))
 
     @property
@@ -59,10 +60,10 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def read_delivery(row: Sequence[bytes]) -> Delivery:
-    """A row of the script fetch.
+    """Parse a row of the script fetch.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the row cannot be parsed.
     """
     id, gen, fence, state, used, deaths, stream_key, entry, envelope, locks, held, *more = row
     return Delivery(

@@ -1,4 +1,4 @@
-"""Callback groups: open, seal, look at, and read the children's results."""
+"""Callback groups: open and seal them, read their status and the results of children."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ class GroupStatus:
 
     Attributes:
         state: ``building``, ``sealed`` or ``fired``.
-        outcome: of a fired group: ``done``, ``failed`` (it failed by its policy, or no child was
-            done), or ``partial`` (by its policy ``all_done`` some children have failed); empty
-            before.
-        total, pending, failed: children in all, not yet ended, ended otherwise than done.
-        callback, callback_id: task name and id of what the group submits: the callback or, of a
-            failed group, ``on_failure``; empty if there is none.
+        outcome: how a fired group ended; empty before. ``done``: all children are done;
+            ``failed``: the policy failed the group, or no child is done; ``partial``: some
+            children failed under the policy ``all_done``.
+        total: number of children.
+        pending: children that have not ended.
+        failed: children that ended in another state than ``done``.
+        callback, callback_id: name and id of the task that the group submits: the callback or, if
+            the group failed, ``on_failure``; empty if there is none.
     """
 
     id: str
@@ -61,7 +63,7 @@ class Groups:
         callback: Submission,
         on_failure: Submission | None,
     ) -> str:
-        """Begin a group, or find the one that an earlier run of the parent began: its state."""
+        """Open a group, unless an earlier attempt of the parent opened it; return its state."""
         failure = on_failure.spec() if on_failure else ("", "", "", b"", "", "")
         state = await self._scripts.run(
             "group_open",
@@ -76,11 +78,11 @@ class Groups:
         return str(state.decode())
 
     async def seal(self, group: str, parent: str) -> str:
-        """Say that all children are submitted; fires at once if none is pending."""
+        """Record that all children are submitted; the group fires if none is pending."""
         return str((await self._scripts.run("group_seal", group, parent)).decode())
 
     async def results(self, group: str) -> list[tuple[str, Ended | None]]:
-        """Child ids in the order of spawning, with how each ended (None: no result)."""
+        """Read how each child ended (None: no result), in the order of spawning."""
         key = f"{self._prefix}g:{group}"
         async with server_errors(self._client):
             total = await self._client.hget(key, "total")
@@ -92,10 +94,10 @@ class Groups:
         return [(id, ended.get(id)) for id in ids]
 
     async def pending(self, group: str) -> list[str]:
-        """Ids of the children that have not ended, in no order.
+        """Read the ids of children that have not ended, in no order.
 
         Raises:
-            NotFoundError: there is no group of this id (any more).
+            NotFoundError: no group has this id, or it has expired.
         """
         key = f"{self._prefix}g:{group}"
         async with server_errors(self._client):
@@ -106,10 +108,10 @@ class Groups:
         return [id.decode() for id in ids]
 
     async def status(self, group: str) -> GroupStatus:
-        """One group.
+        """Read one group.
 
         Raises:
-            NotFoundError: there is none of this id (any more).
+            NotFoundError: no group has this id, or it has expired.
         """
         key = f"{self._prefix}g:{group}"
         async with server_errors(self._client):
@@ -138,7 +140,7 @@ class Groups:
         )
 
     async def list(self, limit: int) -> Sequence[GroupStatus]:
-        """The groups opened last, newest first."""
+        """Read the groups opened last, newest first."""
         found = []
         for id in await self._newest(limit):
             try:
@@ -165,7 +167,7 @@ class Groups:
 
 
 def outcome_of(fired: str, total: int, failed: int) -> str:
-    """How a group ended, of what fired: the policy ``all_done`` submits the callback anyway.
+    """Return how a group ended; the policy ``all_done`` submits the callback despite failures.
 
     >>> [outcome_of("done", 2, failed) for failed in (0, 1, 2)], outcome_of("", 2, 1)
     (['done', 'partial', 'failed'], '')
@@ -176,15 +178,15 @@ def outcome_of(fired: str, total: int, failed: int) -> str:
 
 
 def callback_id(group: str) -> str:
-    """Id of a group's callback."""
+    """Return the id of a group's callback."""
     return f"{group}.callback"
 
 
 def failure_id(group: str) -> str:
-    """Id of the task that is submitted when a child has failed."""
+    """Return the id of the task that is submitted when a child has failed."""
     return f"{group}.failure"
 
 
 def child_id(group: str, index: int) -> str:
-    """Id of a child: the same in a re-run of the parent, so that nothing is spawned twice."""
+    """Return the id of a child, the same in each attempt of the parent: it is spawned once."""
     return f"{group}.{index}"

@@ -1,4 +1,4 @@
-"""What the watchdog thread does in Redis: one script a beat, on a connection of its own."""
+"""Renew the leases of a worker from its watchdog thread: one script call per beat."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nonet.stores.connection.redis import connect_sync, run_sync
 
 @dataclass(slots=True)
 class Lease:
-    """One delivery, or one hold of locks, to be renewed.
+    """The lease of one delivery or one hold.
 
     Attributes:
-        stream_key: where its entry is pending; empty for a hold.
-        ttl: seconds that the shortest of its leases lasts.
-        key: ``id/gen``: one delivery of one task.
+        stream_key: stream in which its entry is pending; empty for a hold.
+        ttl: duration of its shortest lease, in seconds.
+        key: ``id/gen``.
     """
 
     id: str
@@ -35,14 +35,14 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a worker says of itself with a beat.
+    """The report that a worker sends with a beat.
 
     Attributes:
-        info: JSON, for people.
-        off: why it takes nothing, or empty.
-        versions: the classes that it knows, and which version each is of.
-        knows: short for them, the same in all workers that know the same.
-        counts: what happened since it was asked before, for the counters of the namespace.
+        info: JSON for people.
+        off: why it fetches nothing, or empty.
+        versions: version of each class that it knows.
+        knows: a hash of `versions`, equal in all workers with the same classes and versions.
+        counts: number of events since the last report, for the counters of the namespace.
     """
 
     info: str
@@ -56,11 +56,11 @@ class Leases:
     """Renews leases and the registration of a worker, synchronously.
 
     Args:
-        worker: incarnation to register with every beat; empty for a process that only holds.
-        info: what the worker says of itself, JSON.
-        worker_ttl, lock_ttl: seconds.
-        timeout_seconds: for one beat; must be well below the shortest lease.
-        epoch: what this process knows of the epoch of Redis; each beat tells more.
+        worker: incarnation to register with every beat; empty for a process that only holds locks.
+        info: JSON about the worker.
+        worker_ttl, lock_ttl: seconds until a registration or a lock without its own TTL expires.
+        timeout_seconds: limit of one beat; must be well below the shortest lease.
+        epoch: the epoch that this process saw last; each beat updates it.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Leases:
         self._counts: Counter[str] = Counter()
 
     def ask(self, say: Callable[[], Said]) -> None:
-        """Ask the worker with each beat what it says of itself, in the thread that beats."""
+        """Set the function that returns the report; each beat calls it in the watchdog thread."""
         self._say = say
 
     def renew(self, leases: Sequence[Lease]) -> set[str]:
-        """One beat; ``id/gen`` of each lease that is lost.
+        """Renew all leases; return ``id/gen`` of each lost one.
 
         Raises:
-            Exception: of the Redis client; the beat has failed.
+            Exception: from the Redis client; the beat has failed.
         """
         args = [
             part
@@ -106,10 +106,10 @@ class Leases:
         return {key.decode() for key in answer[2:]}
 
     def advertise(self) -> None:
-        """Tell, after a beat, which classes the worker knows, and what else its script takes.
+        """Report after a beat the classes that the worker knows, and its counters.
 
         Raises:
-            Exception: of the Redis client; it is told with the next beat.
+            Exception: from the Redis client; the next beat repeats the report.
         """
         said, counts = self._said, dict(self._counts)
         if not said.knows:
@@ -119,7 +119,7 @@ class Leases:
         known = run_sync(self._client, self._prefix, "advertise", *args, len(counts), *pairs)
         self._counts.subtract(counts)
         self._counts = +self._counts
-        if not known:  # the first of its kind, or Redis has lost its data
+        if not known:  # the first worker with these classes, or Redis has lost its data
             pairs = [part for pair in said.versions.items() for part in pair]
             run_sync(self._client, self._prefix, "advertise", *args, 0, *pairs)
 

@@ -1,4 +1,4 @@
-"""What is known of a task, live or ended: status, result, lists and queue figures."""
+"""Read the status and results of tasks, list tasks, and measure queues."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import WorkerStatus, registered
 from nonet.tasks.handles import TaskStatus
 
-# A waiting client asks again after so long: its registration may have gone with Redis' data.
+# A waiting client asks again after this time, because Redis may have lost its registration.
 _RECHECK_SECONDS = 5.0
-# One look is always granted, also to who does not want to wait.
+# Check at least once, even with `timeout=0`.
 _LOOK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE = 500
 _LIVE_STATES = ("queued", "delayed", "waiting", "running", "dying")
-_NO_RECORD = "its record is of another type: a worker puts it into the quarantine"
-#: State of a task whose record cannot be read: a worker puts it into the quarantine.
+_NO_RECORD = "its record is not a hash: a worker will quarantine it"
+#: State of a task whose record cannot be read; a worker will quarantine it.
 DAMAGED = "damaged"
 
 
@@ -49,11 +49,11 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """One of the nine streams (with its woken tasks).
+    """The figures of one priority and size, over all of its streams.
 
     Attributes:
         depth: queued and running tasks.
-        running: of these, how many a worker holds.
+        running: tasks that a worker has.
         oldest_seconds: age of the oldest entry, None if empty.
     """
 
@@ -65,7 +65,7 @@ class QueueStatus:
 
 
 class Results:
-    """Reads one namespace, over a broker's connections (and one of its own to wait)."""
+    """Reads one namespace over a broker's connections; waits over a connection of its own."""
 
     def __init__(self, client: AsyncRedis, scripts: Scripts, url: str, namespace: str) -> None:
         self._client = client
@@ -80,18 +80,17 @@ class Results:
     async def wait(
         self, id: str, timeout_seconds: float | None, holders: Sequence[str] = ()
     ) -> Ended | None:
-        """How a task ended; waits for the end.
+        """Wait for the end of a task.
 
         Args:
-            holders: tasks and holds in which the caller waits, and which keep their locks
-                meanwhile.
+            holders: tasks and holds inside which the caller waits. They keep their locks meanwhile.
 
         Returns:
-            None if the task is unknown (or vanished with Redis while we waited).
+            None if the task is unknown, or Redis lost it during the wait.
 
         Raises:
-            TimeoutError: it has not ended in time.
-            DeadlockError: it cannot end before one of `holders` has.
+            TimeoutError: the task has not ended in time.
+            DeadlockError: the task needs a lock that one of `holders` keeps.
         """
         try:
             return await self._wait(id, timeout_seconds, holders)
@@ -122,14 +121,14 @@ class Results:
             raise TimeoutError(f"task {id} has not ended after {timeout_seconds:g} s") from None
 
     async def _await_no_more(self, id: str, holders: Sequence[str]) -> None:
-        """What was awaited in vain must not look like a deadlock; it is forgotten soon anyway."""
+        """Remove the entry of a wait that is over, so that it does not look like a deadlock."""
         with suppress(NonetError, TimeoutError):
             async with asyncio.timeout(_LOOK_SECONDS), server_errors(self._client):
                 for holder in holders:
                     await self._client.zrem(f"{self._prefix}awaits:{holder}", id)
 
     async def _look(self, id: str, seconds: float, holders: Sequence[str]) -> Sequence[bytes]:
-        # Without this bound a Redis that hangs would answer after all its retries.
+        # Without this limit, an unavailable Redis would fail only after all retries.
         async with asyncio.timeout(None if seconds == math.inf else max(seconds, _LOOK_SECONDS)):
             answer: Sequence[bytes] = await self._scripts.run(
                 "wait", id, self._wakes.client, *holders
@@ -137,7 +136,7 @@ class Results:
         return answer
 
     async def status(self, id: str) -> TaskStatus | None:
-        """One task, or None if it is unknown."""
+        """Read one task; None if it is unknown."""
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
             pipe.get(f"{self._prefix}e:{id}").lindex(f"{self._prefix}h:{id}", -1)
@@ -151,14 +150,14 @@ class Results:
         return _ended_status(id, parse_ended(value)) if value else None
 
     async def recognise(self, id: str) -> Known | None:
-        """What Redis knows under an id, and whether that repeats a letter; None: nothing."""
+        """Read the state of a task and the mark of the letter that it repeats; None if unknown."""
         answer = await self._scripts.run("recognise", id)
         return Known(answer[0].decode(), answer[1].decode()) if answer else None
 
     async def live(
         self, *, state: str | None = None, task: str | None = None
     ) -> AsyncIterator[TaskStatus]:
-        """Every live task, in no order; a scan that never blocks Redis."""
+        """Yield every live task, unordered, by a scan that never blocks Redis."""
         async with server_errors(self._client):
             pattern = f"{literal(self._prefix)}t:*"
             async for key in self._client.scan_iter(match=pattern, count=1000, _type="HASH"):
@@ -176,16 +175,16 @@ class Results:
                     yield found
 
     async def delayed_tasks(self, *, task: str | None = None) -> AsyncIterator[TaskStatus]:
-        """Delayed tasks, also those that wait for a retry, the soonest first.
+        """Yield delayed tasks, also those that wait for a retry, the soonest first.
 
         Args:
-            task: only of this class, full or bare name.
+            task: full or bare name of a class; None: all.
         """
         key, last, seen = f"{self._prefix}tasks:delayed", b"-inf", 0
         set_by = await correction(self._client, self._prefix)
         while True:
             async with server_errors(self._client):
-                # From the last instant on, as what is promoted meanwhile leaves the set.
+                # Continue by time, not by rank: promoted tasks leave the set meanwhile.
                 page = await self._client.execute_command(
                     "ZRANGEBYSCORE", key, last, "+inf", "WITHSCORES", "LIMIT", seen, _PAGE
                 )
@@ -213,16 +212,16 @@ class Results:
         return logical - await correction(self._client, self._prefix)
 
     async def queues(self) -> list[QueueStatus]:
-        """The nine streams, in the order in which workers read them."""
+        """Read the figures of each size and priority, in the order in which workers read them."""
         return [await self._queue(priority, size) for size in Size for priority in Priority]
 
     async def delayed(self) -> int:
-        """Number of tasks in the delayed set: delayed, waiting for a lock, or dying."""
+        """Count the tasks in the delayed set: delayed, waiting for a lock, or dying."""
         async with server_errors(self._client):
             return int(await self._client.zcard(f"{self._prefix}tasks:delayed"))
 
     async def workers(self) -> list[WorkerStatus]:
-        """The registered workers, by size and name."""
+        """Read the registered workers, by size and name."""
         return await registered(self._scripts)
 
     async def _queue(self, priority: str, size: str) -> QueueStatus:
@@ -244,7 +243,7 @@ class Results:
 
 
 def parse_ended(value: bytes) -> Ended:
-    """A stored ``state|fence|document``."""
+    """Parse a stored ``state|fence|document``."""
     state, _, rest = value.partition(b"|")
     document = rest.partition(b"|")[2]
     try:
@@ -255,17 +254,17 @@ def parse_ended(value: bytes) -> Ended:
 
 def _deadlock(id: str, lock: str) -> DeadlockError:
     return DeadlockError(
-        f"task {id} can never end while this waits for it: at {lock} it waits, directly or behind "
-        "others, for a lock that is held here. Submit it without waiting for its result, or give "
-        "it as a callback (spawn_with_callback), or take the lock only in one of the two"
+        f"task {id} can never end while this code waits for it: in the queue of {lock} it waits, "
+        "directly or behind other tasks, for a lock that this code holds. Do not wait for its "
+        "result, make it a callback (spawn_with_callback), or take the lock in only one of the two"
     )
 
 
 def _readable(answers: Sequence[Any]) -> list[Any]:
-    """Answers of a pipeline; None for each key of another type than its name says.
+    """Return the answers of a pipeline, with None for each key of a wrong type.
 
     Raises:
-        ResponseError: of any other kind.
+        ResponseError: for any other error.
     """
     for answer in answers:
         if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
@@ -274,7 +273,7 @@ def _readable(answers: Sequence[Any]) -> list[Any]:
 
 
 def _number(text: str | None) -> int:
-    """A field of a record that counts; 0 if it is missing or damaged."""
+    """Parse a counter of a record; 0 if it is missing or damaged."""
     return int(text) if text and text.isascii() and text.isdigit() else 0
 
 
@@ -286,7 +285,7 @@ def _instant(text: str | None) -> datetime | None:
 
 
 def _is_task(record: Mapping[bytes, bytes]) -> bool:
-    """Whether there is a record, and not one of a hold."""
+    """Whether there is a record of a task, not of a hold."""
     return bool(record) and record.get(b"stream") != b"hold"
 
 
@@ -297,11 +296,11 @@ def _live_status(
     dying: bytes | None,
     failed: bytes | None = None,
 ) -> TaskStatus:
-    """A live task.
+    """Return the status of a live task.
 
     Args:
-        dying: the error document of a dying one.
-        failed: that of the last failed attempt; None: go by what the record keeps of it.
+        dying: error document of a dying task.
+        failed: error document of the last failed attempt; None: use the line in the record.
     """
     text = {key.decode(): value.decode(errors="replace") for key, value in record.items()}
     state, used = text.get("state", ""), _number(text.get("attempt"))
@@ -313,7 +312,7 @@ def _live_status(
         name=text.get("name", ""),
         state=state if state in _LIVE_STATES else DAMAGED,
         stream=text.get("stream", ""),
-        # The record of a dying one counts only the attempts before.
+        # The record of a dying task does not count its last attempt.
         attempt=last.attempt if dying and last else used + running,
         submitted=_instant(text.get("ticket") or text.get("gen")),
         due=due,
@@ -329,7 +328,7 @@ def _live_status(
 
 
 def read_error(document: bytes | None) -> ErrorDocument | None:
-    """A stored error document; None if there is none that can be read."""
+    """Parse a stored error document; None if it is missing or unreadable."""
     try:
         return decode_error(document) if document else None
     except MalformedMessageError:
@@ -337,7 +336,7 @@ def read_error(document: bytes | None) -> ErrorDocument | None:
 
 
 def error_line(kind: str, text: str) -> str:
-    """An error as people see it: its class and its text."""
+    """Return an error as one line: its class and its text."""
     return f"{kind}: {text}" if kind else text
 
 

@@ -1,4 +1,4 @@
-"""Ends of deliveries, which go together: what ends while a settle is under way goes in the next."""
+"""Settle deliveries in Redis, merging those that end at about the same time."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from nonet.stores.connection.redis import Scripts
 
 logger = logging.getLogger(__name__)
 
-# One script settles and submits so many tasks, and so many bytes: Redis is not held up for long.
+# Limits of one call of the settle script, so that it never blocks Redis for long.
 _MOST_TASKS = 100
 _MOST_BYTES = 1024 * 1024
 _CLOSE_SECONDS = 1.0
-# Errors that each caller would get by himself, too.
+# Errors that each caller of a merged call would also get alone.
 _OF_ALL = (ServerUnreachableError, ConfigurationError, BrokerFullError)
 
 
 class Settlements:
     """Settles deliveries of one namespace.
 
-    The first goes at the end of the current step of the event loop, with all that ended in that
-    step; what ends while a call is under way goes with the next one, as soon as that is answered.
-    Nothing waits for a timer. Callers know nothing of each other: each has the answer to his own
-    settlement, errors included.
+    The first call is sent at the end of the current step of the event loop, with all deliveries
+    that end in that step. Those that end while it is under way are sent together when it is
+    answered; nothing waits for a timer. Each caller gets its own answer or error.
 
     Args:
         scripts: run the scripts.
-        ttls: how long results, ids of ended tasks and locks are kept, in ms.
+        ttls: how long to keep results, ids of ended tasks, and locks, in ms.
     """
 
     def __init__(self, scripts: Scripts, ttls: tuple[int, int, int]) -> None:
@@ -41,18 +40,18 @@ class Settlements:
         self._sender: asyncio.Task[None] | None = None
 
     def ask(self, args: Sequence[Any], size: int, tasks: int = 1) -> asyncio.Future[str]:
-        """Settle soon. A cancelled caller does not undo that.
+        """Settle a delivery with the next call, even if the caller is cancelled meanwhile.
 
         Args:
-            args: of one settlement, as the script takes them.
-            size: about how many bytes they have.
-            tasks: how many tasks are settled or submitted.
+            args: arguments of the settle script for this delivery.
+            size: their approximate length in bytes.
+            tasks: number of tasks that are settled or submitted.
 
         Returns:
-            ``OK``, ``STALE`` or ``LOST``, later.
+            A future with ``OK``, ``STALE`` or ``LOST``, or an error.
 
         Raises:
-            NotBoundError: another event loop, which still runs, settles here.
+            NotBoundError: the broker is in use in another event loop that still runs.
         """
         self._scripts.lane.check_loop()
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -62,7 +61,7 @@ class Settlements:
         return answer
 
     async def aclose(self) -> None:
-        """Wait for what is under way, but not long: Redis may be frozen."""
+        """Wait briefly for calls under way: Redis may not answer."""
         if self._sender is not None and not self._sender.done():
             await asyncio.wait({self._sender}, timeout=_CLOSE_SECONDS)
             self._sender.cancel()
@@ -105,8 +104,8 @@ class Settlements:
                     answer.set_exception(error)
             return
         if not is_safe:
-            # Settled it is. Should the master fail now, the task runs again.
-            logger.warning("%d ends of tasks were not confirmed by the replicas", len(batch))
+            # The settle succeeded. If the master fails before replicating it, the tasks run again.
+            logger.warning("settle not confirmed by enough replicas deliveries=%d", len(batch))
         if answers == b"OK":
             answers = [b"OK"] * len(batch)
         failed = []
@@ -118,7 +117,7 @@ class Settlements:
         await self._settle_alone(failed)
 
     async def _settle_alone(self, batch: Sequence[_Asked]) -> None:
-        """What fails is asked for by itself, to hear why; the others are settled."""
+        """Send each settlement as a call of its own, so that each caller gets its own error."""
         await asyncio.gather(*(self._settle([asked]) for asked in batch))
 
 

@@ -1,4 +1,4 @@
-"""Submissions on their way into Redis: what the submit script takes and answers."""
+"""Send submissions to Redis, merged with those of other callers in the same process."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from nonet.base.errors import (
 )
 from nonet.stores.connection.redis import Scripts
 
-# One submit script handles at most so much, so that Redis is never held up for long.
+# Limits of one call of the submit script, so that it never blocks Redis for long.
 _CHUNK_TASKS = 500
 _CHUNK_BYTES = 1024 * 1024
-# Who submits more in one step gains nothing from the company of others.
+# A larger submission gains nothing from being merged with others.
 _MERGED_TASKS = 100
 _CLOSE_SECONDS = 1.0
-# Errors that each caller of a merged call would get by himself, too.
+# Errors that each caller of a merged call would also get alone.
 _OF_ALL = (ServerUnreachableError, ConfigurationError, BrokerFullError)
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """What the submit script needs of a task.
+    """A task as the submit script takes it.
 
     Attributes:
         stream: ``priority:size``.
-        due_us: Unix microseconds, 0 for now.
+        due_us: earliest start in Unix microseconds; 0: now.
         group: id of the group whose child this is, or empty.
         envelope: opaque bytes.
         locks: lines of `nonet.tasks.locks.encode_locks`.
-        terms: what else was agreed on, lines ``name|value|…``.
+        terms: further conditions, lines ``name|value|…``, see `nonet.messages.terms`.
     """
 
     id: str
@@ -52,28 +52,28 @@ class Submission(msgspec.Struct, frozen=True):
     terms: str = ""
 
     def arguments(self) -> tuple[Any, ...]:
-        """As the scripts take them that submit it now."""
+        """Return the arguments for a script that submits it now."""
         return (
             *(self.id, self.name, self.stream, self.due_us),
             *(self.group, self.envelope, self.locks, self.terms),
         )
 
     def admitted(self) -> Submission:
-        """The same, which no ceiling refuses: it was accepted before."""
+        """Return a copy that no ceiling refuses, because it was accepted before."""
         terms = "\n".join(filter(None, (self.terms, "admitted|1")))
         return msgspec.structs.replace(self, terms=terms)
 
     def spec(self) -> tuple[Any, ...]:
-        """The fields by which a script submits it later: a callback, an occurrence."""
+        """Return the fields by which a script submits it later, for example as a callback."""
         return (self.id, self.name, self.stream, self.envelope, self.locks, self.terms)
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """What became of a submission.
+    """The outcome of a submission.
 
     Attributes:
-        id: of the task that it is: another one's, if that has its unique key.
-        created: False if that was there before.
+        id: id of the task, or of the other task that holds its unique key.
+        created: False if the task was known before.
     """
 
     id: str
@@ -81,15 +81,15 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Submissions:
-    """Submits to one namespace; what is asked for at the same time goes together.
+    """Submit to one namespace, and merge concurrent submissions into one call.
 
-    One caller's call goes out at once. What others ask for while it is under way goes out together
-    as soon as it is answered: nothing waits for a timer. Callers know nothing of each other: each
-    has his own answer, errors included, and all that he submits in one step is accepted or nothing.
+    The first submission is sent at once. Those made while it is under way are sent together when
+    it is answered; nothing waits for a timer. Each caller gets its own answer or error, and its
+    chunk is accepted as a whole or not at all.
 
     Args:
         scripts: run the scripts.
-        ttls: how long results and ids of ended tasks are kept, in ms.
+        ttls: how long to keep results and ids of ended tasks, in ms.
     """
 
     def __init__(self, scripts: Scripts, ttls: tuple[int, int]) -> None:
@@ -123,7 +123,7 @@ class Submissions:
             checked += len(chunk)
 
     async def aclose(self) -> None:
-        """Wait for what is under way, but not long: Redis may be frozen."""
+        """Wait briefly for calls under way: Redis may not answer."""
         if self._sender is not None and not self._sender.done():
             await asyncio.wait({self._sender}, timeout=_CLOSE_SECONDS)
             self._sender.cancel()
@@ -158,7 +158,7 @@ class Submissions:
                 self._is_crowded = len(steps) > 1
                 await self._answer(steps)
                 if self._is_crowded:
-                    await asyncio.sleep(0)  # those who are answered may ask again: together
+                    await asyncio.sleep(0)  # answered callers may submit again, together
         except BaseException:
             for step in (*steps, *self._waiting):
                 step.answer.cancel()
@@ -168,7 +168,7 @@ class Submissions:
             self._is_busy = False
 
     def _next_steps(self) -> list[_Step]:
-        """What goes together in the next call; who has gone away meanwhile asks for nothing."""
+        """Take the steps of the next call, without those whose callers have gone."""
         steps: list[_Step] = []
         tasks = size = 0
         while self._waiting:
@@ -195,7 +195,7 @@ class Submissions:
                 for step in steps:
                     step.fail(self._unconfirmed(step.chunk))
                 return
-            # A call is refused as a whole: each step by itself tells whose refusal that is.
+            # Redis refused the whole call. Send each step alone to find the one that it refuses.
             await asyncio.gather(*(self._answer([step]) for step in steps))
             return
         at = 0
@@ -210,12 +210,12 @@ class Submissions:
     async def _complete(
         self, chunk: Sequence[Submission], accepted: Sequence[Accepted | None]
     ) -> list[Accepted]:
-        """Ask again for each task that could not be made, which then raises."""
+        """Submit again, one by one, the tasks that were not created: this raises their error."""
         found: list[Accepted] = []
         for task, item in zip(chunk, accepted, strict=True):
             if item is None:
                 (item,) = await self._ask([task])
-            assert item is not None  # one by itself is made, or raises
+            assert item is not None  # a task submitted alone is created, or raises
             found.append(item)
         return found
 
@@ -239,7 +239,7 @@ class Submissions:
 
 
 class _Step:
-    """What one caller submits at a time, and the answer that he waits for."""
+    """One chunk of one caller, and the answer for it."""
 
     __slots__ = ("answer", "chunk")
 
@@ -259,7 +259,7 @@ class _Step:
 
 
 def chunks(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
-    """Those that go together, created all or none: at most 500 tasks, or 1 MiB."""
+    """Split submissions into chunks of at most 500 tasks or 1 MiB, each created as a whole."""
     chunk: list[Submission] = []
     size = 0
     for item in submissions:
@@ -274,7 +274,7 @@ def chunks(submissions: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
 
 
 def submit_arguments(submissions: Iterable[Submission]) -> list[Any]:
-    """Submissions as the script submit takes them, of which most have most in common."""
+    """Return the arguments of the submit script; similar tasks share a group of arguments."""
     args: list[Any] = []
     head: Submission | None = None
     at = 0
@@ -297,14 +297,14 @@ def submit_arguments(submissions: Iterable[Submission]) -> list[Any]:
 
 
 def _accepted(item: Submission, answer: Any) -> Accepted | None:
-    """What the script says of one task; None: that it has to be asked for by itself."""
+    """Parse the answer for one task; None: submit it alone to get its error."""
     if isinstance(answer, list):
         return Accepted(answer[0].decode(), False)
     return None if answer == -1 else Accepted(item.id, answer == 1)
 
 
 def _raise_refusal(answer: Any, accepted: int) -> None:
-    """Raise what a script says that has submitted nothing.
+    """Raise the refusal of a script that has submitted nothing.
 
     Args:
         accepted: tasks of the same call that were submitted before.

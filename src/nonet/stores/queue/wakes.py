@@ -1,4 +1,4 @@
-"""Being told by scripts: any number of waits in one process, over one list and one connection."""
+"""Deliver the wake-ups that scripts send to the waits of a process, over one connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LISTEN_PAUSE = 0.5
 
 
 class Wake:
-    """What tells one wait, see `Wakes.expecting`."""
+    """The wake-ups of one wait, see `Wakes.expecting`."""
 
     def __init__(self, listen: Callable[[], None]) -> None:
         self._listen = listen
@@ -25,7 +25,10 @@ class Wake:
         self._told.set()
 
     async def wait(self, seconds: float) -> None:
-        """Sleep until the scripts tell of the id, since the last call; at most so long."""
+        """Sleep until a script reports the id, at most `seconds`.
+
+        Return at once if it was reported since the last call.
+        """
         self._listen()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -37,8 +40,8 @@ class Wakes:
     """The ids that this process waits for.
 
     Attributes:
-        client: for the scripts, which push an id into ``wake:CLIENT``.
-        blocking: listens.
+        client: name of this process; scripts push ids to the list ``wake:CLIENT``.
+        blocking: the connection that reads the list.
     """
 
     def __init__(self, url: str, prefix: str) -> None:
@@ -57,10 +60,10 @@ class Wakes:
 
     @contextmanager
     def expecting(self, id: str) -> Iterator[Wake]:
-        """Miss nothing that is told of an id while the block runs, which asks and then waits.
+        """Collect the wake-ups for an id while the block runs.
 
-        Nobody listens before the first `Wake.wait`. A wake-up can get lost with Redis: ask again
-        after a while without one.
+        Inside the block query the state, then wait. Redis can lose a wake-up, so also query again
+        from time to time.
         """
         wake = Wake(self._listen)
         self._waiting.setdefault(id, set()).add(wake)
@@ -76,12 +79,12 @@ class Wakes:
             self._listener = asyncio.create_task(self._pass_on(), name="wake listener")
 
     async def _pass_on(self) -> None:
-        """Tell those who wait here, as long as anybody does."""
+        """Distribute wake-ups while there are waits."""
         while self._waiting:
             try:
                 id = await blocking_pop(self.blocking, self._key)
             except NonetError:
-                await asyncio.sleep(_LISTEN_PAUSE)  # those who wait ask again, and hear why
+                await asyncio.sleep(_LISTEN_PAUSE)  # the waits ask again and get the error
                 continue
             for wake in self._waiting.get(id.decode() if id else "", ()):
                 wake.tell()

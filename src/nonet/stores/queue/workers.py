@@ -1,4 +1,4 @@
-"""The registered workers: what they say of themselves, and what they have in hand."""
+"""Read the registered workers: their reports and their deliveries."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from nonet.stores.connection.redis import Scripts, server_errors
 
-# What a worker says that takes nothing because it is about to end.
+# The `off` of a worker that is stopping.
 DRAINS = "it drains"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Workers that one script looks at, so that it never holds up Redis; and how many tasks it names.
+# Limits of one script call, so that it never blocks Redis: workers, and tasks of a worker.
 _PAGE = 20
 _TASKS = 20
-# Of three beats in the time that a registration lasts, one may be late.
+# A registration lasts three beats (`Settings.renew_interval`). One of them may be late.
 _SILENT_AFTER = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class RunningTask:
-    """A delivery in the hands of a worker.
+    """A delivery that a worker has.
 
     Attributes:
         task: full class name; empty if the task is gone.
@@ -39,21 +39,21 @@ class WorkerStatus:
     """A registered worker.
 
     Attributes:
-        worker: incarnation id; no two processes ever have the same one.
-        name: ``pid@host``, which another process may have had before.
-        state: ``working``, ``idle``, ``draining``, ``vetoing`` (it takes nothing, `off` says why),
+        worker: incarnation id, unique to this process.
+        name: ``pid@host``, which an earlier process may have had too.
+        state: ``working``, ``idle``, ``draining``, ``vetoing`` (it fetches nothing, see `off`),
             ``silent`` (a beat is overdue) or ``lost`` (its registration has ended).
         concurrency: its slots.
-        running: how many deliveries it has; `tasks` names some of them.
+        running: number of its deliveries; `tasks` lists some of them.
         rss: memory of its process and of its children, in bytes.
-        lag_ms: for how long its event loop was not heard of, at most, since the beat before.
+        lag_ms: longest stall of its event loop since the previous beat.
         since: start of the process by its own clock.
-        off: why it takes nothing now, or empty.
-        beat_seconds: since its last beat.
-        alive: False if it has not unregistered and its registration ran out.
-        loop: who made its event loop, ``uvloop`` or ``asyncio``; empty: it has not said so.
+        off: why it fetches nothing now, or empty.
+        beat_seconds: seconds since its last beat.
+        alive: False if its registration expired although it did not unregister.
+        loop: implementation of its event loop, ``uvloop`` or ``asyncio``; empty: not reported.
         config: version of the published configuration that it applies; empty: none.
-        config_problem: why it does not apply the newest one; empty: it does, as far as it knows.
+        config_problem: why it does not apply the newest version it has seen; empty if it does.
     """
 
     worker: str
@@ -76,15 +76,15 @@ class WorkerStatus:
 
 
 async def registered(scripts: Scripts) -> list[WorkerStatus]:
-    """The registered workers of a namespace, by size and name."""
+    """Read the registered workers of a namespace, by size and name."""
     async with server_errors(scripts.client):
         names = await scripts.client.zrange(f"{scripts.prefix}workers", 0, -1)
     found: list[WorkerStatus] = []
-    # Pages of names, not of ranks: each beat moves its worker to the end.
+    # Read pages by name, not by rank, because each beat moves its worker to the end.
     for start in range(0, len(names), _PAGE):
         page = names[start : start + _PAGE]
         now, *rows = await scripts.run("show_workers", _TASKS, *page)
-        # Without a beat: not heard of since Redis lost its data, and about to be forgotten.
+        # A worker without a beat has not reported since Redis lost its data, and is soon forgotten.
         found += [_status(row, int(now)) for row in rows if row[3]]
     return sorted(found, key=lambda item: (item.size, item.name, item.worker))
 
@@ -119,7 +119,7 @@ def _status(row: Sequence[Any], now: int) -> WorkerStatus:
 
 
 def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:
-    """One word for what a worker does.
+    """Return the state of a worker as one word.
 
     >>> [_state(now, 0, 30, "", 1) for now in (10, 21, 31)]
     ['working', 'silent', 'lost']

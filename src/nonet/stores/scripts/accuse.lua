@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- accuse: a worker begins to run suspects. If it dies with one of them alone, that one is to blame: see
--- lib/lost.
+-- accuse: record which suspects a worker is about to run. If the worker dies while it runs a single suspect, that
+-- task is blamed for the crash: see lib/lost.
 -- KEYS  prefix
 -- ARGV  worker, ids …
 -- returns nothing
 -- @include base
-local key, ONE_DAY = P .. 'accused:' .. ARGV[1], 86400000
-redis.call('SADD', key, unpack(ARGV, 2))
+local worker, FIRST, ONE_DAY = ARGV[1], 2, 86400000
+local key = P .. 'accused:' .. worker
+redis.call('SADD', key, unpack(ARGV, FIRST))
 redis.call('PEXPIRE', key, ONE_DAY)

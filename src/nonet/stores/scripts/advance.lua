@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- advance: let logical time go on at once, as only tests do. Whoever is alive stays so: the leader,
--- the workers, and what live workers and holds have locked.
+-- advance: move logical time forward; only tests do this. Nothing live expires: the leases of the leader and of the
+-- workers move along, and the locks of live workers and holds are renewed.
 -- KEYS  prefix
 -- ARGV  µs, ttl ms of locks that name none
--- returns logical µs after it
+-- returns the new logical time in µs
 -- @include base wake limits locks
 local by, lock_ttl = tonumber(ARGV[1]), tonumber(ARGV[2])
 
--- Called before and after the step: what it has to renew is known before, and renewed after.
+-- Find the locks to renew before the step, because after it they would count as expired.
 local function each_record(act)
   local cursor = '0'
   repeat
@@ -17,11 +17,6 @@ local function each_record(act)
     end
     cursor = page[1]
   until cursor == '0'
-end
-
-local function is_alive(worker)
-  local ends = worker and redis.call('ZSCORE', P .. 'workers', worker)
-  return ends and tonumber(ends) > now
 end
 
 local kept = {}

@@ -1,11 +1,10 @@
 #!lua flags=allow-oom
--- advertise: what a registered worker says beside each beat: which classes it knows, why it takes
--- nothing, and what it has counted since. If tasks that were handed on wait for one of these classes, an idle
--- worker is woken, and its fetch takes them.
+-- advertise: store what a worker reports beside its heartbeat: the classes it knows, why it takes no tasks, and its
+-- counters. If the worker is idle and handed-on tasks of these classes wait, wake it: its fetch takes them.
 -- KEYS  prefix
 -- ARGV  worker, worker ttl ms, what it knows (its key is names:…), why it takes nothing or '', number
 --       of counters, n × (counter, number), n × (class, version of its distribution or '')
--- returns 1; 0 if nobody keeps (any more) what it knows: to be sent again with all classes
+-- returns 1; 0 if Redis does not have its list of classes: call again with all classes
 -- @include base wake record handing
 local worker, ttl, knows, off = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local counters, MOST = tonumber(ARGV[5]), 1000
@@ -15,7 +14,7 @@ if redis.call('EXISTS', P .. 'w:' .. worker) == 1 then
   redis.call('HSET', P .. 'w:' .. worker, 'knows', knows, 'off', off, 'takes', 1)
 end
 for i = 6, first - 1, 2 do
-  -- Classes come and go with releases; their counters must not pile up.
+  -- Limit the number of counters: releases rename classes, and the counters of the old names stay.
   local name = ARGV[i]
   if redis.call('HLEN', P .. 'counters') >= MOST
     and redis.call('HEXISTS', P .. 'counters', name) == 0 then

@@ -1,16 +1,14 @@
 #!lua flags=allow-oom
--- break_lock: take a lock from those who hold it, on the word of an operator, and offer it to those
--- who wait. Somebody else may start at once, so whoever held a mutex or a side of a reader/writer
--- lock is voided: its renewal says that it is lost, its settle is STALE, and its task is queued
--- again without using an attempt or counting a death. Its other locks stay until they expire: the
--- old attempt may still be at work. A limiter is only emptied: a slot is not safety, and whoever
--- runs goes on, uncounted until it renews under a configured limit. One call does a part, so that
--- many holders do not hold up Redis: repeat it while there are more.
+-- break_lock: take a lock from its holders for an operator, and offer it to the tasks that wait. Another task may
+-- start at once, so the holders of a structural lock are voided: their renewal reports the loss, their settle is
+-- STALE, and their tasks are requeued without using an attempt or counting a crash. Their other locks stay until
+-- they expire, because the old attempts may still run. A limiter is only emptied, because it protects no data: its
+-- holders continue, and are counted again when they renew under a configured limit. One call handles a batch, so
+-- that many holders do not block Redis; call it again while there are more.
 -- KEYS  prefix
--- ARGV  name, last fence (who was admitted later is left alone, so that a repeat voids nobody
---       who came after), who asks (user@host pid)
--- returns {items or slots that were dropped, holders, ids that were woken, 1 if there are more};
---       a holder is a row of lib/sight, whose last field says whether it was voided
+-- ARGV  name, last fence (holders that were admitted later are spared, so that a repeated call cannot void a new
+--       one), who asks (user@host pid)
+-- returns {items or slots that were dropped, holders as rows of lib/sight, ids that were woken, 1 if there are more}
 -- @include base wake record rescue limits locks pauses queues refusal waiting sight events
 local name, last_fence, who = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local lock = lock_named(name)
@@ -20,7 +18,7 @@ local dropped, rows, voided, more = 0, {}, {}, 0
 local BATCH = 100  -- holders or grants of one call
 local PAGE = 500  -- members that are read at once
 local looks = 1500  -- pending entries that one call reads
-local LATER = 2000000  -- µs until those of earlier calls run again
+local LATER = 2000000  -- µs until the tasks of all calls but the last run again
 
 local function is_ours(owner)
   local its_fence = tonumber(string.match(owner, '/(%d+)$'))
@@ -29,8 +27,8 @@ end
 
 local FIELDS = {'gen', 'fence', 'state', 'stream', 'owner', 'unique', 'start_by'}
 
--- From here on the holder is nobody. A new fence voids it; if this script is cut, its lease runs
--- out, and the task is reclaimed.
+-- Void a holder by giving its record a new fence. If Redis stops the script after that, the holder's lease expires
+-- and its task is reclaimed.
 local function void(owner, id)
   local record = read_fields(P .. 't:' .. id, FIELDS)
   if id .. '/' .. (record.gen or '') .. '/' .. (record.fence or '') ~= owner then
@@ -41,14 +39,15 @@ local function void(owner, id)
     fence = fence + 1
     redis.call('SET', P .. 'fence', digits(fence))
     redis.call('HSET', P .. 't:' .. id, 'fence', digits(fence))
-    redis.call('SREM', P .. 'accused:' .. (record.owner or ''), id)  -- its worker may die with others
+    redis.call('SREM', P .. 'accused:' .. (record.owner or ''), id)  -- its worker may crash while it runs others
     record.id = id
     voided[#voided + 1] = record
   end
 end
 
--- After those who waited were woken: who is read first takes the lock. While there are more to
--- void nobody could be woken yet, so these come later than the last call.
+-- Requeue the voided tasks after the waiting tasks were woken, because the first task that a worker reads takes the
+-- lock. While holders remain to be voided, no waiting task can be woken, so delay the voided tasks until after the
+-- last call.
 local function run_again()
   local due = more == 1 and now + LATER or now
   for _, record in ipairs(voided) do
@@ -57,11 +56,11 @@ local function run_again()
   end
 end
 
--- Where the old workers have their pending entries: rows of stream and worker, each once.
+-- The streams and workers in which the voided attempts have pending entries, as distinct rows.
 local function old_places()
   local places, met = {}, {}
   for _, record in ipairs(voided) do
-    local aged = 'woken:realtime:' .. size_of(record.stream)
+    local aged = 'woken:' .. PRIORITIES[1] .. ':' .. size_of(record.stream)
     local streams = {'tasks:' .. record.stream, 'woken:' .. record.stream, aged, 'suspects:' .. record.stream}
     for _, key in ipairs(streams) do
       local place = key .. ' ' .. (record.owner or '')
@@ -74,8 +73,8 @@ local function old_places()
   return places
 end
 
--- Drop the old pointers, so that they do not count as running. What is not found within the looks
--- of this call is left to the sweep, which drops it when its lease ends: its generation is void.
+-- Drop the pointers of the voided attempts, so that they do not count as running. This call reads a limited number
+-- of entries. The sweep drops the others when their leases end, because their generation is void.
 local function drop_pointers()
   local gens, left = {}, #voided
   for _, record in ipairs(voided) do
@@ -99,7 +98,7 @@ local function drop_pointers()
   end
 end
 
--- Add those of a set that are ours, as rows of member and score, until the batch is full.
+-- Add the members of a set that this call may take, as rows of member and score, until the batch is full.
 local function add_ours(found, set, owner_of)
   local start, members = 0, nil
   repeat
@@ -117,7 +116,7 @@ local function add_ours(found, set, owner_of)
   until #members < 2 * PAGE
 end
 
--- Those who hold the lock and are to lose it in this call: rows of owner and expiry (µs).
+-- The holders that lose the lock in this call, as rows of owner and expiry (µs).
 local function our_holders()
   local found = {}
   local owner, expiry = nil, nil
@@ -127,10 +126,9 @@ local function our_holders()
   if owner and is_ours(owner) then
     found[1] = {owner, expiry}
   end
-  local set = lock.kind == 'C' and lock.key or lock.readers
-  if set then
-    prune(set)
-    add_ours(found, set, tostring)
+  if lock.leases then
+    prune(lock.leases)
+    add_ours(found, lock.leases, tostring)
   end
   return found
 end
@@ -141,13 +139,14 @@ local function break_structural()
     rows[#rows + 1] = holder_row(owner, item[2])
     void(owner, id_of(owner))
     release_lock(lock, owner, true)
-    if lock.readers then
-      release_lock(new_lock('R', name, 0, ''), owner, true)
+    if lock.other then
+      release_lock(new_lock(lock.other, name, 0, ''), owner, true)
     end
   end
 end
 
--- Its holder neither renews nor gives back the slot any more; else its loss would end the attempt.
+-- Remove the slot from the record of its holder. Otherwise the next renewal would miss the slot and end the
+-- attempt.
 local function forget_slot(id)
   local record = read_fields(P .. 't:' .. id, {'held', 'name', 'stream'})
   if not record.held then
@@ -156,7 +155,7 @@ local function forget_slot(id)
   local task, marks = record.stream ~= 'hold' and record.name or '', record.held
   for i, asked in ipairs(parse_locks(redis.call('GET', P .. 'l:' .. id) or '', 0, task)) do
     local mark = string.sub(marks, i, i)
-    if asked.kind == 'C' and (mark == 'x' or mark == 'v') and counter_of(asked, mark) == name then
+    if asked.counted and (mark == 'x' or mark == 'v') and counter_of(asked, mark) == name then
       marks = string.sub(marks, 1, i - 1) .. '-' .. string.sub(marks, i + 1)
     end
   end
@@ -179,22 +178,22 @@ local function empty_grants()
     redis.call('ZREM', lock.key, item[1])
     dropped = dropped + items_of({item[1]})
   end
-  redis.call('DEL', P .. 'sum:' .. name)  -- counted anew by the next check
+  redis.call('DEL', P .. 'sum:' .. name)  -- the next check sums up anew
 end
 
-if lock.kind == 'C' then
-  empty_slots()
-elseif lock.kind == 'L' then
+if not lock.limiter then
+  break_structural()
+elseif lock.windowed then
   empty_grants()
 else
-  break_structural()
+  empty_slots()
 end
 if dropped > 0 or #rows > 0 then
   local ids = {}
   for i = 1, math.min(#rows, 20) do
     ids[i] = rows[i][1]
   end
-  log_event('lock-released', who, name .. (lock.limits and ' emptied of ' .. dropped or '')
+  log_event('lock-released', who, name .. (lock.limiter and ' emptied of ' .. dropped or '')
     .. (#ids > 0 and ', was held by ' .. table.concat(ids, ' ') or '')
     .. (#rows > #ids and ' and ' .. #rows - #ids .. ' more' or ''))
   give_back({name})

@@ -1,34 +1,33 @@
 #!lua flags=allow-oom
--- cancel: end tasks without executing them. That of one that runs is an order to its worker; one that
--- waits for SQL stays.
+-- cancel: end tasks that do not run, and order the workers of running tasks to cancel them. A task that waits for
+-- SQL stays.
 -- KEYS  prefix
--- ARGV  result ttl ms, dedup ttl ms, 1 if unknown ids are those of durable tasks in SQL else 0,
---       who and why of those that run, or '' to leave them alone; n × (id, document: its result)
--- returns n × the state of the task now: cancelled, also if it was before; cancelling: its worker is
---       told, or the next one that can read its newer format; '' if it is unknown
+-- ARGV  result ttl ms, dedup ttl ms, 1 if unknown ids are durable tasks in SQL else 0, who and why for
+--       running tasks, or '' to leave them alone; n × (id, document: its result)
+-- returns n × the state of the task now: cancelled, also if it was before; cancelling: its worker is notified,
+--       or the next one that can read its newer format; '' if it is unknown
 -- @include base wake record submitting limits locks index group finish pauses queues refusal waiting cancel
 local ttl, dedup, is_in_sql = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local text, FIRST, ONE_HOUR = ARGV[4], 5, 3600000
 
-local text, ONE_HOUR = ARGV[4], 3600000
-
--- From here on it is never executed again; the first reason stands. The worker looks once a second.
+-- Order a running task to be cancelled. It is never executed again. A later order does not replace the reason. Its
+-- worker polls these orders every second.
 local function order(id, record)
   redis.call('HSETNX', P .. 't:' .. id, 'cancel', string.sub(text, 1, 60))
   if record.state == 'running' then
     local orders = P .. 'orders:' .. (record.owner or '')
     redis.call('SADD', orders, id)
     redis.call('PEXPIRE', orders, ONE_HOUR)
-  elseif record.state ~= 'queued' then  -- of a newer format: whoever reads it ends it, soon
+  elseif record.state ~= 'queued' then  -- a newer format: the next newer worker that reads it ends it
     delay(id, now)
   end
   return 'cancelling'
 end
 
 local function cancel(id, document)
-  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'owner', 'v', 'name', 'unfit', 'suspect'})
+  local record = read_record(id)
   if is_cancellable(record) then
-    cancel_task(id, record, document, ttl, dedup)
+    end_waiting(id, record, 'cancelled', document, ttl, dedup)
     return 'cancelled'
   elseif text ~= '' and (record.state == 'running' or AT_REST[record.state] and newer_format(record)) then
     return order(id, record)
@@ -37,7 +36,7 @@ local function cancel(id, document)
   end
   local ended = redis.call('GETRANGE', P .. 'r:' .. id, 0, 63)
   if ended == '' and is_in_sql then
-    -- Whoever hands it over at this moment finds that it has ended.
+    -- Store the end although Redis does not know the task: a relay may be submitting it at this moment.
     finish(id, {}, 'cancelled', '0', document, ttl, dedup)
     return 'cancelled'
   end
@@ -45,7 +44,7 @@ local function cancel(id, document)
 end
 
 local answer = {}
-for i = 5, #ARGV, 2 do
+for i = FIRST, #ARGV, 2 do
   answer[#answer + 1] = cancel(ARGV[i], ARGV[i + 1])
 end
 offer_all()

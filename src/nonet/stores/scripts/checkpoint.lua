@@ -1,15 +1,16 @@
 #!lua flags=allow-oom
--- checkpoint: keep what a running attempt saves for the next one, also when memory is full: what
--- runs must be able to end then.
+-- checkpoint: store the checkpoint of a running attempt for the next one. This works even when memory is full, so
+-- that running tasks can end.
 -- KEYS  prefix
 -- ARGV  id, gen, fence, data
 -- returns OK | STALE (not the owner: nothing was kept)
 -- @include base
-local key = P .. 't:' .. ARGV[1]
+local id, gen, fence, data = unpack(ARGV, 1, 4)
+local key = P .. 't:' .. id
 local record = read_fields(key, {'gen', 'fence'})
-if record.gen ~= ARGV[2] or record.fence ~= ARGV[3] then
+if record.gen ~= gen or record.fence ~= fence then
   return 'STALE'
 end
-redis.call('SET', P .. 'c:' .. ARGV[1], ARGV[4])
+redis.call('SET', P .. 'c:' .. id, data)
 redis.call('HSET', key, 'saved', 1)
 return 'OK'

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- decline: a worker that takes nothing for a while leaves the stack of idle ones. What woke it wakes
--- another one instead.
+-- decline: take a worker that pauses its fetches off the stack of idle workers. Its unread wake-up goes to another
+-- worker.
 -- KEYS  prefix
 -- ARGV  worker, size
 -- returns OK

@@ -1,24 +1,25 @@
 #!lua flags=allow-oom
--- demand: what could run now of one size, what runs, and which workers are there. Only what has expired is
--- removed.
+-- demand: count the runnable and running tasks of one size, and list its live workers. Read-only, except that it
+-- removes expired leases.
 -- KEYS  prefix
--- ARGV  size, lock ttl ms, how many queued tasks to look at
--- returns {runnable, in the hands of workers, slots of one worker as remembered or '', n × (worker, deliveries that it holds, what it says of itself,
---       why it takes nothing or '')}
+-- ARGV  size, lock ttl ms, how many queued tasks to read
+-- returns {runnable, running, slots of one worker as remembered or '', n × (worker, deliveries that it holds, what it
+--       reports of itself, why it takes no tasks or '')}
 -- @include base wake streams unread record limits locks pauses queues refusal
 local size, lock_ttl, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local busy, running, runnable = {}, 0, 0
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
 
--- Of tasks that want the same lock only so many can run as it allows: what those before take.
+-- The locks that the tasks counted so far would take: of several tasks that need one mutex, only the first is
+-- runnable.
 local claimed, claims = {}, {}
 
 local function is_free_beside(lock)
-  if lock.limits then
-    return not lock.limit or (claims[lock.counter] or 0) + lock.items <= free_places(lock)
+  if lock.exclusive or lock.shared then
+    local by = claimed[lock.name]
+    return not by or by.shared and lock.shared
   end
-  local by = claimed[lock.name]
-  return not by or by == 'R' and lock.kind == 'R'
+  return not lock.limit or (claims[lock.counter] or 0) + lock.items <= free_places(lock)
 end
 
 local function claim(me)
@@ -28,26 +29,23 @@ local function claim(me)
     end
   end
   for _, lock in ipairs(me.locks) do
-    if lock.limits then
-      claims[lock.counter] = (claims[lock.counter] or 0) + lock.items
-    else
-      claimed[lock.name] = lock.kind
-    end
+    claimed[lock.name] = lock
+    claims[lock.counter] = (claims[lock.counter] or 0) + lock.items
   end
   return true
 end
 
 local FIELDS = {'state', 'gen', 'ticket', 'refusals', 'stream', 'places', 'aged', 'since', 'name'}
 
--- Whether a worker that reads this entry now would run the task. One with limits that can never be
--- granted is run to its end, too.
+-- Whether a worker that reads this entry now would take the task. A task whose locks can never be granted counts,
+-- too: a worker takes it to end it.
 local function is_runnable(entry)
   local id, gen = entry[2][2], entry[2][4]
   local record = read_fields(P .. 't:' .. id, FIELDS)
   if record.gen ~= gen or record.state ~= 'queued' and record.state ~= 'dying' then
     return false
   elseif record.state == 'dying' then
-    return true  -- written by the version before, which has no streams for them
+    return true  -- written by the version before, which had no streams for dying tasks
   end
   local lines = redis.call('GET', P .. 'l:' .. id) or ''
   local is_paused = pause_of(record.stream, record.name)
@@ -61,15 +59,16 @@ local function is_runnable(entry)
   return refusal and refusal.impossible or not refusal and claim(me)
 end
 
--- What is queued behind those that were looked at is taken to be like them; not for nothing, as a
--- worker has to park the blocked ones before anybody sees what is behind.
+-- Estimate how many tasks of a stream are runnable: assume the same proportion among the unread tasks as among
+-- those that were read. Count at least one unread task, because they stay unknown until a worker parks the blocked
+-- tasks before them.
 local function count_runnable(key, count, start)
   local wanted = math.min(count, looks)
   looks = looks - wanted
   local seen, able = 0, 0
   for _, entry in ipairs(wanted > 0 and redis.call('XRANGE', key, start, '+', 'COUNT', wanted) or {}) do
     seen = seen + 1
-    -- What is damaged is put aside by whoever reads it.
+    -- A damaged task counts: a worker must read it to put it aside.
     local fine, answer = pcall(is_runnable, entry)
     able = able + ((not fine or answer) and 1 or 0)
   end
@@ -104,7 +103,7 @@ for _, stream in ipairs(streams_of(size)) do
       count = 0
     end
     if stream.kind == 'woken' then
-      runnable = runnable + count  -- they keep their places at their locks
+      runnable = runnable + count  -- a woken task keeps its reservation
     elseif not takes_slots then
       has_others = has_others or count > 0
     elseif count > 0 then
@@ -113,7 +112,7 @@ for _, stream in ipairs(streams_of(size)) do
   end
 end
 
--- However many suspects and burials there are, they take no slot: one worker is enough.
+-- Suspects and burials take no slot: one worker is enough for any number of them.
 if has_others and runnable + running == 0 then
   runnable = 1
 end

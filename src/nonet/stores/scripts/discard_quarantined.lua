@@ -4,17 +4,19 @@
 -- ARGV  who, n × entry
 -- returns n × (1 deleted | 0 there was none)
 -- @include base wake record rescue events
+local who, FIRST = ARGV[1], 2
 local gone, answer, last = 0, {}, nil
-for i = 2, #ARGV do
-  local item = redis.call('XRANGE', P .. 'quarantine', ARGV[i], ARGV[i])[1]
+for i = FIRST, #ARGV do
+  local entry = ARGV[i]
+  local item = redis.call('XRANGE', P .. 'quarantine', entry, entry)[1]
   if item then
     leave_quarantine(item)
-    gone, last = gone + 1, ARGV[i]
+    gone, last = gone + 1, entry
   end
   answer[#answer + 1] = item and 1 or 0
 end
 if gone > 0 then
-  log_event('quarantine-discard', ARGV[1], gone == 1 and 'entry ' .. last
+  log_event('quarantine-discard', who, gone == 1 and 'entry ' .. last
     or gone .. ' entries, the last ' .. last)
 end
 return answer

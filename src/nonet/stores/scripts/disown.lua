@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- disown: after a fetch whose reply was lost, give back at once what this worker holds without
--- knowing it. Otherwise it would hold more than its slots, and those tasks wait for a lease.
+-- disown: requeue the tasks of a fetch whose reply was lost. The worker does not know that it holds them, and they
+-- would block its slots until their leases expire.
 -- KEYS  prefix
--- ARGV  worker, size, lock ttl ms, result ttl ms, dedup ttl ms, n × (key and entry, with a blank between) that the worker knows
--- returns the number of tasks that were queued again, or have ended because they were cancelled
+-- ARGV  worker, size, lock ttl ms, result ttl ms, dedup ttl ms, n × 'key entry' that the worker knows
+-- returns how many tasks were requeued, or ended because they were cancelled
 -- @include base wake streams record submitting rescue limits locks pauses queues refusal waiting index group finish ending
 -- @defer damage condemning end_if_damaged
 -- @include pending
@@ -20,7 +20,7 @@ local function hand_back(id, gen)
   if record.gen ~= gen or (record.owner ~= worker and record.state ~= 'queued') then
     return false
   end
-  if record.state ~= 'queued' then  -- else the fetch was cut short before it took the locks
+  if record.state ~= 'queued' then  -- otherwise Redis stopped the fetch before it took the locks
     local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record.name or '',
       record.held or '')
     give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false))

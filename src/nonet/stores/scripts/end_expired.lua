@@ -1,33 +1,25 @@
 #!lua flags=allow-oom
--- end_expired: the leader ends tasks whose rows are in SQL now. Safe to repeat; what a worker has taken
--- meanwhile is left to it.
+-- end_expired: end dying tasks once their rows are in SQL; the leader calls it. Safe to repeat. Tasks that a worker
+-- has taken meanwhile are skipped.
 -- KEYS  prefix
 -- ARGV  result ttl ms, dedup ttl ms, n × (id, gen, document, or '' to leave it to the workers)
--- returns the ids of those that were ended
+-- returns the ids of the tasks that it ended
 -- @include base wake record submitting index group finish
-local ttl, dedup, ended = tonumber(ARGV[1]), tonumber(ARGV[2]), {}
+local ttl, dedup, ended, FIRST = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 3
 
 local function end_task(id, gen, document)
-  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'owner', 'reason', 'pointer', 'group',
-    'opens', 'waited'})
+  local record = read_record(id)
   local is_ours = record.state == 'dying' and record.reason == 'capacity' and record.gen == gen
   if not is_ours or record.owner then
     return false
   end
   finish(id, record, 'expired', '0', document, ttl, dedup)
-  -- Last: who reads a pointer to a task that is gone drops it.
-  local key, entry = pointer_of(record)
-  if key then
-    redis.pcall('XDEL', P .. key, entry)
-    redis.pcall('XACK', P .. key, 'workers', entry)
-  end
-  redis.call('ZREM', P .. 'tasks:delayed', id)
-  redis.call('ZREM', P .. 'deadlines', id)
+  drop_pointers(id, record)
   return true
 end
 
-for i = 3, #ARGV, 3 do
-  local id, gen, document = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+for i = FIRST, #ARGV, 3 do
+  local id, gen, document = unpack(ARGV, i, i + 2)
   if document == '' then
     redis.call('ZREM', P .. 'expired', id)
   else

@@ -1,23 +1,23 @@
 #!lua flags=allow-oom
--- expired: what the leader ends without any worker: tasks that nobody started in time, and that belong into
--- SQL. They are dying, and in no worker's hands. Others leave the set.
+-- expired: list dying tasks that did not start in time. The leader writes their rows to SQL, then ends them. Tasks
+-- that a worker has are skipped. Ids of tasks that no longer wait here are removed from the set.
 -- KEYS  prefix
--- ARGV  leader's term, how many to look at; less if their envelopes are long
+-- ARGV  leader's term, how many to check; fewer are returned if their envelopes are long
 -- returns {1 if the caller leads, else 0, n × (id, gen, generation in which it died, attempts used, envelope,
 --       why)}
--- @include base wake record
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
+-- @include base leading wake record
+local term, most = ARGV[1], tonumber(ARGV[2])
+if not leads(term) then
   return {0}
 end
 local rows, bytes, MOST_BYTES, HARD_LIMIT = {1}, 0, 1048576, 4 * 1048576
 
-local function look_at(id)
+local function read_row(id)
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'owner', 'reason', 'died', 'attempt', 'detail',
     'b', 'name', 'v'})
   if record.state ~= 'dying' or record.reason ~= 'capacity' or newer_format(record) then
     redis.call('ZREM', P .. 'expired', id)
-  elseif not record.owner then  -- else a worker is at it
+  elseif not record.owner then  -- else a worker has it
     local envelope = envelope_of(id, record) or redis.call('GETRANGE', P .. 'b:' .. id, 0, HARD_LIMIT)
     bytes = bytes + #envelope
     rows[#rows + 1] = {id, record.gen or '', record.died or '', record.attempt or '0', envelope,
@@ -25,11 +25,11 @@ local function look_at(id)
   end
 end
 
-for _, id in ipairs(redis.call('ZRANGE', P .. 'expired', 0, tonumber(ARGV[2]) - 1)) do
-  if not pcall(look_at, id) then  -- of another type: nobody of us wrote it
+for _, id in ipairs(redis.call('ZRANGE', P .. 'expired', 0, most - 1)) do
+  if not pcall(read_row, id) then  -- a key of a wrong type
     redis.call('ZREM', P .. 'expired', id)
   end
-  if bytes > MOST_BYTES then  -- a database takes no statement of any length
+  if bytes > MOST_BYTES then  -- databases limit the length of a statement
     break
   end
 end

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- explain: what keeps a task from running, or where it runs, as facts of one instant. Only what has
--- expired is removed.
+-- explain: read why a task does not run, or where it runs, as facts of one instant. Read-only, except that it
+-- removes expired leases.
 -- KEYS  prefix
--- ARGV  id, how many holders to name, how many entries of a stream to look at for its place
--- returns {n × (name, value)}, holders as the value of 'holders' (rows of lib/sight), live workers of its
---       size as that of 'peers': (worker, what it says of itself, why it takes nothing or '', what it
---       knows or '', 1 if it knows the class, version of the class); empty: the id is unknown
+-- ARGV  id, how many holders to name, how many entries of a stream to read to find its position
+-- returns {n × (name, value)}, empty if the id is unknown. The value of 'holders' is rows of lib/sight. The value of
+--       'peers' is a row for each live worker of its size: worker, what it reports of itself, why it takes no
+--       tasks or '', what it knows or '', 1 if it knows the class, version of the class
 -- @include base wake streams unread record damage limits locks pauses queues refusal sight
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
@@ -23,7 +23,7 @@ local function add_worker(worker)
   add('alive_until', redis.call('ZSCORE', P .. 'workers', worker) or '')
 end
 
--- What live workers say: whether they take anything, and whether they know the class.
+-- What live workers report: whether they take tasks, and whether they know the class.
 local function add_peers(workers, class)
   local rows, MOST = {}, 100
   for i = 1, math.min(#workers, MOST) do
@@ -36,7 +36,7 @@ local function add_peers(workers, class)
   add('peers', rows)
 end
 
--- Who could take a task of this size, and who could move one that is due.
+-- Count the workers that could take a task of this size, and the daemons that could move one that is due.
 local function add_workers(size, class)
   local peers = {}
   local of_size, idle = 0, 0
@@ -55,7 +55,7 @@ local function add_workers(size, class)
   add_peers(peers, class)
 end
 
--- How many entries from `start` on stand before the task's own; nil if it is not among the first.
+-- How many entries from `start` on are before the entry of the task; nil if it is not among the first.
 local function place_in(key, start, gen)
   for i, entry in ipairs(redis.call('XRANGE', key, start, '+', 'COUNT', looks)) do
     local fields = entry[2]
@@ -66,8 +66,8 @@ local function place_in(key, start, gen)
   return nil
 end
 
--- How many tasks workers of its size read before it, in their order of reading; of a dying one, in those
--- streams that are read apart.
+-- How many tasks the workers of its size read before it. For a dying task count only the burials, which are read
+-- separately.
 local function add_place(me)
   local own, size = string.match(me.stream, '^%a*'), size_of(me.stream)
   local ahead, is_dying = 0, me.state == 'dying'
@@ -76,7 +76,7 @@ local function add_place(me)
     if (stream.kind == 'burials') == is_dying then
       count, start = unread(stream.key)
     end
-    if count > 0 and (stream.priority == own or stream.name == 'woken:realtime:' .. size) then
+    if count > 0 and (stream.priority == own or stream.name == 'woken:' .. PRIORITIES[1] .. ':' .. size) then
       local place = place_in(stream.key, start, me.gen)
       if place then
         add('ahead', ahead + place)
@@ -91,10 +91,10 @@ local function add_place(me)
   add('place', 'none')
 end
 
--- Who stands in a queue before a task: how many, and the first of them.
+-- How many tasks stand before this one in a queue, and which is the first.
 local function add_ahead(queue, me)
   local ahead, first = 0, nil
-  for _, range in ipairs({{'-inf', '(' .. digits(me.rank - WOKEN)}, {0, '(' .. digits(me.rank)}}) do
+  for _, range in ipairs(ranges_before(me)) do
     ahead = ahead + redis.call('ZCOUNT', queue, range[1], range[2])
     first = first or redis.call('ZRANGEBYSCORE', queue, range[1], range[2], 'LIMIT', 0, 1)[1]
   end
@@ -102,21 +102,21 @@ local function add_ahead(queue, me)
   add('first', first and string.match(first, '^%S+'))
 end
 
--- What refuses a parked task now, which is not always what refused it last.
+-- What refuses a parked task now. It may be another lock than the one that parked it.
 local function add_refusal(me)
   local refusal = refusal_of(me)
   if not refusal then
     return
   end
   local lock = refusal.lock
-  if lock.kind == 'P' then
-    return  -- told with the others
+  if lock.pause then
+    return  -- reported for all states below
   end
   add('lock', lock.counter)
   add('kind', lock.kind)
   add('held', refusal.held and 1 or 0)
   add('impossible', refusal.impossible and 1 or 0)
-  if lock.limits then
+  if lock.limiter then
     add('limit', lock.limit)
     add('items', lock.items)
     add('window', lock.window)
@@ -125,9 +125,8 @@ local function add_refusal(me)
       add('back', first_free(lock))
     end
   end
-  local queue = lock.kind == 'R' and 'writers:' or 'queue:'
-  add_ahead(P .. queue .. lock.counter, me)
-  if refusal.held and lock.kind ~= 'L' then
+  add_ahead(queue_before(lock), me)
+  if refusal.held and not lock.windowed then
     local owners, count = owners_of(lock, most)
     add('holding', count)
     add('back', count == 0 and calm_until(lock) or nil)

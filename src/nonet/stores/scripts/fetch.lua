@@ -1,19 +1,17 @@
 #!lua flags=allow-oom
--- fetch: hand tasks to a worker, in strict priority, woken ones first; take their locks or park
--- them. A worker that gets fewer than it asked for is put on the stack of idle workers.
+-- fetch: hand tasks to a worker in strict priority order, within a priority woken tasks first. Take the locks of
+-- each task, or park it. A worker that gets fewer tasks than it asked for goes on the stack of idle workers.
 -- KEYS  prefix
 -- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
---       first and longest pause µs before a parked task is looked at by itself, lock aging µs,
---       epoch and sequence seen, longest envelope in bytes, result ttl ms, dedup ttl ms, µs that it
---       cannot be later than or '', how many suspects it can take beside its slots,
---       and how many burials
+--       first and longest pause µs before a parked task is checked without being woken, lock aging µs,
+--       'epoch|sequence' seen, longest envelope in bytes, result ttl ms, dedup ttl ms, latest possible time µs or
+--       '', how many suspects it can take beside its slots, how many burials
 -- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, now µs, n × row}; a row is
 --       (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope, locks,
---       marks of the limiters that hold or ''), of one that was parked (for how many µs), and of those
---       of which there is more to say (µs, error document, reason, generation in which it died, what it
---       died of, what an earlier attempt has saved, crashes, how suspect it is, 1 if its policy is to be
---       asked first): error document to what it died of only of dying tasks; of a running one that says
---       why its envelope is not sent
+--       marks for held_locks() or ''); for a task that was parked also (for how many µs); for a suspect,
+--       a dying task or one with a checkpoint also (µs, error document, reason, generation in which it died,
+--       detail, checkpoint, crashes, how suspect it is, 1 if its policy is asked first). Error document to
+--       detail belong to dying tasks; detail of a running one says why its envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
@@ -22,15 +20,15 @@
 -- @defer unread unread
 local worker, size = ARGV[1], ARGV[2]
 local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local longest, HARD_LIMIT = tonumber(ARGV[10]), 4 * 1048576
 local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
+local seen, longest, HARD_LIMIT = ARGV[9], tonumber(ARGV[10]), 4 * 1048576
 local ttl, dedup, latest = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-local room, graves = tonumber(ARGV[14] or '0'), tonumber(ARGV[15] or '0')
-local taken = {0, current_epoch(ARGV[9], lock_ttl)}
+local room_for_suspects, room_for_burials = tonumber(ARGV[14] or '0'), tonumber(ARGV[15] or '0')
+local taken = {0, current_epoch(seen, lock_ttl)}
 taken[4] = digits(now)
 math.randomseed(tonumber(clock[2]))
 local fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)
-local is_flagged = false  -- whether suspects or burials may be unread
+local is_flagged = false  -- suspects or burials may be unread
 
 local function read(key, count)
   local reply = redis.pcall('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', count,
@@ -39,7 +37,7 @@ local function read(key, count)
     if not string.find(reply.err, 'NOGROUP', 1, true) then
       error(reply.err)
     end
-    -- First use, or Redis was emptied: id 0, so that nothing queued before is skipped.
+    -- First use, or Redis was emptied. Start at id 0, so that no earlier entry is skipped.
     redis.call('XGROUP', 'CREATE', key, 'workers', '0', 'MKSTREAM')
     reply = redis.call('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', count,
       'STREAMS', key, '>')
@@ -47,7 +45,7 @@ local function read(key, count)
   return reply and reply[1] and reply[1][2] or {}
 end
 
--- What an earlier attempt saved; nothing, if it is longer than we let anybody save.
+-- The checkpoint of an earlier attempt; empty if it is longer than a worker accepts.
 local function saved_by(id)
   local saved = redis.call('GETRANGE', P .. 'c:' .. id, 0, longest)
   return #saved <= longest and saved or ''
@@ -65,7 +63,7 @@ local function room_after(record, before)
 end
 
 local function hand_over(pointer, record, state, held, lines, document)
-  -- However long it is, neither we nor a worker have to hold all of it.
+  -- Read at most as much as a worker accepts, however long the key is.
   local key, most = P .. 'b:' .. pointer.id, state == 'running' and longest or HARD_LIMIT
   local envelope = pointer.envelope or envelope_of(pointer.id, record)
     or redis.call('GETRANGE', key, 0, most)
@@ -85,7 +83,7 @@ local function hand_over(pointer, record, state, held, lines, document)
   if record.unique and string.sub(record.unique, 1, 1) == 's' then  -- until_start
     give_key_up(pointer.id, record.unique)
   end
-  if record.start_by then  -- while a worker has it, it does not expire; see end_of_wait and wait_on
+  if record.start_by then  -- it cannot expire while a worker has it; see end_of_wait and wait_on
     redis.call('ZREM', P .. 'deadlines', pointer.id)
   end
   local row = {pointer.id, pointer.gen, text, state, record.attempt or '0', record.deaths or '0',
@@ -95,17 +93,17 @@ local function hand_over(pointer, record, state, held, lines, document)
     row[#row + 1] = digits(math.max(0, now - (tonumber(record.since or '') or now)))
   end
   if is_long then
-    for _, told in ipairs({document, record.reason or '', record.died or '', record.detail or '',
+    for _, value in ipairs({document, record.reason or '', record.died or '', record.detail or '',
       record.saved and saved_by(pointer.id) or '', record.crashes or '0', record.suspect or '0',
       record.judge or '0'}) do
-      row[#row + 1] = told
+      row[#row + 1] = value
     end
   end
   taken[#taken + 1] = row
   if state == 'dying' then
-    graves = graves - 1
+    room_for_burials = room_for_burials - 1
   elseif pointer.kind == 'suspects' then
-    room = room_after(record, room)
+    room_for_suspects = room_after(record, room_for_suspects)
   else
     free = free - 1
   end
@@ -119,9 +117,9 @@ local function hand_over_dying(pointer, record)
     redis.call('GETRANGE', P .. 'e:' .. pointer.id, 0, HARD_LIMIT))
 end
 
--- What is dying is handed over from streams of its own, and takes no slot: this fetch reads them last. The
--- version before has queued it among the others.
-local function bury(pointer, record)
+-- Dying tasks have streams of their own and take no slot: this fetch reads them last. Older releases queued dying
+-- tasks among the others; move such a task to its own stream.
+local function hand_over_burial(pointer, record)
   if pointer.kind == 'burials' then
     return hand_over_dying(pointer, record)
   end
@@ -130,18 +128,17 @@ local function bury(pointer, record)
   drop(pointer.key, pointer.entry)
 end
 
--- A task that asks a limiter for more than its limit would wait for ever.
-local function refuse_for_ever(pointer, record, me, lock)
+-- End a task that asks a limiter for more than its limit: it would wait forever.
+local function end_impossible(pointer, record, me, lock)
   leave_as_admitted(me)
   each_place(me, function(_, _, name) give_back({name}) end)
   redis.call('HSET', P .. 't:' .. pointer.id, 'reason', 'limit-impossible', 'died', pointer.gen,
     'detail', why_impossible(lock), unpack(NOT_WAITING))
-  bury(pointer, record)
+  hand_over_burial(pointer, record)
 end
 
--- The locks of a task; most pages have none at all. With them comes the envelope of one that was woken:
--- it is not refused again.
--- (MGET takes a key of another type for a missing one; GET complains.)
+-- Read the locks of a task; most pages of entries have none. For a woken task read the envelope in the same
+-- command, because a woken task is rarely refused again. (MGET treats a key of a wrong type as missing; GET fails.)
 local function read_lines(pointer, was_parked)
   if pointer.is_free then
     return ''
@@ -169,9 +166,9 @@ local function deliver(pointer, record)
   add_pause(me)
   local refusal = refusal_of(me)
   if refusal and refusal.impossible then
-    return refuse_for_ever(pointer, record, me, refusal.lock)
+    return end_impossible(pointer, record, me, refusal.lock)
   elseif refusal then
-    -- Of a paused class thousands may follow each other; no call may hold Redis up for long.
+    -- Thousands of tasks of a paused class may follow: count each as three looks, so that the call stays short.
     looks = looks - (is_paused and 2 or 0)
     park(me, refusal, waits)
     return drop(pointer.key, pointer.entry)
@@ -189,14 +186,14 @@ do
 -- @defer handing hand_on
   local FIRST_REST = 5000000
 
-  -- Somebody has cancelled it while it ran, or it is too late to start it. A clock that was set forward,
-  -- which the leader has not put right yet, lets nothing expire.
+  -- Whether a task was cancelled while it ran, or is too late to start. After the clock was set forward nothing
+  -- expires until the leader has corrected the time.
   local function is_over(record)
     local deadline = tonumber(string.match(record.start_by or '', '^%d+') or '')
     return record.cancel or deadline and deadline <= now and now <= (latest or now)
   end
 
-  -- Newer code has written it: as it is it waits for a worker that can read it.
+  -- A task that newer code has written waits for a worker that can read it.
   local function let_newer_wait(pointer, record, why)
     local rest = hand_on(pointer.id, record, worker, FIRST_REST)
     redis.call('HSET', pointer.record, 'blocker', why)
@@ -216,19 +213,20 @@ do
     local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry, kind = source.kind,
       stream = source.stream, is_free = source.is_free, record = P .. 't:' .. fields[2]}
     local record = read_record(fields[2])
-    -- What a running task died of is said here, if at all; its record may say so of an earlier end.
+    -- These fields describe an earlier end of a task that runs again. hand_over_dying reads them for dying
+    -- tasks.
     record.reason, record.died, record.detail = nil, nil, nil
-    local is_in_hands = record.state == 'dying' and record.owner  -- by another pointer, of a cut script
+    local is_taken = record.state == 'dying' and record.owner  -- by another pointer, after a cut script
     if not record.gen then
       end_if_damaged(pointer.id, ttl, dedup, key, entry)
     end
-    if record.gen ~= pointer.gen or is_in_hands
+    if record.gen ~= pointer.gen or is_taken
       or (record.state ~= 'queued' and record.state ~= 'dying') then
       drop(key, entry)
     elseif record.v and newer_format(record) then
       let_newer_wait(pointer, record, newer_format(record))
     elseif record.state == 'dying' then
-      bury(pointer, record)
+      hand_over_burial(pointer, record)
     elseif is_over(record) then
       end_early(pointer.id, ttl, dedup)
       is_flagged = true
@@ -239,9 +237,9 @@ do
   end
 end
 
--- Whether no task among these entries has locks: asked once for all, of keys of any type.
+-- Whether no task among these entries has locks: one EXISTS for all of them.
 local function are_free(entries)
-  if #entries < 2 then  -- a task that came alone is asked for by itself: most of those woken have locks
+  if #entries < 2 then  -- most tasks that come alone were woken and have locks
     return false
   end
   local keys = {}
@@ -251,17 +249,17 @@ local function are_free(entries)
       keys[#keys + 1] = P .. 'l:' .. fields[2]
     end
   end
-  -- More are not unpacked at once: each is then asked for by itself.
+  -- unpack() cannot take more; their locks are then read one by one.
   return #keys > 0 and #keys <= 1000 and redis.call('EXISTS', unpack(keys)) == 0
 end
 
--- A delivery failed half way: free what it took before, each lock and place that can be freed.
+-- A delivery failed half way: release every lock and place that it took.
 local function give_up(key, entry, fields, problem)
   local id, gen = fields[2], fields[4]
   local owner = id .. '/' .. gen .. '/' .. digits(fence)
   local fine, me = pcall(load_waiter, id)
   for _, lock in ipairs(fine and me and me.locks or {}) do
-    if lock.limits then
+    if lock.limiter then
       pcall(resolve_limit, lock)
     end
     local freed, names = pcall(release_locks, {lock}, owner, false)
@@ -274,21 +272,21 @@ local function give_up(key, entry, fields, problem)
   end
 end
 
--- What is woken is read nevertheless, and parked: those of age are among the ones of realtime, and
--- whoever keeps a place at a lock has to give it up.
+-- Woken tasks are read although their stream is paused: aged tasks are in the realtime stream, and a woken task
+-- must give up its reservations. They are parked again.
 local function is_skipped(kind, priority)
-  if kind == 'burials' then  -- nothing of it is executed
+  if kind == 'burials' then  -- burials execute nothing
     return false
   end
   local pauses = read_pauses()
   return pauses.all or kind ~= 'woken' and pauses['stream:' .. priority .. ':' .. size]
 end
 
--- Read a stream until there is nothing more, or no more is wanted.
+-- Read a stream until it is empty or the worker has enough.
 local function read_stream(kind, priority)
   local key = P .. kind .. ':' .. priority .. ':' .. size
-  local function most()  -- each suspect says how many may follow
-    return kind == 'burials' and graves or kind == 'suspects' and math.min(1, room) or free
+  local function most()  -- suspects one by one: each limits how many may follow
+    return kind == 'burials' and room_for_burials or kind == 'suspects' and math.min(1, room_for_suspects) or free
   end
   while looks > 0 and most() > 0 and not is_skipped(kind, priority) do
     local wanted = math.min(most(), looks)
@@ -296,7 +294,7 @@ local function read_stream(kind, priority)
     local source = {key = key, stream = string.sub(key, #P + 1), is_free = are_free(entries),
       kind = kind}
     for _, item in ipairs(entries) do
-      -- One broken record must not take along those that were read with it.
+      -- A damaged record must not fail the entries that were read with it.
       local fine, problem = pcall(examine, source, item[1], item[2])
       if not fine then
         give_up(key, item[1], item[2], problem)
@@ -322,30 +320,30 @@ do
 end
 is_flagged = is_flagged or has_suspects
 
--- Read a stream, and then what was handed on and this worker may be able to run: it is queued there and read in
--- one step, so that no worker that cannot run it reads it first.
+-- Read a stream, then the tasks that were handed on and that this worker may be able to run. They are queued
+-- and read in one step, so that no worker that cannot run them reads them first.
 local function read_with_handed(kind, priority)
   repeat
     read_stream(kind, priority)
-    local most = is_skipped(kind, priority) and 0 or math.min(kind == 'suspects' and room or free, looks)
+    local most = is_skipped(kind, priority) and 0 or math.min(kind == 'suspects' and room_for_suspects or free, looks)
   until not take_handed or take_handed(kind .. ':' .. priority, most) == 0
 end
 
-for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+for _, priority in ipairs(PRIORITIES) do
   read_with_handed('woken', priority)
   read_stream('tasks', priority)
   if has_suspects or take_handed then
-    -- A fetch without free slots has not read the ordinary streams. Work that waits there goes first.
+    -- A fetch without free slots has not read the ordinary streams; their tasks go before suspects.
     if free <= 0 and (is_unread('woken', priority)
       or not is_skipped('tasks', priority) and is_unread('tasks', priority)) then
-      room = 0
+      room_for_suspects = 0
     end
     read_with_handed('suspects', priority)
     are_left = are_left or is_unread('suspects', priority)
   end
 end
 if is_flagged then
-  for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+  for _, priority in ipairs(PRIORITIES) do
     read_stream('burials', priority)
     are_left = are_left or is_unread('burials', priority)
   end
@@ -358,8 +356,8 @@ redis.call('SET', P .. 'fence', digits(fence))
 if free > 0 and (looks <= 0 or woken_sizes[size]) then
   taken[1] = 1
 elseif free > 0 then
-  -- Who only looked, and found nothing, keeps its place: else each poll would be the most recent one,
-  -- and a trickle would keep all workers busy in turn instead of one.
+  -- Keep the position of a worker whose poll found nothing. If polling moved it to the top of the stack, a
+  -- trickle of tasks would rotate through all workers instead of keeping one busy.
   local got_some = #taken > 4
   redis.call('ZADD', P .. 'idle:' .. size, unpack(got_some and {digits(now), worker} or {'NX', digits(now), worker}))
 else

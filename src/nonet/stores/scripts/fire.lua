@@ -1,38 +1,37 @@
 #!lua
--- fire: submit one occurrence of a periodic entry, once, or pass over it, and remember it.
+-- fire: submit or skip one occurrence of a periodic entry, once, and record which.
 -- KEYS  prefix
--- ARGV  term, entry, occurrence µs, overlap: skip | late (skip, but not for the lateness of the
---       previous one) | queue | allow, or pass: it is not submitted; how many were missed with it,
---       next µs or '' (the schedule is exhausted), µs to submit it for or 0 (jitter), id, name, stream,
---       envelope, locks, terms
+-- ARGV  term, entry, occurrence µs, overlap: skip | late (skip, but not because the previous one began
+--       late) | queue | allow, or pass: do not submit it; how many were missed with it, next µs or ''
+--       (the schedule has ended), µs to submit it for or 0 (jitter), id, name, stream, envelope, locks, terms
 -- returns FIRED | KNOWN (fired before) | PASSED | SKIPPED (the previous one runs) | PAUSED |
---       WAITING (the previous one has not started, or not ended if it queues) | DEPOSED
--- @include base wake record submitting
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
+--       WAITING (the previous one has not started, or not ended if it queues) | DEPOSED (another term leads)
+-- @include base leading progress wake record submitting
+local term, entry, occurrence, verb, missed, following = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local due, new_id, name, stream, envelope, locks, terms = due_of(ARGV[7]), unpack(ARGV, 8, 13)
+if not leads(term) then
   return 'DEPOSED'
 end
-local entry, occurrence, verb, missed = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local last, id, prints = string.match(redis.call('HGET', P .. 'periodic', entry) or '',
   '^(%d+)|([^|]*)|?(.*)$')
 if last and tonumber(occurrence) <= tonumber(last) then
   return 'KNOWN'
 end
 
--- What the previous occurrence does to this one: nothing, or an answer.
+-- The answer if the previous occurrence prevents this one, else nil.
 local function answer_of(previous)
   local attempts = tonumber(previous.attempt or '') or 0
   local runs = previous.state == 'running' or previous.state == 'dying'
   if not previous.state then
     return nil
-  elseif not runs and attempts == 0 and not (previous.deaths or previous.suspect) then
+  elseif not runs and not has_begun(previous) then
     return 'WAITING'  -- one occurrence waits at a time
   elseif verb == 'queue' then
     return 'WAITING'
   elseif verb == 'skip' then
     return 'SKIPPED'
   elseif verb == 'late' then
-    -- Who began after this one was due is late itself.
+    -- If the previous one began after this one was due, it was late itself.
     local moved = tonumber(redis.call('GET', P .. 'clock:moved') or '') or 0
     local since = (tonumber(previous.started or '') or 0) - offset + moved
     return runs and attempts == 0 and since > tonumber(occurrence) and 'WAITING' or 'SKIPPED'
@@ -47,10 +46,10 @@ end
 
 local function remember(who)
   redis.call('HSET', P .. 'periodic', entry, occurrence .. '|' .. who .. '|' .. (prints or ''))
-  if ARGV[6] == '' then
+  if following == '' then
     redis.call('HDEL', P .. 'periodic:next', entry)
   else
-    redis.call('HSET', P .. 'periodic:next', entry, ARGV[6])
+    redis.call('HSET', P .. 'periodic:next', entry, following)
   end
 end
 
@@ -73,14 +72,12 @@ if answer == 'SKIPPED' then
 elseif answer then
   return answer
 end
-local due = due_of(ARGV[7])
-local made = submit_one(ARGV[8], ARGV[9], ARGV[10], due, '', ARGV[11], ARGV[12],
-  ARGV[13])
-remember(ARGV[8])
+local made = submit_one(new_id, name, stream, due, '', envelope, locks, terms)
+remember(new_id)
 count('fired', made)
 redis.call('HSET', P .. 'periodic:counts', entry .. '|last', occurrence)
 count('missed', missed)
 if made == 1 and due <= now then
-  wake(size_of(ARGV[10]), 1)
+  wake(size_of(stream), 1)
 end
 return 'FIRED'

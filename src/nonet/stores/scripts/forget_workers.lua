@@ -1,15 +1,11 @@
 #!lua flags=allow-oom
--- forget_workers: the leader forgets workers that are gone, for the case that no other worker lives.
+-- forget_workers: forget workers that are gone; the leader calls it, in case no other worker is alive.
 -- KEYS  prefix
--- ARGV  leader's term, lease ms, µs that it cannot be later than or ''
--- returns how many were forgotten, -1 if somebody else leads
--- @include base streams forget
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
+-- ARGV  leader's term, lease ms, latest possible time µs or ''
+-- returns how many were forgotten, -1 if another process leads
+-- @include base leading streams forget
+local term, lease, latest = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+if not leads(term) then
   return -1
 end
--- Somebody set the clock, and it has not been put right yet.
-if now > (tonumber(ARGV[3]) or now) then
-  return 0
-end
-return forget_gone(tonumber(ARGV[2]))
+return is_clock_ahead(latest) and 0 or forget_gone(lease)

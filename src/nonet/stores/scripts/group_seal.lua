@@ -1,18 +1,20 @@
 #!lua flags=allow-oom
--- group_seal: all children are submitted; fire at once if all of them have ended (or are none).
+-- group_seal: close a group after its last child was submitted. Fire the group at once if all children have ended,
+-- or if it has none.
 -- KEYS  prefix
 -- ARGV  group, parent id or ''
 -- returns the state, or '' if there is no such group
 -- @include base wake record submitting index group
-local key = P .. 'g:' .. ARGV[1]
+local gid, parent = ARGV[1], ARGV[2]
+local key = P .. 'g:' .. gid
 local state = redis.call('HGET', key, 'state')
 if state == 'building' then
   redis.call('HSET', key, 'state', 'sealed')
   for _, suffix in ipairs({'', ':callback', ':on_failure', ':results', ':pending'}) do
     redis.call('PERSIST', key .. suffix)
   end
-  list_group(ARGV[1])
-  redis.call('SREM', P .. 'open:' .. ARGV[2], ARGV[1])
+  list_group(gid)
+  redis.call('SREM', P .. 'open:' .. parent, gid)
 end
-fire_if_complete(ARGV[1])  -- also if an earlier call was cut after it had sealed
+fire_if_complete(gid)  -- also if an earlier call was cut after it had sealed
 return redis.call('HGET', key, 'state') or ''

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- hasten: let delayed tasks be due now, those that wait for a retry too.
+-- hasten: make delayed tasks due now, including tasks that wait for a retry.
 -- KEYS  prefix
 -- ARGV  n × id
 -- returns n × the state of the task before; '' if it is unknown

@@ -1,37 +1,37 @@
 #!lua
--- hold: take locks for code that is no task, all or none; the watchdog renews them. Who is refused
--- and waits stands in the same queues as tasks do, as one of the highest priority, and asks again
--- when its client is told, through one wake list for all its holds, or every few seconds.
+-- hold: take all locks or none for code that is not a task. The watchdog renews them. A refused program may wait:
+-- it joins the queues in which tasks wait, with the highest priority, and asks again every few seconds, or when its
+-- client is woken. A client has one wake list for all its holds.
 -- KEYS  prefix
--- ARGV  id (made by the client), locks, lock ttl ms, who asks, client to tell or '' not to wait,
---       epoch and sequence seen, tasks and holds in which it is asked …
--- returns {'OK', fence} | {'REFUSED', name of the lock} | {'CALM', name of the lock|µs}: nobody gets it
---       for so long, after a loss of data | {'IMPOSSIBLE', why} | {'DEADLOCK', name of the lock}: it is held, in the
---       end, where it is asked for; each with epoch and its sequence
+-- ARGV  id (made by the client), locks, lock ttl ms, who asks, client to wake or '' not to wait,
+--       epoch and sequence seen, ids of the tasks and holds that enclose the call …
+-- returns {'OK', fence} | {'REFUSED', name of the lock} | {'CALM', name of the lock|µs}: after a loss of data no
+--       one gets the lock for that long | {'IMPOSSIBLE', why} | {'DEADLOCK', name of the lock}: its holder waits,
+--       directly or through others, for the code that asks; each followed by the epoch and its sequence
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record limits locks pauses queues refusal waiting deadlock
-local id, lines, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local id, lines, lock_ttl, who, client, seen = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 local key = P .. 't:' .. id
-local since, seq = current_epoch(ARGV[6], lock_ttl)
+local since, seq = current_epoch(seen, lock_ttl)
 local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', 'fence', 'refusals',
   'since', 'aged', 'held'})
 if record.state == 'held' then
   local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or lines, lock_ttl, '',
     record.held or '')
   local owner = id .. '/0/' .. record.fence
-  -- The reply to an earlier call may have been lost: its locks must not refuse their own holder.
+  -- An earlier call may have taken the locks although its reply was lost. They must not refuse their own holder.
   if not lost_lock(locks, owner) then
     return {'OK', record.fence, since, seq}
   end
-  -- Somebody else may hold by now what ran out: ask anew, behind all others.
+  -- A lease has expired, so another holder may have the lock by now. Ask again, behind all others.
   give_back(release_locks(locks, owner, true))
   redis.call('DEL', key, P .. 'l:' .. id)
   record = {}
 end
 local function answer_of(refusal)
   local lock = refusal.lock
-  local calm = refusal.held and not lock.limits and not holder(lock.key) and calm_until(lock)
+  local calm = refusal.held and not lock.limiter and not holder(lock.key) and calm_until(lock)
   if calm then
     return {'CALM', lock.counter .. '|' .. digits(calm - now), since, seq}
   end
@@ -47,9 +47,10 @@ if refusal and refusal.impossible then
   offer_all()
   return {'IMPOSSIBLE', why_impossible(refusal.lock), since, seq}
 end
-local waits = refusal and ARGV[5] ~= ''
+local waits = refusal and client ~= ''
 for i = 7, waits and #ARGV or 0 do
-  local lock = lock_that_depends_on(me, ARGV[i])
+  local asked_in = ARGV[i]
+  local lock = lock_that_depends_on(me, asked_in)
   if lock then
     forget_hold(me)
     offer_all()
@@ -62,10 +63,10 @@ if refusal and not waits then
 end
 
 redis.call('HSET', key, 'name', 'hold', 'stream', 'hold', 'ticket', record.ticket, 'gen', record.gen,
-  'owner', ARGV[4], 'client', ARGV[5], 'seen', digits(now))
+  'owner', who, 'client', client, 'seen', digits(now))
 redis.call('SET', P .. 'l:' .. id, lines)
 if refusal then
-  -- A promotion forgets it when it asks no more. (A TTL would leave its places to nobody.)
+  -- Set no TTL: the places in the queues would outlive the record. A promotion removes a hold that stops asking.
   park(me, refusal, HOLD_WAITS)
   offer_all()
   return answer_of(refusal)

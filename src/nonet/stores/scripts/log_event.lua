@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- log_event: keep what somebody did elsewhere, for example in SQL.
+-- log_event: append an event that happened elsewhere, for example in SQL.
 -- KEYS  prefix
 -- ARGV  kind, who, text
 -- returns nothing

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
--- mark: write something, so that a WAIT behind it waits. A script that finds its work done writes
--- nothing; Valkey (9.1, unlike Redis) then confirms at once what others wrote a moment before.
+-- mark: make a write, so that a following WAIT covers earlier writes. A repeated script writes nothing. WAIT on
+-- Valkey 9.1, unlike Redis, then confirms at once, although replicas may lack what other clients wrote a moment
+-- before.
 -- KEYS  prefix
 -- ARGV  none
 -- returns OK

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- measure: what metrics tell of a namespace, all at one instant. From now on accepted tasks are counted;
--- no longer than a day after the last look, as each submission pays for it.
+-- measure: read the figures for metrics at one instant. It also turns on the count of accepted tasks. The count
+-- makes each submission slower, so it ends a day after the last call.
 -- KEYS  prefix
--- ARGV  how far ahead (µs) tasks of the delayed set are looked at by themselves, how many of them at most
--- returns {now µs, {n × (stream, depth, in the hands of workers, age µs of the oldest that nobody has
---       read)}, {entries of the delayed set, those overdue, waiting, dying, with a reservation}, {n × field,
+-- ARGV  how far ahead (µs) tasks of the delayed set are read one by one, how many at most
+-- returns {now µs, {n × (stream, depth, delivered, age µs of the oldest undelivered entry)}, {entries of the
+--       delayed set, those overdue, waiting, dying, with a reservation}, {n × field,
 --       value} of epoch, leader, config, counters, active and desired, {registered workers …}, last term or
 --       '', number of pauses, entries of the quarantine}
 -- @include base unread
@@ -12,7 +12,7 @@ local ahead, looks = tonumber(ARGV[1]), tonumber(ARGV[2])
 local OVERDUE, WATCHED_MS = 1000000, 86400000
 redis.call('SET', P .. 'watched', '', 'PX', WATCHED_MS)
 
--- The answer; otherwise, if the key is of another type, which doctor tells.
+-- The reply, or `otherwise` for a key of a wrong type, which the doctor reports.
 local function ask(otherwise, ...)
   local answer = redis.pcall(...)
   return type(answer) == 'table' and answer.err and otherwise or answer or otherwise
@@ -28,10 +28,10 @@ local function some_of(key, names)
 end
 
 local streams, wall = {}, clock[1] * 1000000 + clock[2]
-for _, priority in ipairs({'realtime', 'normal', 'background'}) do
-  for _, size in ipairs({'small', 'medium', 'large'}) do
+for _, priority in ipairs(PRIORITIES) do
+  for _, size in ipairs(SIZES) do
     local depth, unread_ones, oldest = 0, 0, 0
-    for _, kind in ipairs({'woken', 'tasks', 'suspects', 'burials'}) do
+    for _, kind in ipairs(STREAM_KINDS) do
       local key = P .. kind .. ':' .. priority .. ':' .. size
       local has = ask(0, 'XLEN', key)
       if has > 0 then
@@ -46,8 +46,8 @@ for _, priority in ipairs({'realtime', 'normal', 'background'}) do
   end
 end
 
--- What waits for locks, what waits for SQL and what was woken is looked at again soon: it stands among the
--- first. If there are very many, those behind are taken to be like them.
+-- Tasks that wait for locks or SQL, or were woken, are checked again soon, so they are among the first. If
+-- there are very many, the rest is estimated from these.
 local delayed = P .. 'tasks:delayed'
 local soon = ask({}, 'ZRANGEBYSCORE', delayed, '-inf', digits(now + ahead), 'LIMIT', 0, looks)
 local all_soon = #soon < looks and #soon or ask(0, 'ZCOUNT', delayed, '-inf', digits(now + ahead))

@@ -1,29 +1,24 @@
 #!lua flags=allow-oom
--- mend: queue again each record that is in no place: its stream was deleted, a script was cut; end the tasks
--- whose keys are damaged, and groups that could not fire. All workers carry one walk through the keyspace on,
--- page by page.
+-- mend: requeue records that are in no place, because their stream was deleted or Redis stopped a script. End tasks
+-- whose keys are damaged, and groups that could not fire. All workers share one walk through the keyspace, page by
+-- page.
 -- KEYS  prefix
--- ARGV  keys to look at, crash limit, µs between the end of a walk and the next, lease µs,
---       result ttl ms, dedup ttl ms, µs between two pages of a walk at the least
--- returns {records that were put back, 1 if the walk is not at its end, and nobody else is at it, else 0}
--- @include base wake record submitting rescue index group finish ending damage condemning lost remnants
+-- ARGV  keys per page, crash limit, pause between two walks µs, lease µs, result ttl ms, dedup ttl ms, least
+--       pause between two pages µs
+-- returns {records that were put back, 1 if the caller should continue the walk else 0}
+-- @include base wake record submitting rescue streams index group finish ending damage condemning lost remnants
 local function replace() end
 -- @include unique
-local limit, rest, lease = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local ttl, dedup = tonumber(ARGV[5]), tonumber(ARGV[6])
+local keys_per_page, limit, rest, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local ttl, dedup, pace, ONE_DAY = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), 86400000
 local walk = read_fields(P .. 'mend', {'cursor', 'done', 'due'})
 local ago = now - tonumber(walk.done or '0')
--- However many workers there are, the walk takes the same share of Redis.
-if ago >= 0 and ago < (walk.cursor and tonumber(ARGV[7]) or rest) then
+-- The walk takes the same share of Redis however many workers there are.
+if ago >= 0 and ago < (walk.cursor and pace or rest) then
   return {0, 0}
 end
 
-local function is_alive(worker)
-  local ends = worker and redis.call('ZSCORE', P .. 'workers', worker)
-  return ends and tonumber(ends) > now
-end
-
--- Whether the entry that the record names is in its stream, and its own.
+-- Whether the entry that the record names is in its stream and points to it.
 local function is_pointed_at(id, record)
   local key, entry = pointer_of(record)
   local found = key and redis.pcall('XRANGE', P .. key, entry, entry)
@@ -36,8 +31,8 @@ local function is_pending(record)
   return found and not found.err and found[1] ~= nil
 end
 
--- Whether a worker has it. If its entry is gone, a worker that runs it says so with each beat (kept);
--- one that has never heard of it does not: then it is missed, from the first look on.
+-- Whether a worker has the task. If its entry is gone, the worker that runs it renews `kept` with each beat.
+-- Otherwise it counts as lost one lease after the first check that missed it.
 local function is_held(id, record)
   if is_pending(record) then
     return true
@@ -52,7 +47,7 @@ local function is_held(id, record)
   return now - math.max(missed, tonumber(record.kept or '0')) < lease
 end
 
--- dying: in any of the three places.
+-- A dying task may be in any of the three places.
 local function is_in_place(id, record)
   local state = record.state
   local is_due = tonumber(redis.pcall('ZSCORE', P .. 'tasks:delayed', id) or '')
@@ -67,14 +62,14 @@ end
 
 local function put_back(id, record)
   if record.state == 'delayed' or record.state == 'waiting' then
-    -- Who stands in queues is looked at; the others have their time.
+    -- Check a task that is in queues for locks now; others keep their time.
     delay(id, not record.places and tonumber(record.due or '') or now)
     return true
   end
   return take_back(id, record.gen, limit, ttl, dedup)
 end
 
--- A script that was cut: the record has the truth.
+-- Restore a deadline from the record after a cut script.
 local function keep_deadline(id, record)
   local deadline = string.match(record.start_by or '', '^%d+')
   if deadline and AT_REST[record.state] and not redis.call('ZSCORE', P .. 'deadlines', id) then
@@ -84,11 +79,11 @@ end
 
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
-local LOOKED_AT = {'owner', 'pointer', 'places', unpack(JUDGED)}
-local met = {}  -- tasks of this page, as HASH active counts them
+local FIELDS_CHECKED = {'owner', 'pointer', 'places', unpack(JUDGED)}
+local met = {}  -- number of tasks on this page, by field of HASH active
 
-local function look_at(key, id)
-  local record = read_fields(key, LOOKED_AT)
+local function check_record(key, id)
+  local record = read_fields(key, FIELDS_CHECKED)
   if damage_in(record) or not record.b and redis.call('EXISTS', P .. 'b:' .. id) == 0 then
     if end_if_damaged(id, ttl, dedup) then
       return false
@@ -103,37 +98,35 @@ local function look_at(key, id)
   return is_task and not is_in_place(id, record) and put_back(id, record)
 end
 
--- What belongs to a record that is gone has a day, for whoever wants to know why.
-local function look_at_part(key, id)
+-- Parts of a task whose record is gone are kept for a day, for diagnosis.
+local function check_part(key, id)
   if redis.call('EXISTS', P .. 't:' .. id) == 0 then
-    redis.call('PEXPIRE', key, 86400000, 'NX')
+    redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   elseif redis.call('TYPE', key).ok ~= PARTS[string.sub(key, #P + 1, #P + 1)] then
     end_if_damaged(id, ttl, dedup)
   end
 end
 
-local ONE_DAY = 86400000
-
--- A unique key without an owner is free; a script that was cut has left it.
-local function look_at_unique(key, name)
+-- A unique key without an owner was left behind by a cut script.
+local function check_unique(key, name)
   if redis.call('TYPE', key).ok ~= 'string' or not owner_of(name) then
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   end
 end
 
--- Its time may come in a year, and who waits for it is to know at once.
-local function forget_orphan(id)
+-- A member of the delayed set without a record may be due in a year; its waiters must not wait until then.
+local function end_orphan(id)
   if redis.call('EXISTS', P .. 't:' .. id) == 0 then
     end_if_damaged(id, ttl, dedup)
     redis.call('ZREM', P .. 'tasks:delayed', id)
   end
 end
 
--- What comes into and goes out of a stream changes this.
+-- A value that changes when entries are added to or removed from the streams.
 local function state_of(stream)
   local parts = {}
-  for _, kind in ipairs({'tasks:', 'woken:', 'suspects:', 'burials:'}) do
-    local info = redis.pcall('XINFO', 'STREAM', P .. kind .. stream)
+  for _, kind in ipairs(STREAM_KINDS) do
+    local info = redis.pcall('XINFO', 'STREAM', P .. kind .. ':' .. stream)
     for i = 1, info.err and 0 or #info, 2 do
       if info[i] == 'length' or info[i] == 'last-generated-id' then
         parts[#parts + 1] = tostring(info[i + 1])
@@ -145,9 +138,10 @@ end
 
 local ALIKE = 6
 
--- Whether what a walk misses of a count is missing, and what to remember of it. Tasks come and go while a
--- walk of several pages is under way: it may have met one that has ended since, and passed by one that came
--- behind it. So two walks must miss it alike while nothing happened in the stream, or many of them.
+-- Whether the difference between a count and what a walk has met is real, and what to remember about it. Tasks
+-- come and go during a walk of several pages: it may have met one that has ended since, and missed one that
+-- came behind it. So two walks must find the same difference while nothing happened in the stream, or ALIKE
+-- walks in any case.
 local function is_missing(field, miss, count)
   local now_seen = digits(miss) .. '|' .. digits(count)
   local state = state_of(string.match(field, '^[^|]*'))
@@ -158,8 +152,8 @@ local function is_missing(field, miss, count)
   return is_sure, now_seen .. '|' .. state .. '|' .. times
 end
 
--- What the walk has met, against what is counted.
-local function put_counts_right(is_exact)
+-- Correct the counts in HASH active by what the walk has met.
+local function correct_counts(is_exact)
   local counts, missed = {}, {}
   for which, key in ipairs({'active', 'active:walk'}) do
     local flat = redis.call('HGETALL', P .. key)
@@ -169,9 +163,9 @@ local function put_counts_right(is_exact)
     end
   end
   for field, count in pairs(counts) do
-    local miss, is_sure, said = count[2] - count[1], false, ''
+    local miss, is_sure, note = count[2] - count[1], false, ''
     if miss ~= 0 then
-      is_sure, said = is_missing(field, miss, count[1])
+      is_sure, note = is_missing(field, miss, count[1])
     end
     if miss ~= 0 and (is_exact or is_sure) then
       if redis.call('HINCRBY', P .. 'active', field, digits(miss)) <= 0 then
@@ -180,7 +174,7 @@ local function put_counts_right(is_exact)
     elseif miss == 0 and count[1] == 0 then
       redis.call('HDEL', P .. 'active', field)
     elseif miss ~= 0 then
-      missed[#missed + 1], missed[#missed + 2] = field, said
+      missed[#missed + 1], missed[#missed + 2] = field, note
     end
   end
   redis.call('DEL', P .. 'active:walk', P .. 'active:missed')
@@ -197,27 +191,27 @@ local function keep_met()
   redis.call('PEXPIRE', P .. 'active:walk', ONE_DAY)
 end
 
-local function look_at_group(key, id)
+local function check_group(key, id)
   mend_group(id, 3 * lease, ttl, dedup)
 end
 
-local LOOKS = {t = look_at, u = look_at_unique, g = look_at_group}
+local CHECKS = {t = check_record, u = check_unique, g = check_group}
 local RECORDS_AND_PARTS, mended = '[tblehcug]:*', 0
 local page = redis.call('SCAN', walk.cursor or '0', 'MATCH', P .. RECORDS_AND_PARTS,
-  'COUNT', ARGV[1])
+  'COUNT', keys_per_page)
 for _, key in ipairs(page[2]) do
   local kind, id = string.sub(key, #P + 1, #P + 1), string.sub(key, #P + 3)
-  -- A key of the wrong type costs nobody else the look.
-  local fine, is_mended = pcall(LOOKS[kind] or look_at_part, key, id)
+  -- A key of a wrong type must not stop the page.
+  local fine, is_mended = pcall(CHECKS[kind] or check_part, key, id)
   if not fine and kind == 't' then
     end_if_damaged(id, ttl, dedup)
   end
   mended = mended + (fine and is_mended and 1 or 0)
 end
-local due = redis.pcall('ZSCAN', P .. 'tasks:delayed', walk.due or '0', 'COUNT', ARGV[1])
+local due = redis.pcall('ZSCAN', P .. 'tasks:delayed', walk.due or '0', 'COUNT', keys_per_page)
 due = due.err and {'0', {}} or due
 for i = 1, #due[2], 2 do
-  forget_orphan(due[2][i])
+  end_orphan(due[2][i])
 end
 local is_at_end = page[1] == '0'
 if not walk.cursor then
@@ -225,7 +219,7 @@ if not walk.cursor then
 end
 keep_met()
 if is_at_end then
-  put_counts_right(not walk.cursor and mended == 0)
+  correct_counts(not walk.cursor and mended == 0)
 end
 redis.call('HSET', P .. 'mend', 'cursor', is_at_end and '' or page[1], 'done', digits(now), 'due', due[1])
 return {mended, is_at_end and 0 or 1}

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- override_limit: set a limit by hand, or go back to the configuration. It holds for the next
--- admission; whoever waits for the limiter is looked at again at once.
+-- override_limit: override a configured limit, or remove the override. The next admission uses it, and the tasks
+-- that wait for the limiter are checked at once.
 -- KEYS  prefix
--- ARGV  field of HASH limits, value or '' to go back, who
--- returns 1, or 0 if there is no override to go back from
--- @include base wake limits events turning
+-- ARGV  field of HASH limits, value or '' to remove the override, who
+-- returns 1, or 0 if there was no override to remove
+-- @include base wake limits locks events turning
 local field, value, who = ARGV[1], ARGV[2], ARGV[3]
 local live = P .. 'limits:live'
 local before = live_value(field)
@@ -17,7 +17,7 @@ if value == '' then
 else
   redis.call('HSET', live, field, value .. ' ' .. digits(now) .. ' ' .. who)
 end
-if value ~= (before or '') then  -- else a repeated call
+if value ~= (before or '') then  -- otherwise the call is a repetition
   log_event(value == '' and 'limit-unset' or 'limit-set', who,
     change_in_words(field, before or config_value(field),
       value ~= '' and value or config_value(field)))

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- pause_entries: let periodic entries fire no more, or again.
+-- pause_entries: pause or resume periodic entries.
 -- KEYS  prefix
 -- ARGV  pause | resume, who, reason, entries …
--- returns the entries that were not so before
+-- returns the entries that changed
 -- @include base events pausing
 local verb, who, reason = ARGV[1], ARGV[2], string.sub(ARGV[3], 1, 300)
 local key = pauses_in('periodic:paused')

@@ -1,35 +1,32 @@
 #!lua flags=allow-oom
--- plan: bring periodic entries in line with a plan. An occurrence that has not begun is withdrawn
--- if its entry has changed, was disabled or is gone.
+-- plan: apply the plan of the periodic entries. Withdraw an occurrence that has not begun if its entry was
+-- changed, disabled or deleted.
 -- KEYS  prefix
 -- ARGV  term, result ttl ms, dedup ttl ms,
---       n × (verb, entry, last µs, last µs if an occurrence is withdrawn that is to be submitted again
---       or '', fingerprints, next µs or '' (never), JSON for people, result of what is withdrawn)
---       verb: new | same | turn  it is planned, and has not been, has, or has been in another way
---             off | drop         it is disabled, or exists no more
--- returns the entries of which an occurrence was withdrawn; 0 if another term leads
--- @include base wake record submitting limits locks index group finish pauses queues refusal waiting cancel
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
+--       n × (verb, entry, last µs, last µs instead if a withdrawn occurrence must be submitted again, or '',
+--       fingerprints, next µs or '' (never), JSON for people, result of what is withdrawn)
+--       verb: new | same | turn  it is planned: for the first time, unchanged, or changed
+--             off | drop         it is disabled, or deleted
+-- returns the entries whose occurrence was withdrawn; 0 if another term leads
+-- @include base leading progress wake record submitting limits locks index group finish pauses queues refusal waiting cancel
+local term, ttl, dedup, FIRST, FIELDS = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), 4, 8
+if not leads(term) then
   return 0
 end
-local ttl, dedup = tonumber(ARGV[2]), tonumber(ARGV[3])
-local document
+local document  -- the result of what is withdrawn, of the current entry
 local withdrawn = {}
 
--- The task of an occurrence that waits and has not begun, with its record.
+-- The record of an occurrence whose task waits and has not begun, or nil.
 local function unstarted(id)
   if not id or id == '' then
     return nil
   end
-  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'attempt', 'deaths', 'suspect', 'name', 'unfit', 'v'})
-  local has_begun = (tonumber(record.attempt or '') or 0) > 0 or record.deaths or record.suspect
-  return is_cancellable(record) and not has_begun and record or nil
+  local record = read_record(id)
+  return is_cancellable(record) and not has_begun(record) and record or nil
 end
 
 local function withdraw(entry, id, record)
-  cancel_task(id, record, document, ttl, dedup)
+  end_waiting(id, record, 'cancelled', document, ttl, dedup)
   withdrawn[#withdrawn + 1] = entry
 end
 
@@ -38,7 +35,7 @@ local function keep(entry, last, id, prints)
 end
 
 local function turn(entry, id, last, again, prints, before, its_prints)
-  if its_prints == prints then  -- the script is repeated: its answer was lost
+  if its_prints == prints then  -- a repeated call, whose reply was lost
     if before == again then
       withdrawn[#withdrawn + 1] = entry
     end
@@ -71,9 +68,9 @@ local function leave(entry, id, is_gone)
   end
 end
 
-for i = 4, #ARGV, 8 do
-  local verb, entry, last, again, prints, following = unpack(ARGV, i, i + 5)
-  document = ARGV[i + 7]
+for i = FIRST, #ARGV, FIELDS do
+  local verb, entry, last, again, prints, following, info
+  verb, entry, last, again, prints, following, info, document = unpack(ARGV, i, i + FIELDS - 1)
   local before, id, its_prints = string.match(redis.call('HGET', P .. 'periodic', entry) or '',
     '^(%d+)|([^|]*)|?(.*)$')
   if verb == 'off' or verb == 'drop' then
@@ -81,12 +78,12 @@ for i = 4, #ARGV, 8 do
   elseif verb == 'turn' then
     turn(entry, id, last, again, prints, before, its_prints)
   else
-    -- Redis may have come back with older data than what the leader remembers.
+    -- Redis may have come back with older data than the leader remembers.
     local is_older = before and verb == 'same' and tonumber(last) > tonumber(before)
     keep(entry, before and not is_older and before or last, id or '', prints)
   end
   if verb ~= 'drop' then
-    redis.call('HSET', P .. 'periodic:entries', entry, ARGV[i + 6])
+    redis.call('HSET', P .. 'periodic:entries', entry, info)
   end
   if verb ~= 'drop' and verb ~= 'off' then
     if following == '' then

@@ -1,18 +1,19 @@
 #!lua flags=allow-oom
--- presence: which tasks Redis knows, of which epoch its data are, which configuration is published, and
--- what a worker is to cancel: all at one instant.
+-- presence: read at one instant which tasks Redis knows, its epoch, the published configuration, and the
+-- cancel orders of a worker.
 -- KEYS  prefix
--- ARGV  epoch and sequence seen, lock ttl ms, worker or '', ids …
--- returns {epoch, its sequence, version of the configuration or '', {n × (id, gen, who and why)}: what is to
---       be cancelled, n × (2 live: it has a record | 1 ended: it is remembered | 0)}
+-- ARGV  'epoch|sequence' seen, lock ttl ms, worker or '', ids …
+-- returns {epoch, its sequence, version of the configuration or '', {n × (id, gen, who and why)}: tasks to
+--       cancel, n × (2 live: it has a record | 1 ended: it is remembered | 0)}
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch
-local since, seq = current_epoch(ARGV[1], tonumber(ARGV[2]))
+local seen, lock_ttl, worker, FIRST = ARGV[1], tonumber(ARGV[2]), ARGV[3], 4
+local since, seq = current_epoch(seen, lock_ttl)
 local version = redis.pcall('HGET', P .. 'config', 'version')
 
--- Told again and again while the worker has it: a reply may be lost.
-local function orders_of(worker)
+-- An order is repeated while the worker has the task: a reply may be lost.
+local function orders_of()
   local key, orders = P .. 'orders:' .. worker, {}
   local ids = redis.pcall('SMEMBERS', key)
   for _, id in ipairs(ids.err and {} or ids) do
@@ -29,8 +30,8 @@ local function orders_of(worker)
 end
 
 local answer = {since, seq, type(version) == 'string' and version or '',
-  ARGV[3] ~= '' and orders_of(ARGV[3]) or {}}
-for i = 4, #ARGV do
+  worker ~= '' and orders_of() or {}}
+for i = FIRST, #ARGV do
   local known = redis.call('EXISTS', P .. 't:' .. ARGV[i]) * 2
   if known == 0 then
     known = redis.call('EXISTS', P .. 'r:' .. ARGV[i])

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- probe: which commands that the scripts need are denied to this user. It leaves nothing behind.
+-- probe: find the commands that the scripts need and that this Redis user may not run. It leaves nothing behind.
 -- KEYS  prefix
 -- ARGV  none
 -- returns the names of the denied commands; 'KEYS' if keys with the prefix are
@@ -17,7 +17,7 @@ local function try(name, ...)
   return name
 end
 
--- Each with arguments that do nothing to a key that is not there, or make one that is removed.
+-- Arguments that change nothing if the key is missing, or create a key that is deleted below.
 local names = {
   try('GET'), try('STRLEN'), try('GETRANGE', 0, 0), try('MGET'), try('EXISTS'), try('TYPE'),
   try('PTTL'), try('PEXPIRE', 1), try('PERSIST'), try('SET', ''), try('MSET', ''),

@@ -1,33 +1,30 @@
 #!lua flags=allow-oom
--- promote: do what is due. Delayed tasks go into their streams; those that were handed on only where a
--- worker may come for them there; parked ones are looked at, and
--- counted as realtime when they have waited for long; the places of woken ones that nobody took
--- are given up; locks whose holder died are offered to those who wait; what nobody has started in time
--- expires.
+-- promote: do what is due. Queue delayed tasks; tasks that were handed on only if workers cannot find them by
+-- class. Check parked tasks, and count them as realtime when they have waited long enough. Withdraw unused
+-- reservations of woken tasks, offer the locks of dead holders, and expire tasks that did not start in time.
 -- KEYS  prefix
--- ARGV  leader's term, or '' for a worker that helps out; batch; µs without a promotion after
---       by a leader after which workers help; first and longest pause µs before a parked task is
---       looked at by itself; lock aging µs; µs that it cannot be later than or ''; result ttl ms,
---       dedup ttl ms
+-- ARGV  leader's term, or '' for a worker that helps out; batch; µs without a promotion by a leader after
+--       which workers help; first and longest pause µs before a parked task is checked without being
+--       woken; lock aging µs; latest possible time µs or ''; result ttl ms, dedup ttl ms
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
--- @include base wake record submitting handing
+-- @include base leading progress wake record submitting handing
 -- @defer limits locks pauses queues refusal waiting index group finish cancel ending expiry attending attend
 -- @defer rescue index group finish ending damage condemning end_if_damaged
-local term, batch = ARGV[1], tonumber(ARGV[2])
--- Somebody set the clock, and the leader has not put it right yet.
-if now > (tonumber(ARGV[7]) or now) then
+local term, batch, help_after = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local waits = {first = tonumber(ARGV[4]), longest = tonumber(ARGV[5]), aging = tonumber(ARGV[6])}
+local latest, ttl, dedup = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+if is_clock_ahead(latest) then
   return {0, -1, 1}
 end
 if term ~= '' then
-  local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-  if leader[1] ~= term or tonumber(leader[2]) <= now then
+  if not leads(term) then
     return {0, -1, 0}
   end
   redis.call('SET', P .. 'promoted', digits(now))
 else
-  -- A time ahead of ours: the clock was set back since, and tells nothing.
+  -- Ignore a time in the future: the clock was set back since.
   local ago = now - (tonumber(redis.call('GET', P .. 'promoted') or '') or 0)
-  if ago >= 0 and ago < tonumber(ARGV[3]) then
+  if ago >= 0 and ago < help_after then
     return {0, -1, 0}
   end
 end
@@ -35,9 +32,7 @@ end
 local due_key = P .. 'tasks:delayed'
 local woken, moved, waiters, gone, staying = {}, 0, {}, {}, {}
 
-local ttl, dedup = tonumber(ARGV[8]), tonumber(ARGV[9])
-
-local function keep_away(key, id, problem)
+local function postpone(key, id, problem)
   if end_if_damaged(id, ttl, dedup) then
     return
   end
@@ -45,17 +40,16 @@ local function keep_away(key, id, problem)
   redis.call('ZADD', key, digits(now + 60000000), id)
 end
 
--- Of a member of one of those sets that has no record.
+-- Handle a member of one of those sets that has no record.
 local function forget(key, id)
   end_if_damaged(id, ttl, dedup)
   redis.call('ZREM', key, id)
 end
 
--- delayed and dying: its time has come. Nothing else is read of most tasks; the places in the set are
--- left together, after everything was written.
+-- Queue a delayed or dying task whose time has come. Its place in the set is removed later, together with the
+-- others, after everything was written.
 local function move(id, record)
   local state, stream, gen = record.state, record.stream, digits(tonumber(record.gen) + 1)
-  -- Write first, remove last.
   local kind = state == 'dying' and 'burials' or record.suspect and 'suspects' or 'tasks'
   local pointer = enqueue(kind, id, stream, gen)
   redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
@@ -68,7 +62,7 @@ local function move(id, record)
 end
 
 -- A task that was handed on is due. Returns whether it stays where workers find it by its class.
-local function rests_on(id, record)
+local function stays(id, record)
   if record.places or not stays_handed(record) then
     leave_handed(id, record)
     return false
@@ -84,10 +78,10 @@ local FIELDS = {'state', 'gen', 'stream', 'ticket', 'v', 'unfit', 'suspect', 'na
 local function act(id)
   local record = read_fields(P .. 't:' .. id, FIELDS)
   local state, newer = record.state, record.v and newer_format(record)
-  if newer and state == 'queued' then  -- woken by newer code, which sees to its places
-    keep_away(due_key, id, newer)
+  if newer and state == 'queued' then  -- woken by newer code, which manages its reservations
+    postpone(due_key, id, newer)
   elseif record.unfit and record.stream and (state == 'waiting' or state == 'dying' and newer)
-    and rests_on(id, record) then
+    and stays(id, record) then
     return
   elseif (state == 'delayed' or state == 'dying' or newer and state == 'waiting') and record.ticket then
     move(id, record)
@@ -98,10 +92,10 @@ local function act(id)
 end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now), 'LIMIT', 0, batch)) do
-  -- One broken record or stream must not hold up the others.
+  -- A damaged record or stream must not stop the others.
   local fine, problem = pcall(act, id)
   if not fine then
-    keep_away(due_key, id, problem)
+    postpone(due_key, id, problem)
   end
 end
 if #gone > 0 then
@@ -114,20 +108,11 @@ for size, count in pairs(woken) do
   wake(size, count)
 end
 
--- All else sets up its many functions only if there is something for it.
+-- attend() creates many functions: call it only if there is something for it.
 local late = redis.call('ZRANGEBYSCORE', P .. 'deadlines', '-inf', digits(now), 'LIMIT', 0, batch)
 local contended = redis.call('ZRANGEBYSCORE', P .. 'watch', '-inf', digits(now), 'LIMIT', 0, batch)
 if #waiters + #late + #contended > 0 then
-  local waits = {first = tonumber(ARGV[4]), longest = tonumber(ARGV[5]), aging = tonumber(ARGV[6])}
-  moved = moved + attend(waiters, late, contended, waits, ttl, dedup, keep_away, forget)
+  moved = moved + attend(waiters, late, contended, waits, ttl, dedup, postpone, forget)
 end
 
-local next_due = -1
-for _, key in ipairs({due_key, P .. 'watch', P .. 'deadlines'}) do
-  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  local pause = head[2] and math.max(0, tonumber(head[2]) - now)
-  if pause and (next_due < 0 or pause < next_due) then
-    next_due = pause
-  end
-end
-return {moved, next_due, 1}
+return {moved, next_due(), 1}

@@ -4,8 +4,9 @@
 -- ARGV  term, version of these ceilings ('' for none), who, n × (scope, ceiling)
 -- returns 1, or 0 if another term leads
 -- @include base events
+local term, version, who = ARGV[1], ARGV[2], ARGV[3]
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
+if leader[1] ~= term or tonumber(leader[2]) <= now then
   return 0
 end
 local before, words = {}, {}
@@ -19,23 +20,24 @@ local function tell(scope, was, is)
   end
 end
 for i = 4, #ARGV, 2 do
-  redis.call('HSET', P .. 'ceilings', ARGV[i], ARGV[i + 1])
-  tell(ARGV[i], before[ARGV[i]], ARGV[i + 1])
-  before[ARGV[i]] = nil
+  local scope, ceiling = ARGV[i], ARGV[i + 1]
+  redis.call('HSET', P .. 'ceilings', scope, ceiling)
+  tell(scope, before[scope], ceiling)
+  before[scope] = nil
 end
 for scope, was in pairs(before) do
   redis.call('HDEL', P .. 'ceilings', scope)
   tell(scope, was, nil)
 end
--- Last: a script that was cut is repeated.
-if ARGV[2] == '' then
+-- Last: if Redis stops the script before this, the leader publishes again.
+if version == '' then
   redis.call('DEL', P .. 'capped')
 else
-  redis.call('SET', P .. 'capped', ARGV[2])
+  redis.call('SET', P .. 'capped', version)
 end
 if #words > 0 then
   table.sort(words)
   local more = #words > 20 and '; and ' .. #words - 20 .. ' more' or ''
-  log_event('ceilings-published', ARGV[3], table.concat(words, '; ', 1, math.min(#words, 20)) .. more)
+  log_event('ceilings-published', who, table.concat(words, '; ', 1, math.min(#words, 20)) .. more)
 end
 return 1

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- publish_demand: say how many workers each size wants, for autoscalers; remember the slots of one.
+-- publish_demand: publish how many workers each size needs, for autoscalers, and remember the slots of one worker.
 -- KEYS  prefix
 -- ARGV  term, ttl ms, how many calls of overflow hooks have failed since the last time, n, n × (size,
 --       workers), m × (size, slots of one)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- quarantine: keep the envelope of a task that is none, with the reason, once. The record stays
--- until its delivery is settled.
+-- quarantine: keep the envelope of a message that is no valid task, with the reason, once. The record stays until
+-- its delivery is settled.
 -- KEYS  prefix
 -- ARGV  id, reason, stream key and entry of the pointer to it
 -- returns nothing

@@ -1,18 +1,17 @@
 #!lua flags=allow-oom
--- reclaim: queue again what a dead worker held, and forget workers that are gone. A delivery
--- is taken when its lease ran out, that is when nobody renewed its pending entry.
--- Its idle time is by the server's own clock, so nothing is taken for a lease after that was set.
+-- reclaim: requeue the tasks of dead workers, and forget workers that are gone. A delivery is taken when its
+-- pending entry was not renewed for one lease. Redis measures that idle time by its own clock, so nothing is taken
+-- for one lease after that clock was set.
 -- KEYS  prefix
--- ARGV  worker, size, lease ms, entries to look at per stream, crash limit, µs that it cannot be later than
+-- ARGV  worker, size, lease ms, entries to check per stream, crash limit, µs that it cannot be later than
 --       or '', result ttl ms, dedup ttl ms, a cursor for each stream of lib/streams
--- returns {number reclaimed, now µs, the cursors}; carry the cursors on, one scan sees only a part
--- @include base wake streams record submitting rescue index group finish ending damage condemning lost pending forget
+-- returns {number reclaimed, now µs, the cursors for the next call}: one call sees only a part
+-- @include base leading wake streams record submitting rescue index group finish ending damage condemning lost pending forget
 local worker, size, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local count, limit = ARGV[4], tonumber(ARGV[5])
+local count, limit, latest = ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local ttl, dedup, FIRST_CURSOR = tonumber(ARGV[7]), tonumber(ARGV[8]), 9
 local answer, reclaimed, PAGE = {0, digits(now)}, 0, 500
--- Somebody set the clock, and the leader has not put it right yet.
-if now > (tonumber(ARGV[6]) or now) then
+if is_clock_ahead(latest) then
   return {0, digits(now), unpack(ARGV, FIRST_CURSOR)}
 end
 
@@ -27,7 +26,7 @@ local function sweep(stream, cursor)
   local reply = redis.pcall('XAUTOCLAIM', key, 'workers', worker, lease, cursor, 'COUNT', count,
     'JUSTID')
   if type(reply) ~= 'table' or reply.err then
-    -- Somebody has deleted its group: what workers had is unread again.
+    -- Its consumer group was deleted: the entries are unread again.
     if RARELY_READ[stream.kind] and redis.call('TYPE', key).ok == 'stream' then
       redis.call('SET', P .. 'suspected:' .. size, 1)
     end
@@ -39,7 +38,7 @@ local function sweep(stream, cursor)
   return reply[1]
 end
 
--- When the server's clock was set (logical µs), and whether back, during the last lease or ever.
+-- When the server's clock was set (logical µs), whether back, and whether during the last lease.
 local function last_step()
   local step = redis.pcall('HMGET', P .. 'clock:stepped', 'at', 'by')
   local at, by = tonumber(step[1]), tonumber(step[2])
@@ -49,8 +48,8 @@ local function last_step()
   return step[1], by < 0, now - at < lease * 1000
 end
 
--- After a step back the deliveries before it have times in the future: their leases begin anew,
--- once. HASH clock:stepped, stream: 'step|entry up to which it is done', '+' at the end.
+-- After a step back earlier deliveries have times in the future: begin their leases anew, once. HASH
+-- clock:stepped, stream: 'step|entry up to which that is done', '+' at the end.
 local function begin_leases(key, step)
   local stream = string.sub(key, #P + 1)
   local done = redis.call('HGET', P .. 'clock:stepped', stream)
@@ -68,8 +67,8 @@ local function begin_leases(key, step)
   redis.call('HSET', P .. 'clock:stepped', stream, step .. '|' .. last)
 end
 
--- Whoever died before its first beat after a loss of all data is registered nowhere, and must be
--- forgotten all the same: as one whose registration ends now.
+-- A worker that died before its first beat after a loss of data is registered nowhere. Register it as one whose
+-- registration ends now, so that it is forgotten.
 local function register(names)
   local members = {}
   for _, name in ipairs(names) do
@@ -93,7 +92,7 @@ local step, is_back, is_recent
 if stepped then
   step, is_back, is_recent = last_step()
 end
--- Redis stood still, or we did: those who live must be heard before anything is taken from them.
+-- Redis was unavailable, or this worker was: let live workers renew their leases first.
 local beats_until = tonumber(redis.call('ZSCORE', P .. 'workers', worker) or '')
 is_recent = is_recent or beats_until and beats_until <= now
 for i, stream in ipairs(streams_of(size)) do

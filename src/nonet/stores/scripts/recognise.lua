@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- recognise: what is known under an id, live or ended. Only the task that repeats a letter has its mark:
--- whatever else has the id is another task.
+-- recognise: read the state of the task with an id, live or ended. The task that repeats a dead letter has the mark
+-- of that letter; a task without the mark is a different task with the same id.
 -- KEYS  prefix
 -- ARGV  id
 -- returns {state, mark or ''} | nothing if the id is unknown

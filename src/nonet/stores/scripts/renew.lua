@@ -1,23 +1,24 @@
 #!lua flags=allow-oom
--- renew: one beat of a watchdog: the worker's registration, the lease of every delivery it
--- holds, and all their locks.
+-- renew: one beat of a watchdog. Extends the registration of the worker, the lease of every delivery it holds,
+-- and all their locks.
 -- KEYS  prefix
--- ARGV  worker or '', worker ttl ms, lock ttl ms, what the worker says of itself, epoch and sequence seen,
+-- ARGV  worker or '', worker ttl ms, lock ttl ms, what the worker reports of itself, epoch and sequence seen,
 --       n × (id, gen, fence, stream key or '' for a hold, entry)
 -- returns {epoch, its sequence, id/gen of each that is lost …}
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch limits locks
 local worker, worker_ttl, lock_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local lost = {current_epoch(ARGV[5], lock_ttl)}
+local info, seen = ARGV[4], ARGV[5]
+local lost = {current_epoch(seen, lock_ttl)}
 
--- A limit that was set while the task ran counts it from now on, too; not at a limiter whose slots
--- end before this worker, who did not know of them, would renew them.
+-- Count a running task at a limiter whose limit was set after its start. Skip a limiter with a shorter lease: the
+-- worker plans its beats by the leases it knows, and might renew this one too late.
 local function join_new_limits(id, lines, task, held, owner)
   local locks, marks, joined = parse_locks(lines, lock_ttl, task), {}, false
   for i, lock in ipairs(locks) do
-    marks[i] = not lock.limits and 'x' or string.sub(held .. '--------', i, i)
-    if lock.kind == 'C' and marks[i] ~= 'x' and marks[i] ~= 'v' then
+    marks[i] = not lock.limiter and 'x' or string.sub(held .. '--------', i, i)
+    if lock.counted and marks[i] ~= 'x' and marks[i] ~= 'v' then
       resolve_limit(lock)
       if lock.limit and lock.ttl >= lock_ttl then
         write_lock(lock, owner)
@@ -47,7 +48,7 @@ local function renew(id, gen, fence, stream_key, entry)
   else
     local claimed = redis.pcall('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')
     if claimed.err or #claimed == 0 then
-      -- Somebody deleted the stream or its group. It is still ours: mend must know that.
+      -- The stream or its group was deleted. The worker still runs the task, and mend must not requeue it.
       redis.call('HSET', P .. 't:' .. id, 'kept', digits(now))
     end
     if record.state == 'dying' then
@@ -69,14 +70,15 @@ end
 
 if worker ~= '' then
   redis.call('ZADD', P .. 'workers', 'GT', digits(now + worker_ttl * 1000), worker)
-  redis.call('HSET', P .. 'w:' .. worker, 'info', ARGV[4], 'beat', digits(now))
+  redis.call('HSET', P .. 'w:' .. worker, 'info', info, 'beat', digits(now))
   redis.call('PEXPIRE', P .. 'w:' .. worker, worker_ttl * 10)
 end
 for i = 6, #ARGV, 5 do
-  -- A key of the wrong type costs its own lease, not the whole beat.
-  local fine, kept = pcall(renew, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], ARGV[i + 4])
+  local id, gen, fence, stream_key, entry = unpack(ARGV, i, i + 4)
+  -- Caught, so that a key of the wrong type costs its own lease, and not the whole beat.
+  local fine, kept = pcall(renew, id, gen, fence, stream_key, entry)
   if not (fine and kept) then
-    lost[#lost + 1] = ARGV[i] .. '/' .. ARGV[i + 1]
+    lost[#lost + 1] = id .. '/' .. gen
   end
 end
 return lost

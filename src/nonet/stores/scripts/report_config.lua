@@ -1,14 +1,13 @@
 #!lua flags=allow-oom
--- report_config: remember what is wrong with the source of the configuration now, or that it is good.
+-- report_config: record what is wrong with the source of the configuration now, or that it is valid.
 -- KEYS  prefix
 -- ARGV  term, the problem or '', who
 -- returns 1, or 0 if another term leads
--- @include base events
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
+-- @include base leading events
+local term, problem, who, key = ARGV[1], ARGV[2], ARGV[3], P .. 'config'
+if not leads(term) then
   return 0
 end
-local problem, key = ARGV[2], P .. 'config'
 if (redis.call('HGET', key, 'problem') or '') == problem then
   return 1
 end
@@ -16,6 +15,6 @@ if problem == '' then
   redis.call('HDEL', key, 'problem', 'problem_at')
 else
   redis.call('HSET', key, 'problem', problem, 'problem_at', digits(now - offset))
-  log_event('config-refused', ARGV[3], problem)
+  log_event('config-refused', who, problem)
 end
 return 1

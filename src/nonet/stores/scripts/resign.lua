@@ -2,14 +2,15 @@
 -- resign: give the scheduler's lease back at a clean stop.
 -- KEYS  prefix
 -- ARGV  owner, term
--- returns 1 if it was ours
+-- returns 1 if the caller led, else 0
 -- @include base
+local owner, term = ARGV[1], ARGV[2]
 local leader = redis.call('HMGET', P .. 'leader', 'owner', 'term')
-if leader[1] ~= ARGV[1] or leader[2] ~= ARGV[2] then
+if leader[1] ~= owner or leader[2] ~= term then
   return 0
 end
 redis.call('DEL', P .. 'leader')
--- Tell one of those who stand by, unless nobody listens.
+-- Wake one of the standby schedulers; the key expires if there is none.
 redis.call('LPUSH', P .. 'wake:scheduler', '1')
 redis.call('PEXPIRE', P .. 'wake:scheduler', 10000)
 return 1

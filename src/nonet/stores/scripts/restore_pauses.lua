@@ -1,22 +1,22 @@
 #!lua flags=allow-oom
--- restore_pauses: in an epoch that does not know of it, let be paused what the leader remembers, and
--- nothing else. Whatever was paused after it looked last stays as it is.
+-- restore_pauses: after a loss of data, pause what the leader remembers, and resume everything else. Pauses that
+-- are newer than its last read stay.
 -- KEYS  prefix
--- ARGV  term, epoch, when the leader looked last (µs by the server's clock; 0: nothing is known),
+-- ARGV  term, epoch, when the leader last read the pauses (µs by the server's clock; 0: never),
 --       n × (what, or entry:ENTRY of a periodic one; 'at (µs)|who|reason')
--- returns {how many are put back, how many are taken away}, or 0 if another term leads, or the epoch
---       is over
+-- returns {how many pauses were restored, how many were ended}, or 0 if another term leads or the epoch is over
 -- @include base wake pausing resuming
+local term, epoch_meant, looked = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local epoch_now = redis.pcall('HGET', P .. 'epoch', 'since')
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now or epoch_now ~= ARGV[2] then
+if leader[1] ~= term or tonumber(leader[2]) <= now or epoch_now ~= epoch_meant then
   return 0
 end
-local looked = tonumber(ARGV[3])
 local remembered = {paused = {}, ['periodic:paused'] = {}}
 for i = 4, #ARGV, 2 do
-  local entry = string.match(ARGV[i], '^entry:(.*)$')
-  remembered[entry and 'periodic:paused' or 'paused'][entry or ARGV[i]] = ARGV[i + 1]
+  local what, value = ARGV[i], ARGV[i + 1]
+  local entry = string.match(what, '^entry:(.*)$')
+  remembered[entry and 'periodic:paused' or 'paused'][entry or what] = value
 end
 
 local function is_newer(value)
@@ -48,5 +48,5 @@ bring_in_line('paused', remembered.paused)
 mark_pausing(false)
 bring_in_line('periodic:paused', remembered['periodic:paused'])
 start_again(lifted)
-redis.call('HSET', P .. 'epoch', 'pauses', ARGV[2])  -- last: a script that was cut is repeated
+redis.call('HSET', P .. 'epoch', 'pauses', epoch_meant)  -- last: if Redis stops the script before this, the leader repeats it
 return {put, #lifted}

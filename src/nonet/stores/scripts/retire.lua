@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- retire: an idle worker that wants to end leaves the stack of idle ones, unless there is work for it: what
--- is submitted before this script keeps it, what comes after it wakes others.
+-- retire: remove an idle worker that wants to stop from the stack of idle workers, unless there is work for it. A
+-- task submitted before this script keeps it; a task submitted after it wakes other workers.
 -- KEYS  prefix
 -- ARGV  worker, size
--- returns 1, or 0 if it has to look at its streams once more
+-- returns 1, or 0 if it must fetch once more
 -- @include base wake record handing streams unread pauses
 local worker, size = ARGV[1], ARGV[2]
 local pauses = read_pauses()

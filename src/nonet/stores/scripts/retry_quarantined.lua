@@ -1,25 +1,24 @@
 #!lua
--- retry_quarantined: submit an entry of the quarantine as a task, once, and take it out. Fails
--- loudly when memory is full.
+-- retry_quarantined: submit a quarantined entry as a task, once, and remove it. Fails when memory is full.
 -- KEYS  prefix
 -- ARGV  entry, who, result ttl ms, dedup ttl ms; of the task: id (made of the entry), name, stream,
 --       envelope, locks, terms
--- returns 1 made | -1 there is no such entry | the state of the task if it is known: it was done
---       before, and the entry stays if that task has failed; or {'OTHER', state}: another task has the
---       id; or {'IMPOSSIBLE', id, why}: it counts for more than a limiter allows; or {'UNIQUE', id of
---       the task that has its unique key}
+-- returns 1 submitted | -1 there is no such entry | the state of the task if it was submitted before (the entry
+--       stays if that task has failed); or {'OTHER', state}: another task has the id; or {'IMPOSSIBLE',
+--       id, why}: it asks a limiter for more than its limit; or {'UNIQUE', id of the holder of its key}
 -- @include base wake record submitting rescue events letters
 -- @defer limits locks impossible_lines
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
-local function replace(id, by)
-  replace_older(id, by, tonumber(ARGV[3]), tonumber(ARGV[4]))
+local entry, who, ttl, dedup = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local id, name, stream, envelope, lines, terms = unpack(ARGV, 5, 10)
+local function replace(older, by)
+  replace_older(older, by, ttl, dedup)
 end
 -- @defer unique claim_key
 claim = claim_key
-local entry, id, stream, lines = ARGV[1], ARGV[5], ARGV[7], ARGV[9]
 local item = redis.call('XRANGE', P .. 'quarantine', entry, entry)[1]
 local state, mark = known_as(id)
-if state and mark ~= string.match('\n' .. ARGV[10], '\nletter|(%x+)') then
+if state and mark ~= string.match('\n' .. terms, '\nletter|(%x+)') then
   return {'OTHER', state}
 end
 local HAS_FAILED = {dying = true, dead = true, cancelled = true, expired = true,
@@ -27,18 +26,18 @@ local HAS_FAILED = {dying = true, dead = true, cancelled = true, expired = true,
 if not item or HAS_FAILED[state] then
   return state or -1
 end
-local why = not state and string.find(lines, 'L|', 1, true) and impossible_lines(lines)
+local why = not state and string.find(lines .. '\n', '%d\n') and impossible_lines(lines)
 if why then
   return {'IMPOSSIBLE', id, why}
 end
 if not state then
-  local made = submit_one(id, ARGV[6], stream, 0, '', ARGV[8], lines, ARGV[10])
+  local made = submit_one(id, name, stream, 0, '', envelope, lines, terms)
   if type(made) == 'string' then
     return {'UNIQUE', made}
   end
   wake(size_of(stream), 1)
 end
--- Also of a task that is known: this was cut here, or its row in SQL came first.
-log_event('quarantine-retry', ARGV[2], 'entry ' .. entry .. ' as task ' .. id)
+-- Also for a known task: Redis stopped an earlier call here, or the relay has submitted the task from SQL before.
+log_event('quarantine-retry', who, 'entry ' .. entry .. ' as task ' .. id)
 leave_quarantine(item)
 return state or 1

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- room: whether tasks could be submitted now, as the script submit says it; nothing is changed.
+-- room: check whether tasks could be submitted now; it answers like submit, and changes nothing.
 -- KEYS  prefix
--- ARGV  n × (what submit takes of a task)
--- returns 1, or what submit says if it is FULL
+-- ARGV  n × (arguments of submit_one)
+-- returns 1, or {'FULL', …} as submit does
 -- @include base wake record submitting
 local function replace() end
 -- @defer unique ceilings find_excess

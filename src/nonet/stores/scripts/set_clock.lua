@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
--- set_clock: let logical time go on evenly after the server's clock was set. What was written
--- between the step and now, by the wrong time, is put right as far as it would last too long.
+-- set_clock: keep logical time steady after the server's clock was set. Times written between that step and now are
+-- wrong; correct those that would last too long.
 -- KEYS  prefix
 -- ARGV  leader's term, µs added to the server's clock until now, the same from now on, logical µs
 --       before the step, who leads
--- returns 1; 0 if somebody else leads, or has done it already
--- @include base events
-local before, by = tonumber(ARGV[4]), tonumber(ARGV[2]) - tonumber(ARGV[3])
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now or digits(offset) ~= ARGV[2] then
+-- returns 1; 0 if another scheduler leads, or has made this correction already
+-- @include base leading events
+local term, old_offset, new_offset, before, who = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local by = tonumber(old_offset) - tonumber(new_offset)
+if not leads(term) or digits(offset) ~= old_offset then
   return 0
 end
 
--- Written since a step forward by the time after it; before the step nobody could.
+-- After a step forward, times from `wrong` on can only have been written after it.
 local wrong, LOOKS = before + by, 10000
 local function is_wrong(time)
   return time and tonumber(time) and tonumber(time) >= wrong
@@ -22,16 +22,16 @@ local function set_back(key, member, score)
   redis.call('ZADD', key, digits(tonumber(score) - by), member)
 end
 
--- The nearest ones; of what is far away anyway one more step is no harm.
+-- Correct the nearest ones, at most LOOKS. The others are so far away that the step hardly matters.
 local function each_late(key, change)
   local late = redis.pcall('ZRANGEBYSCORE', key, digits(wrong), '+inf', 'WITHSCORES',
     'LIMIT', 0, LOOKS)
   for i = 1, late.err and 0 or #late, 2 do
-    pcall(change, key, late[i], late[i + 1])  -- a broken record must not keep the others
+    pcall(change, key, late[i], late[i + 1])  -- a damaged record must not stop the others
   end
 end
 
--- What waits may be looked at early; what is delayed must not run early.
+-- A parked task may be checked early; a delayed one must not run early.
 local function set_task_back(key, id, score)
   local record = read_fields(P .. 't:' .. id, {'state', 'ticket', 'put', 'since', 'reserved'})
   if record.state ~= 'delayed' or is_wrong(record.put or record.ticket) then
@@ -44,7 +44,7 @@ local function set_task_back(key, id, score)
   end
 end
 
--- What was submitted before the step may have less time: it is late by the step anyway.
+-- Correct only the deadlines of tasks that were submitted after the step.
 local function set_deadline_back(key, id, score)
   local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'ticket', 'start_by'})
   if record.start_by and is_wrong(ticket_of(record)) then
@@ -62,19 +62,20 @@ local function set_worker_back(key, worker, score)
   end
 end
 
-redis.call('SET', P .. 'clock', ARGV[3])
+redis.call('SET', P .. 'clock', new_offset)
 if by > 0 then
   each_late(P .. 'tasks:delayed', set_task_back)
   each_late(P .. 'workers', set_worker_back)
   each_late(P .. 'watch', set_back)
   each_late(P .. 'deadlines', set_deadline_back)
 end
-now, offset = now - by, tonumber(ARGV[3])
-redis.call('HSET', P .. 'leader', 'expiry', digits(tonumber(leader[2]) - by))
+now, offset = now - by, tonumber(new_offset)
+local expiry = tonumber(redis.call('HGET', P .. 'leader', 'expiry'))
+redis.call('HSET', P .. 'leader', 'expiry', digits(expiry - by))
 redis.call('SET', P .. 'promoted', digits(now))
 redis.call('DEL', P .. 'clock:stepped')
 redis.call('HSET', P .. 'clock:stepped', 'at', digits(now), 'by', digits(by),
   'wrong', digits(wrong))
-log_event('clock', ARGV[5], string.format('the clock of Redis was set %s by %.1f s',
+log_event('clock', who, string.format('the clock of Redis was set %s by %.1f s',
   by > 0 and 'forward' or 'back', math.abs(by) / 1000000))
 return 1

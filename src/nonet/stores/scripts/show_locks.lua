@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- show_locks: who holds some locks and limiters, and who waits for them. Only what has expired is
--- removed.
+-- show_locks: read the holders and waiting tasks of some locks and limiters. Read-only, except that it removes
+-- expired leases.
 -- KEYS  prefix
 -- ARGV  how many holders and waiters of each to name, n × name
--- returns {now µs, last fence, n × row}; a row is (name, kind (R: held by readers), number of holders, used, limit or '',
+-- returns {now µs, last fence, n × row}; a row is (name, kind (R: held by readers), number of holders, used, limit
+--       or '',
 --       window ms or '', end of the first grant µs or '', number who wait, of these woken, since
 --       when the longest of them waits µs or '', holders of lib/sight, waiters); a waiter is (id,
 --       class, since when it waits µs, 1 if woken)
 -- @include base wake limits locks pauses queues sight
 local most = tonumber(ARGV[1])
 
--- Where the configuration is silent, a limiter allows what those ask who use it.
+-- If no limit is configured, show the one that the tasks at the limiter declare.
 local function declare_limit(lock, ids)
   for _, id in ipairs(ids) do
     local me = load_waiter(id)
@@ -29,7 +30,7 @@ local function waiter_row(member, score)
   return {id, record.name or '', record.since or '', tonumber(score) < 0 and 1 or 0}
 end
 
--- Since when those wait who came first: of each priority, and of the woken.
+-- Since when (µs) the longest wait lasts: checks the first task of each priority, and the first woken one.
 local function longest_wait(queue)
   local longest
   for _, range in ipairs({{'-inf', '(0'}, {'0', digits(now)},
@@ -43,9 +44,10 @@ local function longest_wait(queue)
   return longest and digits(longest) or ''
 end
 
--- Used, and when some of it comes back. Without its window nobody can tell which grants are past.
+-- How much of a limiter is used, and when some of it comes back. Without a window all grants count: which of
+-- them are past is unknown.
 local function usage(lock, count)
-  if lock.kind ~= 'L' then
+  if not lock.windowed then
     return count, ''
   elseif not lock.window then
     return tonumber(redis.call('GET', P .. 'sum:' .. lock.counter) or '')
@@ -64,7 +66,7 @@ local function show(name)
   for i = 1, #rows, 2 do
     waiters[#waiters + 1] = waiter_row(rows[i], rows[i + 1])
   end
-  if lock.limits and not lock.is_configured then
+  if lock.limiter and not lock.is_configured then
     local ids = {}
     for _, owner in ipairs(owners) do
       ids[#ids + 1] = id_of(owner[1])
@@ -72,14 +74,14 @@ local function show(name)
     for _, waiter in ipairs(waiters) do
       ids[#ids + 1] = waiter[1]
     end
-    for _, grant in ipairs(lock.kind == 'L' and redis.call('ZRANGE', lock.key, -most, -1) or {}) do
+    for _, grant in ipairs(lock.windowed and redis.call('ZRANGE', lock.key, -most, -1) or {}) do
       ids[#ids + 1] = id_of((string.match(grant, '^(.*)|%d+$')))
     end
     declare_limit(lock, ids)
   end
   local used, back = usage(lock, count)
   local waiting = redis.call('ZCARD', queue)
-  local kind = lock.readers and not holder(lock.key) and 'R' or lock.kind
+  local kind = lock.other and not holder(lock.key) and lock.other or lock.kind
   return {name, kind, count, used, lock.limit or '', lock.window or '', back, waiting,
     redis.call('ZCOUNT', queue, '-inf', '(0'), waiting > 0 and longest_wait(queue) or '',
     holder_rows(owners), waiters}
@@ -87,8 +89,8 @@ end
 
 local answer = {digits(now), redis.call('GET', P .. 'fence') or '0'}
 for i = 2, #ARGV do
-  -- A key of the wrong type is shown by its name alone.
-  local fine, row = pcall(show, ARGV[i])
-  answer[#answer + 1] = fine and row or {ARGV[i], '?'}
+  local name = ARGV[i]
+  local fine, row = pcall(show, name)
+  answer[#answer + 1] = fine and row or {name, '?'}  -- a key of the wrong type
 end
 return answer

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- show_pauses: all that is paused. What is of another type is deleted, and the leader looks again.
+-- show_pauses: read all pauses. A key of a wrong type is deleted, and the leader restores the pauses it remembers.
 -- KEYS  prefix
 -- ARGV  none
 -- returns {now µs by the server's clock, epoch, its sequence, the epoch in which the leader last put

@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- show_workers: some of the registered workers, dead ones among them, and what they have in hand.
+-- show_workers: read some registered workers, dead ones included, and their deliveries.
 -- KEYS  prefix
--- ARGV  how many tasks of each to name, workers …
--- returns {now µs, n × (worker, end of its registration µs, what it says of itself, its last beat µs or
---       '', why it takes nothing or '', number of its deliveries, n × (id, class, since µs or ''))}
+-- ARGV  how many tasks to name for each worker, workers …
+-- returns {now µs, n × (worker, end of its registration µs, its info JSON, its last beat µs or '', why
+--       it takes nothing or '', number of its deliveries, n × (id, class, since µs or ''))}
 -- @include base streams
-local tasks, answer = tonumber(ARGV[1]), {digits(now)}
+local tasks, answer, FIRST = tonumber(ARGV[1]), {digits(now)}, 2
 
--- How many deliveries each consumer of a stream has.
+-- The number of deliveries of each consumer of a stream.
 local counts = {}
 local function pending_of(key)
   if not counts[key] then
@@ -42,7 +42,7 @@ local function deliveries_of(worker)
   return count, named
 end
 
-for i = 2, #ARGV do
+for i = FIRST, #ARGV do
   local worker = ARGV[i]
   local ends = redis.call('ZSCORE', P .. 'workers', worker)
   if ends then

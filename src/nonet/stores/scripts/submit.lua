@@ -1,17 +1,16 @@
 #!lua
--- submit: create tasks whose ids are not known yet, all of them or none. Fails loudly when memory is full.
+-- submit: create the tasks whose ids are not known, all of them or none. Fails when memory is full.
 -- KEYS  prefix
--- ARGV  result ttl ms, dedup ttl ms, then in runs those that have the same of all but id and envelope:
---       how many, name, stream, due µs or 0, group or '', locks, terms, n × (id, envelope)
--- returns 1 if all are made; else for each 1 made | 0 known | {id of the task that has its unique key}: it
---       is the same | -1 its records are damaged: call again with this one alone, which then says why; or,
---       if none is made, {'IMPOSSIBLE', id, why}: it counts for more than a limiter
---       allows; or {'FULL', scope, how many tasks it has, its ceiling, seconds until it is worth while to
---       try again, places wanted}
+-- ARGV  result ttl ms, dedup ttl ms, runs of tasks that differ only in id and envelope:
+--       number, name, stream, due µs or 0, group or '', locks, terms, number × (id, envelope)
+-- returns 1 if all were created; else for each task 1 created | 0 known | {id of the task that holds its unique
+--       key} | -1 its keys are damaged: submit it alone to get the error. If none was created:
+--       {'IMPOSSIBLE', id, why}: it asks a limiter for more than its limit; or {'FULL', scope, active tasks,
+--       ceiling, seconds after which a retry makes sense, places wanted}
 -- @include base wake record submitting
 -- @defer limits locks impossible_lines
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
-local ttl, dedup, FIRST, LAST = tonumber(ARGV[1]), tonumber(ARGV[2]), 3, #ARGV
+local ttl, dedup, FIRST_RUN = tonumber(ARGV[1]), tonumber(ARGV[2]), 3
 local function replace(id, by)
   replace_older(id, by, ttl, dedup)
 end
@@ -19,84 +18,92 @@ end
 claim = claim_key
 -- @defer unique ceilings find_excess
 
--- The first task of a run that is not known, if its locks can never be taken.
-local function refused(run, past)
-  local why = string.find(ARGV[run + 5], 'L|', 1, true) and impossible_lines(ARGV[run + 5])
-  for i = run + 7, why and past - 1 or 0, 2 do
+-- ARGV as a list of runs; first and past: where its pairs of id and envelope begin and end.
+local function read_runs()
+  local runs, at = {}, FIRST_RUN
+  while at <= #ARGV do
+    local count, name, stream, due, group, locks, terms = unpack(ARGV, at, at + 6)
+    local first = at + 7
+    at = first + 2 * count
+    runs[#runs + 1] = {count = tonumber(count), name = name, stream = stream, wall = due, group = group,
+      locks = locks, terms = terms, first = first, past = at}
+  end
+  return runs
+end
+
+-- The refusal of the first unknown task of a run whose locks can never be taken, or nil.
+local function impossible(run)
+  local why = string.find(run.locks .. '\n', '%d\n') and impossible_lines(run.locks)  -- a line counts items
+  for i = run.first, why and run.past - 1 or 0, 2 do
     if redis.call('EXISTS', P .. 't:' .. ARGV[i], P .. 'r:' .. ARGV[i]) == 0 then
       return {'IMPOSSIBLE', ARGV[i], why}
     end
   end
 end
 
--- The tasks one by one, as find_excess takes them.
-local function all_of(asked, run, past)
-  for i = run + 7, past - 1, 2 do
-    for _, part in ipairs({ARGV[i], ARGV[run + 1], ARGV[run + 2], ARGV[run + 3], ARGV[run + 4], ARGV[i + 1],
-      ARGV[run + 5], ARGV[run + 6]}) do
+-- Append the tasks of a run as find_excess() takes them.
+local function ask_for_all(asked, run)
+  for i = run.first, run.past - 1, 2 do
+    for _, part in ipairs({ARGV[i], run.name, run.stream, run.wall, run.group, ARGV[i + 1], run.locks, run.terms}) do
       asked[#asked + 1] = part
     end
   end
 end
 
-local run, asked = FIRST, {}
-while run < LAST do
-  local past = run + 7 + 2 * ARGV[run]
-  local refusal = ARGV[run + 5] ~= '' and refused(run, past)
+local runs, asked = read_runs(), {}
+for _, run in ipairs(runs) do
+  local refusal = run.locks ~= '' and impossible(run)
   if refusal then
     return refusal
   elseif is_capped then
-    all_of(asked, run, past)
+    ask_for_all(asked, run)
   end
-  run = past
 end
 local excess = is_capped and find_excess(asked, 1)
 if excess then
   return excess
 end
 
-local made, are_made, woken, is_alone = {}, true, {}, LAST == FIRST + 8
-run = FIRST
-while run < LAST do
-  local past, name, stream, due = run + 7 + 2 * ARGV[run], ARGV[run + 1], ARGV[run + 2], due_of(ARGV[run + 3])
-  local group, lines, terms, known, i = ARGV[run + 4], ARGV[run + 5], ARGV[run + 6], 0, run + 7
-  if not is_capped then  -- else what is known would be counted as an end, too
-    count_active(stream, name, tonumber(ARGV[run]))
-  end
-  local function make_all()
-    while i < past do
-      local new = submit_one(ARGV[i], name, stream, due, group, ARGV[i + 1], lines, terms, not is_capped)
-      if new ~= 1 then
-        known, are_made = known + 1, false
+local answers, are_created, woken = {}, true, {}
+local is_alone = #runs == 1 and runs[1].count == 1
+
+for _, run in ipairs(runs) do
+  local stream, due, uncreated, i = run.stream, due_of(run.wall), 0, run.first
+  count_active(stream, run.name, run.count)
+  local function create_rest()
+    while i < run.past do
+      local created = submit_one(ARGV[i], run.name, stream, due, run.group, ARGV[i + 1], run.locks, run.terms, true)
+      if created ~= 1 then
+        uncreated, are_created = uncreated + 1, false
       end
-      made[#made + 1], i = type(new) == 'string' and {new} or new, i + 2
+      answers[#answers + 1], i = type(created) == 'string' and {created} or created, i + 2
     end
   end
   local problem
-  while i < past do
+  while i < run.past do
     local fine
-    fine, problem = pcall(make_all)
-    if not fine then  -- it takes no others along, and is not counted
-      known = known + (redis.call('EXISTS', P .. 't:' .. ARGV[i]) == 0 and 1 or 0)
-      made[#made + 1], i, are_made = -1, i + 2, false
+    fine, problem = pcall(create_rest)
+    if not fine then  -- the keys of this task are damaged: skip it
+      uncreated = uncreated + (redis.call('EXISTS', P .. 't:' .. ARGV[i]) == 0 and 1 or 0)
+      answers[#answers + 1], i, are_created = -1, i + 2, false
     end
   end
-  if known > 0 and not is_capped then
-    count_active(stream, name, -known)
+  local created = run.count - uncreated
+  if uncreated > 0 then
+    count_active(stream, run.name, -uncreated, true)
   end
-  if not is_capped and tonumber(ARGV[run]) > known then
-    count_submitted(stream, tonumber(ARGV[run]) - known)
+  if created > 0 then
+    count_submitted(stream, created)
   end
   if is_alone and problem then
     return redis.error_reply(reason_of(problem))
   end
   if due <= now then
     local size = size_of(stream)
-    woken[size] = (woken[size] or 0) + tonumber(ARGV[run]) - known
+    woken[size] = (woken[size] or 0) + created
   end
-  run = past
 end
 for size, count in pairs(woken) do
   wake(size, count)
 end
-return are_made and 1 or made
+return are_created and 1 or answers

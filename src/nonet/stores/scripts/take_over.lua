@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- take_over: queue again what a worker held that is dead with all its child processes, and release its
--- locks: nobody has to wait for its leases. (Locks of code that went on after its attempt end by their TTL.)
+-- take_over: requeue the tasks of a dead worker, and release its locks without waiting for its leases. The worker
+-- and all its child processes must be dead. (Locks of code that outlived its attempt expire by their TTL.)
 -- KEYS  prefix
--- ARGV  worker, size, entries to look at, crash limit, lock ttl ms, result ttl ms, dedup ttl ms, who says
---       that it is dead
--- returns {1 if there may be more, else 0 and it is forgotten, the ids of what was queued again or has ended}
+-- ARGV  worker, size, entries to look at, crash limit, lock ttl ms, result ttl ms, dedup ttl ms, who reports
+--       its death
+-- returns {1 if there may be more, else 0 and it is forgotten, the ids of tasks that were queued again or have ended}
 -- @include base wake streams record limits locks pauses queues refusal waiting rescue
 -- @defer submitting index group finish ending damage condemning end_if_damaged
 -- @defer submitting index group finish ending lost take_back
 -- @include pending events forget
 local worker, size, most, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local lock_ttl, ttl, dedup = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local who = ARGV[8]
 local left, taken = most, {}
 
 local function take(id, gen)
@@ -34,7 +35,7 @@ for _, stream in ipairs(streams_of(size)) do
 end
 offer_all()
 if #taken > 0 then
-  log_event('worker-lost', ARGV[8], string.format('%s died: handed on %d of its tasks: %s', worker, #taken,
+  log_event('worker-lost', who, string.format('%s died: handed on %d of its tasks: %s', worker, #taken,
     table.concat(taken, ', ')))
 end
 return {left > 0 and forget(worker) and 0 or 1, unpack(taken)}

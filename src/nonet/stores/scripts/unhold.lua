@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- unhold: release what hold took, or stop waiting for it.
+-- unhold: release the locks of a hold, or stop waiting for them.
 -- KEYS  prefix
 -- ARGV  id, lock ttl ms
 -- returns OK
 -- @include base wake record limits locks pauses queues refusal waiting
-local id = ARGV[1]
+local id, lock_ttl = ARGV[1], tonumber(ARGV[2])
 local key = P .. 't:' .. id
 local record = read_fields(key, {'state', 'fence', 'held'})
 if record.state == 'held' then
   local lines = redis.call('GET', P .. 'l:' .. id) or ''
-  local locks = held_locks(lines, tonumber(ARGV[2]), '', record.held or '')
+  local locks = held_locks(lines, lock_ttl, '', record.held or '')
   give_back(release_locks(locks, id .. '/0/' .. record.fence, true))
 elseif record.state then
   forget_hold(load_waiter(id))

@@ -1,16 +1,15 @@
-"""How Nonet reaches its SQL database: engine, error translation, schema version.
+"""Connections to the SQL database, and its schema: `Database`, `upgrade`, `check`.
 
-SQLAlchemy costs a sixth of a second to import and alembic more, so that callers import this
-module where they first need it, and alembic is imported only to look at or change the schema.
+SQLAlchemy takes 170 ms to import, and alembic more. So callers import this module where they first
+need it, and this module imports alembic only to read or change the schema.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,17 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementError
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from nonet.base.errors import (
-    ConfigurationError,
-    NonetError,
-    ServerUnreachableError,
-    masked,
-    url_problem,
-)
+from nonet.base.errors import ConfigurationError, masked, url_problem
+from nonet.stores.sql.answers import ANSWER_SECONDS, answering, one_line
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -36,8 +30,9 @@ if TYPE_CHECKING:
 VERSION_TABLE = "nonet_alembic_version"
 
 CONNECT_SECONDS = 5
-ANSWER_SECONDS = 10.0  # for one operation, connecting included
-MIGRATION_SECONDS = 120.0  # for an upgrade, waiting for another process that upgrades included
+MIGRATION_SECONDS = 120.0  # for an upgrade, including the wait for another upgrade
+PAGE_ROWS = 200  # rows of one statement; each may hold an envelope of NONET_MESSAGE_LIMIT
+MYSQL = ("mysql", "mariadb")
 
 _DRIVERS = {
     "sqlite": "aiosqlite",
@@ -47,22 +42,23 @@ _DRIVERS = {
 }
 _EXTRAS = {"mysql": "nonet[mysql]", "mariadb": "nonet[mysql]", "postgresql": "nonet[postgres]"}
 _CONNECT_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "aiosqlite": {"timeout": CONNECT_SECONDS},  # how long a writer waits for other writers
+    "aiosqlite": {"timeout": CONNECT_SECONDS},  # also the longest wait for another writer
     "aiomysql": {"connect_timeout": CONNECT_SECONDS, "charset": "utf8mb4"},
     "asyncpg": {"timeout": CONNECT_SECONDS},
 }
 
 _Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
 
 
 def open_engine(url: str) -> AsyncEngine:
-    """An engine for ``url``; nothing is connected yet.
+    """Make an engine for a URL, without a connection.
 
-    A URL without a driver gets the asynchronous one. Connections to SQLite write ahead (WAL) and
-    wait for each other, so that several processes share the file.
+    A URL without a driver gets the asynchronous one. SQLite uses a write-ahead log (WAL), and
+    writers wait for each other, so that several processes can share the file.
 
     Raises:
-        ConfigurationError: no usable URL, or its driver is not installed.
+        ConfigurationError: the URL cannot be used, or its driver is not installed.
 
     >>> open_engine("mysql://nonet@localhost/nonet").url.drivername
     'mysql+aiomysql'
@@ -73,7 +69,7 @@ def open_engine(url: str) -> AsyncEngine:
         engine = create_async_engine(
             parsed,
             pool_pre_ping=True,
-            hide_parameters=True,  # task arguments do not belong into errors and logs
+            hide_parameters=True,  # keeps task arguments out of errors and logs
             connect_args={k: v for k, v in defaults.items() if k not in parsed.query},
         )
     except ModuleNotFoundError as missing:
@@ -82,7 +78,7 @@ def open_engine(url: str) -> AsyncEngine:
             f"database {masked(url)} needs the package {missing.name!r}: install {extra}"
         ) from missing
     except SQLAlchemyError as error:
-        raise ConfigurationError(f"database {masked(url)}: {_one_line(error)}") from error
+        raise ConfigurationError(f"database {masked(url)}: {one_line(error)}") from error
     if parsed.get_backend_name() == "sqlite":
         sa.event.listen(engine.sync_engine, "do_connect", _try_to_open)
         sa.event.listen(engine.sync_engine, "connect", _on_connect)
@@ -90,14 +86,14 @@ def open_engine(url: str) -> AsyncEngine:
 
 
 class Database:
-    """One database of this process: its connections, and tables that are there when needed.
+    """The connections of this process to one database.
 
-    A SQLite file is created or migrated when it is first written, others by ``task-run db
-    upgrade``. It works again as soon as the database does.
+    The tables of a SQLite file are created or migrated at its first transaction, those of a server
+    by ``task-run db upgrade``. After an outage it works again as soon as the database does.
 
     Args:
-        url: SQLAlchemy URL; without a driver (``mysql://…``) the asynchronous one is chosen.
-        answer_seconds: after which a silent database counts as unreachable.
+        url: SQLAlchemy URL; without a driver (``mysql://…``) it gets the asynchronous one.
+        answer_seconds: after this time a silent database counts as unreachable.
 
     Raises:
         ConfigurationError: the URL is wrong or its driver is not installed.
@@ -112,18 +108,25 @@ class Database:
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is a SQLite file that nobody has written yet: there is nothing to read."""
+        """Whether this is a SQLite file that does not exist yet, so there is nothing to read."""
         return is_missing(self.url)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that is committed at the end of the block; raises as `answering`."""
+        """Open a transaction, and commit it at the end of the block; raises as `answering`."""
         await self.migrate_sqlite()
         async with self.answering(), self.engine.begin() as connection:
             yield connection
 
+    async def rows(self, query: sa.Select[*tuple[Any, ...]]) -> Sequence[Any]:
+        """Run a query in a transaction of its own; no rows from a SQLite file that is missing."""
+        if self.is_missing:
+            return []
+        async with self.transaction() as connection:
+            return (await connection.execute(query)).all()
+
     async def look_for(self, *tables: sa.Table) -> None:
-        """Return if it answers and has these tables with all columns, or makes them when needed.
+        """Check that the database answers and has these tables with all columns.
 
         Raises:
             ServerUnreachableError: it does not answer.
@@ -136,13 +139,13 @@ class Database:
                 await connection.execute(sa.select(table).limit(0))
 
     def answering(self) -> AbstractAsyncContextManager[None]:
-        """`answering` for this database."""
+        """Translate what this database raises inside the block, see `answers.answering`."""
         return answering(self.url, self._answer_seconds)
 
     async def migrate_sqlite(self) -> None:
-        """Create or migrate the tables, once, if this is a SQLite file.
+        """Create or migrate the tables of a SQLite file, once.
 
-        Those of a newer release serve as well, as with other databases: migrations only add.
+        Tables of a newer release are left as they are: migrations only add, so they work.
         """
         async with self._migrating:
             if not self._migrated:
@@ -150,51 +153,15 @@ class Database:
                 self._migrated = True
 
     async def close(self) -> None:
-        """Close all connections; do it before the event loop ends."""
+        """Close all connections. Call this before the event loop ends."""
         await self.engine.dispose()
-
-
-@asynccontextmanager
-async def answering(url: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[None]:
-    """Turn what a database or its driver raises inside the block into errors of Nonet.
-
-    Args:
-        url: the database; its password does not reach the message.
-        seconds: after which a silent server counts as unreachable.
-
-    Raises:
-        ServerUnreachableError: the server refused, broke off or did not answer in time.
-        ConfigurationError: tables or columns are missing.
-        NonetError: it refuses the values that it was given.
-    """
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except DBAPIError as error:
-        if _lacks_schema(error):
-            brief = "lacks the tables of this version: run 'task-run db upgrade'"
-            raise _about(url, ConfigurationError, brief) from error
-        if isinstance(error, DataError):
-            raise _refused(url, error.orig) from error
-        raise _unreachable(url, _one_line(error.orig)) from error
-    except StatementError as error:
-        raise _refused(url, error.orig or error) from error
-    except TimeoutError as error:
-        reason = _one_line(error) or f"silent for {seconds:g} s"
-        raise _unreachable(url, reason) from error
-    except (OSError, SQLAlchemyError) as error:
-        raise _unreachable(url, _one_line(error)) from error
-
-
-def _refused(url: str, error: BaseException | None) -> NonetError:
-    return _about(url, NonetError, f"refuses the values: {_one_line(error)}")
 
 
 # ---- schema -------------------------------------------------------------------------------------
 
 
 class Schema(StrEnum):
-    """How the tables in a database compare with those that this package needs."""
+    """How the tables of a database compare with those that this release needs."""
 
     CURRENT = "current"
     BEHIND = "behind"
@@ -203,15 +170,15 @@ class Schema(StrEnum):
 
 
 async def upgrade(url: str) -> str:
-    """Create or migrate the tables; any number of processes may do so at the same time.
+    """Create or migrate the tables. Several processes may do this at the same time.
 
     Returns:
-        The revision that the database has now.
+        The revision of the database.
 
     Raises:
         ConfigurationError: the database was migrated by a newer version of Nonet, or the
             directory of a SQLite file cannot be created.
-        ServerUnreachableError: it does not answer.
+        ServerUnreachableError: the database does not answer.
     """
     return await _upgraded(url, _upgrade)
 
@@ -222,25 +189,25 @@ async def _upgraded(url: str, how: Callable[[sa.Connection, Config], str]) -> st
 
 
 async def check(url: str) -> Schema:
-    """Compare the tables in the database with those of this package; nothing is changed."""
+    """Compare the tables of the database with those of this release; change nothing."""
     if is_missing(url):
         return Schema.ABSENT  # connecting would create the file
-    return await asyncio.to_thread(_with_alembic, url, _check, ANSWER_SECONDS)
+    return await asyncio.to_thread(_with_alembic, url, _schema, ANSWER_SECONDS)
 
 
 def is_missing(url: str) -> bool:
-    """Whether `url` is a SQLite file that nobody has written yet: there is nothing to read."""
+    """Whether `url` is a SQLite file that does not exist yet, so there is nothing to read."""
     file = _sqlite_file(_parse(url))
     return file is not None and not file.exists()
 
 
-_alembic_in_use = threading.Lock()  # alembic keeps the migration that runs in module globals
+_alembic_in_use = threading.Lock()  # alembic keeps the running migration in module globals
 
 
 def _with_alembic(
     url: str, step: Callable[[sa.Connection, Config], _Answer], seconds: float
 ) -> _Answer:
-    """Run ``step`` in a transaction. Called in a thread: alembic would block the event loop."""
+    """Run ``step`` in a transaction. Runs in a thread, as alembic would block the event loop."""
     from alembic.config import Config
 
     config = Config()
@@ -275,14 +242,10 @@ def _upgrade(connection: sa.Connection, config: Config) -> str:
 
 
 def _upgrade_or_leave(connection: sa.Connection, config: Config) -> str:
-    """`_upgrade`, but for tables of a newer release."""
+    """Upgrade, unless a newer release has migrated the tables."""
     if _schema(connection, config) is Schema.AHEAD:
         return str(_revision(connection))
     return _upgrade(connection, config)
-
-
-def _check(connection: sa.Connection, config: Config) -> Schema:
-    return _schema(connection, config)
 
 
 def _schema(connection: sa.Connection, config: Config) -> Schema:
@@ -306,7 +269,7 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def _hold_schema(connection: sa.Connection) -> None:
-    """Keep other processes from migrating until this transaction, or connection, ends."""
+    """Lock the schema against other migrations until this transaction or connection ends."""
     match connection.dialect.name:
         case "sqlite":
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -322,7 +285,7 @@ def _hold_schema(connection: sa.Connection) -> None:
 
 
 class UtcDateTime(sa.types.TypeDecorator[datetime]):
-    """An instant with microseconds: aware and in UTC when read, whatever the server's time zone."""
+    """An instant with microseconds, read as an aware UTC datetime in any server time zone."""
 
     impl = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
     cache_ok = True
@@ -335,8 +298,41 @@ class UtcDateTime(sa.types.TypeDecorator[datetime]):
 
 
 def _utc(value: datetime) -> datetime:
-    """A value without zone is in UTC, here and in the columns of MySQL and SQLite."""
+    """Convert to UTC. A value without a time zone is in UTC, as in MySQL and SQLite columns."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), *MYSQL)
+LONG_BINARY = sa.LargeBinary().with_variant(mysql.LONGBLOB(), *MYSQL)
+
+
+# ---- statements ---------------------------------------------------------------------------------
+
+
+def insert_or_update(
+    dialect: sa.Dialect,
+    table: sa.Table,
+    key: Sequence[str],
+    changes: Callable[[Any], Mapping[str, Any]],
+) -> sa.Insert:
+    """Insert rows, or change some columns of those that exist.
+
+    Args:
+        key: columns of the unique key.
+        changes: new values by column, from the row that could not be inserted.
+    """
+    if dialect.name in MYSQL:
+        insert = mysql.insert(table)
+        return insert.on_duplicate_key_update(**changes(insert.inserted))
+    make = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
+    upsert = make(table)
+    return upsert.on_conflict_do_update(index_elements=key, set_=changes(upsert.excluded))
+
+
+def pages(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    """Split a sequence for statements with at most `PAGE_ROWS` rows each."""
+    for start in range(0, len(items), PAGE_ROWS):
+        yield items[start : start + PAGE_ROWS]
 
 
 # ---- helpers ------------------------------------------------------------------------------------
@@ -348,7 +344,7 @@ def _parse(url: str) -> sa.URL:
             raise ValueError(problem)
         parsed = sa.make_url(url)
     except (SQLAlchemyError, ValueError) as error:
-        raise ConfigurationError(f"database {masked(url)!r}: {_one_line(error)}") from error
+        raise ConfigurationError(f"database {masked(url)!r}: {one_line(error)}") from error
     backend = parsed.get_backend_name()
     if backend not in _DRIVERS:
         raise ConfigurationError(
@@ -365,7 +361,7 @@ def _parse(url: str) -> sa.URL:
 
 
 def _sqlite_file(parsed: sa.URL) -> Path | None:
-    """Where a SQLite database is kept; None for servers."""
+    """Path of a SQLite database; None for a server."""
     return Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
 
 
@@ -380,9 +376,9 @@ def _create_directory(url: str) -> None:
 
 
 def _try_to_open(_dialect: object, _record: object, args: Any, options: Any) -> None:
-    """Fail here where the file cannot be opened: aiosqlite would leave a thread behind.
+    """Fail early if the file cannot be opened.
 
-    That thread writes a traceback when it outlives the event loop.
+    aiosqlite would leave a thread behind, which writes a traceback when it outlives the event loop.
     """
     sqlite3.connect(*args, **options).close()
 
@@ -392,7 +388,7 @@ def _on_connect(connection: Any, _record: object) -> None:
 
 
 async def _write_ahead(connection: Any) -> None:
-    """Switch the file to WAL. SQLite does not let this wait for other processes: we retry."""
+    """Switch the file to WAL, with retries: SQLite does not wait for other processes here."""
     async with asyncio.timeout(CONNECT_SECONDS):
         while True:
             try:
@@ -402,62 +398,3 @@ async def _write_ahead(connection: Any) -> None:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
             await asyncio.sleep(0.01)
-
-
-# MySQL: no such table, unknown column; PostgreSQL: undefined_table, undefined_column.
-_SCHEMA_CODES = {1146, 1054, "42P01", "42703"}
-
-
-def _lacks_schema(error: DBAPIError) -> bool:
-    cause = error.orig
-    if cause is None:
-        return False
-    return bool(_codes(cause) & _SCHEMA_CODES) or str(cause).startswith(
-        ("no such table", "no such column")
-    )
-
-
-# MySQL, MariaDB; PostgreSQL; and serialization_failure.
-_DEADLOCK_CODES = {1213, "40P01", "40001"}
-
-
-_DEADLOCK_PAUSES = (0.02, 0.1, 0.5)
-
-
-async def again_after_deadlock(transaction: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """Run a transaction, again and again if the database gives it up for another one."""
-    for longest_pause in _DEADLOCK_PAUSES:
-        try:
-            return await transaction()
-        except ServerUnreachableError as error:
-            if not _is_deadlock(error):
-                raise
-        await asyncio.sleep(random.uniform(0, longest_pause))
-    return await transaction()
-
-
-def _is_deadlock(error: NonetError) -> bool:
-    cause = error.__cause__.orig if isinstance(error.__cause__, DBAPIError) else None
-    return cause is not None and bool(_DEADLOCK_CODES & _codes(cause))
-
-
-def _codes(cause: BaseException) -> set[Any]:
-    return {getattr(cause, "sqlstate", None), *cause.args[:1]}
-
-
-def _unreachable(url: str, reason: str) -> NonetError:
-    return _about(url, ServerUnreachableError, f"cannot be used: {reason}", reason)
-
-
-def _about(url: str, kind: type[NonetError], problem: str, brief: str = "") -> NonetError:
-    error = kind(f"database {masked(url)} {problem}")
-    error.brief = brief or problem
-    return error
-
-
-def _one_line(error: BaseException | None) -> str:
-    """The first line of what a driver says: MySQL's drivers put a number before it."""
-    if error is None:
-        return "no reason given"
-    text = str(error.args[1]) if len(error.args) == 2 else str(error)
-    return text.strip().partition("\n")[0][:300]

@@ -1,7 +1,7 @@
-"""The table of what must survive a loss of Redis: last occurrences of entries, pauses.
+"""A copy in SQL of what must survive a loss of Redis: last occurrences of entries, pauses.
 
-Redis is the truth while it has its data. Whoever changes something there writes it here a moment
-later, and reads it back when Redis has forgotten.
+Redis is authoritative while it has its data. A process that changes a value there copies it here a
+moment later, and restores it from here after Redis has lost it.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from nonet.stores.sql.database import Database, UtcDateTime, again_after_deadlock
-
-_PAGE_ROWS = 200
+from nonet.stores.sql.answers import again_after_deadlock
+from nonet.stores.sql.database import (
+    LONG_TEXT,
+    Database,
+    UtcDateTime,
+    insert_or_update,
+    pages,
+)
 
 
 class Mirror:
-    """Texts by kind and name, of one namespace.
+    """The copied values of one namespace, by kind and name.
 
     Every method raises `ServerUnreachableError` when the database does not answer, and
     `ConfigurationError` when its tables are missing or of an older version.
@@ -31,22 +34,18 @@ class Mirror:
         self._namespace = namespace
 
     async def load(self, kind: str) -> dict[str, str]:
-        """All values of a kind, by their names."""
-        if self._database.is_missing:
-            return {}
-        column = mirror.c
-        query = sa.select(column.name, column.value).where(*self._of(kind))
-        async with self._database.transaction() as connection:
-            return {row.name: row.value for row in await connection.execute(query)}
+        """All values of a kind, by name."""
+        query = sa.select(mirror.c.name, mirror.c.value).where(*self._of(kind))
+        return {row.name: row.value for row in await self._database.rows(query)}
 
     async def save(self, kind: str, values: Mapping[str, str | None]) -> None:
-        """Write values in one transaction: all or none; safe to repeat.
+        """Write values in one transaction; safe to repeat.
 
         Args:
             kind: 32 characters at most.
-            values: None deletes the name.
+            values: new value of each name; None deletes it.
         """
-        # In one order: transactions that change rows in different orders wait for each other.
+        # Sorted, because transactions that lock the same rows in different orders deadlock.
         changed = sorted(
             (_hash(name), name, value) for name, value in values.items() if value is not None
         )
@@ -61,11 +60,10 @@ class Mirror:
             {**same, "name_hash": id, "name": name, "value": text} for id, name, text in changed
         ]
         async with self._database.transaction() as connection:
-            for start in range(0, len(rows), _PAGE_ROWS):
-                page = rows[start : start + _PAGE_ROWS]
+            for page in pages(rows):
                 await connection.execute(_upsert(connection.dialect), page)
-            for start in range(0, len(gone), _PAGE_ROWS):
-                some = mirror.c.name_hash.in_(gone[start : start + _PAGE_ROWS])
+            for hashes in pages(gone):
+                some = mirror.c.name_hash.in_(hashes)
                 await connection.execute(sa.delete(mirror).where(*self._of(kind), some))
 
     def _of(self, kind: str) -> list[sa.ColumnElement[bool]]:
@@ -73,13 +71,11 @@ class Mirror:
 
 
 def _hash(name: str) -> str:
-    """Names may be longer than what a primary key of MySQL takes."""
+    """A key for a name, which may be too long for a primary key of MySQL."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 
 # ---- the table (created by migrations/versions; a test compares the two) ------------------------
-
-_LONG_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 
 mirror = sa.Table(
     "mirror",
@@ -87,22 +83,14 @@ mirror = sa.Table(
     sa.Column("namespace", sa.String(64), primary_key=True),
     sa.Column("kind", sa.String(32), primary_key=True),
     sa.Column("name_hash", sa.String(64), primary_key=True),
-    sa.Column("name", _LONG_TEXT, nullable=False),
-    sa.Column("value", _LONG_TEXT, nullable=False),
+    sa.Column("name", LONG_TEXT, nullable=False),
+    sa.Column("value", LONG_TEXT, nullable=False),
     sa.Column("updated", UtcDateTime(), nullable=False),
 )
 
 
-def _upsert(dialect: sa.Dialect) -> Any:
-    """Insert rows; of one that is there already the value changes."""
-    if dialect.name in ("mysql", "mariadb"):
-        made = mysql.insert(mirror)
-        return made.on_duplicate_key_update(
-            value=made.inserted.value, updated=made.inserted.updated
-        )
-    insert = sqlite.insert if dialect.name == "sqlite" else postgresql.insert
-    row = insert(mirror)
-    return row.on_conflict_do_update(
-        index_elements=["namespace", "kind", "name_hash"],
-        set_={"value": row.excluded.value, "updated": row.excluded.updated},
+def _upsert(dialect: sa.Dialect) -> sa.Insert:
+    key = ["namespace", "kind", "name_hash"]
+    return insert_or_update(
+        dialect, mirror, key, lambda new: {"value": new.value, "updated": new.updated}
     )

@@ -1,4 +1,4 @@
-"""Deletes the rows of durable tasks that have ended, beside the work."""
+"""Deletes the rows of durable tasks that have ended, in the background."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCH = 200
-# Ids that wait while SQL is away. The relay finds the rows of those beyond.
+# Ids to remember while SQL is unavailable. The relay deletes the rows of all further tasks.
 _MOST = 10_000
 _RETRY_SECONDS = 5.0
 _CLOSE_SECONDS = 1.0
 
 
 class RowCloser:
-    """Deletes rows in batches: what ends while a batch is under way goes with the next.
+    """Deletes rows in batches: tasks that end while a batch is in flight go into the next one.
 
-    No slot of the worker waits for it. What it does not get done, because the worker dies or SQL is
-    away for long, the relay does.
+    Slots of the worker do not wait for it. If the worker dies, or SQL is unavailable for long, the
+    relay deletes the remaining rows.
 
     Args:
         outbox: opens the SQL store on first use.
@@ -37,7 +37,7 @@ class RowCloser:
         self._task: asyncio.Task[None] | None = None
 
     def close(self, id: str) -> None:
-        """Have the row of a task deleted that was settled for good."""
+        """Schedule the deletion of a row whose task was settled for good."""
         if len(self._waiting) >= _MOST:
             return
         self._waiting[id] = None
@@ -47,7 +47,7 @@ class RowCloser:
             )
 
     async def aclose(self) -> None:
-        """Wait for what is under way, but not long."""
+        """Wait at most a second for the batches in flight."""
         if self._task is not None and not self._task.done():
             await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
             self._task.cancel()
@@ -57,8 +57,13 @@ class RowCloser:
         while batch := list(islice(self._waiting, _BATCH)):
             try:
                 await (await self._outbox()).close(batch)
-            except Exception as error:  # the tasks have ended; only their rows are left
-                logger.warning("rows of %d durable tasks stay: %s", len(self._waiting), error)
+            except Exception as error:  # the tasks have ended; only their rows remain
+                logger.warning(
+                    "could not delete the rows of %d durable tasks, trying again in %g s: %s",
+                    len(self._waiting),
+                    _RETRY_SECONDS,
+                    error,
+                )
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             for id in batch:

@@ -1,19 +1,20 @@
-"""What fills the parameters of ``execute``: `Depends`, providers by class, and the `Injector`.
+"""Dependency injection for ``execute``: `Depends`, providers by class, and the `Injector`.
 
     class RemoveFile(BaseTask):
         async def execute(self, db: Annotated[FileDB, Depends(FileDB.session)]) -> int: ...
 
-A dependency is a function, a generator (it yields the value; what follows is the teardown), a
-class or a callable object, sync or async, and may have dependencies of its own. FastAPI's
-``Depends`` objects are understood too, without importing FastAPI, so that the same functions
-serve routes. Each is called once per attempt, or once per process with ``scope="process"``.
+A dependency is a function, a generator (it yields the value; the code after ``yield`` is the
+teardown), a class or a callable object, sync or async. It may have dependencies of its own.
+FastAPI's ``Depends`` objects work too, without importing FastAPI, so that routes and tasks can
+share functions. Each dependency is called once per attempt, or with ``scope="process"`` once per
+process.
 
-Signatures are compiled once per function into a `Recipe`: the steps in the order in which they
-are opened, each naming the earlier steps that its arguments come from. All mistakes are found
-there, before anything is executed; opening an attempt is walking that list.
+A function is compiled once into a `Recipe`: the steps in the order in which they are opened, each
+naming the earlier steps that its arguments come from. Compiling finds all mistakes before anything
+is executed; opening an attempt walks the list.
 
     providers   what authors write: Depends, registered classes, entry points
-    recipes     signatures → steps and problems (executes nothing)
+    recipes     compiles signatures into steps and problems; executes nothing
     lifetimes   calling, teardown, threads, the process scope
 """
 
@@ -60,9 +61,9 @@ class Injector:
     """Opens and closes the dependencies of attempts, for the life of a process.
 
     Args:
-        overrides: replacements, ``{dependency: other}``, honoured at any depth; the mapping is
-            live. The key may also be the class with which a parameter is annotated. What they give
-            may be of any type.
+        overrides: replacements, ``{dependency: other}``, which apply at any depth. A key may also
+            be the class that annotates a parameter. The mapping is live, and the values of
+            replacements may have any type.
         registry: providers by class.
 
     Example:
@@ -89,23 +90,23 @@ class Injector:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the process-scoped dependencies, the last opened first."""
+        """Close the process-scoped dependencies, in reverse order of opening."""
         await self._process.aclose()
 
     def check(self, function: Provider, values: Collection[type] = ()) -> list[str]:
-        """All reasons why ``function`` cannot be provided for, as sentences; nothing is called.
+        """List all reasons why ``function`` cannot get its dependencies, without calling anything.
 
         Args:
-            function: an ``execute``, bound or not.
+            function: an ``execute`` method, bound or not.
             values: the types that `open` will be given values for.
         """
         return list(self._recipe(function, values).problems)
 
     def is_needed(self, function: Provider, values: tuple[type, ...] = ()) -> bool:
-        """Whether `open` would provide anything, or refuse.
+        """Whether `open` would provide anything, or fail.
 
         Args:
-            values: the types that it would be given values for.
+            values: the types that `open` will be given values for.
         """
         recipe = self._recipe(function, values)
         return bool(recipe.arguments or recipe.problems)
@@ -115,16 +116,17 @@ class Injector:
     ) -> AbstractAsyncContextManager[dict[str, object]]:
         """Provide the keyword arguments of ``function`` for one attempt.
 
-        An exception of the body, a cancellation included, is thrown into the generators, the
-        last opened first, and leaves the block even if one of them swallows it. Without one they
-        run on past their ``yield`` (commit); if that fails, the others get its exception.
+        If the body raises or is cancelled, the exception is thrown into the generators, in reverse
+        order of opening, and leaves the block even if a generator swallows it. Otherwise the
+        generators continue after their ``yield`` (commit); if one of them fails, the remaining ones
+        get its exception.
 
         Args:
-            values: what parameters annotated with exactly these types receive, at any depth.
+            values: values for parameters annotated with exactly these types, at any depth.
 
         Raises:
-            DependencyError: something cannot be provided, and nothing has been opened; or, from
-                the block's beginning, what a dependency gave is no instance of the annotation.
+            DependencyError: a parameter cannot be provided (nothing has been opened), or a
+                dependency returned a value of another type than the annotation.
         """
         recipe = self._recipe(function, values or ())
         if recipe.problems:
@@ -154,12 +156,12 @@ class Injector:
         if version != self.registry.version or overrides != self.overrides:
             self._recipes.clear()
             self._compiled_for = (self.registry.version, dict(self.overrides))
-        # A bound method is kept by its function: the key must not hold the instance.
+        # Key a bound method by its function, so that the cache does not keep the instance alive.
         bound = getattr(function, "__func__", None)
         key = (bound, bound or function, frozenset(values))
         recipe = self._recipes.get(key)
         if recipe is None:
             recipe = compile_recipe(function, self.overrides, self.registry, tuple(values))
-            if not recipe.problems:  # else it is compiled again: a provider may have more luck
+            if not recipe.problems:  # a provider that failed may work the next time
                 self._recipes[key] = recipe
         return recipe

@@ -1,4 +1,4 @@
-"""Calling one dependency, and its teardown: when, in which task, and with which exception."""
+"""Call a dependency and run its teardown: when, in which task, and with which exception."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from nonet.base.errors import DependencyError
 from nonet.tasks.injection.providers import Provider, name_of
 from nonet.tasks.injection.recipes import Kind, Made
 
-# One thread for each call that is under way: a teardown that gives something back must never
-# queue behind set-ups that wait for it.
+# Practically unlimited. With a bound, a teardown that frees a resource could queue behind set-ups
+# that wait for this resource: a deadlock.
 _THREADS = ThreadPoolExecutor(100_000, thread_name_prefix="nonet-task-dependency")
 
 _Request: TypeAlias = tuple[Made, dict[str, object], "asyncio.Future[object]"]
 
 
 class ProcessScope:
-    """Opens process-scoped dependencies, once each, and closes them.
+    """Opens each process-scoped dependency once, and closes them.
 
-    A task of its own does both. So an attempt that is cancelled takes nothing down that others
-    wait for, no attempt's context variables leak in, and a dependency that holds a task group
-    or a timeout open leaves it in the task that entered it.
+    A separate asyncio task does both. So cancelling one attempt does not cancel a set-up that
+    others wait for, no context variables of an attempt leak in, and a dependency that holds a task
+    group or a timeout open leaves it in the task that entered it.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class ProcessScope:
 
     async def get(self, step: Made, arguments: dict[str, object]) -> object:
         if self._closed:
-            raise DependencyError(f"{name_of(step.call)} was asked for after the injector closed")
+            raise DependencyError(f"{name_of(step.call)} was requested after the injector closed")
         answer = self._made.get(step.call)
         if answer is None:
             answer = self._made[step.call] = asyncio.get_running_loop().create_future()
@@ -63,15 +63,15 @@ class ProcessScope:
                 try:
                     answer.set_result(await make(step, arguments, stack))
                 except BaseException as error:
-                    del self._made[step.call]  # the next attempt may have more luck
+                    del self._made[step.call]  # let the next attempt try again
                     answer.set_exception(error)
-                    answer.exception()  # nobody may be waiting any more: no complaint about that
+                    answer.exception()  # mark it as retrieved: its attempt may be cancelled by now
                     if _cancel_requests():
                         raise
 
 
 async def make(step: Made, arguments: dict[str, object], stack: AsyncExitStack) -> object:
-    """Call one dependency; leave its teardown, if it has one, on the stack."""
+    """Call a dependency and push its teardown, if it has one, on the stack."""
     if step.kind is Kind.THREAD:
         made = await _in_thread(step.call, **arguments)
     else:
@@ -88,7 +88,7 @@ async def make(step: Made, arguments: dict[str, object], stack: AsyncExitStack) 
 
 
 class _ThreadedGenerator:
-    """A generator with the face of an async one; each of its steps runs in a thread."""
+    """Gives a sync generator the interface of an async one; each step runs in a thread."""
 
     def __init__(self, generator: Generator[object, None, object]) -> None:
         self._generator = generator
@@ -104,7 +104,7 @@ class _ThreadedGenerator:
 
 
 def _next(generator: Generator[object, None, object]) -> object:
-    """`next`; what means the end of an async generator is an error like any other here."""
+    # Raised through __anext__, a StopAsyncIteration of the dependency would mean its normal end.
     try:
         return next(generator)
     except StopAsyncIteration as error:
@@ -120,7 +120,7 @@ async def _enter(name: str, generator: _Generator, stack: AsyncExitStack) -> obj
     except StopAsyncIteration:
         raise DependencyError(f"{name} did not yield a value") from None
     except asyncio.CancelledError:
-        await generator.aclose()  # its thread may have reached the yield in spite of us
+        await generator.aclose()  # its thread may have reached the yield nevertheless
         raise
     stack.push_async_exit(functools.partial(_leave, name, generator))
     return value
@@ -133,17 +133,18 @@ async def _leave(
     error: BaseException | None,
     _traceback: types.TracebackType | None,
 ) -> None:
-    """Resume a generator behind its ``yield``: to the end, or with the exception.
+    """Resume a generator after its ``yield``: to its end, or with the exception of the body.
 
-    What it raises goes on to the ones opened before it. An exception that it swallows does so
-    too, because the stack hears of nothing: a failed attempt cannot become a success. The same
-    holds for a cancellation that arrives meanwhile.
+    An exception that it raises goes to the generators opened before it. An exception that it
+    swallows still reaches them and the caller, because this function reports nothing to the stack:
+    a failed attempt must not become a success. The same holds for a cancellation during the
+    teardown.
     """
     before = _cancel_requests()
     try:
         await (generator.__anext__() if error is None else generator.athrow(error))
     except StopAsyncIteration:
-        pass  # it has ended, as it should
+        pass
     except BaseException as raised:
         if error is None or not _is_same(raised, error):
             raise
@@ -161,13 +162,13 @@ def _is_same(raised: BaseException, error: BaseException) -> bool:
 
 
 def _cancel_requests() -> int:
-    """How often this task was cancelled; time-outs take theirs back."""
+    """How often this asyncio task was cancelled; ``asyncio.timeout`` takes its requests back."""
     task = asyncio.current_task()
     return task.cancelling() if task else 0
 
 
 async def _in_thread(function: Callable[..., object], *args: object, **kwargs: object) -> Any:
-    """Call in a worker thread; a cancellation waits for its end, as a thread cannot be stopped."""
+    """Call in a thread; after a cancellation wait for it, because a thread cannot be stopped."""
     run = functools.partial(contextvars.copy_context().run, _outcome, function, *args, **kwargs)
     work = asyncio.get_running_loop().run_in_executor(_THREADS, run)
     try:
@@ -177,7 +178,7 @@ async def _in_thread(function: Callable[..., object], *args: object, **kwargs: o
             try:
                 await asyncio.wait([work])
             except asyncio.CancelledError:
-                continue  # asked again: still nothing to do but wait
+                continue  # cancelled again: still wait for the thread
         raise cancelled from work.result()[1]
     if error is not None:
         raise error
@@ -187,7 +188,7 @@ async def _in_thread(function: Callable[..., object], *args: object, **kwargs: o
 def _outcome(
     function: Callable[..., object], *args: object, **kwargs: object
 ) -> tuple[object, BaseException | None]:
-    """Result or exception as values: a future cannot carry StopIteration or CancelledError."""
+    """Return the result or the exception: a future cannot carry StopIteration or CancelledError."""
     try:
         return function(*args, **kwargs), None
     except StopIteration:

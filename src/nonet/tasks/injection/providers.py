@@ -1,4 +1,4 @@
-"""What authors write to provide a parameter: `Depends`, or a provider for a class."""
+"""What authors use to provide a parameter: `Depends`, or a provider for a class."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, Literal, Protocol, TypeAlias
 
 from nonet.base.errors import DependencyError, RegistrationError
+from nonet.tasks.entry_points import entries
 
-# Any: what a dependency takes and returns is known to its author alone.
+# Any, because only the author knows what a dependency takes and returns.
 Provider: TypeAlias = Callable[..., Any]
 Scope: TypeAlias = Literal["attempt", "process"]
 
@@ -20,28 +20,28 @@ Scope: TypeAlias = Literal["attempt", "process"]
 def Depends(
     dependency: Provider | None = None, *, use_cache: bool = True, scope: Scope = "attempt"
 ) -> Any:
-    """Mark a parameter as provided by ``dependency``: in ``Annotated``, or as its default.
+    """Mark a parameter as provided by ``dependency``, inside ``Annotated`` or as its default.
 
     Args:
-        dependency: what to call; by default the annotated class, or the provider that
-            `register_dependency` knows for it.
-        use_cache: False calls it anew for this parameter instead of once per attempt.
-        scope: ``"process"`` creates it once per process and closes it at shutdown; it may only
-            depend on other process-scoped ones.
+        dependency: what to call. None: the annotated class, or its provider if one is registered
+            with `register_dependency`.
+        use_cache: False: call it again for this parameter, instead of once per attempt.
+        scope: ``"attempt"``, or ``"process"``: create it once per process and close it at shutdown.
+            A process-scoped dependency may depend only on other process-scoped ones.
 
     Returns:
-        A mark; for type checkers Any, so that ``db: FileDB = Depends(FileDB.session)`` fits.
+        A marker; for type checkers Any, so that ``db: FileDB = Depends(FileDB.session)`` is valid.
 
     Raises:
-        TypeError: `dependency` cannot be called.
+        TypeError: `dependency` is not callable.
         ValueError: the options contradict each other.
 
     Example:
-        async def connection() -> AsyncIterator[JobDB]:
-            yield JobDB()  # what follows is done when the attempt has ended
+        async def connection() -> AsyncIterator[InvoiceDB]:
+            yield InvoiceDB()  # the code after this runs when the attempt has ended
 
         class Clean(BaseTask):
-            async def execute(self, db: Annotated[JobDB, Depends(connection)]) -> int:
+            async def execute(self, db: Annotated[InvoiceDB, Depends(connection)]) -> int:
                 return await db.clean()
 
     >>> Depends(dict, use_cache=False)
@@ -52,7 +52,7 @@ def Depends(
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """What `Depends` returns."""
+    """The marker that `Depends` returns."""
 
     dependency: Provider | None = None
     use_cache: bool = True
@@ -68,24 +68,24 @@ class Dependency:
 
 
 class ReadsMetadata(Protocol):
-    """A provider of `register_dependency` that reads the metadata of ``Annotated``."""
+    """A provider that reads the metadata of ``Annotated``."""
 
     def __call__(self, cls: Any, /, *, metadata: tuple[Any, ...]) -> Provider: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _ByClass:
-    """A provider of `register_dependency`, and whether it has a parameter ``metadata``."""
+    """A registered provider, and whether it has a parameter ``metadata``."""
 
     provide: Callable[..., Provider]
     reads_metadata: bool
 
 
 class DependencyRegistry:
-    """Which provider serves the subclasses of a class, for parameters without `Depends`.
+    """Providers by class, for parameters without `Depends`; each also serves subclasses.
 
     Attributes:
-        version: raised by each change, so that compiled recipes can be dropped.
+        version: incremented by each change, so that compiled recipes can be discarded.
         overrides: the replacements of `override_dependency`.
     """
 
@@ -113,21 +113,21 @@ class DependencyRegistry:
             first = _place(self.overrides[dependency])
             raise RegistrationError(
                 f"{name_of(dependency)} is already replaced by {first}; "
-                f"{_place(replacement)} cannot replace it, too"
+                f"{_place(replacement)} cannot replace it as well"
             )
         self.overrides[dependency] = replacement
         self._changed()
 
     def find(self, wanted: object, metadata: tuple[object, ...] = ()) -> Provider | None:
-        """The dependency for a class: what the provider of its nearest registered base gives.
+        """The dependency for a class, from the provider of its nearest registered base, or None.
 
-        The provider is asked once for each class, and for each metadata if it reads that.
+        The provider is called once per class and, if it reads metadata, per different metadata.
 
         Args:
-            metadata: what the annotation of the parameter has beside the class.
+            metadata: the metadata of the annotation.
 
         Raises:
-            DependencyError: the provider failed, or reads metadata that cannot be compared.
+            DependencyError: the provider failed, or the metadata are not hashable.
         """
         if not isinstance(wanted, type):
             return None
@@ -136,13 +136,13 @@ class DependencyRegistry:
             return None
         by_class = self._providers[base]
         seen = metadata if by_class.reads_metadata else ()
-        # By type, too: members of two enumerations may be equal.
+        # Include the types: members of two string enumerations can be equal.
         key = (wanted, tuple((type(item), item) for item in seen))
         try:
             found = self._found.get(key)
         except TypeError as error:
             raise DependencyError(
-                f"the metadata of Annotated[{name_of(wanted)}, …] cannot be compared ({error}); "
+                f"the metadata of Annotated[{name_of(wanted)}, …] cannot be cached ({error}); "
                 "if it is a dataclass, make it frozen"
             ) from error
         if found is None:
@@ -151,18 +151,17 @@ class DependencyRegistry:
 
     def load(self, prefixes: Iterable[str]) -> None:
         """See `load_entry_points`."""
-        for group in (f"{prefix}.dependencies" for prefix in prefixes):
-            for entry in entry_points(group=group):
-                title = f"entry point {entry.name!r} of {group} ({entry.value})"
-                if title not in self._loaded:
-                    try:
-                        entry.load()()
-                    except Exception as error:
-                        raise RegistrationError(f"{title} failed: {error}") from error
-                    self._loaded.add(title)
+        for entry in entries(prefixes, "dependencies"):
+            title = f"entry point {entry.name!r} of {entry.group} ({entry.value})"
+            if title not in self._loaded:
+                try:
+                    entry.load()()
+                except Exception as error:
+                    raise RegistrationError(f"{title} failed: {error}") from error
+                self._loaded.add(title)
 
     def clear(self) -> None:
-        """Forget all providers, overrides and entry points (for tests)."""
+        """Remove all providers and overrides, and forget the loaded entry points (for tests)."""
         self._providers.clear()
         self.overrides.clear()
         self._loaded.clear()
@@ -195,17 +194,17 @@ REGISTRY = DependencyRegistry()
 
 
 def register_dependency(base: type, provider: Callable[[Any], Provider] | ReadsMetadata) -> None:
-    """Provide each parameter that is annotated with a class or a subclass of it.
+    """Provide all parameters that are annotated with a class or a subclass of it.
 
     Args:
         base: the class.
-        provider: called once for each annotated class, with it; gives the dependency to call. If
-            it has a parameter ``metadata``, it is called once for each different metadata, and
-            gets what ``Annotated`` has beside the class and `Depends`, as a tuple.
+        provider: called with the annotated class; returns the dependency to call. It is called once
+            per class. With a parameter ``metadata`` it also gets the metadata of ``Annotated``,
+            without `Depends`, as a tuple, and is called once per different metadata.
 
     Raises:
-        TypeError: `base` is no class, or `provider` cannot be called.
-        RegistrationError: `base` has a provider already; the message names both.
+        TypeError: `base` is not a class, or `provider` is not callable.
+        RegistrationError: `base` already has a provider; the message names both.
 
     Example:
         register_dependency(BaseDB, lambda cls: cls.session)
@@ -216,26 +215,27 @@ def register_dependency(base: type, provider: Callable[[Any], Provider] | ReadsM
     """
     if not isinstance(base, type) or not callable(provider):
         raise TypeError(
-            f"register_dependency({base!r:.100}, {provider!r:.100}): give a class, and a function "
-            "that is called with it and gives the dependency"
+            f"register_dependency({base!r:.100}, {provider!r:.100}): pass a class, and a function "
+            "that takes it and returns the dependency"
         )
     REGISTRY.register(base, provider)
 
 
 def override_dependency(dependency: Provider, replacement: Provider) -> None:
-    """Replace a dependency in this process.
+    """Replace a dependency in this process, at any depth.
 
     Call it in the function of an entry point ``nonet.dependencies``, or at the top level of a
-    module with tasks: daemons, child processes and programs that submit load both. It holds at
-    any depth. ``dependency_overrides`` of a `nonet.Nonet`, and those of a test, go before it.
+    module with tasks: daemons, child processes and programs that submit load both. The
+    ``dependency_overrides`` of a `nonet.Nonet` and of tests take precedence.
 
     Args:
-        dependency: what `Depends` names; or a class, for what `register_dependency` provides.
-        replacement: what is called instead; it may have dependencies of its own.
+        dependency: the function given to `Depends`; or a class, to replace what
+            `register_dependency` provides for it.
+        replacement: called instead; it may have dependencies of its own.
 
     Raises:
-        TypeError: one of them cannot be called, or `dependency` is not hashable.
-        RegistrationError: `dependency` is replaced already; the message names both.
+        TypeError: an argument is not callable, or `dependency` is not hashable.
+        RegistrationError: `dependency` is already replaced; the message names both replacements.
 
     Example:
         def read_config() -> Config:
@@ -249,14 +249,14 @@ def override_dependency(dependency: Provider, replacement: Provider) -> None:
     """
     if not callable(replacement) or not callable(dependency):
         raise TypeError(
-            f"override_dependency({dependency!r:.100}, {replacement!r:.100}): give two functions, "
-            "or other things that can be called"
+            f"override_dependency({dependency!r:.100}, {replacement!r:.100}): pass two functions "
+            "or other callables"
         )
     REGISTRY.override(dependency, replacement)
 
 
 def load_entry_points(prefixes: Iterable[str] = ("nonet",)) -> None:
-    """Call, once per process, the functions behind the entry points ``<prefix>.dependencies``.
+    """Call the functions of the entry points ``<prefix>.dependencies``, once per process.
 
     They take no argument and call `register_dependency` and `override_dependency`.
 
@@ -267,7 +267,7 @@ def load_entry_points(prefixes: Iterable[str] = ("nonet",)) -> None:
 
 
 def name_of(thing: object) -> str:
-    """What to call a function, class or object in a message."""
+    """The name of a function, class or object for messages."""
     while isinstance(thing, functools.partial):
         thing = thing.func
     name = getattr(thing, "__qualname__", None)
@@ -277,7 +277,7 @@ def name_of(thing: object) -> str:
 
 
 def _place(function: Provider) -> str:
-    """A name with where it is defined."""
+    """The name of a function with its module and line."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     line = f":{code.co_firstlineno}" if code else ""
     return f"{name_of(function)} (module {getattr(function, '__module__', '?')}{line})"

@@ -1,4 +1,4 @@
-"""Signatures compiled into steps: who provides each parameter, and every mistake in that."""
+"""Compile signatures into steps that provide the parameters, and report their mistakes."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from nonet.base.errors import DependencyError
 from nonet.tasks.injection.providers import Dependency, DependencyRegistry, Provider, Scope, name_of
 
 _UNIONS = (typing.Union, types.UnionType)
-# Where a float is wanted, an int will do: https://peps.python.org/pep-0484/#the-numeric-tower
+# An int is valid for a float: https://peps.python.org/pep-0484/#the-numeric-tower
 _NUMBERS: Mapping[object, tuple[type, ...]] = {float: (float, int), complex: (complex, float, int)}
 
 
 class Kind(enum.Enum):
     """How a step gets its value."""
 
-    VALUE = enum.auto()  # given to `Injector.open`
-    DIRECT = enum.auto()  # called in the loop: coroutine functions, classes
-    THREAD = enum.auto()  # called in a worker thread: it may block
-    YIELD = enum.auto()  # a generator, or a context manager made of one
+    VALUE = enum.auto()  # passed to `Injector.open`
+    DIRECT = enum.auto()  # called in the event loop: coroutine functions, classes
+    THREAD = enum.auto()  # called in a thread, because it may block
+    YIELD = enum.auto()  # a generator, or a context manager made from one
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A parameter, and the step whose value it gets.
+    """A parameter, and the step that provides its value.
 
     Attributes:
-        name: of the parameter.
-        owner: the function that has it.
+        name: name of the parameter.
+        owner: the function that it belongs to.
         slot: index of the step.
-        annotation: its type, for people.
-        accepts: the value must be an instance of one of these; empty: any value will do.
+        annotation: its type, for messages.
+        accepts: the value must be an instance of one of these; empty: any value is valid.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    call: Any  # a Provider; for a VALUE its type
+    call: Any  # a Provider, or the type of a VALUE
     kind: Kind
     scope: Scope
     arguments: tuple[Argument, ...] = ()
@@ -66,14 +66,14 @@ class Recipe:
     def filled(
         self, arguments: Sequence[Argument], made: Sequence[object], function: Provider
     ) -> dict[str, object]:
-        """The values of parameters, each of the type with which it is annotated.
+        """The values of the parameters, checked against their annotations.
 
         Args:
-            made: what the steps have given so far.
-            function: what is provided for, bound to its task.
+            made: the values of the steps so far.
+            function: the function that gets the dependencies, bound to its task.
 
         Raises:
-            DependencyError: a value is of another type.
+            DependencyError: a value has another type than the annotation.
         """
         for argument in arguments:
             value = made[argument.slot]
@@ -88,8 +88,8 @@ class Recipe:
         came = "None" if value is None else f"an instance of {name_of(type(value))}"
         return (
             f"parameter {argument.name} of {name_of(argument.owner)} is annotated with {wanted}, "
-            f"but {call} gave {came}; annotate what it gives, or call override_dependency({call}, "
-            f"…) with what gives {wanted}, in an entry point nonet.dependencies"
+            f"but {call} returned {came}; correct the annotation, or replace the dependency with "
+            f"override_dependency({call}, …) in an entry point nonet.dependencies"
         )
 
 
@@ -99,9 +99,11 @@ def compile_recipe(
     registry: DependencyRegistry,
     values: Collection[type],
 ) -> Recipe:
-    """The steps that provide the parameters of ``function``; executes nothing.
+    """Compile the steps that provide the parameters of ``function``; nothing is executed.
 
-    Parameters: see `nonet.tasks.injection.Injector`; ``values`` are the types that have a value.
+    Args:
+        overrides: replacements by dependency, as for `Injector`.
+        values: the types that `Injector.open` will be given values for.
     """
     return _Compiler(overrides, registry, values).compile(function)
 
@@ -133,7 +135,7 @@ class _Compiler:
                 self._problems.append(str(error))
                 continue
             if slot is not None:
-                # What an application or a test puts in its place may be a mere look-alike.
+                # The replacement of an application or a test may be a mock of any type.
                 accepts = () if slot in self._doubles else accepted(annotation)
                 wanted, _ = _unwrapped(annotation)
                 found.append(Argument(parameter.name, call, slot, wanted, accepts))
@@ -142,13 +144,13 @@ class _Compiler:
     def _slot(
         self, owner: Provider, parameter: inspect.Parameter, annotation: object, scope: Scope
     ) -> int | None:
-        """The step that provides this parameter; None keeps its default."""
+        """The step that provides this parameter; None: keep its default."""
         wanted, extras = _unwrapped(annotation)
         marker = _marker((*extras, parameter.default))
         optional = parameter.default is not parameter.empty
         title = f"parameter {parameter.name} of {name_of(owner)}"
         if parameter.kind is parameter.POSITIONAL_ONLY and (marker or not optional):
-            raise DependencyError(f"{title}: it is positional-only; remove the '/' behind it")
+            raise DependencyError(f"{title}: it is positional-only; remove the '/' after it")
         if marker and marker.dependency is not None:
             return self._dependency(title, marker.dependency, marker, scope)
         if wanted in self.values:
@@ -169,7 +171,7 @@ class _Compiler:
         )
 
     def _provider(self, title: str, wanted: object, extras: tuple[object, ...]) -> Provider | None:
-        """What serves a class: the class itself if it is replaced, or what its provider gives."""
+        """The provider of a class: the class itself if it is overridden, or a registered one."""
         if not isinstance(wanted, type):
             return None
         if wanted in self.overrides or wanted in self.registry.overrides:
@@ -231,14 +233,14 @@ def _usable(title: str, call: object) -> Provider:
 
 
 def _as_bound(function: Provider) -> Provider:
-    """``Class.execute`` as its instances will see it."""
+    """``Class.execute`` as a bound method, without the parameter ``self``."""
     if inspect.isfunction(function) and "self" in list(inspect.signature(function).parameters)[:1]:
         return types.MethodType(function, object())
     return function
 
 
 def _parameters(call: Provider) -> Iterator[inspect.Parameter]:
-    """The parameters that somebody has to fill."""
+    """The parameters that have to be filled."""
     try:
         signature = inspect.signature(call)
     except ValueError:  # some built-ins have no signature
@@ -254,7 +256,7 @@ def _parameters(call: Provider) -> Iterator[inspect.Parameter]:
 
 
 def _annotation(owner: Provider, parameter: inspect.Parameter) -> object:
-    """The annotation with its strings resolved."""
+    """The annotation of a parameter, with strings resolved."""
     holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     names = _namespace(owner)
     try:
@@ -262,7 +264,7 @@ def _annotation(owner: Provider, parameter: inspect.Parameter) -> object:
     except Exception as error:
         text = str(parameter.annotation)
         if parameter.default is not parameter.empty and "Depends" not in text:
-            return parameter.empty  # a default needs no annotation, a marker as default neither
+            return parameter.empty  # a parameter with a default needs no annotation
         reason = f"cannot be read: {error}"
         if isinstance(error, NameError):
             reason = (
@@ -276,18 +278,18 @@ def _annotation(owner: Provider, parameter: inspect.Parameter) -> object:
 
 
 def _namespace(owner: Provider) -> dict[str, Any]:
-    """Where the string annotations of ``owner`` look their names up."""
+    """The names that the string annotations of ``owner`` can refer to."""
     target = inspect.unwrap(_function(owner))
     if not isinstance(target, type):
         return getattr(target, "__globals__", {})
     names: dict[str, Any] = {}
-    for base in reversed(target.__mro__):  # a dataclass repeats the strings of its bases
+    for base in reversed(target.__mro__):  # a dataclass copies string annotations of its bases
         names |= getattr(sys.modules.get(base.__module__), "__dict__", {})
     return names
 
 
 def _marker(extras: Iterable[object]) -> Dependency | None:
-    """The `Depends` among these: the last one, ours before a foreign one."""
+    """The `Depends` marker among these: the last one, ours before a foreign one."""
     markers: list[Any] = [extra for extra in extras if _is_marker(extra)]
     ours = [marker for marker in markers if isinstance(marker, Dependency)]
     if ours or not markers:
@@ -296,14 +298,14 @@ def _marker(extras: Iterable[object]) -> Dependency | None:
 
 
 def _is_marker(extra: object) -> bool:
-    """Ours, or one that looks like FastAPI's."""
+    """Whether this is our marker or one like FastAPI's."""
     if isinstance(extra, type) or not hasattr(extra, "dependency"):
         return False
     return extra.dependency is None or callable(extra.dependency)
 
 
 def _unwrapped(annotation: object) -> tuple[Any, tuple[object, ...]]:
-    """The annotation without ``Annotated`` and ``None``, and the metadata of ``Annotated``."""
+    """Split an annotation into the type without ``Annotated`` and ``None``, and the metadata."""
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         wanted, extras = _unwrapped(inner[0])
@@ -315,11 +317,12 @@ def _unwrapped(annotation: object) -> tuple[Any, tuple[object, ...]]:
 
 
 def accepted(annotation: object) -> tuple[type, ...]:
-    """Classes of which a value must be an instance; none if that cannot be known.
+    """The classes that a value must be an instance of; empty if that cannot be checked.
 
-    Of ``dict[str, int]`` the content is not looked at. Not known are `Any`, type variables,
-    ``NewType``, ``Literal``, typed dictionaries, protocols that are not ``runtime_checkable``, and
-    unions with one of them. Who annotates with ``None`` alone does not use the value.
+    The contents of ``dict[str, int]`` are not checked. These annotations cannot be checked: `Any`,
+    type variables, ``NewType``, ``Literal``, typed dictionaries, protocols that are not
+    ``runtime_checkable``, and unions with one of them. A parameter annotated with ``None`` alone
+    ignores its value.
 
     >>> accepted(dict[str, int] | None), accepted(float), accepted(Any)
     ((<class 'dict'>, <class 'NoneType'>), (<class 'float'>, <class 'int'>), ())
@@ -355,7 +358,7 @@ def _kind(call: Provider) -> Kind:
     outer = _function(call)
     if isinstance(outer, type):
         return Kind.DIRECT
-    # A decorator such as `contextlib.contextmanager` hides what it wraps.
+    # A decorator such as `contextlib.contextmanager` hides the generator that it wraps.
     layers = (outer, inspect.unwrap(outer))
     if any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in layers):
         return Kind.YIELD

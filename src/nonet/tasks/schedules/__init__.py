@@ -1,9 +1,11 @@
 """When a periodic task runs: intervals, cron expressions and RRULEs. Pure; UTC in, UTC out.
 
-Clocks that change (cron and RRULE with a time zone). A rule with fixed hours fires once for
-each local time: at the first valid instant if the clocks skip it, on the first pass if they
-repeat it. A rule for every hour follows the clock as it passes: it fires on both passes of a
-repeated hour and not in a skipped one, so that it keeps firing every real hour or minute.
+When the clocks change, a cron or RRULE schedule in a time zone behaves like this:
+
+- A rule with fixed hours runs once per local time. If the clocks skip that time, it runs at the
+  first valid instant after the gap; if they repeat it, it runs the first time only.
+- A rule for every hour keeps running every real hour or minute: in both passes of a repeated hour,
+  and not in a skipped one.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def schedule_class(name: str) -> type[TaskScheduleBase]:
     """The schedule class that the configuration calls `name`.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: no schedule class has this name.
     """
     if name not in SCHEDULES:
         raise ConfigurationError(
@@ -69,15 +71,15 @@ def schedule_class(name: str) -> type[TaskScheduleBase]:
 def build_schedule(
     class_name: str, arg: str | int | float, timezone: str | None = None
 ) -> TaskScheduleBase:
-    """Build the schedule that the configuration describes.
+    """Build a schedule from its description in the configuration.
 
     Args:
         class_name: one of `SCHEDULES`.
-        arg: seconds of an interval, else the text of the rule.
-        timezone: an IANA name, UTC when None; not for intervals, which have none.
+        arg: seconds of an interval, or the text of the rule.
+        timezone: an IANA name; None: UTC. An interval takes none.
 
     Raises:
-        ConfigurationError: class, argument or zone is wrong.
+        ConfigurationError: the class, argument or time zone is wrong.
 
     Example:
         >>> build_schedule("CronSchedule", "0 */6 * * *", "Europe/Zurich")
@@ -86,9 +88,9 @@ def build_schedule(
     cls = schedule_class(class_name)
     if cls is IntervalSecondsSchedule:
         if timezone not in (None, "UTC"):
-            raise ConfigurationError(f"{class_name} takes no timezone: its grid is one of UTC")
-        return IntervalSecondsSchedule(cast(float, arg))  # checked by the class
+            raise ConfigurationError(f"{class_name} takes no timezone: intervals count in UTC")
+        return IntervalSecondsSchedule(cast(float, arg))  # the class validates it
     if not isinstance(arg, str):
-        raise ConfigurationError(f"the argument of {class_name} is a text, not {arg!r}")
+        raise ConfigurationError(f"the argument of {class_name} must be a text, not {arg!r}")
     wall_clock = cast(type[CronSchedule] | type[RRuleSchedule], cls)
     return wall_clock(arg, timezone or "UTC")

@@ -1,4 +1,4 @@
-"""Cron expressions, on croniter."""
+"""Cron expressions, based on croniter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SOME_DAY = datetime(1970, 1, 5)
 
 
 class _Prepared(WallClockSchedule):
-    """What an expression is made into: no field, as only what was written is shown and sent."""
+    """Holds derived attributes that must not be dataclass fields, which are shown and compared."""
 
     _fields: str
 
@@ -24,15 +24,15 @@ class CronSchedule(_Prepared):
     """A cron expression in the local time of a zone.
 
     Args:
-        expression: five fields (minute, hour, day of month, month, day of week; lists, ranges,
-            steps, English names; 0 and 7 are Sunday) or ``@hourly``, ``@daily``, ``@midnight``,
+        expression: five fields (minute, hour, day of month, month, day of week) with lists, ranges,
+            steps and English names; 0 and 7 are Sunday. Or ``@hourly``, ``@daily``, ``@midnight``,
             ``@weekly``, ``@monthly``, ``@yearly``, ``@annually``. As in POSIX, a date matches
-            either day field when neither is ``*`` (``*/2`` is not). A range may go round:
+            either day field if neither is ``*`` (``*/2`` is not ``*``). A range may wrap around:
             ``22-2``, ``sat-mon``.
-        timezone: an IANA name; see the package about clocks that change.
+        timezone: an IANA name. A fixed local time that the clocks skip or repeat runs once.
 
     Raises:
-        ConfigurationError: the expression is no such thing, or its dates do not exist.
+        ConfigurationError: the expression is invalid, or its dates do not exist.
 
     Example:
         >>> from datetime import UTC
@@ -54,7 +54,7 @@ class CronSchedule(_Prepared):
         keep(self, "_fields", " ".join(fields))
         keep(self, "_zone", zone(self.timezone))
         keep(self, "_every_hour", fields[1] in ("*", _ALL_HOURS))
-        from croniter import CroniterError  # here: who only submits and executes needs none
+        from croniter import CroniterError  # imported late: programs that only submit do not pay
 
         try:
             next(self._walls(_SOME_DAY))
@@ -87,7 +87,7 @@ _ALL_HOURS = ",".join(map(str, range(24)))
 
 @dataclass(frozen=True)
 class _Field:
-    """One field of an expression: what its numbers may be, and the words for them."""
+    """One field of an expression: the range of its numbers, and the names for them."""
 
     name: str
     lowest: int
@@ -95,10 +95,10 @@ class _Field:
     words: Sequence[str] = ()
 
     def expand(self, text: str) -> str:
-        """The field as a plain list, or ``*``.
+        """The field as a list of numbers, or ``*``.
 
         Raises:
-            ValueError: with the reason.
+            ValueError: the reason, to be appended to the expression.
         """
         if text in ("*", "*/1"):
             return "*"
@@ -117,7 +117,7 @@ class _Field:
         if step and not 1 <= int(step) <= self.highest:
             raise ValueError(f": a step of {step} does not fit into the {self.name}")
         size = self.highest - self.lowest + 1
-        past = high + size if high < low else high  # it goes round
+        past = high + size if high < low else high  # a range such as 22-2 wraps around
         steps = range(low, past + 1, int(step or "1"))
         return [(number - self.lowest) % size + self.lowest for number in steps]
 
@@ -127,7 +127,7 @@ class _Field:
         if not text.isdecimal():
             raise self._not_understood(text)
         number = int(text)
-        # 7 is another name of Sunday.
+        # 7 means Sunday too.
         if not self.lowest <= number <= self.highest + (self.words is _DAYS):
             raise ValueError(
                 f": {number} is out of range in the {self.name} ({self.lowest} to {self.highest})"
@@ -152,15 +152,15 @@ _FIELDS = [
 
 
 def _cron_fields(expression: object) -> list[str]:
-    """The five fields as plain lists.
+    """The five fields as lists of numbers.
 
-    So croniter only searches: it would read ``3-3`` as all days, and ``*/2`` as no restriction.
+    They are expanded here because croniter reads ``3-3`` as all days and ``*/2`` as no restriction.
 
     Raises:
-        ValueError: what is wrong, to be said behind the expression.
+        ValueError: the reason, to be appended to the expression.
     """
     if not isinstance(expression, str):
-        raise ValueError(" is no text")
+        raise ValueError(" is not a text")
     if expression.startswith("@") and expression not in _ALIASES:
         raise ValueError(f" is an unknown alias, known are {', '.join(_ALIASES)}")
     texts = _ALIASES.get(expression, expression).lower().split()

@@ -1,4 +1,4 @@
-"""How late an occurrence may be, by how far apart they are. Schedules only look forward."""
+"""Look back in a schedule: the latest occurrence before a time, and the misfire grace."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from nonet.tasks.schedules.schedule import (
 
 
 def latest_until(schedule: TaskScheduleBase, after: datetime, until: datetime) -> datetime | None:
-    """The last occurrence in (`after`, `until`], by bisection; None if there is none."""
+    """The last occurrence in (`after`, `until`], or None.
+
+    Schedules only answer for the next occurrence, so this searches by bisection.
+    """
     found = next_after(schedule, after)
     if found is None or found > until:
         return None
-    low, high = found, until  # an occurrence; a time after which none is left
+    low, high = found, until  # low is an occurrence; after high there is none before `until`
     while high - low > MICROSECOND:
         middle = low + (high - low) / 2
         found = next_after(schedule, middle)
@@ -30,11 +33,14 @@ def latest_until(schedule: TaskScheduleBase, after: datetime, until: datetime) -
 
 
 def misfire_grace_of(schedule: TaskScheduleBase, now: datetime, at_most: timedelta) -> timedelta:
-    """How late an occurrence may be and still be fired for itself, unless its entry says so.
+    """How late an occurrence may be submitted on its own, if its entry does not say.
+
+    An occurrence that is late by more than the interval is pointless, because the next one replaces
+    it. So the grace is the interval or the setting, whichever is shorter. For cron and RRULE, the
+    interval is the time between the last two occurrences before `now`.
 
     Args:
-        at_most: the setting. The interval is smaller if a later occurrence makes good for it: for
-            cron and RRULE the time between the last two occurrences up to `now`.
+        at_most: the setting.
 
     Example:
         >>> from datetime import UTC
@@ -46,9 +52,9 @@ def misfire_grace_of(schedule: TaskScheduleBase, now: datetime, at_most: timedel
     """
     if isinstance(schedule, IntervalSecondsSchedule):
         return min(at_most, timedelta(seconds=schedule.seconds))
-    if not takes_after(schedule):  # it knows nothing but the present
+    if not takes_after(schedule):  # this schedule can only be asked about the present
         return at_most
-    since = now - 2 * at_most  # those further apart than the setting do not matter
+    since = now - 2 * at_most  # a longer interval than the setting changes nothing
     latest = latest_until(schedule, since, now)
     before = latest and latest_until(schedule, since, latest - MICROSECOND)
     return min(at_most, latest - before) if latest and before else at_most

@@ -1,4 +1,4 @@
-"""What becomes of occurrences that cannot run at their time. Only names: the scheduler decides."""
+"""Names of the policies for occurrences that cannot run on time; the scheduler applies them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import StrEnum
 
 
 class Overlap(StrEnum):
-    """What an occurrence does while the one before it is still running.
+    """What to do with an occurrence while the previous one still runs.
 
     Attributes:
-        SKIP: it is not submitted, and recorded as skipped.
-        QUEUE: it waits until the one before has ended.
-        ALLOW: it is submitted, and runs at the same time if its locks permit it.
+        SKIP: do not submit it; record it as skipped.
+        QUEUE: submit it when the previous one has ended.
+        ALLOW: submit it; both run at the same time if their locks permit it.
 
     Example:
         class Sweep(PeriodicBaseTask):
@@ -24,12 +24,12 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """Which of the occurrences missed for longer than the misfire grace are still submitted.
+    """Which occurrences to submit that were missed for longer than the misfire grace.
 
     Attributes:
-        ONE: the latest, which makes good for all of them; none if a younger one is submitted.
+        ONE: the latest, on behalf of all; none if a more recent one is submitted anyway.
         SKIP: none.
-        ALL: each of them, up to a bound.
+        ALL: all, up to ``_catch_up_limit``.
 
     Example:
         class Bill(PeriodicBaseTask):

@@ -1,32 +1,41 @@
-"""Recurrence rules of iCalendar (RFC 5545), on dateutil."""
+"""Recurrence rules of iCalendar (RFC 5545), based on dateutil."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from itertools import takewhile
+from math import gcd, prod
 from typing import TYPE_CHECKING, cast
 from zoneinfo import ZoneInfo
 
 from nonet.base.errors import ConfigurationError, suggestion
-from nonet.tasks.schedules.feasible import DAYS, UNITS, check_feasible
 from nonet.tasks.schedules.schedule import MICROSECOND
 from nonet.tasks.schedules.wallclock import WallClockSchedule, zone
 
 if TYPE_CHECKING:
     from dateutil.rrule import rrule
 
+DAYS = ["MO", "TU", "WE", "TH", "FR", "SA", "SU"]
+UNITS = {
+    "SECONDLY": timedelta(seconds=1),
+    "MINUTELY": timedelta(minutes=1),
+    "HOURLY": timedelta(hours=1),
+    "DAILY": timedelta(days=1),
+    "WEEKLY": timedelta(weeks=1),
+}
 HOUR = timedelta(hours=1)
-RRULE_ANCHOR = datetime(1970, 1, 5)  # a Monday, so that FREQ=WEEKLY fires on Mondays
+RRULE_ANCHOR = datetime(1970, 1, 5)  # a Monday, so that FREQ=WEEKLY means Mondays
 WEEK = timedelta(weeks=1)
+SECOND = timedelta(seconds=1)
 LONGEST_COUNT = 10_000
-_CALENDAR_YEARS = 400  # after so many all dates fall on the same weekdays again
+_CALENDAR_YEARS = 400  # the Gregorian calendar repeats, weekdays included
 
 
 class _Prepared(WallClockSchedule):
-    """What a rule is made into: no field, as only what was written is shown and sent."""
+    """Holds derived attributes that must not be dataclass fields, which are shown and compared."""
 
     _anchor: datetime
     _frequency: str
@@ -39,15 +48,15 @@ class RRuleSchedule(_Prepared):
     """An iCalendar recurrence rule (RFC 5545) in the local time of a zone.
 
     Args:
-        rule: ``FREQ=…;…``, optionally with ``RRULE:`` before it and a ``DTSTART`` line. Without
-            DTSTART it is anchored at Monday 1970-01-05 00:00 of its zone, and COUNT (which
-            would count from there) is refused. An UNTIL that is a date includes that day.
-            COUNT counts firings, is at most 10,000 and looks 400 years ahead.
-        timezone: an IANA name. ``DTSTART;TZID=…`` may give it instead; a DTSTART in UTC is
-            converted to it.
+        rule: ``FREQ=…;…``, optionally after ``RRULE:`` and with a line ``DTSTART``. Without DTSTART
+            the rule starts on Monday 1970-01-05 00:00 of its zone, and COUNT is refused, because it
+            would count from there. An UNTIL without a time includes that day. COUNT is at most
+            10,000, and its occurrences must lie within 400 years.
+        timezone: an IANA name. ``DTSTART;TZID=…`` can give it instead. A DTSTART in UTC is
+            converted to this zone.
 
     Raises:
-        ConfigurationError: the rule is malformed or never occurs.
+        ConfigurationError: the rule is invalid or never occurs.
 
     Example:
         >>> last_friday = RRuleSchedule("FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=17", "Europe/Zurich")
@@ -65,7 +74,7 @@ class RRuleSchedule(_Prepared):
             raise ConfigurationError(f"recurrence rule {self.rule!r}: {error}") from None
 
     def _read(self) -> None:
-        from dateutil.rrule import rrulestr  # here: who only submits and executes needs none
+        from dateutil.rrule import rrulestr  # imported late: programs that only submit do not pay
 
         start, tzid, parts = _rule_parts(self.rule)
         if tzid and self.timezone not in ("UTC", tzid):
@@ -83,10 +92,10 @@ class RRuleSchedule(_Prepared):
         keep(self, "_frequency", parts["FREQ"])
         keep(self, "_interval", int(parts.get("INTERVAL", "1")))
         keep(self, "_every_hour", self._fires_every_hour(parts.get("BYHOUR")))
-        check_feasible(parts, anchor)
+        _check_occurs(parts, anchor)
         if "BYDAY" in parts:
             parts["BYDAY"] = _all_numbered(parts)
-        if "BYWEEKNO" in parts:  # dateutil would take all days of the week
+        if "BYWEEKNO" in parts:  # RFC 5545: the weekday of the start; dateutil takes all seven days
             parts.setdefault("BYDAY", DAYS[anchor.weekday()])
         text = ";".join(f"{name}={value}" for name, value in parts.items())
         keep(self, "_expanded", cast("rrule", rrulestr(text, dtstart=anchor)))
@@ -104,33 +113,34 @@ class RRuleSchedule(_Prepared):
         return unit * self._interval <= HOUR or (hours is not None and unit > HOUR)
 
     def _after(self, count: int) -> datetime:
-        """The instant of the last of `count` firings."""
+        """The instant of the last of `count` occurrences."""
         firings: list[datetime] = []
         for wall in self._first_walls():
             found = self._instants(wall)
-            if found != firings[-1:]:  # local times in one gap fire once together
+            if found != firings[-1:]:  # all local times in one gap are the same instant
                 firings += found
-            if len(firings) >= count and len(found) == 1:  # no earlier one can follow
+            if len(firings) >= count and len(found) == 1:  # no earlier instant can follow
                 break
         return sorted(firings)[:count][-1]
 
     def _first_walls(self) -> Iterator[datetime]:
-        """The local times of one cycle of the calendar: what does not match in it never will."""
+        """The local times of one calendar cycle: a rule that does not match there never matches."""
         end = max(self._anchor, RRULE_ANCHOR).year + _CALENDAR_YEARS
         return takewhile(lambda wall: wall.year < end, self._walls(self._anchor - MICROSECOND))
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
         for wall in self._expanded.replace(dtstart=self._anchor_before(start)):
-            if wall.year == MAXYEAR:  # cannot be converted between zones
+            if wall.year == MAXYEAR:  # converting it to another zone could overflow
                 return
             if wall > start:
                 yield wall
 
     def _anchor_before(self, start: datetime) -> datetime:
-        """The anchor moved on by whole intervals: the same occurrences after `start`, found fast.
+        """Move the anchor forward by whole intervals, so that dateutil has little to walk.
 
-        Day, weekday and time of the anchor stay, because the rule takes what it does not say
-        from them; so an anchor on the 29th to 31st, which not every month has, is not moved.
+        The day of month, weekday and time of the anchor must stay, because the rule takes from them
+        what it does not specify. So an anchor on the 29th to 31st, which some months lack, is not
+        moved.
         """
         if start <= self._anchor:
             return self._anchor
@@ -165,6 +175,14 @@ _WORDS = {
 }
 
 
+# The parts by which one period has several occurrences, for periods of a day or less.
+_FINER_PARTS = {
+    "DAILY": ("BYHOUR", "BYMINUTE", "BYSECOND"),
+    "HOURLY": ("BYMINUTE", "BYSECOND"),
+    "MINUTELY": ("BYSECOND",),
+    "SECONDLY": (),
+}
+_DATE_PARTS = ("BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYDAY")
 _NOT_WITH = {
     "BYWEEKNO": ("MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"),
     "BYYEARDAY": ("MONTHLY", "WEEKLY", "DAILY"),
@@ -173,9 +191,9 @@ _NOT_WITH = {
 
 
 def _rule_parts(rule: object) -> tuple[str | None, str | None, dict[str, str]]:
-    """DTSTART, its TZID and the parts of the RRULE."""
+    """Split a rule into DTSTART, its TZID, and the parts of the RRULE."""
     if not isinstance(rule, str):
-        raise ValueError("a rule is a text")
+        raise ValueError("a rule must be a text")
     start = tzid = None
     parts: dict[str, str] = {}
     for line in rule.split():
@@ -189,7 +207,7 @@ def _rule_parts(rule: object) -> tuple[str | None, str | None, dict[str, str]]:
         elif name.upper() in ("", "RRULE") and not parameters and not parts:
             parts = _checked_parts(value.upper())
         else:
-            raise ValueError(f"{line!r} is not one DTSTART or RRULE line")
+            raise ValueError(f"{line!r}: only one DTSTART line and one RRULE line are allowed")
     if "FREQ" not in parts:
         raise ValueError("it needs FREQ=…")
     _check_together(parts)
@@ -197,7 +215,7 @@ def _rule_parts(rule: object) -> tuple[str | None, str | None, dict[str, str]]:
 
 
 def _check_together(parts: dict[str, str]) -> None:
-    """What RFC 5545 forbids to stand together, and dateutil takes to mean something else."""
+    """Refuse combinations that RFC 5545 forbids and dateutil would misinterpret."""
     frequency = parts["FREQ"]
     numbered = re.search(r"\d", parts.get("BYDAY", "")) is not None
     if numbered and (frequency not in ("MONTHLY", "YEARLY") or "BYWEEKNO" in parts):
@@ -210,8 +228,45 @@ def _check_together(parts: dict[str, str]) -> None:
         raise ValueError("BYSETPOS needs another BY… part to choose from")
 
 
+def _check_occurs(parts: Mapping[str, str], anchor: datetime) -> None:
+    """Refuse a rule that never occurs, where dateutil would search for too long.
+
+    dateutil walks to the year 9999 before it gives up. That takes seconds for steps of a week or
+    more, but hours for a rule that steps by the minute. dateutil checks the hours and minutes of
+    such a rule itself; its dates, positions and weekdays are checked here.
+
+    Raises:
+        ValueError: the rule never occurs.
+    """
+    frequency = parts["FREQ"]
+    if frequency not in _FINER_PARTS:
+        return
+    most = prod(len(set(parts.get(name, "0").split(","))) for name in _FINER_PARTS[frequency])
+    if all(abs(int(place)) > most for place in parts.get("BYSETPOS", "1").split(",")):
+        raise ValueError(f"BYSETPOS exceeds the {most} occurrences that one period has at most")
+    dates = [f"{name}={parts[name]}" for name in _DATE_PARTS if name in parts]
+    if not dates:
+        return
+    from dateutil.rrule import rrulestr
+
+    yearly = ";".join(["FREQ=YEARLY", *dates])
+    if next(iter(rrulestr(yearly, dtstart=anchor)), None) is None:
+        raise ValueError("no date matches")
+    if "BYDAY" in parts and not _meets_weekday(parts, anchor):
+        raise ValueError(f"counted from {anchor}, no step falls on {parts['BYDAY']}")
+
+
+def _meets_weekday(parts: Mapping[str, str], anchor: datetime) -> bool:
+    """Whether the steps of the interval, which repeat after some weeks, fall on a given weekday."""
+    week, day = WEEK // SECOND, 86400
+    step = UNITS[parts["FREQ"]] // SECOND * int(parts.get("INTERVAL", "1"))
+    start = (anchor - RRULE_ANCHOR) // SECOND
+    steps = (start + number * step for number in range(week // gcd(step, week)))
+    return any(DAYS[seconds // day % 7] in parts["BYDAY"] for seconds in steps)
+
+
 def _all_numbered(parts: dict[str, str]) -> str:
-    """BYDAY without a mixture of ``FR`` and ``2SA``: dateutil takes days that are both."""
+    """Expand plain weekdays if BYDAY mixes ``FR`` and ``2SA``: dateutil would intersect the two."""
     days = parts["BYDAY"].split(",")
     if all(len(day) > 2 for day in days) or all(len(day) == 2 for day in days):
         return parts["BYDAY"]
@@ -232,7 +287,7 @@ def _tzid(parameters: list[str]) -> str | None:
 
 
 def _checked_parts(text: str) -> dict[str, str]:
-    """Name to value; dateutil would take numbers out of range for dates that never match."""
+    """Parse the parts of a rule; dateutil would accept numbers out of range and never match."""
     parts: dict[str, str] = {}
     for part in text.rstrip(";").split(";"):
         name, _, value = part.partition("=")
@@ -259,14 +314,14 @@ def _fits(name: str, item: str) -> bool:
 
 
 def _wall(text: str, where: ZoneInfo) -> datetime:
-    """DTSTART as naive local time."""
+    """DTSTART as a naive local time."""
     moment = datetime.fromisoformat(text)
     local = moment if moment.tzinfo is None else moment.astimezone(where)
     return local.replace(tzinfo=None, fold=0, microsecond=0)
 
 
 def _end(text: str, where: ZoneInfo) -> datetime:
-    """UNTIL as an instant, inclusive: of a date its whole day, of a repeated time both passes."""
+    """UNTIL as an inclusive instant: the end of a date, the second pass of a repeated time."""
     moment = datetime.fromisoformat(text)
     if "T" not in text:
         moment += 24 * HOUR - MICROSECOND

@@ -1,4 +1,4 @@
-"""What every schedule is, how to ask one, and the plain interval."""
+"""The base class of schedules, how to ask any schedule, and the plain interval."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class TaskScheduleBase(ABC):
-    """Base of schedules; subclass it to write your own.
+    """Base class of schedules: subclass it to write your own.
 
-    A subclass may define ``next_occurrence(self)`` without `after`. It can only be asked about
-    the present, so it is asked once per firing and occurrences missed meanwhile are unknown.
+    A subclass may define ``next_occurrence(self)`` without `after`. Such a schedule can only be
+    asked about the present: it is called once per occurrence, and occurrences missed while no
+    scheduler ran are unknown.
 
     Example:
         class EveryFullMoon(TaskScheduleBase):
@@ -27,22 +28,22 @@ class TaskScheduleBase(ABC):
 
     @abstractmethod
     def next_occurrence(self, after: datetime | None = None) -> datetime | None:
-        """The first occurrence strictly after `after`, or None when there is none.
+        """Return the first occurrence strictly after `after`, or None if there is none.
 
         Args:
-            after: an aware datetime; the present when omitted.
+            after: an aware datetime; None: now.
         """
 
 
 @dataclass(frozen=True)
 class IntervalSecondsSchedule(TaskScheduleBase):
-    """Every `seconds` seconds, on a grid anchored at the Unix epoch: restarts do not shift it.
+    """Run every `seconds` seconds, counted from the Unix epoch, so that restarts do not shift it.
 
     Args:
-        seconds: the interval, at least 0.001; taken as whole microseconds.
+        seconds: the interval, 0.001 to a year (366 days), rounded to microseconds.
 
     Raises:
-        ConfigurationError: `seconds` is no number in range.
+        ConfigurationError: `seconds` is not a number in this range.
 
     Example:
         >>> IntervalSecondsSchedule(3600).next_occurrence(datetime(2025, 1, 1, 8, 30, tzinfo=UTC))
@@ -54,13 +55,9 @@ class IntervalSecondsSchedule(TaskScheduleBase):
     def __post_init__(self) -> None:
         seconds: object = self.seconds
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise ConfigurationError(f"an interval is a number of seconds, not {seconds!r}")
-        if not 0.001 <= seconds <= 366 * 86400:  # not true of NaN, either
-            # Python refuses to write a number of thousands of digits.
-            written = "so many" if abs(seconds) > 10**18 else repr(seconds)
-            raise ConfigurationError(
-                f"an interval of {written} seconds is not between 0.001 and a year"
-            )
+            raise ConfigurationError(f"an interval must be a number of seconds, not {seconds!r}")
+        if not 0.001 <= seconds <= 366 * 86400:  # NaN fails this comparison too
+            raise ConfigurationError("an interval must be between 0.001 seconds and a year")
 
     @property
     def interval(self) -> timedelta:
@@ -68,10 +65,10 @@ class IntervalSecondsSchedule(TaskScheduleBase):
         return timedelta(seconds=self.seconds)
 
     def next_occurrence(self, after: datetime | None = None) -> datetime | None:
-        """The first point of the grid strictly after `after`; see `TaskScheduleBase`.
+        """Return the first point of the grid strictly after `after`; see `TaskScheduleBase`.
 
         Args:
-            after: an aware datetime; the present when omitted.
+            after: an aware datetime; None: now.
 
         Raises:
             ValueError: `after` is naive.
@@ -80,11 +77,11 @@ class IntervalSecondsSchedule(TaskScheduleBase):
         return EPOCH + (passed + 1) * self.interval
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many occurrences lie in (`after`, `until`].
+        """Count the occurrences in (`after`, `until`].
 
         Args:
-            after: where it begins, aware; an occurrence at this very instant does not count.
-            until: where it ends, aware; one at this very instant counts.
+            after: start, an aware datetime; an occurrence at this instant does not count.
+            until: end, an aware datetime; an occurrence at this instant counts.
         """
         return (until - EPOCH) // self.interval - (after - EPOCH) // self.interval
 
@@ -93,18 +90,18 @@ IntervalSeconds = IntervalSecondsSchedule
 
 
 def takes_after(schedule: TaskScheduleBase) -> bool:
-    """Whether a schedule can be asked about another time than the present."""
+    """Whether a schedule can be asked about times other than the present."""
     return bool(inspect.signature(schedule.next_occurrence).parameters)
 
 
 def next_after(schedule: TaskScheduleBase, after: datetime) -> datetime | None:
-    """Ask any schedule, an author's too, for its next occurrence after `after`.
+    """Ask any schedule, including an author's own, for the next occurrence after `after`.
 
-    A naive answer is read as UTC. One without `after` parameter answers for the present, and its
-    answer is returned as it is.
+    A naive answer counts as UTC. A schedule without the parameter `after` answers for the present,
+    and its answer is not compared with `after`.
 
     Raises:
-        ConfigurationError: the answer is no datetime, or not later than `after`.
+        ConfigurationError: the answer is not a datetime, or not later than `after`.
     """
     zero_argument = not takes_after(schedule)
     answer: object = (
@@ -113,7 +110,9 @@ def next_after(schedule: TaskScheduleBase, after: datetime) -> datetime | None:
     if answer is None:
         return None
     if not isinstance(answer, datetime):
-        raise ConfigurationError(f"{schedule!r}: next_occurrence returned {answer!r}, no datetime")
+        raise ConfigurationError(
+            f"{schedule!r}: next_occurrence returned {answer!r}, which is not a datetime"
+        )
     found = answer.replace(tzinfo=UTC) if answer.tzinfo is None else answer.astimezone(UTC)
     if found <= after and not zero_argument:
         raise ConfigurationError(
@@ -123,7 +122,7 @@ def next_after(schedule: TaskScheduleBase, after: datetime) -> datetime | None:
 
 
 def present_or(after: datetime | None) -> datetime:
-    """`after` in UTC, or the present."""
+    """`after` in UTC, or the current time."""
     if after is None:
         return datetime.now(UTC)
     if after.tzinfo is None:

@@ -1,11 +1,12 @@
-"""One delivery in the hands of a worker: how far it has come, its lease, and why it is to end."""
+"""The state of one delivery in a worker: its stage, its lease, and why it must end early."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from enum import Enum, auto
 from functools import cache
 from typing import Any
@@ -38,7 +39,7 @@ class AttemptContext(TaskContext):
         self._delivery = delivery
 
     def serve_with(self, client: Client, message_limit: int) -> None:
-        """From here on it can save, submit and read, in the running event loop."""
+        """Enable saving, submitting and reading, in the running event loop."""
         self._client = client
         self._limit = message_limit
         self._loop = asyncio.get_running_loop()
@@ -47,7 +48,7 @@ class AttemptContext(TaskContext):
         return await self._client.group_results(group)
 
     def _prepare(self, task: BaseTask, options: Options) -> Prepared:
-        # Sent when this attempt is settled, which is why it has no span of its own.
+        # The settle of this attempt sends the task, so the submission needs no span of its own.
         return self._client.envelopes.prepare(task, options, trace=current_trace())
 
     async def _save(self, data: bytes) -> bool:
@@ -60,26 +61,26 @@ class AttemptContext(TaskContext):
 
 
 class Stage(Enum):
-    """How far an attempt has come in this process."""
+    """The stages of an attempt."""
 
-    BEGINNING = auto()  # it is identified and placed
+    BEGINNING = auto()  # being identified and placed
     WAITING = auto()  # for a child process, or for its turn
-    IN_LOOP = auto()  # its author's code may run in this event loop: execute, its retry policy
+    IN_LOOP = auto()  # the author's code may run in this event loop: execute or the retry policy
     IN_CHILD = auto()
-    SETTLING = auto()  # its code has ended, and with it the use of a slot
-    BURYING = auto()  # it is dead, and is written to SQL
+    SETTLING = auto()  # the code has ended; the attempt uses no slot any more
+    BURYING = auto()  # dead, and being written to SQL
 
 
 class Ending:
-    """Why an attempt is to end before its code has; each is None until it is so.
+    """Why an attempt must end early. Each reason is None until it applies.
 
-    Any thread may void an attempt, so each is set by itself.
+    The reasons are independent, as several may apply and any thread may set one.
 
     Attributes:
-        cut_off: this worker stops, or cannot go on with it.
-        timed_out: the limit of time that it has exceeded.
-        cancelled: who wants it to end, and why.
-        lost: its lease is gone: nothing that it does counts.
+        cut_off: why this worker hands the task back, usually because the worker stops.
+        timed_out: the time limit that it exceeded.
+        cancelled: who cancelled the task, and why.
+        lost: why the lease is gone. The attempt is void.
     """
 
     cut_off: str | None = None
@@ -89,11 +90,11 @@ class Ending:
 
     @property
     def is_asked(self) -> bool:
-        """Whether this process has asked it to end, for another reason than its own limits."""
+        """Whether this process stopped the attempt for a reason other than a time limit."""
         return not (self.lost is self.cut_off is self.cancelled is None)
 
     def outcome(self, *, started: bool) -> Outcome:
-        """How an attempt ends that was asked to.
+        """Return the outcome of an attempt that this process stopped.
 
         >>> ending = Ending()
         >>> ending.cut_off, ending.cancelled = "the worker stopped", "by ann: wrong data"
@@ -108,34 +109,36 @@ class Ending:
 
 
 class Attempt:
-    """A delivery that runs.
+    """One execution of a task by this process.
 
     Attributes:
-        delivery: what the broker handed over.
-        lease: what the watchdog renews.
-        locks, held: what it was admitted with, see `nonet.tasks.locks.encode_locks`.
-        since: monotonic time before the locks were asked for.
+        delivery: the delivery that it executes.
+        lease: the lease that the watchdog renews.
+        deadline: when that lease expires (monotonic).
+        locks, held: the locks that it holds, see `nonet.tasks.locks.encode_locks`.
+        since: monotonic time before those locks were requested.
         context: what `context()` returns inside the task.
-        task_class: of its task; None: this worker does not know it, or it is not identified yet.
-        envelope: its message, once it was read.
-        effective: what holds for it, as far as its VO is known before it is made.
-        stage: how far it has come.
-        ending: why it is to end.
+        task_class: None if this worker does not know the class, or has not identified it yet.
+        envelope: the message, once read.
+        effective: the options of the class, with overrides. The overrides for its VO are missing
+            if only the task object knows the VO.
+        stage: its current stage.
+        ending: why it must end early.
         started: whether ``execute`` was called.
-        in_thread: whether it was called in a thread, which no cancellation ends.
-        hard_at: when it has used up its hard timeout (monotonic), or None.
-        vo: of its task, see `nonet.tasks.task.vo_of`; empty for none.
-        size: of the stream from which it came.
-        trace: what its envelope says of who submitted it.
-        span: of it, until it has ended; None: nobody collects spans.
-        tallied: where its end is to be counted, see `nonet.worker.tally`; None: nowhere.
-        left: threads and asyncio tasks that run its code although they were cancelled.
-        on_left: called when its locks were kept for them, with a time (monotonic) before that.
+        in_thread: whether ``execute`` runs in a thread, which cannot be cancelled.
+        hard_at: when its hard timeout expires (monotonic), or None.
+        vo: VO of the task, see `nonet.tasks.task.vo_of`; empty for none.
+        size: size of the stream that it came from.
+        trace: trace context of the submission, from the envelope.
+        span: its open span, if spans are collected.
+        tallied: the counters to update when it ends, see `nonet.worker.tally`; None: no counters.
+        left: threads and asyncio tasks that still run its code after their cancellation.
+        locks_kept_at: monotonic time before a settle that kept its locks for `left`, or None.
     """
 
     lease: Lease
 
-    # Most attempts change few of these: one is made for each delivery.
+    # Class attributes save time: most attempts change few of these.
     task_class: TaskClass | None = None
     envelope: Envelope
     effective: Effective
@@ -148,7 +151,8 @@ class Attempt:
     trace: str = ""
     span: AttemptSpan | None = None
     left: tuple[Future[Any] | asyncio.Task[Any], ...] = ()
-    on_left: Callable[[float], None] | None = None
+    locks_kept_at: float | None = None
+    deadline: float = 0.0
     _share: Callable[[float], None] | None = None
     _cancellable: asyncio.Task[Any] | None = None
 
@@ -160,75 +164,86 @@ class Attempt:
         self.context: AttemptContext = AttemptContext(delivery)
         self.size: Size = _size_of(delivery.stream_key)
         self.ending: Ending = Ending()
-        self._deadline = 0.0
         self._loop = asyncio.get_running_loop()
 
     @property
     def code(self) -> asyncio.Task[Any] | None:
-        """What runs the task's own code in this event loop now."""
+        """The asyncio task that runs the author's code in this event loop, if any does."""
         return self._cancellable if self._share is None else None
 
     @property
     def goes_on(self) -> bool:
-        """Whether some of its code runs although it was cancelled."""
+        """Whether any code in `left` still runs."""
         return any(not left.done() for left in self.left)
 
     def renewed(self, deadline: float) -> None:
-        """Its lease holds until then (monotonic); called by the watchdog, in any thread."""
-        self._deadline = deadline
+        """Record a renewed deadline (monotonic). The watchdog calls this, in any thread."""
+        self.deadline = deadline
         if (share := self._share) is not None:
             share(deadline)
 
-    @property
-    def deadline(self) -> float:
-        """Until when its lease holds (monotonic)."""
-        return self._deadline
-
     def share_deadline(self, share: Callable[[float], None] | None) -> None:
-        """Call `share` with the deadline now, and with each later one; None: no more."""
+        """Call `share` with the current deadline and with each later one; None stops that."""
         self._share = share
         if share is not None:
-            share(self._deadline)
+            share(self.deadline)
 
     def relock(self, locks: str, held: str, since: float) -> None:
-        """It was admitted with other locks than it was delivered with."""
+        """Record that the task no longer holds the locks of its delivery, but these."""
         self.locks, self.held, self.since = locks, held, since
 
     def is_token_stale(self) -> bool:
-        """Whether it took a token of a rate limiter and has not started soon enough after.
+        """Whether the rate limit token of the task was granted too long ago to start now.
 
-        The limit is kept at the time of the grant; what starts later could meet the next ones.
+        The limiter counts the time of the grant. A task that starts much later would run together
+        with tasks of the next window.
         """
         waited = time.monotonic() - self.since
         return waited > _TOKEN_SECONDS and rate_limited(self.locks, self.held)
 
     def describe(self, envelope: Envelope) -> None:
-        """Fill in what the envelope says; from now on log lines name the task and this attempt."""
+        """Copy the envelope's fields; log lines name the task and attempt from now on."""
         self.envelope = envelope
         self.context.name = envelope.name
         self.context.labels = envelope.labels
         self.context.group = envelope.group
-        # What its class says of it counts as soon as it is made.
+        # Provisional: once the task object exists, its own VO counts.
         self.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
         self.trace = envelope.trace
         enter_subject(self.context)
 
     def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:
-        """From here on `cut` and `time_out` cancel this asyncio task, else the current one."""
+        """Let `cut` and `time_out` cancel this asyncio task; None: the current one."""
         self._cancellable = cancellable or asyncio.current_task()
         if self.ending.cut_off is not None or self.ending.cancelled is not None:
             self._stop()
 
     def leave(self) -> None:
-        """From here on nothing is cancelled: a settlement must not be cut."""
+        """Protect the attempt from cancellation: a settle must not be interrupted."""
         self._cancellable = None
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let a stop end the block, which waits for a child and runs the attempt in it."""
+        self.stage = Stage.WAITING
+        self.enter()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.ending.is_asked:  # the event loop ends
+                raise
+            uncancel()
+        finally:
+            self.leave()
+            self.stage = Stage.BEGINNING
+            self.share_deadline(None)
+
     def time_out(self, error: TaskTimeoutError, *, for_good: bool = False) -> None:
-        """Let the attempt fail with `error`, unless it was cut off before; cancel what runs.
+        """Fail the attempt with `error` and cancel its code, unless it was cut off before.
 
         Args:
-            for_good: nothing that it still does counts. Else a thread, which cannot be cancelled,
-                is only told when it asks.
+            for_good: also void the attempt. Otherwise code in a thread, which cannot be cancelled,
+                only sees the timeout when it asks its context.
         """
         if self.ending.cut_off is not None:
             return
@@ -240,36 +255,36 @@ class Attempt:
             self._stop()
 
     def leave_thread(self) -> None:
-        """The thread in which ``execute`` was called has ended; what it returned may be awaited.
+        """Record that the thread of ``execute`` has ended.
 
         Raises:
-            TaskTimeoutError: the soft limit has passed meanwhile.
+            TaskTimeoutError: it exceeded the soft limit.
         """
         self.in_thread = False
         if self.ending.timed_out is not None:
             raise self.ending.timed_out
 
     def lose(self, reason: str) -> None:
-        """Void the attempt at once, cancel it soon; called by any thread."""
+        """Void the attempt at once and cancel it soon; from any thread."""
         self.ending.lost = reason
         self.context.lose_lease(reason)
-        if not self._loop.is_closed():  # a thread of the task may have outlived it
+        if not self._loop.is_closed():  # a thread of the task may outlive the loop
             self._loop.call_soon_threadsafe(self.cut, reason)
 
     def cancel(self, reason: str) -> None:
-        """Somebody wants the task to end: cancel what runs, once.
+        """Cancel the attempt as an operator asked; a second call changes nothing.
 
         Args:
-            reason: who, and why.
+            reason: who asked, and why.
         """
         if self.ending.cancelled is None and self.ending.cut_off is None:
             self.ending.cancelled = reason
-            if self.in_thread:  # which learns of it when it asks
+            if self.in_thread:  # a thread only sees this when it asks its context
                 self.context.lose_lease(f"cancelled {reason}")
             self._stop()
 
     def cut(self, reason: str) -> None:
-        """Cancel what runs, if anything runs."""
+        """Cancel the attempt so that its task is handed back."""
         if self.ending.cut_off is None:
             self.ending.cut_off = reason
             self._stop()
@@ -285,7 +300,7 @@ def _size_of(stream_key: str) -> Size:
 
 
 def uncancel() -> None:
-    """The current asyncio task was asked to stop, and does so in its own way."""
+    """Clear the cancellation of the current asyncio task, which has handled it."""
     current = asyncio.current_task()
     while current is not None and current.cancelling():
         current.uncancel()

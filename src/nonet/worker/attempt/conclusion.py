@@ -1,7 +1,7 @@
-"""What follows from an attempt, as data: made where the task ran, settled by the worker.
+"""Turn the outcome of an attempt into data that a worker can settle.
 
-The author's code has its last word here: the retry policy is asked, the result is packed. Of an
-attempt in a child process only this travels, never the exception itself.
+The process that ran the task does this: it asks the retry policy and packs the result. A child
+process sends only the conclusion to its worker, never the exception.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Conclusion:
     """What a worker needs to settle an attempt.
 
     Attributes:
-        settlement: what the settle script is told; without a value.
-        document: of a task that is done: its encoded result.
-        submissions: what is submitted in the same step if it is done.
-        lost: why nothing that it did counts, or empty: there is nothing to settle then.
-        usage: what the attempt took.
-        is_left_over: something of it goes on although it was cut off: a thread.
+        settlement: how the attempt ends.
+        document: the encoded result of a task that is done.
+        submissions: tasks to submit in the same step, if the task is done.
+        lost: why the attempt is void, or empty.
+        usage: resources that the attempt took.
+        is_left_over: code of the attempt may still run in the child process.
     """
 
     settlement: Settlement
@@ -66,12 +66,12 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class Concluder:
-    """Draws conclusions, as the policies of classes and the configuration say.
+    """Draws conclusions from outcomes.
 
     Attributes:
-        live_config: what holds for the classes.
+        live_config: the configuration in force.
         message_limit: longest result, in bytes.
-        crash_limit: so many crashes end a task.
+        crash_limit: how many crashes end a task.
     """
 
     live_config: LiveConfig
@@ -81,13 +81,12 @@ class Concluder:
     def conclude(
         self, attempt: Attempt, outcome: Outcome, usage: Usage | None = None
     ) -> Conclusion:
-        """What follows from an outcome.
+        """Return the conclusion of an attempt with this outcome.
 
-        What stands in secret arguments, and passwords in URLs, are masked in what is kept of an
-        error.
+        Secret arguments and passwords in URLs are masked in all texts.
 
         Args:
-            usage: what the attempt took, if it is known.
+            usage: resources that the attempt took, if known.
         """
         if isinstance(outcome, Lost):
             back = Settlement(End.BACK, reason=outcome.reason, started=attempt.started)
@@ -97,10 +96,10 @@ class Concluder:
             return Conclusion(DONE, document, attempt.context.to_submit, usage=usage)
         cancelled = attempt.ending.cancelled
         if cancelled is not None and isinstance(outcome, Failed | HandedBack):
-            outcome = Cancelled(cancelled)  # whatever it did when it was told
+            outcome = Cancelled(cancelled)  # even if the code ignored it
         effective = None
         if attempt.task_class is not None and isinstance(outcome, Failed | HandedBack):
-            # It may have failed for good; the others need no policy.
+            # Only these outcomes need the retry policy.
             effective = effective_now(attempt, attempt.task_class, self.live_config)
         settlement = decide(
             outcome,
@@ -115,10 +114,10 @@ class Concluder:
 
 
 def _masked(settlement: Settlement, attempt: Attempt) -> Settlement:
-    """A settlement that anybody may read: its texts are an author's, and may quote arguments."""
+    """Mask secrets in the texts of a settlement: an author's error may quote arguments."""
     error, reason, secrets = settlement.error, settlement.reason, attempt.context.secrets
     text = without_secrets(error.text, secrets)
-    if len(error.text) >= ERROR_CHARACTERS:  # where it was cut, a part of one may stand
+    if len(error.text) >= ERROR_CHARACTERS:  # truncated, maybe in the middle of a secret
         text = text[: -max(map(len, secrets), default=0) or None]
     return replace(
         settlement,
@@ -128,14 +127,14 @@ def _masked(settlement: Settlement, attempt: Attempt) -> Settlement:
 
 
 def effective_now(attempt: Attempt, task_class: TaskClass, live_config: LiveConfig) -> Effective:
-    """What holds for the class now, whatever did when the attempt began."""
+    """Return the options of the class, with the overrides in force now."""
     return live_config.overrides.effective(task_class, attempt.vo, attempt.size)
 
 
 def result_of(
     attempt: Attempt, settlement: Settlement, usage: Usage | None, value: object = None
 ) -> ResultDocument:
-    """What is kept of the end of a task; `value` is packed."""
+    """Return the result document of a task that has ended; `value` is packed."""
     delivery = attempt.delivery
     if settlement is DONE:
         return ResultDocument(
@@ -147,7 +146,7 @@ def result_of(
             crashes=delivery.crashes,
             deaths=delivery.deaths,
         )
-    never_ran = settlement.reason in (Reason.LIMIT_IMPOSSIBLE, Reason.CAPACITY)  # this time
+    never_ran = settlement.reason in (Reason.LIMIT_IMPOSSIBLE, Reason.CAPACITY)
     return ResultDocument(
         name=attempt.context.name,
         attempt=delivery.used if never_ran else delivery.attempt,
@@ -162,7 +161,7 @@ def result_of(
 
 
 def _document_of(attempt: Attempt, value: object, usage: Usage | None, limit: int) -> bytes:
-    """The encoded end of a task that is done; a value that cannot travel is left out."""
+    """Encode the result of a task that is done, without the value if it cannot be stored."""
     done = partial(result_of, attempt, DONE, usage)
     full, note = encoded_result(done, value, attempt.context.secrets, limit=limit)
     if not note:
@@ -178,17 +177,17 @@ def encoded_result(
     *,
     limit: int,
 ) -> tuple[bytes, str]:
-    """The encoded end of a task that is done, or why its result cannot be kept.
+    """Return the encoded result and an empty reason, or no bytes and the reason.
 
     Args:
-        document: makes it of the packed value.
+        document: makes the result document from the packed value.
         value: what ``execute`` returned.
-        secrets: what must not stand in the reason.
+        secrets: texts to mask in the reason.
         limit: longest result, in bytes.
     """
     try:
         full = encode(document(pack(value)))
-    except BaseException as error:  # a result may be of any kind, and its class do anything
+    except BaseException as error:  # packing runs code of the value's class
         why = summarize(error)
         return b"", f"its result cannot be stored: {without_secrets(why.text, secrets) or why.type}"
     if len(full) <= limit:

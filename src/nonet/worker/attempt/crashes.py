@@ -1,4 +1,4 @@
-"""How the process of an attempt ended, as an exception that travels and is made anew elsewhere."""
+"""How a process died during an attempt, in a form that travels between processes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _CLASSES = {"memory": MemoryLimitExceeded, "cpu": CpuLimitExceeded, "": TaskCras
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A process that ended before its attempt did.
+    """The death of a process before its attempt ended.
 
     Attributes:
-        why: which limit it was killed for: ``time``, ``memory``, ``cpu``, or empty: none.
+        why: the limit that it was killed for: ``time``, ``memory``, ``cpu``; empty for none.
+        text: the time limit that it exceeded, or details besides signal and exit code.
         signal, exit_code: how it ended.
-        text: of a limit of time: which one; else what is known beside signal and exit code.
-        allowed: of the other limits: how much, in bytes or seconds.
+        allowed: the memory limit in bytes, or the CPU limit in seconds.
 
     Example:
         >>> str(Crash("", exit_code=1).error())
@@ -31,7 +31,7 @@ class Crash:
     allowed: float | None = None
 
     def error(self) -> Exception:
-        """What the retry policy is told."""
+        """Return the exception that the retry policy receives."""
         if self.why == "time":
             return TaskTimeoutError(f"{self.text}; its process was killed")
         return _CLASSES[self.why](

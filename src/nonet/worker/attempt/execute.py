@@ -1,4 +1,4 @@
-"""One attempt: from an envelope to an outcome. Whatever a task raises ends here.
+"""Execute one attempt: from an envelope to an outcome. No exception of a task leaves this module.
 
 The order of effects (design, promise 8): locks → running → dependencies opened → lease
 checked → execute → lease checked → dependencies closed → settle → locks released. Locks are taken
@@ -23,12 +23,12 @@ from nonet.base.errors import (
     StopRetrying,
     TaskTimeoutError,
 )
-from nonet.client.client import CallbackSpawner, Client
+from nonet.client.client import Client
+from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.overrides import TimeLimits
 from nonet.messages.formats import format_problem
 from nonet.messages.message import decode
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
-from nonet.stores.queue.broker import Broker
 from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.invoke import invoke, is_coroutine_function
@@ -37,25 +37,25 @@ from nonet.tasks.task import BaseTask, task_locks, vo_of
 from nonet.tasks.unique import with_unique_lock
 from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
 from nonet.worker.attempt.conclusion import effective_now
-from nonet.worker.attempt.timeouts import OBEY_SECONDS, SoftLimit, hardly_limited
+from nonet.worker.attempt.timeouts import OBEY_SECONDS, SoftLimit, with_hard_limit
 
-# How long a task that this worker does not know waits before the next worker may look at it.
+# How long a task of an unknown class waits before another worker may fetch it.
 _HAND_ON_DELAY = timedelta(seconds=5)
 _REFUSED_DELAY = timedelta(seconds=1)
-# What parameters are given by their types.
+# Parameters of these types need no dependency.
 _GIVEN = (TaskContext, CallbackSpawner)
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What executing needs beside the delivery.
+    """What executing needs besides the delivery.
 
     Attributes:
-        admit: gives an attempt other locks, all or none; what refuses them, or None.
-        leave: called with each thread or asyncio task that runs code of an attempt although it was
-            cancelled: the attempt ends without it.
-        obey_seconds: how long an attempt may go on that was cancelled at its hard timeout; None: a
-            guardian kills it.
+        admit: replaces the locks of an attempt, all or none; returns the lock that refused.
+        leave: takes over a thread or asyncio task that ignores its cancellation. The attempt ends
+            without it.
+        obey_seconds: how long code may still run after its cancellation at the hard timeout; None:
+            until the fork server kills the process.
     """
 
     client: Client
@@ -69,7 +69,7 @@ class Tools:
 
 
 def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
-    """Learn what a delivery is; how the attempt ends if it cannot be executed here, else None."""
+    """Read the envelope and find the class; return an outcome if the task cannot run here."""
     try:
         envelope = tools.client.envelopes.read(attempt.delivery.id, attempt.delivery.envelope)
     except MalformedMessageError as error:
@@ -88,28 +88,28 @@ def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
 
 
 async def carry_out(attempt: Attempt, tools: Tools) -> Outcome:
-    """Identify and execute, in this process. Raises nothing of the task's."""
+    """Identify a task and execute it in this process."""
     return identify(attempt, tools) or await execute(attempt, tools)
 
 
 async def execute(attempt: Attempt, tools: Tools) -> Outcome:
-    """Run an attempt that was identified, in this process. Raises nothing of the task's."""
+    """Execute an identified task in this process; whatever it raises becomes the outcome."""
     task_class, envelope = attempt.task_class, attempt.envelope
-    assert task_class is not None  # else it was handed on
+    assert task_class is not None  # `identify` hands on the others
     if attempt.delivery.saved:
         try:
             attempt.context.saved = decode(attempt.delivery.saved)
-        except MalformedMessageError as error:  # no attempt could read it
+        except MalformedMessageError as error:  # no other attempt could read it either
             return Failed(error, Reason.QUARANTINED)
     attempt.enter()
     attempt.stage = Stage.IN_LOOP
     try:
         limits = attempt.effective.time
-        # Also what comes before the dependencies must not hold the event loop for longer.
+        # Set before the constructor runs: it could block the event loop, too.
         attempt.hard_at = time.monotonic() + limits.hard if limits.hard else None
         task = task_class.arguments.build(envelope.args)
         vo = vo_of(task, envelope.labels)
-        if vo != attempt.vo:  # it is known only now
+        if vo != attempt.vo:  # only the task object knew it
             attempt.vo = vo
             limits = effective_now(attempt, task_class, tools.client.live_config).time
         refused = await _mend_locks(attempt, task, tools)
@@ -123,22 +123,14 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
         work = partial(_call, attempt, task, tools, limits)
         wait = tools.obey_seconds
         leave = partial(tools.leave, attempt)
-        return Succeeded(await hardly_limited(attempt, limits, work, leave, wait))
+        return Succeeded(await with_hard_limit(attempt, limits, work, leave, wait))
     except BaseException as error:  # SystemExit in a task must not end the worker
         return _unsuccessful(attempt, error)
     finally:
         attempt.leave()
         uncancel()
-
-
-async def readmit(broker: Broker, attempt: Attempt, lines: str) -> str | None:
-    """Take these locks instead of those of the delivery, all or none; what refuses them."""
-    since = time.monotonic()
-    admitted, answer = await broker.admit(attempt.delivery, lines)
-    if not admitted:
-        return answer
-    attempt.relock(lines, answer, since)
-    return None
+        if attempt.hard_at is not None:  # leave time for the retry policy
+            attempt.hard_at = max(attempt.hard_at, time.monotonic())
 
 
 def _handed_on(reason: str) -> HandedBack:
@@ -146,16 +138,16 @@ def _handed_on(reason: str) -> HandedBack:
 
 
 def _unsuccessful(attempt: Attempt, error: BaseException) -> Outcome:
-    """The outcome of an attempt that ended with `error`."""
-    kind = type(error)  # isinstance() would ask the error itself
+    """Return the outcome of an attempt that ended with `error`."""
+    kind = type(error)  # isinstance() would run code of the error's class
     ending = attempt.ending
     if ending.timed_out is not None and ending.lost is None:
         return Failed(_timed_out(ending.timed_out, error))
     if issubclass(kind, InvalidArgumentsError):
-        # Raised by execute() it is the task's own failure, and its policy is asked.
+        # Raised by execute(), it is a failure like any other: the retry policy decides.
         return Failed(error, None if attempt.started else Reason.ARGUMENTS)
     if issubclass(kind, ServerUnreachableError):
-        # Before execute() was called it is no failure of the task.
+        # Before execute() was called, the task has not failed.
         return Failed(error) if attempt.started else HandedBack(str(error), _REFUSED_DELAY)
     if issubclass(kind, asyncio.CancelledError):
         return _cut_off(attempt, error)
@@ -163,16 +155,16 @@ def _unsuccessful(attempt: Attempt, error: BaseException) -> Outcome:
 
 
 def _timed_out(limit: TaskTimeoutError, error: BaseException) -> BaseException:
-    """What the retry policy is told of an attempt that exceeded a limit and ended with `error`."""
-    if error is limit or issubclass(type(error), StopRetrying):  # so its author decided meanwhile
+    """Return the error to report for an attempt that exceeded a limit and ended with `error`."""
+    if error is limit or issubclass(type(error), StopRetrying):  # the author's decision counts
         return error
     limit.__cause__ = error
-    # Where it was when it was cancelled, or what came of that.
+    # Show where the code was when it was cancelled.
     return limit.with_traceback(BaseException.__getattribute__(error, "__traceback__"))
 
 
 async def _mend_locks(attempt: Attempt, task: BaseTask, tools: Tools) -> str | None:
-    """Locks were taken as the submitter computed them; mend that if this code sees others."""
+    """Replace the locks if this version of the class declares other locks than the submitter's."""
     declared = task_locks(task, attempt.context.name, attempt.context.labels)
     lines = with_unique_lock(declared, attempt.delivery.locks)
     if lines == attempt.delivery.locks:
@@ -190,7 +182,7 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools, limits: TimeLimi
             return await _invoke(attempt, function, {}, tools, soft_limit)
         values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
         async with tools.injector.open(function, values=values) as arguments:
-            context.ensure_lease()  # to open them may have taken long
+            context.ensure_lease()  # opening the dependencies may have taken long
             return await _invoke(attempt, function, arguments, tools, soft_limit)
 
 
@@ -212,12 +204,12 @@ async def _invoke(
                 function,
                 arguments,
                 tools.threads,
-                before=context.ensure_lease,  # once more there: a thread may start late
+                before=context.ensure_lease,  # checked again in the thread, which may start late
                 abandoned=partial(tools.leave, attempt),
                 returned=attempt.leave_thread,
             )
     finally:
-        soft_limit.end()  # neither commit nor rollback is cut by it
+        soft_limit.end()  # it must not interrupt a commit or rollback
     context.ensure_lease()
     return result
 
@@ -227,7 +219,7 @@ def _cut_off(attempt: Attempt, error: BaseException) -> Outcome:
     if ending.lost is not None:
         return Lost(ending.lost)
     if ending.cut_off is not None:
-        # A thread of the task may go on: it must not believe that it still holds anything.
+        # A thread of the task may still run: its context must report that the locks are lost.
         attempt.context.lose_lease(ending.cut_off)
         return HandedBack(ending.cut_off, started=attempt.started)
     return Failed(error)

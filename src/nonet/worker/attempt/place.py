@@ -1,4 +1,4 @@
-"""Where an attempt is made."""
+"""Decide where an attempt runs: in the loop, in a child process, or nowhere."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from nonet.tasks.task import Isolation
 
 
 class Place(Enum):
-    """Where an attempt is made."""
+    """Where an attempt runs."""
 
-    LOOP = auto()  # of this worker
-    CHILD = auto()
-    FRESH_CHILD = auto()  # a child process of its own
-    SUSPECTS = auto()  # the lane of those with which a process died
-    NONE = auto()  # nowhere: its process has died with it alone, and its policy is asked here
-    NONE_BUT_CHILD = auto()  # nowhere, and its policy is asked in a child process
+    LOOP = auto()  # the event loop of the worker
+    CHILD = auto()  # a reusable child process
+    FRESH_CHILD = auto()  # a child process for this attempt only
+    SUSPECTS = auto()  # beside the slots, see `nonet.worker.suspects`
+    NONE = auto()  # nowhere: it crashed its worker; the loop asks its retry policy
+    NONE_BUT_CHILD = auto()  # the same, but a child process asks its retry policy
 
 
 def place_of(delivery: Delivery, declared: Isolation, told: Isolation | None) -> Place:
-    """Where to make the attempt of a delivery.
+    """Return where to run a delivery.
 
     Args:
-        declared: as its class and the configuration say.
-        told: as this worker was told for all classes, or None.
+        declared: isolation of the class, with overrides.
+        told: isolation that this worker was told to use for all classes, or None.
     """
     has_died = bool(delivery.suspect or delivery.crashes)
     if (told or declared) is Isolation.LOOP and (told is not None or not has_died):

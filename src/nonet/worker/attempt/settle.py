@@ -1,4 +1,4 @@
-"""From an outcome to a settled delivery; SQL comes after it, see `nonet.worker.attempt.burials`."""
+"""Settle attempts in Redis. A dead letter reaches SQL later, see `nonet.worker.attempt.burials`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _HANDED_BACK = (End.BACK, End.SUSPECT, End.ON)
 
 @dataclass(frozen=True)
 class Settler:
-    """Ends deliveries.
+    """Settles deliveries.
 
     Attributes:
-        rows: deletes the rows of durable tasks that have ended.
-        counts: of what happened, ``stale``: settles of what was not this worker's any more.
+        rows: deletes the SQL rows of durable tasks that have ended.
+        counts: ``stale``: how many settles Redis refused because this worker had lost the delivery.
     """
 
     broker: Broker
@@ -40,12 +40,10 @@ class Settler:
     counts: Counter[str] = field(default_factory=Counter, init=False)
 
     async def settle(self, attempt: Attempt, conclusion: Conclusion) -> End:
-        """Settle one attempt as it was concluded.
-
-        A dead letter is only marked as one: its burial follows.
+        """Settle an attempt. A task that becomes a dead letter is only marked as dying.
 
         Returns:
-            How it has ended. What uses no attempt is `End.BACK`, for whatever reason.
+            How the attempt ended; `End.BACK` for every hand-back.
         """
         settlement, usage = conclusion.settlement, conclusion.usage
         if conclusion.lost:
@@ -53,12 +51,12 @@ class Settler:
         if settlement.end is End.DONE:
             return await self._commit(attempt, conclusion)
         if settlement.error.type:
-            self._log_failure(attempt, settlement)
+            _log_failure(attempt, settlement)
         if settlement.reason == Reason.QUARANTINED:
             await self.broker.quarantine(attempt.delivery, settlement.error.text)
         document = b""
         if settlement.end is End.DEAD and settlement.keep:
-            # After a crash between SQL and Redis it is not executed again.
+            # The row is written later: a crash before that must not execute the task again.
             settlement = replace(settlement, end=End.DYING)
         if settlement.end in (End.RETRY, End.CRASH, End.DYING):
             document = encode(error_document(attempt, settlement, usage))
@@ -68,11 +66,15 @@ class Settler:
             return End.LOST
         return End.BACK if settlement.end in _HANDED_BACK else conclusion.settlement.end
 
+    async def end(self, attempt: Attempt, settlement: Settlement, result: ResultDocument) -> None:
+        """End a dying task whose row, if it gets one, is already in SQL."""
+        await self._script(attempt, settlement, encode(result))
+
     async def _void(self, attempt: Attempt, conclusion: Conclusion) -> End:
         logger.warning("task %s: attempt voided: %s", attempt.delivery.id, conclusion.lost)
         if not attempt.in_thread:
-            # It has ended here: whoever owns it now refuses this, else it need not wait for
-            # the end of its lease, which would count as a death of this worker.
+            # Its code has ended. If no other worker owns the task yet, requeue it now: otherwise
+            # it would wait for the end of its lease, which counts as a death of this worker.
             await self._script(attempt, conclusion.settlement, b"")
         return End.LOST
 
@@ -83,14 +85,10 @@ class Settler:
             return End.DONE
         if answer != "LOST":
             return End.LOST
-        # A lock ran out before the settle: whatever was done may have been overtaken.
+        # A lock expired before the settle, so another task may have overtaken this one.
         back = Settlement(End.BACK, reason="a lock was lost before the settle")
         await self._script(attempt, back, b"")
         return End.BACK
-
-    async def end(self, attempt: Attempt, settlement: Settlement, result: ResultDocument) -> None:
-        """Settle a dying task, which is in SQL now if it belongs there."""
-        await self._script(attempt, settlement, encode(result))
 
     async def _script(
         self,
@@ -99,79 +97,49 @@ class Settler:
         document: bytes,
         submissions: Sequence[Submission] = (),
     ) -> str:
-        """Run the settle script, again and again while Redis refuses and the lease is ours."""
-        told, text = False, ""
+        """Run the settle script; repeat it while Redis is unavailable and the lease lasts."""
+        delivery, is_logged, text = attempt.delivery, False, ""
         if settlement.reason or settlement.error.type:
             text = shortened(_line(settlement))
         while True:
             goes_on, sent = bool(attempt.left) and attempt.goes_on, time.monotonic()
             try:
                 answer = await self.broker.settle(
-                    attempt.delivery,
-                    settlement.end,
-                    document,
+                    *(delivery, settlement.end, document),
                     text=text,
                     delay=settlement.delay,
                     started=settlement.started,
                     goes_on=goes_on,
                     submissions=submissions,
                 )
-            # Also what somebody must change first, permissions or a password, may be so in time.
+            # An operator may correct permissions or a password while the lease lasts.
             except (ServerUnreachableError, ConfigurationError) as error:
                 if attempt.ending.lost is not None:
-                    logger.error("task %s: not settled: %s", attempt.delivery.id, error)
+                    logger.error("task %s: not settled: %s", delivery.id, error)
                     return "STALE"
-                if not told:
-                    told = True
+                if not is_logged:
+                    is_logged = True
                     logger.warning(
-                        "task %s: not settled yet, tried again while its lease lasts: %s",
-                        attempt.delivery.id,
-                        error,
+                        "task %s: not settled yet, retrying while its lease lasts: %s",
+                        *(delivery.id, error),
                     )
                 await asyncio.sleep(_RESETTLE_PAUSE)
                 continue
             if answer != "OK":
                 self.counts["stale"] += answer == "STALE"
                 logger.warning(
-                    "task %s: settle as %s refused: %s",
-                    attempt.delivery.id,
-                    settlement.end,
-                    answer,
+                    "task %s: settle as %s refused: %s", delivery.id, settlement.end, answer
                 )
-            elif settlement.end in _TERMINAL and is_durable(attempt):
-                self.rows.close(attempt.delivery.id)
-            if answer == "OK" and goes_on and attempt.on_left is not None:
-                attempt.on_left(sent)
-                attempt.on_left = None  # once: a task that is dying is settled again
+                return answer
+            if goes_on:
+                attempt.locks_kept_at = sent
+            if settlement.end in _TERMINAL and _is_durable(attempt):
+                self.rows.close(delivery.id)
             return answer
-
-    def _log_failure(self, attempt: Attempt, settlement: Settlement) -> None:
-        if settlement.reason == Reason.QUARANTINED:
-            logger.warning(
-                "task %s is none and goes to the quarantine, not executed: %s",
-                attempt.delivery.id,
-                _in_one_line(settlement.error.text),
-            )
-            return
-        logger.log(
-            # A task that asked to be handed back has not failed.
-            logging.INFO if settlement.end is End.BACK else logging.WARNING,
-            "task %s (%s) failed in attempt %d, %s: %s",
-            attempt.delivery.id,
-            attempt.context.name,
-            attempt.delivery.attempt,
-            settlement.end,
-            _line(settlement),
-        )
-
-
-def is_durable(attempt: Attempt) -> bool:
-    """Whether its task has a row, as far as this worker knows its class."""
-    return attempt.task_class is not None and attempt.task_class.cls.durable
 
 
 def error_document(attempt: Attempt, settlement: Settlement, usage: Usage | None) -> ErrorDocument:
-    """What is kept of how an attempt failed."""
+    """Return the error document that the record keeps for a failed attempt."""
     return ErrorDocument(
         reason=str(settlement.reason),
         error_type=settlement.error.type,
@@ -183,8 +151,32 @@ def error_document(attempt: Attempt, settlement: Settlement, usage: Usage | None
     )
 
 
+def _is_durable(attempt: Attempt) -> bool:
+    return attempt.task_class is not None and attempt.task_class.cls.durable
+
+
+def _log_failure(attempt: Attempt, settlement: Settlement) -> None:
+    if settlement.reason == Reason.QUARANTINED:
+        logger.warning(
+            "message %s is not a valid task; quarantined it: %s",
+            attempt.delivery.id,
+            _in_one_line(settlement.error.text),
+        )
+        return
+    logger.log(
+        # A task that asked to be handed back has not failed.
+        logging.INFO if settlement.end is End.BACK else logging.WARNING,
+        "task %s (%s) failed in attempt %d, %s: %s",
+        attempt.delivery.id,
+        attempt.context.name,
+        attempt.delivery.attempt,
+        settlement.end,
+        _line(settlement),
+    )
+
+
 def _line(settlement: Settlement) -> str:
-    """One line about the error, or what the task waits for."""
+    """Return the error, or the reason of a hand-back, in one line."""
     error = settlement.error
     text = f"{error.type}: {error.text}" if error.type else str(settlement.reason)
     return _in_one_line(text)
@@ -192,5 +184,5 @@ def _line(settlement: Settlement) -> str:
 
 def _in_one_line(text: str) -> str:
     first = text.encode("utf-8", "backslashreplace").decode().split("\n")[0]
-    # A task's text must not paint in the terminal of whoever reads the log.
+    # Escape control characters: an error text could send commands to the reader's terminal.
     return re.sub(r"[\x00-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", first)

@@ -1,4 +1,4 @@
-"""How long an attempt may take: cancelled at the soft limit, given up at the hard one."""
+"""Enforce the time limits of an attempt: cancel at the soft one, give up at the hard one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nonet.worker.attempt.attempt import Attempt
 
 logger = logging.getLogger(__name__)
 
-# What obeys the cancellation at the hard limit shall roll back before its locks are released.
+# How long code that was cancelled at the hard limit may roll back before its locks are released.
 OBEY_SECONDS = 1.0
 
 
 class SoftLimit:
-    """Lets the attempt time out if the block takes longer than its soft limit, if it has one."""
+    """Time the attempt out if the block takes longer than its soft limit."""
 
     def __init__(self, attempt: Attempt, limits: TimeLimits) -> None:
         self._timer: asyncio.TimerHandle | None = None
@@ -36,30 +36,29 @@ class SoftLimit:
         self.end()
 
     def end(self) -> None:
-        """What follows in the block is not measured any more: a commit is not cut by it."""
+        """Stop the clock: the rest of the block is not limited."""
         if self._timer is not None:
             self._timer.cancel()
 
 
-async def hardly_limited(
+async def with_hard_limit(
     attempt: Attempt,
     limits: TimeLimits,
     work: Callable[[], Awaitable[Any]],
     given_up: Callable[[asyncio.Task[Any]], None],
     obey_seconds: float | None = OBEY_SECONDS,
 ) -> Any:
-    """What `work()` returns; at the hard limit it is left alone, whatever it does.
+    """Return what `work()` returns, but abandon it if it ignores its hard limit.
 
     Args:
-        given_up: called with the asyncio task that runs on nevertheless.
-        obey_seconds: how long it may take to end when it is cancelled; None: somebody else sees to
-            that.
+        given_up: called with the asyncio task that was abandoned.
+        obey_seconds: how long the code may still run after its cancellation; None: no limit.
 
     Raises:
-        TaskTimeoutError: it was given up.
+        TaskTimeoutError: the code was abandoned.
         BaseException: whatever `work()` raises.
     """
-    assert limits.hard is not None  # else nothing is limited
+    assert limits.hard is not None
     attempt.hard_at = time.monotonic() + limits.hard
     inner = asyncio.create_task(_as_value(work), name=f"{attempt.delivery.id} limited")
     attempt.enter(inner)
@@ -70,7 +69,7 @@ async def hardly_limited(
     if not done:
         given_up(inner)
         logger.error(
-            "task %s (%s) goes on although it was cancelled and has used up its hard timeout",
+            "task %s (%s) still runs although its hard timeout has passed",
             attempt.delivery.id,
             attempt.context.name,
         )
@@ -82,8 +81,8 @@ async def hardly_limited(
 
 
 async def _as_value(work: Callable[[], Awaitable[Any]]) -> tuple[Any, BaseException | None]:
-    """Result or exception: an asyncio task lets SystemExit and the like end the loop."""
+    """Return an exception as a value: SystemExit raised in an asyncio task would end the loop."""
     try:
         return await work(), None
-    except BaseException as error:  # raised again by who waits for it
+    except BaseException as error:  # `with_hard_limit` raises it again
         return None, error

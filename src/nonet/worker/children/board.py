@@ -1,7 +1,7 @@
-"""Until when each child process may live, in memory that parent, guardian and children share.
+"""The deadlines of child processes, in memory shared by worker, fork server and children.
 
-The watchdog of the worker writes, whatever its event loop does; the guardian reads, whatever has
-become of the worker.
+The worker's watchdog writes them even while the event loop is blocked. The fork server reads them
+even after the worker has died.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _BYTES = 8 * CELLS
 
 
 class Board:
-    """One deadline for each child: monotonic seconds, which all processes of a machine share.
+    """One deadline for each child, by the monotonic clock, which all processes share.
 
     Args:
-        fd: of a board that another process has made; None: a new one.
+        fd: file descriptor of a board that another process has created; None creates a board.
 
     Attributes:
-        fd: of the shared memory.
+        fd: file descriptor of the shared memory.
     """
 
     def __init__(self, fd: int | None = None) -> None:
@@ -29,7 +29,7 @@ class Board:
             fd = os.memfd_create("nonet-deadlines")
             os.ftruncate(fd, _BYTES)
         self.fd = fd
-        # Eight aligned bytes are written and read as one.
+        # The CPU reads and writes eight aligned bytes atomically.
         self._map = mmap.mmap(fd, _BYTES)
         self._cells = memoryview(self._map).cast("d")
         self._lock = threading.Lock()
@@ -39,24 +39,24 @@ class Board:
         return self._cells[number]
 
     def open(self, number: int, deadline: float) -> None:
-        """A child has a lease until then."""
+        """Set the first deadline of a child for an attempt."""
         with self._lock:
             self._cells[number] = deadline
 
     def extend(self, number: int, deadline: float) -> None:
-        """Its lease was renewed; one that was cleared stays so. From any thread."""
+        """Extend a deadline unless it was cleared; from any thread."""
         with self._lock:
             if not self._is_closed and self._cells[number]:
                 self._cells[number] = max(deadline, self._cells[number])
 
     def clear(self, number: int) -> None:
-        """It has no lease any more."""
+        """Remove a deadline: the child runs no attempt."""
         with self._lock:
             if not self._is_closed:
                 self._cells[number] = 0.0
 
     def close(self) -> None:
-        """Give the memory back; the other processes keep theirs."""
+        """Release the memory in this process."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True

@@ -1,4 +1,4 @@
-"""The child processes of one worker: lent for an attempt, used again or ended."""
+"""A pool of child processes: lent for an attempt, reused or ended afterwards."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from nonet.worker.children.wire import Exited, Kill, Run
 
 logger = logging.getLogger(__name__)
 
-# How long a child may take to end by itself, and a fork server to see that one has ended.
+# How long a child may take to exit, and a fork server to report its exit.
 _EXIT_SECONDS = 5.0
 _BACK_OFF_SECONDS = 2.0
-# So many processes may be left of the tasks of a reusable child.
+# A child is ended instead of reused if its tasks left more processes than this.
 _MOST_LEFT = 50
 
 
 class Children:
-    """A pool of child processes, and the fork server that makes them.
+    """A pool of child processes, and the fork server that starts them.
 
     Args:
-        settings: of the worker.
-        redis_url: where its broker is.
+        settings: settings of the worker.
+        redis_url: URL of its broker.
     """
 
     def __init__(self, settings: Settings, redis_url: str) -> None:
@@ -42,19 +42,19 @@ class Children:
 
     @property
     def pids(self) -> list[int]:
-        """Of the child processes that live."""
+        """Process ids of the living children."""
         return self._server.pids if self._server is not None else []
 
     async def start(self) -> None:
-        """Start the fork server; without this it is started when it is needed.
+        """Start the fork server, which otherwise starts on first use.
 
         Raises:
-            ForkServerError: it cannot be started.
+            ForkServerError: the fork server did not start.
         """
         await self._living_server()
 
     async def close(self) -> None:
-        """Kill all that is left."""
+        """Kill all children and end the fork server."""
         self._is_closed = True
         for task in list(self._ending):
             task.cancel()
@@ -64,13 +64,13 @@ class Children:
 
     @asynccontextmanager
     async def lent(self, *, fresh: bool) -> AsyncIterator[Child]:
-        """A child for one attempt; one that is busy at the end of the block is killed.
+        """Lend a child for one attempt; a child that is busy at the end of the block is killed.
 
         Args:
-            fresh: it has made no attempt and will make no other; at the end it has ended.
+            fresh: start a new child, and end it with the block.
 
         Raises:
-            ForkServerError: there is none to be had.
+            ForkServerError: no child could be started.
         """
         taking = asyncio.ensure_future(self._take(fresh=fresh))
         try:
@@ -78,16 +78,16 @@ class Children:
         except asyncio.CancelledError:
             taking.add_done_callback(self._return_unused)
             raise
-        except (OSError, RuntimeError) as error:  # too many files, processes, threads
+        except (OSError, RuntimeError) as error:  # too many files, processes or threads
             raise ForkServerError(f"no child process: {error}") from None
         try:
             yield child
         finally:
-            await self._surely_give_back(child, fresh=fresh)
+            await self._give_back(child, fresh=fresh)
 
     @staticmethod
     def begin(child: Child, message: Run) -> None:
-        """Let a child make an attempt."""
+        """Send an attempt to a child."""
         child.attempts += 1
         child.server.in_flight += 1
         child.is_busy = True
@@ -95,28 +95,33 @@ class Children:
 
     @staticmethod
     def end(child: Child) -> None:
-        """An attempt of a child is over; its lease lasts until the child is given back."""
+        """Record that an attempt has ended; its deadline stays until the pool has the child."""
         if child.server.is_alive:
             child.server.in_flight -= 1
 
     @staticmethod
     def ask_to_kill(child: Child) -> None:
-        """Have a child killed, with all that it has started."""
+        """Tell the fork server to kill a child and all processes that it started."""
         child.server.ask(Kill(child.number))
 
     async def kill(self, child: Child) -> None:
-        """Kill a child, and see that it is dead."""
+        """Kill a child and wait until it is dead."""
         self.ask_to_kill(child)
         await self.exit_of(child)
 
     async def exit_of(self, child: Child) -> Exited | None:
-        """How a child ended that has closed its connection, or was killed; None: nobody knows."""
+        """Wait for the end of a child that was killed or has disconnected.
+
+        Returns:
+            How it ended, or None if its fork server died, too.
+        """
+        # Escalate: ask the fork server, kill the group from here, kill the fork server.
         for act in (self.ask_to_kill, ForkServer.kill_group, _end_server):
             try:
                 async with asyncio.timeout(_EXIT_SECONDS):
                     return await asyncio.shield(child.exited)
             except TimeoutError:
-                logger.error("child process %d: nobody tells of its end", child.pid)
+                logger.error("child process %d: no report of its end", child.pid)
                 act(child)
         return await asyncio.shield(child.exited)
 
@@ -130,29 +135,29 @@ class Children:
         return await (await self._living_server()).spawn(is_fresh=fresh)
 
     def _return_unused(self, taking: asyncio.Future[Child]) -> None:
-        """Nobody wants it any more."""
+        """End a child whose attempt was cancelled before the child was ready."""
         if not taking.cancelled() and taking.exception() is None:
             self._let_end(taking.result())
 
-    async def _surely_give_back(self, child: Child, *, fresh: bool) -> None:
-        """Who is cancelled meanwhile waits all the same, but not for a child that lingers."""
+    async def _give_back(self, child: Child, *, fresh: bool) -> None:
+        """Put a child back or end it. A cancellation kills a child that exits too slowly."""
         if not (fresh or child.is_busy or child.exited.done() or self._is_worn_out(child)):
             child.server.board.clear(child.number)
             self._idle.append(child)
             return
-        giving = asyncio.ensure_future(self._give_back(child, fresh=fresh))
+        ending = asyncio.ensure_future(self._end(child, fresh=fresh))
         cancelled = None
-        while not giving.done():
+        while not ending.done():
             try:
-                await asyncio.shield(giving)
+                await asyncio.shield(ending)
             except asyncio.CancelledError as error:
                 cancelled = error
                 self.ask_to_kill(child)
         if cancelled is not None:
             raise cancelled
-        giving.result()
+        ending.result()
 
-    async def _give_back(self, child: Child, *, fresh: bool) -> None:
+    async def _end(self, child: Child, *, fresh: bool) -> None:
         try:
             if child.is_busy:
                 await self.kill(child)
@@ -168,12 +173,12 @@ class Children:
         settings = self._settings
         if 0 < settings.child_max_tasks <= child.attempts:
             return True
-        if len(children_of(child.pid)) > _MOST_LEFT:  # zombies too, which nobody there waits for
+        if len(children_of(child.pid)) > _MOST_LEFT:  # includes zombies
             return True
         return 0 < settings.child_max_rss < resident(child.pid)
 
     def _let_end(self, child: Child) -> None:
-        """Let a child end by itself, while the work goes on."""
+        """Let a child exit in the background."""
         child.channel.close()
         task = asyncio.create_task(self._await_exit(child), name=f"end of child {child.number}")
         self._ending.add(task)
@@ -184,7 +189,7 @@ class Children:
             async with asyncio.timeout(_EXIT_SECONDS):
                 await asyncio.shield(child.exited)
         except TimeoutError:
-            logger.warning("child process %d does not end by itself: killed", child.pid)
+            logger.warning("child process %d does not exit: killed", child.pid)
             await self.kill(child)
 
     # ---- the fork server ------------------------------------------------------------------------
@@ -194,20 +199,19 @@ class Children:
             if self._server is not None and self._server.is_alive:
                 return self._server
             if self._server is not None:
-                logger.error("the fork server is gone: another one is started")
+                logger.error("the fork server has died: starting another one")
                 await self._server.close()
                 self._server, self._idle = None, []
             if time.monotonic() < self._not_before:
                 raise ForkServerError("its fork server could not be started a moment ago")
             if self._is_closed:
-                raise ForkServerError("the worker stops")
+                raise ForkServerError("the worker is stopping")
             self._not_before = time.monotonic() + _BACK_OFF_SECONDS
-            # Kept before it has started: who closes the pool meanwhile ends it.
+            # Stored before it has started, so that `close` ends it.
             self._server = server = ForkServer(self._settings, self._redis_url)
             await server.start()
             return server
 
 
 def _end_server(child: Child) -> None:
-    """It does nothing any more; another one is started when it is needed."""
     child.server.kill()

@@ -1,8 +1,8 @@
-"""The worker's side of its fork server: starting it, asking it, hearing of the end of children.
+"""The worker's side of the fork server: start it, request children, learn how they ended.
 
-The fork server (`nonet.child_process`) has the task modules loaded and no threads, so that forking
-it is fast and safe. It guards what it forks, and is a process of its own so that it can do that
-whatever becomes of the worker.
+The fork server (`nonet.child_process`) has loaded the task modules and runs no threads, so that
+forks are fast and safe. It is a separate process, so that it enforces the limits of its children
+even if the worker hangs or dies.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,19 +45,19 @@ from nonet.worker.children.wire import (
 logger = logging.getLogger(__name__)
 
 _START_SECONDS = 60.0
-# A child greets within milliseconds; on a machine that does not keep up it takes minutes.
+# A child is ready within milliseconds; on an overloaded machine it may take minutes.
 _FORK_SECONDS = 20.0
 _LONGEST_FORK_SECONDS = 300.0
 _FORKS_AT_ONCE = 16
 _PING_SECONDS = 30.0
 _END_SECONDS = 3.0
-# File descriptors that each fork server of this process and its children hold open while they
-# live: the line to a supervisor, which learns by its end that all of them are dead.
+# File descriptors that each fork server and its children inherit: the connection to a supervisor.
+# It closes once all of these processes are dead, which tells the supervisor.
 HELD_OPEN: set[int] = set()
 
 
 class ForkServerError(Exception):
-    """There is no child process to be had; the text says why."""
+    """No child process could be started; the text says why."""
 
 
 @dataclass(eq=False)
@@ -64,14 +65,14 @@ class Child:
     """A child process.
 
     Attributes:
-        number: its cell of the board.
-        server: which has forked it.
-        inbox: its messages; None: it has closed the connection.
-        exited: how it ended; None: nobody knows, its fork server is gone.
-        attempts: how many it has made.
-        is_busy: it makes one, or something of the last one goes on.
-        cpu: seconds of CPU time that these took.
-        pid: of its process; 0: not known yet.
+        number: the index of its deadline on the board.
+        server: the fork server that started it.
+        exited: how it ended; None if its fork server died, too.
+        inbox: its messages; None after it has disconnected.
+        attempts: how many attempts it has received.
+        is_busy: whether it runs an attempt, or code of the last one still runs.
+        cpu: CPU time of its earlier attempts, in seconds.
+        pid: its process id; 0 until it is known.
     """
 
     number: int
@@ -87,15 +88,15 @@ class Child:
 
 
 class ForkServer:
-    """One fork server, from its start to its end; it is not started twice.
+    """One fork server process; a second start needs a new object.
 
     Args:
-        settings: of the worker.
-        redis_url: where its broker is.
+        settings: settings of the worker.
+        redis_url: URL of its broker.
 
     Attributes:
-        board: what its children are guarded by.
-        in_flight: attempts that its children make; of one that is gone: that they made then.
+        board: the deadlines of its children.
+        in_flight: how many attempts its children run, or ran when it died.
     """
 
     def __init__(self, settings: Settings, redis_url: str) -> None:
@@ -109,37 +110,35 @@ class ForkServer:
         self._free = list(range(CELLS - 1, -1, -1))
         self._workdirs = ""
         self._pong = asyncio.Event()
-        self._patience = _FORK_SECONDS
-        self._at_once = _FORKS_AT_ONCE
         self._forks = asyncio.Semaphore(_FORKS_AT_ONCE)
         self.in_flight = 0
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it is running and connected."""
         return self._control is not None
 
     @property
     def pids(self) -> list[int]:
-        """Of the children that live; from any thread."""
+        """Process ids of the living children; from any thread."""
         return [child.pid for child in list(self._children.values()) if child.pid]
 
     async def start(self) -> None:
-        """Start it and wait until it has loaded the task modules.
+        """Start the process and wait until it has loaded the task modules.
 
         Raises:
-            ForkServerError: it cannot be started, or says why it cannot fork.
+            ForkServerError: it did not start, or could not load the modules.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # -P: nothing is imported from the directory in which the worker happens to be.
+            # -P: import nothing from the current directory of the worker.
             command = [sys.executable, "-P", "-m", "nonet.child_process", str(theirs.fileno())]
             self._process = await asyncio.to_thread(
                 subprocess.Popen,
                 command,
                 pass_fds=(theirs.fileno(), self.board.fd, *HELD_OPEN),
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # what a terminal sends to all is meant for the worker
+                start_new_session=True,  # signals of a terminal go to the worker only
             )
         except OSError as error:
             ours.close()
@@ -148,7 +147,7 @@ class ForkServer:
             theirs.close()
         ours.setblocking(False)
         self._control = ours
-        asyncio.get_running_loop().add_reader(ours, self._hear)
+        asyncio.get_running_loop().add_reader(ours, self._receive)
         level = logging.getLogger().getEffectiveLevel()
         settings = _as_data(self._settings) | {"redis_url": self._redis_url}
         about = dict(process_description())
@@ -166,25 +165,25 @@ class ForkServer:
         self._workdirs = ready.workdirs
 
     async def spawn(self, *, is_fresh: bool) -> Child:
-        """A new child process.
+        """Start a child process.
 
         Args:
-            is_fresh: for one attempt.
+            is_fresh: it runs one attempt only.
 
         Raises:
-            ForkServerError: there is none to be had.
+            ForkServerError: no child could be started.
         """
         async with self._forks:
             return await self._spawn(is_fresh=is_fresh)
 
     async def _spawn(self, *, is_fresh: bool) -> Child:
         if not self._free:
-            raise ForkServerError(f"{CELLS} child processes are enough")
+            raise ForkServerError(f"the limit of {CELLS} child processes is reached")
         ours, theirs = socket.socketpair()
         number = self._free.pop()
         self.board.clear(number)
         loop = asyncio.get_running_loop()
-        # Before it is asked for: what is told of it may be here sooner than this goes on.
+        # Registered before the request: reports about the child may arrive before this continues.
         child = self._children[number] = Child(number, self, loop.create_future())
         try:
             self._send(Spawn(number, is_fresh), theirs.fileno())
@@ -197,35 +196,32 @@ class ForkServer:
             theirs.close()
         child.channel = await Channel.of_worker(ours)
         child.pump = loop.create_task(_pump(child), name=f"messages of child {number}")
-        await self._greeted(child)
+        await self._wait_until_ready(child)
         return child
 
-    async def _greeted(self, child: Child) -> None:
-        """Wait until a child can take an attempt: what kills it from then on is the attempt."""
+    async def _wait_until_ready(self, child: Child) -> None:
+        """Wait for the child's `Hello`; a death after it is blamed on the attempt.
+
+        Raises:
+            ForkServerError: the child died or is not ready, or the fork server hangs.
+        """
         message: object = None
-        waited = 0.0
-        while message is None and waited < _LONGEST_FORK_SECONDS:
-            patience = self._patience
+        began = time.monotonic()
+        while message is None and time.monotonic() - began < _LONGEST_FORK_SECONDS:
             try:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(_FORK_SECONDS):
                     message = await child.inbox.get() or "its end"
             except TimeoutError:
-                waited += patience
-                await self._slow_down(patience)
+                await self._ping()
         if not isinstance(message, Hello):
             self.ask(Kill(child.number))
             child.channel.close()
-            reason = "a child ended before it was given a task"
-            raise ForkServerError(reason if message else f"no child was ready in {waited:g} s")
-        self._patience = max(_FORK_SECONDS, self._patience / 2)
-        self._fork_at_once(2 * self._at_once)
+            reason = "a child process died before it received a task"
+            late = f"no child process was ready in {_LONGEST_FORK_SECONDS:g} s"
+            raise ForkServerError(reason if message else late)
 
-    async def _slow_down(self, patience: float) -> None:
-        """A child is late: wait longer and fork fewer at a time, if the fork server answers.
-
-        Raises:
-            ForkServerError: it does not, so it guards no child either: it is killed.
-        """
+    async def _ping(self) -> None:
+        """Check that the fork server answers; kill it otherwise, as it enforces no limits."""
         self._pong.clear()
         self.ask(Ping())
         try:
@@ -234,42 +230,34 @@ class ForkServer:
             logger.error("the fork server has not answered for %g s: it is killed", _PING_SECONDS)
             self.kill()
             raise ForkServerError("the fork server does not answer") from None
-        if patience == self._patience:  # not yet by another one that was late at the same time
-            self._patience = min(2 * patience, _LONGEST_FORK_SECONDS)
-            self._fork_at_once(self._at_once // 2)
-            logger.warning("no child process was ready in %g s: this machine is slow", patience)
-
-    def _fork_at_once(self, number: int) -> None:
-        number = min(max(1, number), _FORKS_AT_ONCE)
-        if number != self._at_once:
-            self._at_once, self._forks = number, asyncio.Semaphore(number)
+        logger.warning("no child process was ready in %g s: this machine is slow", _FORK_SECONDS)
 
     @staticmethod
     def kill_group(child: Child) -> None:
-        """Kill the process group of a child, if the fork server has not done so."""
+        """Kill the process group of a child, unless its end was reported."""
         if not child.exited.done():
             _kill_group(child.pid)
 
     def kill(self) -> None:
-        """End a fork server that does nothing any more; the kernel ends its children."""
+        """Kill a fork server that hangs; the kernel kills its children with it."""
         if self._process is not None:
             self._process.kill()
 
     def ask(self, message: Message) -> None:
-        """Send `Guard`, `Unguard` or `Kill`; if nobody hears it, its children are dead anyway."""
+        """Send a request; if the fork server has died, its children are dead, too."""
         try:
             self._send(message)
         except ForkServerError as error:
-            logger.debug("not asked: %s", error)
+            logger.debug("request not sent: %s", error)
 
     def workdir(self, child: Child) -> str:
-        """Where the directory of an attempt of a child may be made."""
+        """Return the directory in which a child may create working directories."""
         return os.path.join(self._workdirs, str(child.number))
 
     async def close(self) -> None:
-        """End it, and all its children with it."""
+        """End the fork server and all its children."""
         pumps = [child.pump for child in self._children.values() if child.pump is not None]
-        self._lose()
+        self._disconnect()
         process, self._process = self._process, None
         if process is None:
             self.board.close()
@@ -286,14 +274,14 @@ class ForkServer:
 
     def _send(self, message: Message, *fds: int) -> None:
         if self._control is None:
-            raise ForkServerError("the fork server is gone")
+            raise ForkServerError("the fork server has died")
         try:
             send_packet(self._control, message, fds)
-        except OSError as error:  # gone, or frozen: its buffer is full
-            raise ForkServerError(f"the fork server does not listen: {error}") from None
+        except OSError as error:  # it has died, or hangs and its buffer is full
+            raise ForkServerError(f"the fork server accepts no requests: {error}") from None
 
-    def _hear(self) -> None:
-        """Take one message; the loop calls again while there are more."""
+    def _receive(self) -> None:
+        """Process one message; the event loop calls again while there are more."""
         if self._control is None:
             return
         try:
@@ -303,7 +291,7 @@ class ForkServer:
         except OSError:
             message = None
         if message is None:
-            self._lose()
+            self._disconnect()
         elif isinstance(message, Ready):
             self._ready.set_result(message)
         elif isinstance(message, Pong):
@@ -312,34 +300,30 @@ class ForkServer:
             if (child := self._children.get(message.number)) is not None:
                 child.pid = message.pid
         else:
-            self._bury(message)
+            child = self._children.pop(message.number, None)
+            if child is not None:
+                self._free.append(child.number)
+                _set(child.exited, message)
 
-    def _bury(self, exited: Exited) -> None:
-        child = self._children.pop(exited.number, None)
-        if child is not None:
-            self._free.append(child.number)
-            _set(child.exited, exited)
-
-    def _lose(self) -> None:
-        """It is gone, or is to go: so are its children; what they started, too."""
+    def _disconnect(self) -> None:
+        """Disconnect, and kill its children and the processes that they started."""
         control, self._control = self._control, None
         if control is None:
             return
         asyncio.get_running_loop().remove_reader(control)
         with suppress(OSError):
-            # The fork server ends, although a copy of this process, which a task has forked, has
-            # the connection, too.
+            # shutdown() ends the connection even if a process that a task forked has a copy of it.
             control.shutdown(socket.SHUT_RDWR)
         control.close()
         if not self._ready.done():
-            self._ready.set_result(Ready("it ended while it loaded the task modules", ""))
+            self._ready.set_result(Ready("it died while it loaded the task modules", ""))
         for child in self._children.values():
             _kill_group(child.pid)
             _set(child.exited, None)
         self._children.clear()
 
     async def _remove_workdirs(self) -> None:
-        """It does that itself unless it was killed."""
+        """Remove the directories in case the fork server was killed before it could."""
         if self._workdirs:
             await asyncio.to_thread(shutil.rmtree, self._workdirs, ignore_errors=True)
 
@@ -371,4 +355,4 @@ def _kill_group(pid: int) -> None:
         if pid:
             os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        return  # it has ended
+        return  # it is dead

@@ -1,8 +1,8 @@
-"""One attempt in a child process: begun, told to stop, and what follows when its process dies.
+"""Run one attempt in a child process, stop it, and conclude when its process dies.
 
-The worker keeps lease, locks and settlement; a child has the task, its dependencies and its policy.
-Whatever a child does, it ends at the latest when the guardian kills it: at the deadline of its
-lease, at its limits of time, memory and CPU, or when it is asked to.
+The worker keeps the lease and the locks, and settles. The child opens the dependencies, executes
+the task and asks its retry policy. The fork server kills a child at the deadline of its lease, at
+its limits of time, memory and CPU, or when the worker requests it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nonet.base.errors import NonetError
 from nonet.config.settings import Settings
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
-from nonet.tasks.retry import ExponentialBackoff, NoRetry
+from nonet.tasks.retry import BUILT_IN_POLICIES
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
@@ -43,24 +43,22 @@ from nonet.worker.children.wire import (
 
 logger = logging.getLogger(__name__)
 
-# The child cancels at its hard limit, and is killed if it does not obey.
+# The child cancels its task at the hard limit and is killed if the task does not obey.
 _KILL_AFTER_SECONDS = OBEY_SECONDS + 0.2
 _JUDGE_SECONDS = 10.0
 _KILL_GROUP_SECONDS = 3.0
 _NO_CHILD = timedelta(seconds=5)
-# These two are ours: no need of a process to ask them in.
-_SAFE_POLICIES = (NoRetry, ExponentialBackoff)
 
 
 class Isolated:
-    """Makes attempts in child processes.
+    """Runs attempts in child processes.
 
     Args:
-        children: in which they are made.
-        settings: of the worker.
-        concluder: says what follows where no child can.
-        admit: gives an attempt other locks, all or none; what refuses them, or None.
-        accuse: says which suspects begin to run.
+        children: the pool of child processes.
+        settings: settings of the worker.
+        concluder: concludes attempts that no child concludes.
+        admit: replaces the locks of an attempt, all or none; returns the lock that refused.
+        accuse: records in Redis which suspects begin to run.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class Isolated:
 
     @property
     def pids(self) -> list[int]:
-        """Of the child processes that live; from any thread."""
+        """Process ids of the living children; from any thread."""
         return self._children.pids
 
     async def close(self) -> None:
@@ -88,37 +86,29 @@ class Isolated:
         await self._children.close()
 
     def lent(self) -> AbstractAsyncContextManager[Child]:
-        """A fresh child for several attempts; see `Children.lent`."""
+        """Lend a fresh child for several attempts; see `Children.lent`."""
         return self._children.lent(fresh=True)
 
     async def run(self, attempt: Attempt, *, fresh: bool) -> Conclusion:
-        """Make an attempt; what it concluded, to be settled.
+        """Run an attempt and return its conclusion.
 
-        Its process has ended then, or has nothing of it any more: its locks may be released.
+        No code of the attempt runs any more when this returns, so its locks may be released.
 
         Args:
-            fresh: in a process of its own.
+            fresh: run it in a new process.
         """
         conclusion = None
-        attempt.stage = Stage.WAITING
-        attempt.enter()
-        try:
-            async with self._children.lent(fresh=fresh) as child:
-                conclusion = await self._attempt(child, attempt)
-        except (ForkServerError, NonetError) as error:
-            conclusion = self.not_begun(attempt, error)
-        except asyncio.CancelledError:
-            if not attempt.ending.is_asked:  # not by us: the loop ends
-                raise
-            uncancel()
-        finally:
-            attempt.leave()
-            attempt.stage = Stage.BEGINNING
-            attempt.share_deadline(None)
+        with attempt.waiting():
+            try:
+                async with self._children.lent(fresh=fresh) as child:
+                    # Assigned inside the block: a stop during the child's exit must not lose it.
+                    conclusion = await self._attempt(child, attempt)
+            except (ForkServerError, NonetError) as error:
+                conclusion = self.not_begun(attempt, error)
         return conclusion or self._concluder.conclude(attempt, stopped(attempt))
 
     def not_begun(self, attempt: Attempt, error: Exception) -> Conclusion:
-        """What follows when there is no child process to be had, or Redis does not answer."""
+        """Hand back an attempt that could not start, for lack of a process or of Redis."""
         logger.error("task %s cannot begin: %s", attempt.delivery.id, error)
         outcome = HandedBack(f"no child process: {error}", _NO_CHILD)
         return self._concluder.conclude(attempt, outcome)
@@ -126,7 +116,7 @@ class Isolated:
     def run_message(
         self, child: Child, attempt: Attempt, trace: str, *, is_shared: bool = False
     ) -> Run:
-        """What lets a child make an attempt."""
+        """Return the message that starts an attempt in a child."""
         version, workdir = self._concluder.live_config.version, child.server.workdir(child)
         return Run(attempt.delivery, attempt.since, version, workdir, trace, is_shared)
 
@@ -137,12 +127,12 @@ class Isolated:
             await self.accuse([attempt.delivery.id])
         trace = current_trace() if attempt.span is not None else ""
         board = child.server.board
-        board.open(child.number, attempt.deadline)  # it is cleared when the child is given back
+        board.open(child.number, attempt.deadline)  # cleared when the child is given back
         attempt.share_deadline(partial(board.extend, child.number))
         try:
             child.server.ask(_guard(attempt, child.number))
             Children.begin(child, self.run_message(child, attempt, trace))
-            ended = await self._hear(child, attempt)
+            ended = await self._ended(child, attempt)
         finally:
             child.server.ask(Unguard(child.number))
             Children.end(child)
@@ -150,14 +140,14 @@ class Isolated:
             child.is_busy = ended.is_left_over
             child.cpu += (ended.usage.cpu if ended.usage else None) or 0.0
             return ended
-        child.is_busy = False  # it has ended
+        child.is_busy = False  # its process is dead
         usage = Usage(wall=time.monotonic() - began)
         if ended is not None:
             usage = Usage(usage.wall, max(0.0, ended.cpu - child.cpu), ended.rss)
         return await self._after_exit(attempt, child, ended, usage)
 
-    async def _hear(self, child: Child, attempt: Attempt) -> Conclusion | Exited | None:
-        """What the child concludes, or how it ended; it is told meanwhile if it is to stop."""
+    async def _ended(self, child: Child, attempt: Attempt) -> Conclusion | Exited | None:
+        """Wait for the child's conclusion or its death; meanwhile pass on a request to stop."""
         kill: asyncio.TimerHandle | None = None
         try:
             while True:
@@ -184,18 +174,25 @@ class Isolated:
                 kill.cancel()
 
     async def admitted(self, attempt: Attempt, asked: Admit) -> Admitted:
-        """The answer to a child that asks for other locks."""
+        """Return the answer to a child that requests other locks."""
         refused = await self._admit(attempt, asked.lines)
         return Admitted(asked.fence, attempt.locks, attempt.held, refused)
 
     def stop(
         self, child: Child, attempt: Attempt, kill: asyncio.TimerHandle | None
     ) -> asyncio.TimerHandle:
-        """Tell a child to stop an attempt; it is killed when it does not."""
+        """Tell a child to stop an attempt, and kill it if it does not.
+
+        Args:
+            kill: timer that an earlier call returned.
+
+        Returns:
+            The timer that kills the child; cancel it when the attempt has ended.
+        """
         patience, ending = 0.0, attempt.ending
         if ending.lost is None:
             reason = ending.cancelled or ending.cut_off or ""
-            child.channel.send(Cut(_fence(attempt), reason, ending.cancelled is not None))
+            child.channel.send(Cut(attempt.delivery.fence, reason, ending.cancelled is not None))
             is_cut = ending.cut_off is not None
             patience = OBEY_SECONDS if is_cut else self._settings.cancel_grace
         when = asyncio.get_running_loop().time() + patience
@@ -209,14 +206,16 @@ class Isolated:
     async def _after_exit(
         self, attempt: Attempt, child: Child, exited: Exited | None, usage: Usage
     ) -> Conclusion:
-        """What follows from an attempt whose process is gone."""
+        """Conclude an attempt whose process died."""
+        delivery = attempt.delivery
+        was_killed_for_another = exited and exited.why and exited.fence != delivery.fence
         if exited is not None and exited.why == "lease" and attempt.ending.lost is None:
             outcome: Outcome = Lost("the lease could not be renewed in time")
         elif attempt.ending.is_asked:
             outcome = stopped(attempt)
-        elif not attempt.started or (exited and exited.why and exited.fence != _fence(attempt)):
-            outcome = HandedBack("its child process was about to end")  # for another task's sake
-        elif exited is None and not (attempt.delivery.suspect and child.server.in_flight == 1):
+        elif not attempt.started or was_killed_for_another:
+            outcome = HandedBack("its child process was about to end")
+        elif exited is None and not (delivery.suspect and child.server.in_flight == 1):
             text = "its fork server ended while it ran"
             outcome = HandedBack(text, started=True, is_suspect=True)
         else:
@@ -231,15 +230,15 @@ class Isolated:
         *,
         is_counted: bool = False,
     ) -> Conclusion:
-        """Ask the policy of a task that has crashed, in another child unless it is one of ours.
+        """Ask the retry policy of a crashed task; an author's policy runs in a new child.
 
         Args:
-            is_counted: the crash is among those of the delivery already.
+            is_counted: whether `Delivery.crashes` includes this crash already.
         """
         delivery = attempt.delivery
         failed = Failed(crash.error(), crashed=not is_counted)
         is_last = delivery.crashes + 1 >= self._settings.crash_limit and not is_counted
-        if is_last or type(attempt.effective.retry_policy) in _SAFE_POLICIES:
+        if is_last or type(attempt.effective.retry_policy) in BUILT_IN_POLICIES:
             return self._concluder.conclude(attempt, failed, usage)
         message: object = None
         try:
@@ -253,35 +252,32 @@ class Isolated:
                 child.is_busy = message is None
         except TimeoutError:
             message = None
-        except ForkServerError as error:  # that is no fault of the task's
-            back = HandedBack(f"no process to ask its policy in: {error}", _NO_CHILD)
+        except ForkServerError as error:  # not the task's fault
+            back = HandedBack(f"no process for its retry policy: {error}", _NO_CHILD)
             back = replace(back, started=True, is_suspect=not is_counted)
             return self._concluder.conclude(attempt, back, usage)
         if isinstance(message, Concluded):
             return replace(message.conclusion, usage=usage)
-        logger.error("task %s: its retry policy did not answer: no retry", delivery.id)
+        logger.error("task %s: its retry policy did not answer, so no retry", delivery.id)
         return self._concluder.conclude(attempt, replace(failed, reason=Reason.CRASH), usage)
 
 
-def _fence(attempt: Attempt) -> str:
-    return attempt.delivery.fence
-
-
 def stopped(attempt: Attempt) -> Outcome:
-    """How an attempt ends that was asked to."""
+    """Return the outcome of an attempt that this process stopped."""
     return attempt.ending.outcome(started=attempt.started)
 
 
 def _guard(attempt: Attempt, number: int) -> Guard:
-    """What the guardian of child `number` has to see to."""
+    """Return the limits that the fork server enforces on child `number`."""
     said = attempt.effective
     hard = said.time.hard
     kill_at = time.monotonic() + hard + _KILL_AFTER_SECONDS if hard else 0.0
-    return Guard(number, _fence(attempt), kill_at, said.memory_limit or 0, said.cpu_limit or 0.0)
+    limits = said.memory_limit or 0, said.cpu_limit or 0.0
+    return Guard(number, attempt.delivery.fence, kill_at, *limits)
 
 
 def crash_of(attempt: Attempt, exited: Exited | None) -> Crash:
-    """How the process of an attempt ended; None: with its fork server."""
+    """Describe the death of an attempt's process; `exited` is None if its fork server died."""
     if exited is None:
         return Crash("", "its fork server ended, and nothing else ran there")
     said, code = attempt.effective, exited.status
@@ -301,5 +297,5 @@ def _kill(child: Child, attempt: Attempt) -> None:
         *(attempt.delivery.id, attempt.context.name, child.pid),
     )
     Children.ask_to_kill(child)
-    # If its fork server does nothing, which is asked first.
+    # In case the fork server hangs.
     asyncio.get_running_loop().call_later(_KILL_GROUP_SECONDS, ForkServer.kill_group, child)

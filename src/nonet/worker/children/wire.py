@@ -1,8 +1,8 @@
-"""What worker, fork server and child processes tell each other, and how it travels.
+"""The messages between worker, fork server and child processes, and their encoding.
 
-Between worker and fork server: one message is one packet, and may carry a file descriptor. Between
-worker and child: a stream of frames, four bytes of length and the message. All of it is msgpack of
-the structures below, nothing is imported or executed by name.
+Between worker and fork server, a message is one packet and may carry a file descriptor. Between
+worker and child, it is a frame of a stream: four bytes of length, then the message. All messages
+are MessagePack of the structures below; decoding imports and executes nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nonet.worker.attempt.conclusion import Conclusion
 from nonet.worker.attempt.crashes import Crash
 
 _LENGTH = struct.Struct("<I")
-# Longer frames are none of ours: an envelope has 4 MiB at most, a result too.
+# A longer frame is invalid: envelopes and results have at most 4 MiB.
 _MOST_BYTES = 64 * 1024 * 1024
-# How long the rest of a frame may take that has begun.
+# How long the rest of a frame may take.
 _REST_SECONDS = 5.0
 PACKET_BYTES = 128 * 1024
 
@@ -39,10 +39,10 @@ class SetUp(Message, frozen=True):
     """The first message.
 
     Attributes:
-        settings: of the worker, by name.
-        path: where modules are looked for.
-        log_level: of the root logger.
-        about: what each of its JSON log lines says of the worker.
+        settings: settings of the worker, by name.
+        path: ``sys.path`` of the worker.
+        log_level: level of the root logger.
+        about: fields of the worker for each JSON log line.
         board: file descriptor of the `nonet.worker.children.board.Board`.
     """
 
@@ -54,10 +54,10 @@ class SetUp(Message, frozen=True):
 
 
 class Spawn(Message, frozen=True):
-    """Fork child `number`; its end of the connection comes with the packet.
+    """Fork child `number`. The packet carries the child's end of its connection.
 
     Attributes:
-        is_fresh: it is for one attempt, with a directory of its own for temporary files.
+        is_fresh: the child runs one attempt, with its own directory for temporary files.
     """
 
     number: int
@@ -65,13 +65,13 @@ class Spawn(Message, frozen=True):
 
 
 class Guard(Message, frozen=True):
-    """Child `number` begins an attempt. Its deadline is on the board already.
+    """Enforce limits on child `number`, which begins an attempt. Its deadline is on the board.
 
     Attributes:
-        fence: of its delivery.
-        kill_at: when it has used up its time, whatever it does (monotonic); 0: never.
-        memory: bytes that it may have; 0: any number.
-        cpu: seconds of CPU time that it may use from now on; 0: any number.
+        fence: fence of the delivery.
+        kill_at: when to kill it in any case (monotonic); 0: never.
+        memory: bytes that it may use; 0: no limit.
+        cpu: seconds of CPU time that it may use from now on; 0: no limit.
     """
 
     number: int
@@ -82,7 +82,7 @@ class Guard(Message, frozen=True):
 
 
 class Unguard(Message, frozen=True):
-    """The attempt of child `number` is over."""
+    """The attempt of child `number` has ended."""
 
     number: int
 
@@ -94,7 +94,7 @@ class Kill(Message, frozen=True):
 
 
 class Ping(Message, frozen=True):
-    """Answer: a fork server that does not guards nobody."""
+    """Ask the fork server for a `Pong`, to check that it works."""
 
 
 ToForkServer = SetUp | Spawn | Guard | Unguard | Kill | Ping
@@ -103,11 +103,11 @@ ToForkServer = SetUp | Spawn | Guard | Unguard | Kill | Ping
 
 
 class Ready(Message, frozen=True):
-    """It can fork, or says why not.
+    """The fork server has loaded the task modules, or failed to.
 
     Attributes:
-        problem: why not; empty: it can.
-        workdirs: under which the directories of attempts are.
+        problem: why it cannot fork, or empty.
+        workdirs: parent of the working directories of attempts.
     """
 
     problem: str
@@ -122,13 +122,14 @@ class Forked(Message, frozen=True):
 
 
 class Exited(Message, frozen=True):
-    """Child `number` has ended, and its process group with it.
+    """Child `number` and its process group have ended.
 
     Attributes:
-        status: as `os.waitstatus_to_exitcode` gives it: negative: the signal.
-        why: of one that was killed here: ``lease``, ``time``, ``memory``, ``cpu`` or ``asked``.
-        fence: of the attempt that it was killed for; empty: of none.
-        cpu, rss: seconds of CPU time, and most bytes of memory, of its whole life.
+        status: exit code; negative: the signal, see `os.waitstatus_to_exitcode`.
+        why: why the fork server killed it: ``lease``, ``time``, ``memory``, ``cpu``, ``asked``, or
+            empty if it did not.
+        fence: fence of its last attempt; empty: it had none.
+        cpu, rss: CPU time in seconds and peak memory in bytes, over its whole life.
     """
 
     number: int
@@ -149,14 +150,14 @@ FromForkServer = Ready | Forked | Exited | Pong
 
 
 class Run(Message, frozen=True):
-    """Make an attempt.
+    """Run an attempt.
 
     Attributes:
-        since: monotonic time before its locks were asked for.
-        config_version: of the configuration that holds, see `nonet.client.live`.
-        workdir: where the directory of this attempt may be made.
-        trace: the span of the attempt, for those that its code makes; empty: there is none.
-        is_shared: other attempts run beside it in the same child.
+        since: monotonic time before its locks were requested.
+        config_version: version of the configuration in force, see `nonet.client.live`.
+        workdir: directory in which to create the attempt's working directory.
+        trace: trace context of the attempt's span, or empty.
+        is_shared: other attempts run in the same child.
     """
 
     delivery: Delivery
@@ -168,10 +169,10 @@ class Run(Message, frozen=True):
 
 
 class Judge(Message, frozen=True):
-    """Ask the policy what follows from an attempt whose process is gone.
+    """Ask the retry policy to decide on an attempt whose process died.
 
     Attributes:
-        is_counted: the crash is among those of the delivery already.
+        is_counted: whether `Delivery.crashes` includes this crash already.
     """
 
     delivery: Delivery
@@ -184,8 +185,8 @@ class Cut(Message, frozen=True):
     """Cancel an attempt.
 
     Attributes:
-        fence: of its delivery.
-        is_cancelled: the task is not wanted any more; else the worker stops.
+        fence: fence of its delivery.
+        is_cancelled: the task was cancelled; False: the worker is stopping.
     """
 
     fence: str
@@ -194,7 +195,7 @@ class Cut(Message, frozen=True):
 
 
 class Admitted(Message, frozen=True):
-    """The answer to `Admit`: the locks and marks that it has now, or what refused them."""
+    """The answer to `Admit`: the locks that the task holds now, or the lock that refused."""
 
     fence: str
     locks: str
@@ -208,27 +209,27 @@ ToChild = Run | Judge | Cut | Admitted
 
 
 class Hello(Message, frozen=True):
-    """The child is ready to make an attempt."""
+    """The child is ready for an attempt."""
 
 
 class Begun(Message, frozen=True):
-    """The child has the attempt: what ends it from now on may be the task."""
+    """The child has received the attempt: from now on the task may be to blame for its death."""
 
     fence: str
 
 
 class Admit(Message, frozen=True):
-    """The locks of the task, which are others than those of the delivery."""
+    """Request the locks that the task declares, as they differ from the delivery's."""
 
     fence: str
     lines: str
 
 
 class Concluded(Message, frozen=True):
-    """The attempt, or the judgement, is over.
+    """The attempt has ended, or the retry policy has answered `Judge`.
 
     Attributes:
-        fence: of the delivery that it is of.
+        fence: fence of the delivery.
     """
 
     fence: str
@@ -245,24 +246,24 @@ _OF_CHILD = msgspec.msgpack.Decoder(FromChild)
 
 
 def send_packet(connection: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
-    """Send a message between worker and fork server; raises OSError if nobody takes it."""
+    """Send a message between worker and fork server; raise OSError if the other side is gone."""
     socket.send_fds(connection, [_ENCODER.encode(message)], fds)
 
 
 def packet_for_fork_server(connection: socket.socket) -> tuple[ToForkServer | None, list[int]]:
-    """The next message and what came with it; None: the worker is gone."""
+    """Return the next message and its file descriptors; None: the worker has died."""
     data, fds, _, _ = socket.recv_fds(connection, PACKET_BYTES, 1)
     return (_FOR_FORK_SERVER.decode(data) if data else None), list(fds)
 
 
 def packet_of_fork_server(connection: socket.socket) -> FromForkServer | None:
-    """The next message; None: the fork server is gone."""
+    """Return the next message; None: the fork server has died."""
     data = connection.recv(PACKET_BYTES)
     return _OF_FORK_SERVER.decode(data) if data else None
 
 
 class Channel:
-    """One end of the connection of a worker with a child."""
+    """One end of the connection between a worker and a child."""
 
     def __init__(
         self,
@@ -276,16 +277,16 @@ class Channel:
 
     @classmethod
     async def of_worker(cls, connection: socket.socket) -> Channel:
-        """The end of the worker."""
+        """Open the worker's end."""
         return cls(*await asyncio.open_unix_connection(sock=connection), _OF_CHILD)
 
     @classmethod
     async def of_child(cls, connection: socket.socket) -> Channel:
-        """The end of the child."""
+        """Open the child's end."""
         return cls(*await asyncio.open_unix_connection(sock=connection), _FOR_CHILD)
 
     async def receive(self) -> Any:
-        """The next message; None: the other side is gone, or no process of ours."""
+        """Return the next message; None: the other side has closed, or sent invalid data."""
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             if length > _MOST_BYTES:
@@ -296,19 +297,19 @@ class Channel:
             return None
 
     def send(self, message: Message) -> None:
-        """Send a message; if the other side is gone, nobody gets it."""
+        """Queue a message; it is dropped if the other side has closed."""
         data = _ENCODER.encode(message)
         self._writer.write(_LENGTH.pack(len(data)) + data)
 
     async def flush(self) -> None:
-        """Wait until what was sent has been taken."""
+        """Wait until the queued messages were sent."""
         try:
             await self._writer.drain()
         except OSError:
-            return  # whoever receives next hears of it
+            return  # the next `receive` reports it
 
     def close(self) -> None:
-        """Close this end, also if a copy of this process, which a task has forked, has it, too."""
-        with suppress(OSError, RuntimeError):  # the other end is gone
+        """Close this end, even if a process that a task forked has a copy of it."""
+        with suppress(OSError, RuntimeError):  # the other side has closed
             self._writer.write_eof()
         self._writer.close()

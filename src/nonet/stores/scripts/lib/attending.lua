@@ -1,13 +1,15 @@
--- lib/attending: needs base, wake, record, limits, locks, pauses, queues, refusal, waiting, index, group, finish, cancel, ending, expiry. What a promotion does beside moving delayed tasks.
+-- lib/attending: needs base, wake, record, limits, locks, pauses, queues, refusal, waiting, index, group, finish,
+--       cancel, ending, expiry.
+-- What a promotion does beside moving delayed tasks: checks waiting tasks, ends late ones, offers contended locks.
 
--- Looks at waiters by themselves and in queues, 30 to 80 µs each, share one budget, of which some is
--- kept for the queues.
+-- Checks of single tasks and offers to queues take 30 to 80 µs each. They share one budget, of which a quarter is
+-- reserved for the queues.
 offers_left = 80
 local reserved = offers_left / 4
 math.randomseed(tonumber(clock[2]))
 
--- Whether a task comes of age at a look that was due then. Not now: a late look must not age a task early,
--- or it would pass an older one whose look is still to come.
+-- Whether a task ages at a check that was due at `due`. Do not compare with now: at a late check a task would age
+-- too early, and pass an older one whose check is still to come.
 local function is_of_age(me, due, waits)
   return not is_at_pause(me) and due >= aging_time(me, waits)
 end
@@ -17,7 +19,7 @@ local function age(me)
   redis.call('HSET', P .. 't:' .. me.id, 'aged', 1)
 end
 
--- waiting: the safety net below the wake-ups, and aging. The rank of a task that comes of age changes.
+-- Check a waiting task: it may have aged, and a wake-up may have been lost.
 local function look_at(me, due, waits)
   local of_age = is_of_age(me, due, waits)
   if of_age then
@@ -30,11 +32,11 @@ local function look_at(me, due, waits)
   end
 end
 
--- Let a woken task that came of age be read among the realtime ones, as those are that age in a queue.
--- In the stream of its own priority it would be passed by younger ones that come of age after it.
+-- Move a woken task that has aged to the stream of the highest priority, like tasks that age in a queue. In the
+-- stream of its own priority, younger tasks that age later would pass it.
 local function move_forward(me)
   local size, name, entry = size_of(me.stream), pointer_of(me)
-  local first = 'realtime:' .. size
+  local first = PRIORITIES[1] .. ':' .. size
   if name ~= 'woken:' .. first and not me.suspect then
     local gen = digits(tonumber(me.gen) + 1)
     redis.call('HSET', P .. 't:' .. me.id, 'gen', gen, 'pointer', enqueue('woken', me.id, first, gen))
@@ -44,12 +46,12 @@ local function move_forward(me)
   stand(me, me.rank - WOKEN)
 end
 
--- When the next look is at a woken task at which this tick has looked. It may be due already: those that are
--- due later wait for the next tick, as looks are made in the order of their times.
+-- The earliest next check of a woken task that this tick has checked. If it is due already, checks that are due
+-- later wait for the next tick, because checks are made in the order of their times.
 local again = math.huge
 
--- queued: it was woken, and no worker has read it yet. It ages as those do that wait, also when its
--- reservation has lapsed. (One that was never woken is due because a script was cut.)
+-- Check a woken task that no worker has read yet. It ages like a waiting one, even after its reservation has
+-- lapsed. (A queued task that was never woken is due only because Redis stopped a script.)
 local function look_at_woken(me, due, waits)
   local was_woken, ends = me.reserved ~= nil, me.reserved or 0
   if was_woken and is_of_age(me, due, waits) then
@@ -74,7 +76,7 @@ local function look_at_hold(me, due)
   elseif me.state == 'queued' and now < (me.reserved or 0) then
     redis.call('ZADD', P .. 'tasks:delayed', digits(me.reserved), me.id)
   elseif me.state == 'queued' or now - me.seen > 2 * HOLD_ASKS then
-    forget_hold(me)  -- the program that asked for it is gone
+    forget_hold(me)  -- the program that asked for it has exited
   else
     look_at(me, due, HOLD_WAITS)
   end
@@ -98,7 +100,8 @@ local function act_on(id, waits, forget)
   end
 end
 
--- Who was woken and is no more must not keep the others away, nor a writer who only readers see.
+-- Remove stale members from a queue, because they would block the others: woken tasks that are no longer queued,
+-- and writers that are in writers:LOCK alone.
 local function drop_ghosts(name)
   local queue, writers = P .. 'queue:' .. name, P .. 'writers:' .. name
   local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
@@ -112,9 +115,9 @@ local function drop_ghosts(name)
   end
 end
 
--- waiters, late, contended: what is due of the sets tasks:delayed, deadlines and watch. keep_away(key, id,
--- problem) ends what is damaged, or puts it off: it must not hold up the others. forget(key, id) is told of
--- those that have no record. Returns how many waiters were seen to.
+-- waiters, late, contended: the due members of the sets tasks:delayed, deadlines and watch. keep_away(key, id,
+-- problem) ends or postpones a damaged task, so that it does not block the others; forget(key, id) removes an id
+-- that has no record. Returns how many waiting tasks were checked.
 local function attend(waiters, late, contended, waits, ttl, dedup, keep_away, forget)
   local seen = 0
   for _, id in ipairs(waiters) do
@@ -128,14 +131,14 @@ local function attend(waiters, late, contended, waits, ttl, dedup, keep_away, fo
     end
     seen = seen + (fine and 1 or 0)
   end
-  -- Also what is paused: who submitted it does not want it any more.
+  -- Paused tasks expire too: their submitters no longer want them.
   for _, id in ipairs(late) do
     local fine, problem = pcall(end_early, id, ttl, dedup)
     if not fine then
       keep_away(P .. 'deadlines', id, problem)
     end
   end
-  -- What is contended, and was not given back in time.
+  -- Contended locks that were not released in time.
   for _, name in ipairs(contended) do
     if redis.call('EXISTS', P .. 'queue:' .. name) == 1 then
       redis.call('ZADD', P .. 'watch', digits(now + SLOW_LOOK), name)

@@ -1,23 +1,30 @@
--- lib/base: what every script starts with. KEYS[1] is the prefix "{ns}:" (it routes on a
--- cluster, and every other key is made of it), now is the logical time in microseconds: the server's,
--- and what the leader has added since, so that it goes on evenly when that clock is set.
+-- lib/base: every script begins with this part: the key prefix, the logical time, and readers of hashes.
+-- KEYS[1] is the prefix "{ns}:" of every key; it also routes the call in a cluster.
 local P = KEYS[1]
 local clock, marks = redis.call('TIME'), redis.call('MGET', P .. 'clock', P .. 'pausing', P .. 'capped',
   P .. 'fence', P .. 'watched')
-local stepped, is_pausing = marks[1], marks[2]  -- whether anything is paused: see lib/pauses
-local is_capped = marks[3]  -- whether there are ceilings: see lib/ceilings
+local stepped = marks[1]
+local is_pausing = marks[2]  -- something is paused, see lib/pauses
+local is_capped = marks[3]  -- there are ceilings, see lib/ceilings
+-- The logical time in µs: the server's clock and an offset that the leader maintains, so that logical time stays
+-- steady when an administrator sets that clock.
 local offset = tonumber(stepped or '') or 0
 local now = clock[1] * 1000000 + clock[2] + offset
 
--- HASH epoch, in scripts that read it: those that grant locks (see lib/epoch).
-local epoch = nil
+-- A stream is named KIND:PRIORITY:SIZE. A worker reads the streams of its size by priority, and those of one
+-- priority in the order of their kinds.
+local PRIORITIES = {'realtime', 'normal', 'background'}
+local SIZES = {'small', 'medium', 'large'}
+local STREAM_KINDS = {'woken', 'tasks', 'suspects', 'burials'}
 
--- Plain tostring() writes large numbers as 1.8e+15 and loses digits.
+local epoch = nil  -- HASH epoch; set by lib/epoch in the scripts that grant locks
+
+-- tostring() writes large numbers as 1.8e+15 and loses digits.
 local function digits(number)
   return string.format('%.0f', number)
 end
 
--- Some fields of a hash by their names; those that are missing or empty are nil.
+-- Read some fields of a hash, by name; a missing or empty field is nil.
 local function read_fields(key, names)
   local fields = {}
   for i, value in ipairs(redis.call('HMGET', key, unpack(names))) do
@@ -26,7 +33,7 @@ local function read_fields(key, names)
   return fields
 end
 
--- All fields of a record; those that are missing or empty are nil.
+-- Read all fields of the record of a task; a missing or empty field is nil.
 local function read_record(id)
   local all, fields = redis.call('HGETALL', P .. 't:' .. id), {}
   for i = 1, #all, 2 do
@@ -37,9 +44,14 @@ local function read_record(id)
   return fields
 end
 
--- The generation in which a task was made, which is its place in line for ever: the record says so when
--- it has another one, or waits. record has the fields ticket, gen and state.
+-- The generation in which a task was created: its rank in every queue until it ends. A record stores it as
+-- `ticket` once `gen` differs or the task waits. record has the fields ticket, gen and state.
 local function ticket_of(record)
   local is_first = record.state == 'queued' or record.state == 'running' or record.state == 'dying'
   return record.ticket or is_first and record.gen or nil
+end
+
+local function is_alive(worker)
+  local ends = worker and redis.call('ZSCORE', P .. 'workers', worker)
+  return ends and tonumber(ends) > now
 end

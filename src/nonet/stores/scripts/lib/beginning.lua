@@ -1,17 +1,19 @@
--- lib/beginning: needs base, events. Begins an epoch. HASH epoch: since (µs, its name), seq (which the
--- leader raises, so that older data are known as such), calm (until when no structural lock is
--- granted, µs), lost (when data were lost, µs), first (1: begun by who knew of no earlier one).
+-- lib/beginning: needs base, events. Begins an epoch. HASH epoch: since (µs, its name), seq (raised by the
+-- leader, so that older data are recognised), calm (no structural lock is granted until then, µs), lost (when
+-- data were lost, µs), first (1: begun by a process that knew of no earlier epoch).
 
--- How long who knows of nothing leaves locks alone, at most: whoever knows better tells within a second.
+-- The longest grace period for locks in an epoch that was begun without knowledge of an earlier one: a process that
+-- knows of an earlier epoch reports it within a second.
 local PROBATION_MS = 2000
 
--- Redis was emptied, or came back with older data, says who has seen `seen`; 0: it is new to who asks.
--- known: its sequence, if the epoch has begun and only now somebody says that data were lost.
+-- Begin an epoch, because Redis was emptied or came back with older data. seen: the sequence that the caller has
+-- seen; 0: it knows of no earlier epoch. known: the sequence of the current epoch, if a caller reports only now
+-- that data were lost.
 local function begin_epoch(before, seen, calm_ms, known)
   local is_loss = seen > 0 or known ~= nil
   local since, seq = before, known
   if not known then
-    -- Above all that anybody has seen, also if the clock was set back since.
+    -- Above every sequence that any process has seen, also if the clock was set back since.
     since = digits(math.max(now, (before or 0) + 1, seen + 1))
     seq = since
   end

@@ -1,12 +1,13 @@
--- lib/ceilings: needs base, record, submitting, unique. How many tasks there may be at a time. HASH ceilings: namespace,
--- stream:PRIORITY:SIZE or task:NAME → how many; STRING capped is there while it is.
+-- lib/ceilings: needs base, record, submitting, unique. Refuses submissions while there are too many tasks. HASH
+-- ceilings: scope → most tasks at a time; a scope is namespace, stream:PRIORITY:SIZE or task:NAME. STRING capped
+-- exists while the hash does.
 
--- When places come back is told by the ends of the last periods: of so many, or of fewer with so many ends.
--- Then in seconds: the most that is told, and what is told if nothing has ended.
+-- A refusal says when to try again, by the rate at which tasks ended: over the last MOST_LOOKS periods, or fewer if
+-- ENOUGH_ENDS tasks ended in them. LONGEST is the longest answer in s, UNKNOWN the answer if no task ended.
 local MOST_LOOKS, ENOUGH_ENDS = 20, 5
 local LONGEST, UNKNOWN = 300, 10
--- Running tasks may submit so many more: else those that fill a ceiling, and have to submit before they end,
--- would wait for each other for ever. Beyond that, where nothing has ended for so many periods.
+-- Running tasks may exceed a ceiling by HEADROOM. Otherwise tasks that fill a ceiling, and must submit before they
+-- end, would wait for each other forever. They may exceed it further if no task has ended for STUCK_AFTER periods.
 local HEADROOM, STUCK_AFTER = 0.1, 2
 
 local function pairs_of(key)
@@ -32,7 +33,7 @@ local function add_up(key, sums)
   return sums
 end
 
--- In how many seconds so many places of a scope are likely to have come back.
+-- Estimate in how many seconds this many places of a scope will be free.
 local function comes_back_in(scope, places)
   local ends, first, current = 0, nil, math.floor(now / ENDS_BY)
   for i = 0, MOST_LOOKS - 1 do
@@ -52,8 +53,8 @@ end
 
 local met = {}
 
--- How many places a task takes: none if it is known, is the same as another by its unique key, takes the
--- place of one that waits, or was admitted before.
+-- How many places a task takes: none if its id is known, if its unique key makes it a duplicate or the replacement
+-- of another task, or if it was admitted before.
 local function places_of(id, group, terms)
   if met[id] or redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0
     or string.find('\n' .. terms, '\nadmitted|', 1, true)
@@ -72,7 +73,8 @@ local function places_of(id, group, terms)
   return (is_met or other and is_replaced) and 0 or 1
 end
 
--- If each of these tasks is submitted by one that runs: when the latest of those was submitted itself (µs).
+-- When the youngest of the submitting tasks was itself submitted (µs); nil if one of the submitters is not a
+-- running task.
 local function submitters_since(asked, first)
   local latest, known = 0, {}
   for i = first, #asked, 8 do
@@ -91,7 +93,7 @@ local function submitters_since(asked, first)
   return latest
 end
 
--- Whether nothing of a scope has ended for a while, and those who submit have been there all that time.
+-- Whether no task of a scope has ended for a while, although the submitters were there all that time.
 local function is_stuck(scope, since)
   local current = math.floor(now / ENDS_BY)
   if since >= (current - STUCK_AFTER) * ENDS_BY then
@@ -105,7 +107,7 @@ local function is_stuck(scope, since)
   return true
 end
 
--- How many places a scope lacks, beyond what running tasks have there.
+-- How many places a scope lacks for running tasks, which have headroom.
 local function beyond_headroom(scope, lacking, ceiling, since)
   if lacking <= math.max(1, math.floor(ceiling * HEADROOM)) or is_stuck(scope, since) then
     return 0
@@ -113,8 +115,8 @@ local function beyond_headroom(scope, lacking, ceiling, since)
   return lacking
 end
 
--- Why some tasks, n × (id, name, stream, due, group, envelope, locks, terms) from asked[first] on, may not be
--- submitted together: {'FULL', scope, tasks that it has, its ceiling, seconds, places wanted}; or nil.
+-- Why these tasks, n × (id, name, stream, due, group, envelope, locks, terms) from asked[first] on, cannot be
+-- submitted together: {'FULL', scope, tasks that it has, its ceiling, seconds until a retry, places wanted}; or nil.
 local function find_excess(asked, first)
   local wanted, ceilings = {}, pairs_of(P .. 'ceilings')
   for i = first, #asked, 8 do

@@ -1,7 +1,7 @@
--- lib/condemning: needs base, wake, record, rescue, index, group, finish, ending, damage. Ends a task whose
--- keys are damaged, and forgets one whose record is gone.
+-- lib/condemning: needs base, wake, record, rescue, index, group, finish, ending, damage. Ends tasks whose keys
+-- are damaged or whose record is gone.
 
--- What there is to keep of it: its envelope, else what stands in its place or in that of its record.
+-- The bytes to keep as evidence: the envelope, else what is in the place of the envelope or the record.
 local function bytes_of(id, record)
   local bytes = envelope_of(id, record)
   if bytes then
@@ -18,7 +18,7 @@ local function bytes_of(id, record)
   return ''
 end
 
--- Those that stood behind it, or will take its locks, are looked at by the next promotion.
+-- Let the next promotion check the queues of its locks.
 local function offer_its_locks(id)
   local lines = redis.call('TYPE', P .. 'l:' .. id).ok == 'string' and redis.call('GET', P .. 'l:' .. id) or ''
   for name in string.gmatch(lines, '%u|([^|\n]*)|') do
@@ -29,8 +29,8 @@ local function offer_its_locks(id)
   end
 end
 
--- End it, dead, with its bytes in the quarantine. It may run: its worker finds it gone. key and entry are
--- those of the pointer that led here, if one did. Safe to repeat after a cut, as the record goes last.
+-- End a task as dead, with its bytes in the quarantine. If it runs, its worker finds it gone. key and entry name
+-- the pointer that led here, if any. The record is deleted last, so this can be repeated if Redis stops the script.
 local function condemn(id, problem, ttl, dedup, key, entry)
   local is_hash = redis.call('TYPE', P .. 't:' .. id).ok == 'hash'
   local record = is_hash and read_record(id) or {}
@@ -44,18 +44,19 @@ local function condemn(id, problem, ttl, dedup, key, entry)
   offer_its_locks(id)
   local used = is_number(record.attempt or '') and tonumber(record.attempt) or 0
   local stream = is_stream(record.stream) and record.stream or nil
-  -- Its record may have forgotten that it has opened groups, and that others wait for it.
-  local told = {group = record.group, opens = true, waited = true, is_whole = true, stream = stream,
-    name = record.name, unique = record.unique, letter = string.match(record.letter or '', '^%x+$')}
+  -- The damaged record may lack the marks that it has opened groups and that clients wait for it.
+  local known = {group = record.group, opens = true, waited = true, stream = stream, name = record.name,
+    unique = record.unique, letter = string.match(record.letter or '', '^%x+$')}
   local name = string.find(record.name or '', '[%c\128-\255]') and '' or record.name or ''
-  finish(id, told, 'dead', '0', made_document(name, used, problem, 'quarantined'), ttl, dedup)
+  finish(id, known, 'dead', '0', made_document(name, used, problem, 'quarantined'), ttl, dedup)
   for _, set in ipairs({'tasks:delayed', 'deadlines'}) do
     redis.pcall('ZREM', P .. set, id)
   end
 end
 
--- Handle a pointer whose record is damaged or gone. Returns whether this has ended a task. If Redis does not know it, neither live nor ended, then somebody has deleted its record, or has
--- written the pointer: count that, and let those who wait ask again. The relay submits a durable task again.
+-- Handle a pointer whose record is damaged or gone. Returns whether this has ended a task. If Redis knows no
+-- task of this id, neither live nor ended, its record was deleted or the pointer was forged: count that, and
+-- let its waiters ask again. The relay submits a durable task again.
 local function end_if_damaged(id, ttl, dedup, key, entry)
   local problem = damage_of(id)
   if problem then

@@ -1,5 +1,5 @@
--- lib/damage: needs base, record. What is damaged: the keys of a task hold what no script of ours writes.
--- Somebody else has changed them, or a bug has. Such a task ends, see lib/condemning.
+-- lib/damage: needs base, record. Detects damaged tasks: their keys hold what no script writes, because of an
+-- external change or a bug. lib/condemning ends them.
 
 local TYPES = {{'t', 'hash', 'record'}, {'b', 'string', 'envelope'}, {'l', 'string', 'list of locks'},
   {'e', 'string', 'error'}, {'h', 'list', 'history'}, {'c', 'string', 'checkpoint'}}
@@ -12,10 +12,10 @@ local NUMBERS = {'gen', 'ticket', 'fence', 'attempt', 'deaths', 'crashes', 'susp
   'seen', 'reserved', 'due', 'put', 'started', 'kept', 'missed', 'v'}
 local MOST_DIGITS = 18
 
--- What damage_in needs beside those.
+-- The fields that damage_in() reads.
 local JUDGED = {'b', 'state', 'stream', 'name', 'start_by', unpack(NUMBERS)}
 
--- What a value looks like, for people.
+-- A value as text for people.
 local function shown(value)
   return "'" .. string.gsub(string.sub(value, 1, 30), '[^%w%p ]', '?') .. "'"
 end
@@ -24,8 +24,8 @@ local function is_number(value)
   return #value <= MOST_DIGITS and string.find(value, '^%d+$') ~= nil
 end
 
--- What is wrong with the fields of a record, or nil. A hold is no task; what newer code has written, newer
--- code can read.
+-- What is wrong with the fields of a record, or nil. Holds are not tasks, so they pass. Of tasks of a newer format
+-- only the numbers are checked.
 local function damage_in(record)
   if record.stream == 'hold' or record.state == 'held' then
     return nil
@@ -50,7 +50,7 @@ local function damage_in(record)
   elseif not ticket_of(record) then
     return 'it has no ticket'
   elseif not record.name or string.find(record.name, '%c')
-    or record.b and not string.find(record.name, '^[^%s|]+:[^%s|]+$') then  -- its envelope relies on it
+    or record.b and not string.find(record.name, '^[^%s|]+:[^%s|]+$') then  -- needed to restore the envelope
     return 'its class is ' .. shown(record.name or '')
   elseif record.start_by and not string.find(record.start_by, '^%d+|1?$') then
     return 'its start_by is ' .. shown(record.start_by)
@@ -58,7 +58,7 @@ local function damage_in(record)
   return nil
 end
 
--- What is wrong with the keys of a task, or nil; there may be no such task.
+-- What is wrong with the keys of a task, or nil; nil also if there is no such task.
 local function damage_of(id)
   local key = P .. 't:' .. id
   if redis.call('EXISTS', key) == 0 then

@@ -1,26 +1,25 @@
--- lib/deadlock: needs base, limits, locks, queues. Whether a task can go on only after
--- somebody has ended who awaits it. An edge leads from a task to whoever must go on before it can.
+-- lib/deadlock: needs base, limits, locks, queues. Finds cycles of waiting: a task that can continue only after
+-- a task that awaits it has ended. An edge leads from a task to one that must continue first.
 
 local seen, nodes_left = {}, 200
-local AWAIT_LEASE = 8000000  -- who awaits a task asks again every 5 seconds
+local AWAIT_LEASE = 8000000  -- a task that awaits another asks again every 5 seconds
 
 local function id_of_owner(owner)
   return string.match(owner, '^(.*)/%d+/%d+$')
 end
 
--- Who keeps a structural lock from a task: its holders, and the first of those who came before.
+-- The ids that keep a structural lock from a task: its holders, and the first tasks that wait before it.
 local function in_the_way(me, lock)
   local ids = {}
   local owner = holder(lock.key)
   ids[1] = owner and id_of_owner(owner)
-  if lock.kind == 'W' and prune(lock.readers, lock.ttl) > 0 then
-    for _, reader in ipairs(redis.call('ZRANGE', lock.readers, 0, 31)) do
+  if lock.writer and prune(lock.leases, lock.ttl) > 0 then
+    for _, reader in ipairs(redis.call('ZRANGE', lock.leases, 0, 31)) do
       ids[#ids + 1] = id_of_owner(reader)
     end
   end
-  local queue = P .. (lock.kind == 'R' and 'writers:' or 'queue:') .. lock.name
-  for _, range in ipairs({{'-inf', '(' .. digits(me.rank - WOKEN)}, {0, '(' .. digits(me.rank)}}) do
-    for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, range[1], range[2], 'LIMIT', 0, 4)) do
+  for _, range in ipairs(ranges_before(me)) do
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue_before(lock), range[1], range[2], 'LIMIT', 0, 4)) do
       ids[#ids + 1] = id
     end
   end
@@ -29,13 +28,16 @@ end
 
 local depends_on
 
--- A limiter lets a task in when any of its slots comes back: all of them must depend on target.
+-- Whether all slots of a counted lock are taken by tasks that depend on target. A slot of any other task comes
+-- back.
 local function is_full_of(lock, target)
-  resolve_limit(lock)
-  if lock.kind ~= 'C' or not lock.limit or prune(lock.key, lock.ttl) < lock.limit then
+  if lock.limiter then
+    resolve_limit(lock)
+  end
+  if not lock.counted or not lock.limit or free_places(lock) > 0 then
     return false
   end
-  for _, owner in ipairs(redis.call('ZRANGE', lock.key, 0, -1)) do
+  for _, owner in ipairs(redis.call('ZRANGE', lock.leases, 0, -1)) do
     if not depends_on(id_of_owner(owner), target) then
       return false
     end
@@ -43,7 +45,7 @@ local function is_full_of(lock, target)
   return true
 end
 
--- Whoever awaits several tasks goes on only after the last of them.
+-- A task that awaits several others continues only after the last of them.
 local function depends_on_awaited(id, target)
   local recent = '(' .. digits(now - AWAIT_LEASE)
   for _, awaited in ipairs(redis.call('ZRANGEBYSCORE', P .. 'awaits:' .. id, recent, '+inf')) do
@@ -55,13 +57,13 @@ local function depends_on_awaited(id, target)
   return nil
 end
 
--- The lock at which a parked or queued task waits, in the end, for target.
+-- The lock at which a parked or queued task waits for target, directly or through others; nil if there is none.
 local function lock_that_depends_on(me, target)
   for _, lock in ipairs(me.locks) do
-    if lock.limits and is_full_of(lock, target) then
+    if is_full_of(lock, target) then
       return lock.counter
     end
-    for _, other in ipairs(lock.limits and {} or in_the_way(me, lock)) do
+    for _, other in ipairs(lock.limiter and {} or in_the_way(me, lock)) do
       if depends_on(other, target) then
         return lock.name
       end
@@ -70,8 +72,9 @@ local function lock_that_depends_on(me, target)
   return nil
 end
 
--- What ties a task to target: a lock, or that it is or awaits it; nil if it can go on without. A
--- task that is met again on its own way waits for itself, and will not go on either.
+-- What makes a task depend on target: the name of a lock, or 'itself' if it is or awaits target; nil if it can
+-- continue without target. A task that the search meets again on its own path waits for itself, and cannot
+-- continue.
 function depends_on(id, target)
   if id == target or seen[id] == 'open' then
     return 'itself'

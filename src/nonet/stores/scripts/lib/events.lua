@@ -2,7 +2,7 @@
 
 local MOST_EVENTS = 10000
 
--- Keep what somebody did: kind is a word for programs, who is user@host pid, text is for people.
+-- Append an event: kind is a word for programs, who is user@host pid, text is for people.
 local function log_event(kind, who, text)
   redis.call('XADD', P .. 'events', 'MAXLEN', '~', MOST_EVENTS, '*',
     'kind', kind, 'at', digits(now - offset), 'who', who, 'text', text)

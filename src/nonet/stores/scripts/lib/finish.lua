@@ -1,4 +1,5 @@
--- lib/finish: needs base, wake, record, submitting, group. The one way to a terminal state.
+-- lib/finish: needs base, wake, record, submitting, group. Moves a task to a terminal state. settle.lua
+-- has its own short form for the plain success of many tasks.
 
 local function tell_waiters(id)
   for _, client in ipairs(redis.call('ZRANGE', P .. 'waiters:' .. id, 0, -1)) do
@@ -8,26 +9,26 @@ local function tell_waiters(id)
   redis.call('DEL', P .. 'waiters:' .. id)
 end
 
-local kept_ms = nil  -- as text: each call that is given a number formats it
+local kept_ms = nil  -- as text, formatted once for all tasks of a call
 
--- Remember how a task ended, or at least that it did. value is 'state|fence|', or 'state|fence mark|' of a
--- task that repeats a letter; doc is opaque; ttl and dedup are the same for all of one script.
-local function remember(id, value, doc, ttl, dedup)
+-- Store the result of a task, or without a result ttl only that it ended. value is 'state|fence|', or
+-- 'state|fence mark|' for a task that repeats a dead letter. ttl and dedup (ms) are the same for all tasks of
+-- a call; document is opaque.
+local function remember(id, value, document, ttl, dedup)
   kept_ms = kept_ms or digits(math.max(ttl, dedup))
-  redis.call('SET', P .. 'r:' .. id, ttl > 0 and value .. doc or value, 'PX', kept_ms)
+  redis.call('SET', P .. 'r:' .. id, ttl > 0 and value .. document or value, 'PX', kept_ms)
 end
 
--- End a task: remember its result (or at least its id), tell its group and whoever waits.
--- record has the fields group, opens and waited, and, if it is whole, stream, name, unique and letter; ttl and dedup are milliseconds; doc is opaque.
-local function finish(id, record, state, fence, doc, ttl, dedup)
-  local kept = record.is_whole and record
-    or read_fields(P .. 't:' .. id, {'stream', 'name', 'unique', 'letter'})
+-- End a task: store its result, and notify its group and its waiters. record is what read_record() returned; empty
+-- for a task that Redis does not know. fence: of the delivery that this call ends, '0' without one.
+local function finish(id, record, state, fence, document, ttl, dedup)
   local value = state .. '|' .. fence .. '|'
-  remember(id, kept.letter and state .. '|' .. fence .. ' ' .. kept.letter .. '|' or value, doc, ttl, dedup)
-  -- A key of another type, which somebody else wrote, must not undo the end of a task.
+  local mark = record.letter and ' ' .. record.letter or ''
+  remember(id, state .. '|' .. fence .. mark .. '|', document, ttl, dedup)
+  -- A key of a wrong type must not prevent the end of the task.
   local fine = true
-  if record.group and record.group ~= '' then
-    fine = pcall(end_child, record.group, id, state, value .. doc)
+  if record.group then
+    fine = pcall(end_child, record.group, id, state, value .. document)
   end
   if record.opens then
     fine = pcall(fail_unsealed, id) and fine
@@ -39,12 +40,23 @@ local function finish(id, record, state, fence, doc, ttl, dedup)
     redis.call('HINCRBY', P .. 'counters', 'finish:broken', 1)
     redis.call('DEL', P .. 'waiters:' .. id, P .. 'open:' .. id)
   end
-  if kept.unique then
-    give_key_up(id, kept.unique)
+  if record.unique then
+    give_key_up(id, record.unique)
   end
   redis.call('DEL', P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,
     P .. 'h:' .. id, P .. 'c:' .. id)
-  if kept.stream then  -- read of a record that was there
-    count_active(kept.stream, kept.name or '', -1)
+  if record.stream then
+    count_active(record.stream, record.name or '', -1)
   end
+end
+
+-- Remove the pointers to a task: its stream entry, and its members in the sets of times. Call it last: a reader
+-- drops an entry whose task is gone.
+local function drop_pointers(id, record)
+  local key, entry = pointer_of(record)
+  if key and (record.state == 'queued' or record.state == 'dying') then
+    pcall(drop, P .. key, entry)  -- the key may have another type
+  end
+  redis.call('ZREM', P .. 'tasks:delayed', id)
+  redis.call('ZREM', P .. 'deadlines', id)
 end

@@ -1,28 +1,33 @@
 -- lib/forget: needs base, streams. Forgets workers whose registration ended long ago.
 
--- False if it still has deliveries: deleting a consumer would delete its pending entries.
-local function forget(gone)
-  local its_size = string.match(gone, '^%a+') or ''
-  for _, stream in ipairs(streams_of(its_size)) do
-    local pending = redis.pcall('XPENDING', stream.key, 'workers', '-', '+', 1, gone)
+local function forget_waking(worker, size)
+  redis.call('DEL', P .. 'w:' .. worker, P .. 'wake:' .. worker, P .. 'orders:' .. worker)
+  redis.call('ZREM', P .. 'idle:' .. size, worker)
+end
+
+-- Forget a worker. Returns false if it still has deliveries: deleting a consumer would delete its pending
+-- entries.
+local function forget(worker)
+  local size = string.match(worker, '^%a+') or ''
+  for _, stream in ipairs(streams_of(size)) do
+    local pending = redis.pcall('XPENDING', stream.key, 'workers', '-', '+', 1, worker)
     if type(pending) == 'table' and not pending.err then
       if #pending > 0 then
         return false
       end
-      redis.call('XGROUP', 'DELCONSUMER', stream.key, 'workers', gone)
+      redis.call('XGROUP', 'DELCONSUMER', stream.key, 'workers', worker)
     end
   end
-  -- Not accused:WORKER, which expires: if somebody deleted a consumer group, tasks of this worker are taken
-  -- back later, and blamed by that set.
-  redis.call('DEL', P .. 'w:' .. gone, P .. 'wake:' .. gone, P .. 'orders:' .. gone)
-  redis.call('ZREM', P .. 'idle:' .. its_size, gone)
-  redis.call('ZREM', P .. 'workers', gone)
+  -- Keep accused:WORKER, which expires. If the consumer group was deleted, tasks of this worker are taken
+  -- back later, and that set decides which of them are blamed.
+  forget_waking(worker, size)
+  redis.call('ZREM', P .. 'workers', worker)
   return true
 end
 
--- Some of those whose registration ended a lease ago (ms). Those that have deliveries wait for a worker
--- of their size, and must not block the others: where there are many, each call looks at a part of
--- them, chosen by chance. Returns how many were forgotten.
+-- Forget some of the workers whose registration ended a lease (ms) ago; returns how many. A worker that still has
+-- deliveries must wait for a live worker of its size. Many such workers would block the others, so each call checks
+-- a random part of a long list.
 local function forget_gone(lease)
   local forgotten, MOST, LOOKS = 0, 10, 200
   local key, since = P .. 'workers', digits(now - lease * 1000)
@@ -32,12 +37,12 @@ local function forget_gone(lease)
   local found = redis.call('ZRANGEBYSCORE', key, '-inf', since, 'LIMIT', first, LOOKS)
   if #found < LOOKS and first > 0 then
     local rest = math.min(LOOKS - #found, first)
-    for _, gone in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', since, 'LIMIT', 0, rest)) do
-      found[#found + 1] = gone
+    for _, worker in ipairs(redis.call('ZRANGEBYSCORE', key, '-inf', since, 'LIMIT', 0, rest)) do
+      found[#found + 1] = worker
     end
   end
-  for _, gone in ipairs(found) do
-    if forgotten < MOST and forget(gone) then
+  for _, worker in ipairs(found) do
+    if forgotten < MOST and forget(worker) then
       forgotten = forgotten + 1
     end
   end

@@ -1,20 +1,20 @@
--- lib/group: needs base, wake, record, index. A group fires exactly once, in the script that ends its
--- last child or seals it.  g:GID: state building | sealed | fired, failed, policy, ttl, parent.
+-- lib/group: needs base, wake, record, index. Callback groups. A group fires exactly once, in the script that
+-- ends its last child or seals it. HASH g:GID: state (building | sealed | fired), failed, policy, ttl, parent.
 
--- What a group submits, or nil: it has none, or somebody has damaged it.
+-- Read a task that a group submits; nil if there is none, or the key is damaged.
 local function read_spec(key)
   local spec = redis.pcall('HMGET', key, 'id', 'name', 'stream', 'envelope', 'locks', 'terms')
   local is_whole = not spec.err and spec[1] and spec[2] and is_stream(spec[3]) and spec[4]
   return is_whole and spec or nil
 end
 
--- How many ms Redis keeps a group after it has fired. A group whose ttl is damaged is kept for a day.
+-- How many ms a group is kept after it has fired; a day if its ttl is damaged.
 local function ttl_of_group(ttl)
   return string.find(ttl or '', '^%d+$') and ttl or '86400000'
 end
 
--- Submit callback or on_failure, and let the group's keys expire. It has fired when all that is done: a
--- script that was cut before is repeated, and submits nothing twice.
+-- Submit callback or on_failure, and let the keys of the group expire. The state changes last: if the script is
+-- cut before, it is repeated, and submits nothing twice.
 local function fire_group(gid)
   local key = P .. 'g:' .. gid
   local group = redis.call('HMGET', key, 'failed', 'policy', 'ttl')
@@ -44,7 +44,7 @@ local function fire_if_complete(gid)
   end
 end
 
--- A child reached a terminal state; a second report of the same child changes nothing.
+-- Record that a child has ended; reporting the same child again changes nothing.
 local function end_child(gid, id, state, value)
   local key = P .. 'g:' .. gid
   if redis.call('EXISTS', key) == 0 then
@@ -54,7 +54,7 @@ local function end_child(gid, id, state, value)
   redis.call('HSET', key .. ':results', id, value)
   local left = redis.call('PTTL', key)
   if left >= 0 then
-    -- Not sealed yet, or fired: what the children left must not outlive the group.
+    -- Not sealed yet, or fired: the keys of the children must not outlive the group.
     redis.call('PEXPIRE', key .. ':results', left)
     redis.call('PEXPIRE', key .. ':pending', left)
   end
@@ -67,13 +67,13 @@ local function end_child(gid, id, state, value)
   fire_if_complete(gid)
 end
 
--- A parent ended: the groups that it opened and did not seal have failed.
+-- Fail the groups that an ended parent has opened and not sealed.
 local function fail_unsealed(parent)
   for _, gid in ipairs(redis.call('SMEMBERS', P .. 'open:' .. parent)) do
     local key = P .. 'g:' .. gid
     if redis.call('HGET', key, 'state') == 'building' then
       redis.call('HINCRBY', key, 'failed', 1)
-      -- A spawn that was cut off must not count as complete, whatever the policy.
+      -- An incomplete spawn must not succeed, whatever the policy.
       redis.call('HSET', key, 'state', 'sealed', 'policy', 'all_success',
         'error', 'the parent ended before it had spawned all children')
       redis.call('PERSIST', key)

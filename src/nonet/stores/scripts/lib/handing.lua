@@ -1,10 +1,9 @@
--- lib/handing: needs base, wake, record. Tasks that a worker could not run, because it does not know their
--- class or is too old, and has handed on. Each rests in the delayed set until a worker that may be able
--- to run it finds it by its class with a fetch. The promotion only renews what they find it by.
---
--- The field unfit of a record says what those who could not run it knew of its class, with commas
--- between; '-' if none of them knew it.
+-- lib/handing: needs base, wake, record. Tasks that a worker has handed on, because it does not know their
+-- class or is too old for it. Such a task waits in the delayed set. A worker that may be able to run it finds
+-- it by its class with its next fetch; the promotion only extends the lifetime of what it is found by.
 
+-- The field unfit of a record lists, separated by commas, the knowledge_of() of each worker that could not run the
+-- task; '-' if none of them knew its class.
 local MANY, LONGEST = 3, 60000000
 local TOO_MANY = '+'
 
@@ -12,8 +11,8 @@ local function is_listed(unfit, knows)
   return string.find(',' .. unfit .. ',', ',' .. knows .. ',', 1, true) ~= nil
 end
 
--- unfit, with what one more worker knows. Very many versions are not remembered: such a task goes
--- through the streams, and rests longer each time.
+-- Add the knowledge of one more worker to unfit. A task with too many versions goes through the streams instead,
+-- with growing pauses.
 local function add_unfit(unfit, knows)
   if not unfit or unfit == '-' then
     return knows or '-'
@@ -29,14 +28,14 @@ do
 
   local function add(command, key, ...)
     local added = redis.pcall(command, key, ...)
-    if type(added) == 'table' then  -- of another type: nobody of us wrote it
+    if type(added) == 'table' then  -- a key of a wrong type
       redis.call('DEL', key)
       redis.call(command, key, ...)
     end
   end
 
-  -- Let workers find a task by its class, from before its record says that it waits: they pass by what
-  -- does not. Each look renews the lifetime of what they find.
+  -- Let workers find a task by its class. Call this before its record says that it waits: workers skip tasks that
+  -- do not wait yet. Each promotion that checks the task extends the TTL of these keys.
   function keep_handed(id, record)
     if record.places or record.unfit == TOO_MANY then
       return
@@ -53,8 +52,8 @@ do
   end
 end
 
--- Remember that a worker cannot run a task. first: its rest in µs, if no worker takes it before.
--- Returns its rest for this time.
+-- Record that a worker cannot run a task. first: the first pause in µs, unless another worker takes the task
+-- before. Returns the pause for this time.
 local function hand_on(id, record, worker, first)
   local key, class = P .. 't:' .. id, record.name or ''
   local times = redis.call('HINCRBY', key, 'handed', 1)
@@ -69,7 +68,7 @@ local handed_for
 do
   local MOST_GROUPS, PAGE = 100, 100
 
-  -- Of very many groups some, chosen by chance.
+  -- At most MOST_GROUPS, chosen at random.
   local function groups_for(worker, size)
     local found, groups = {}, redis.pcall('SRANDMEMBER', P .. 'handed:' .. size, MOST_GROUPS)
     for _, group in ipairs(groups.err and {} or groups) do
@@ -83,7 +82,7 @@ do
     return found
   end
 
-  -- The first tasks of some groups, the oldest first.
+  -- The tasks of some groups, the oldest first.
   local function first_of(groups, size, most)
     local found = {}
     for _, group in ipairs(groups) do
@@ -99,7 +98,7 @@ do
     return found
   end
 
-  -- Queue a task again. Returns whether it was found where it waits.
+  -- Queue a task again. Returns false if it does not wait there any more.
   local function queue(id, unfit)
     local key = P .. 't:' .. id
     local record = read_fields(key, {'state', 'gen', 'stream', 'unfit', 'places', 'owner', 'suspect'})
@@ -116,8 +115,9 @@ do
     return true
   end
 
-  -- What was handed on and a worker may be able to run: a function that queues up to `most` of it for a
-  -- source ('woken' or 'suspects', and the priority) and returns how many; nil if there is none.
+  -- Find the tasks that were handed on and that a worker may be able to run. Returns a function that queues up
+  -- to `most` of them for a source ('woken' or 'suspects', and the priority) and returns how many; nil if there
+  -- are none.
   function handed_for(worker, size)
     local groups = groups_for(worker, size)
     return next(groups) and function(source, most)
@@ -139,14 +139,14 @@ local stays_handed
 do
   local kinds = {}
 
-  -- One live worker of a size for all that know the same.
+  -- One live worker of a size for each set of known classes.
   local function kinds_of(size)
     local found, met = {}, {}
     for _, worker in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')) do
-      local told = string.match(worker, '^%a+') == size
+      local said = string.match(worker, '^%a+') == size
         and redis.pcall('HMGET', P .. 'w:' .. worker, 'knows', 'takes')
-      local knows, takes = told and told[1] or '', told and told[2] or ''
-      if told and not met[knows .. ' ' .. takes] then
+      local knows, takes = said and said[1] or '', said and said[2] or ''
+      if said and not met[knows .. ' ' .. takes] then
         met[knows .. ' ' .. takes] = true
         found[#found + 1] = {worker = worker, takes = takes ~= '',
           says = redis.call('EXISTS', P .. 'names:' .. knows) == 1}
@@ -155,8 +155,9 @@ do
     return found
   end
 
-  -- Whether a task that was handed on and is due stays where workers find it: some of its size are alive, all say
-  -- what they know, and none that may be able to run it is of an older release. Those read streams only.
+  -- Whether a task that was handed on and is due stays in these groups. It does if some workers of its size are
+  -- alive, all of them advertise their classes, and none that may be able to run it is of an older release,
+  -- which reads streams only.
   function stays_handed(record)
     local size = size_of(record.stream)
     kinds[size] = kinds[size] or kinds_of(size)

@@ -1,6 +1,6 @@
--- lib/index: needs base. The index of groups: each with the time when it may be forgotten.
+-- lib/index: needs base. The index of groups, each with the time when it may be forgotten.
 
--- List a group that expires in ms from now, or at no known time (nil); forget those long gone.
+-- List a group that expires in ms, or at an unknown time (nil); remove expired groups.
 local function list_group(gid, ms)
   redis.call('ZREMRANGEBYSCORE', P .. 'groups', '-inf', digits(now))
   local ten_years = 315360000000

@@ -1,13 +1,13 @@
--- lib/leaving: needs base, limits, locks. Code that goes on although its attempt has ended.
+-- lib/leaving: needs base, limits, locks. Keeps the locks of code that still runs after its attempt has ended.
 
--- Let such code keep the structural locks that it still holds: as a hold, whose record says in its field
--- left which task the code is of. Its worker renews that until the code has ended; a lock that was lost
--- before is not taken again. To be called before the end of the attempt is written: if the script is cut
--- in between, its repetition finds the attempt as it was, and the locks moved.
+-- Move the structural locks that such code still holds to a hold, whose record names the task in its field
+-- left. The worker renews the hold until the code has ended; a lock that was lost before is not taken again.
+-- Call this before the end of the attempt is written: if the script is cut in between, its repetition finds the
+-- attempt as it was, and the locks moved.
 local function leave_locks(id, record, owner, fence, locks, lock_ttl)
   local hold, lines, kept = id .. '~' .. fence, {}, {}
   for _, lock in ipairs(locks) do
-    if not lock.limits and holds(lock, owner) then
+    if not lock.limiter and holds(lock, owner) then
       kept[#kept + 1] = lock
       lines[#lines + 1] = string.format('%s|%s|%.0f|||', lock.kind, lock.name, lock.ttl)
     end

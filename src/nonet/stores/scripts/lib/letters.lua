@@ -1,10 +1,9 @@
--- lib/letters: needs base. Tells the task that repeats a letter from others under its id.
+-- lib/letters: needs base. Distinguishes the task that repeats a dead letter from another task with its id.
 
--- What is known under an id: the state of the task and the mark of the letter that it repeats, or ''; nil
--- if nothing is known.
+-- The state of the task with an id, and the mark of the letter that it repeats or ''; nil for an unknown id.
 local function known_as(id)
   local fine, record = pcall(read_fields, P .. 't:' .. id, {'state', 'letter'})
-  record = fine and record or {}  -- of another type
+  record = fine and record or {}  -- a key of a wrong type
   if record.state or redis.call('EXISTS', P .. 't:' .. id) == 1 then
     return record.state or 'damaged', record.letter or ''
   end

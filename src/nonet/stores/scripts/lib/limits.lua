@@ -1,20 +1,22 @@
--- lib/limits: needs base. The limit that holds for a limiter: from the configuration, else its own.
--- HASH limits: KIND|vo|object type|key|action → 'limit', 'limit|window ms' or 'off'; vo and action
--- may be empty, key may be 'default'. A VO's own limit is counted apart, as limiter:KIND:@VO:….
+-- lib/limits: needs base. Which limit applies to a limiter: the configured one, else the declared one. HASH limits:
+-- KIND|vo|object type|key|action → 'limit', 'limit|window ms' or 'off'. vo and action may be empty, key may be
+-- 'default'. The limit of one VO is counted apart, as limiter:KIND:@VO:….
 
-local limits_exist = nil  -- asked once a script, and only if a limiter is met
-local found_limits = {}   -- one script meets the same limiter again and again
+local are_limits_set
+do
+  local exist = nil  -- read once a script, and only if it meets a limiter
 
-local function are_limits_set()
-  if limits_exist == nil then
-    limits_exist = redis.call('EXISTS', P .. 'limits') == 1
+  function are_limits_set()
+    if exist == nil then
+      exist = redis.call('EXISTS', P .. 'limits') == 1
+    end
+    return exist
   end
-  return limits_exist
 end
 
--- What may be configured for a limiter, the best fit first: a list of 'object type|key|action'.
+-- What may be configured for a limiter: a list of 'object type|key|action', the most specific first.
 local function addresses_of(name)
-  local kind, of, key, action = string.match(name, '^limiter:(%a+):([^:]*):([^:]*):?(.*)$')
+  local of, key, action = string.match(name, '^limiter:%a+:([^:]*):([^:]*):?(.*)$')
   local addresses = {}
   for _, keyed in ipairs({key, 'default'}) do
     if action ~= '' then
@@ -22,16 +24,15 @@ local function addresses_of(name)
     end
     addresses[#addresses + 1] = of .. '|' .. keyed .. '|'
   end
-  return addresses, kind == 'conc' and 'C' or 'L'
+  return addresses
 end
 
--- The configured value that fits best, and whether it is the VO's own.
+-- The most specific value that is configured, and whether it is set for the VO alone.
 local function configured_limit(lock)
-  local addresses, kind = addresses_of(lock.name)
-  local fields = {}
+  local addresses, fields = addresses_of(lock.name), {}
   local function add(vo)
     for _, address in ipairs(addresses) do
-      fields[#fields + 1] = kind .. '|' .. vo .. '|' .. address
+      fields[#fields + 1] = lock.kind .. '|' .. vo .. '|' .. address
     end
   end
   if lock.vo ~= '' then
@@ -47,6 +48,12 @@ local function configured_limit(lock)
   return nil, false
 end
 
+-- The limit and the window (ms) of a configured value; both nil if it is 'off'.
+local function parse_limit(value)
+  local limit, window = string.match(value, '^(%d+)|?(%d*)$')
+  return tonumber(limit), tonumber(window)
+end
+
 -- Where a limiter is counted: mark is 'x' for the common counter, 'v' for the VO's own.
 local function counter_of(lock, mark)
   if mark == 'v' then
@@ -60,6 +67,7 @@ local function count_at(lock, mark)
   lock.mark = mark
   lock.counter = counter_of(lock, mark)
   lock.key = P .. lock.counter
+  lock.leases = lock.key
 end
 
 local function is_impossible(lock)
@@ -70,21 +78,25 @@ local function why_impossible(lock)
   return lock.counter .. ' allows ' .. lock.limit .. ', one execution counts ' .. lock.items
 end
 
--- Find out what holds for a limiter now: sets limit (nil: off), window and where it is counted.
-local function resolve_limit(lock)
-  local mark = 'x'
-  if lock.kind ~= 'P' and are_limits_set() then
-    local memo = lock.kind .. lock.vo .. '|' .. lock.name
-    if not found_limits[memo] then
-      local value, of_vo = configured_limit(lock)
-      found_limits[memo] = {value, of_vo and 'v' or 'x'}
+local resolve_limit
+do
+  local found = {}  -- a script meets the same limiter many times
+
+  -- Find out which limit applies to a limiter now: set its limit (nil: off), its window, and where it is counted.
+  function resolve_limit(lock)
+    local mark = 'x'
+    if not lock.pause and are_limits_set() then
+      local memo = lock.kind .. lock.vo .. '|' .. lock.name
+      if not found[memo] then
+        local value, of_vo = configured_limit(lock)
+        found[memo] = {value, of_vo and 'v' or 'x'}
+      end
+      local value = found[memo][1]
+      if value then
+        lock.limit, lock.window = parse_limit(value)
+        mark = found[memo][2]
+      end
     end
-    local value = found_limits[memo][1]
-    if value then
-      local limit, window = string.match(value, '^(%d+)|?(%d*)$')
-      lock.limit, lock.window = tonumber(limit), tonumber(window)
-      mark = found_limits[memo][2]
-    end
+    count_at(lock, mark)
   end
-  count_at(lock, mark)
 end

@@ -1,54 +1,99 @@
--- lib/locks: needs base, limits. What a lock is: who holds it, whether it is free, and how it is
--- taken, renewed and released. A lock line is kind|name|ttl ms|limit|window ms|items; kind M mutex,
--- W writer, R reader, C concurrency, L rate, and V for the VO of the task; in scripts also P, which a
--- paused task waits for (see lib/queues). owner is id/gen/fence.
--- Expiries are compared with now; the TTL of a key only collects garbage.
+-- lib/locks: needs base, limits. The kinds of locks, and how a lock is taken, renewed and released.
+-- A task declares one lock a line: kind|name|ttl ms|limit|window ms|items. owner is id/gen/fence.
+-- Expiries are compared with `now`; the TTL of a key only collects garbage.
+
+-- One row for each kind, by the letter that stands in lines and fields. A lock has the properties of its
+-- row. A kind that is no limiter is structural: an attempt that loses it is void.
+--   prefix     what its names begin with
+--   exclusive  it has one holder, in a STRING
+--   writer     and waits for the readers of its name, who respect waiting writers
+--   shared     it has any number of holders: only writers exclude it
+--   other      the kind of the other side of a reader/writer lock
+--   limiter    it protects a service from load, under a limit that may be configured
+--   counted    it has a limited number of holders
+--   windowed   a limiter of the items granted within a window; grants are not held or renewed
+--   word       what people call a limiter
+--   pause      what a paused task waits for: never declared, never taken
+local KINDS = {
+  M = {prefix = 'lock:mutex', exclusive = true},
+  W = {prefix = 'lock:rw', exclusive = true, writer = true, other = 'R'},
+  R = {prefix = 'lock:rw', shared = true, other = 'W'},
+  L = {prefix = 'limiter:rate', limiter = true, windowed = true, word = 'rate'},
+  C = {prefix = 'limiter:conc', limiter = true, counted = true, word = 'concurrency'},
+  P = {prefix = 'paused', limiter = true, pause = true},
+}
+for _, row in pairs(KINDS) do
+  row.__index = row
+end
+local PAUSE = 'P'
 
 local function new_lock(kind, name, ttl, vo)
   local lock = {kind = kind, name = name, ttl = ttl, vo = vo, items = 1, counter = name}
-  lock.limits = kind == 'C' or kind == 'L'
-  lock.exclusive = kind == 'M' or kind == 'W'
-  lock.key = P .. name .. ((kind == 'W' or kind == 'R') and ':w' or '')
-  lock.readers = (kind == 'W' or kind == 'R') and P .. name .. ':r' or nil
+  setmetatable(lock, KINDS[kind] or {})
+  lock.key = P .. name .. (lock.other and ':w' or '')
+  if lock.limiter then
+    lock.leases = lock.key
+  elseif lock.writer or not lock.exclusive then
+    lock.leases = P .. name .. ':r'
+  end
   return lock
 end
 
--- All locks of a task: those of its lines, then the limiters of its class (Task: <Class> in the
--- configuration), which every task has without naming them. task is the full name; '' where the
--- limiters of the class do not matter: of a hold, and while no limit is set at all.
-local function parse_locks(lines, default_ttl, task)
-  local locks, vo, named = {}, '', {}
-  for kind, name, ttl, limit, window, items in
-    string.gmatch(lines, '(%u)|([^|\n]*)|(%d*)|(%d*)|(%d*)|(%d*)') do
-    if kind == 'V' then
-      vo = name
-    else
-      local lock = new_lock(kind, name, tonumber(ttl) or default_ttl, vo)
-      lock.limit, lock.window = tonumber(limit), tonumber(window)
-      lock.items = tonumber(items) or 1
-      locks[#locks + 1] = lock
-      named[name] = true
+-- The kind of the lock with a name; the writer stands for both sides of a reader/writer lock.
+local function kind_named(name)
+  local prefix = string.match(name, '^%a+:%a+')
+  for kind, row in pairs(KINDS) do
+    if row.prefix == prefix and not row.shared then
+      return kind
     end
   end
-  local class = task ~= '' and string.match(task, '([^:]+)$')
-  if class then
-    class = string.gsub(class, '[^%w_]', function(byte)
+end
+
+local parse_locks
+do
+  -- The limiters that every task has on its class. Admissions store one mark for each, in this order.
+  local OF_CLASS = {'L', 'C'}
+  local VO = 'V'  -- a line of this letter declares no lock: it names the VO of the task
+
+  -- The name of a class as it stands in names of locks.
+  local function escaped(class)
+    return (string.gsub(class, '[^%w_]', function(byte)
       return string.format('%%%02X', string.byte(byte))
-    end)
-    for _, kind in ipairs({'L', 'C'}) do
-      local name = 'limiter:' .. (kind == 'C' and 'conc' or 'rate') .. ':task:' .. class
+    end))
+  end
+
+  -- All locks of a task: those that its lines declare, then the limiters of its class unless a line declares
+  -- them. task is its full name, or '' to leave out the limiters of the class: holds have none, and they
+  -- do not matter while no limit is configured.
+  function parse_locks(lines, default_ttl, task)
+    local locks, vo, named = {}, '', {}
+    for kind, name, ttl, limit, window, items in
+      string.gmatch(lines, '(%u)|([^|\n]*)|(%d*)|(%d*)|(%d*)|(%d*)') do
+      if kind == VO then
+        vo = name
+      else
+        local lock = new_lock(kind, name, tonumber(ttl) or default_ttl, vo)
+        lock.limit, lock.window = tonumber(limit), tonumber(window)
+        lock.items = tonumber(items) or 1
+        locks[#locks + 1] = lock
+        named[name] = true
+      end
+    end
+    local class = string.match(task, '([^:]+)$')
+    for _, kind in ipairs(class and OF_CLASS or {}) do
+      local name = KINDS[kind].prefix .. ':task:' .. escaped(class)
       if not named[name] then
         locks[#locks + 1] = new_lock(kind, name, default_ttl, vo)
       end
     end
+    return locks
   end
-  return locks
 end
 
--- Why a task that declares these locks could never run, under the limits that hold now; or nil.
+-- Why a task that declares these locks can never run under the current limits; nil if it can.
 local function impossible_lines(lines)
   for _, lock in ipairs(parse_locks(lines, 0, '')) do
-    if lock.kind == 'L' then
+    if lock.windowed then
       resolve_limit(lock)
       if is_impossible(lock) then
         return why_impossible(lock)
@@ -58,7 +103,7 @@ local function impossible_lines(lines)
   return nil
 end
 
--- The locks that an admission took: held has one mark for each, '' if no limiter was among them.
+-- The locks that an admission took. held has one mark for each lock; it is '' if no limiter was among them.
 local function held_locks(lines, default_ttl, task, held)
   if lines == '' and held == '' then
     return {}
@@ -66,19 +111,19 @@ local function held_locks(lines, default_ttl, task, held)
   local taken = {}
   for i, lock in ipairs(parse_locks(lines, default_ttl, held ~= '' and task or '')) do
     local mark = string.sub(held, i, i)
-    if lock.limits and mark ~= '' and mark ~= '-' then
+    if lock.limiter and mark ~= '' and mark ~= '-' then
       count_at(lock, mark)
       taken[#taken + 1] = lock
-    elseif not lock.limits then
+    elseif not lock.limiter then
       taken[#taken + 1] = lock
     end
   end
   return taken
 end
 
--- After a step of the server's clock forward: the time (µs) of that step by the wrong clock, and the size of
--- the step. An end after that time may be too late by the step. nil once logical time has come there, as ends
--- are right then.
+-- After the server's clock was set forward: when that happened by the wrong clock (µs), and by how much. An
+-- expiry later than that may be too late by the size of the step. Returns nil once logical time has reached
+-- that instant, because expiries are right from then on.
 local step
 local function wrong_since()
   if not stepped then
@@ -89,17 +134,17 @@ local function wrong_since()
   return wrong and by and by > 0 and now < wrong and wrong or nil, by
 end
 
--- How many ms the key of a lock is there after the lock has ended.
+-- How many ms the key of an exclusive lock outlives the lock.
 local KEPT = 1000
 
--- The owner of an unexpired mutex or writer lock and its expiry, or nil. Remembered: while a script
--- runs nobody else writes, and it meets the same lock again and again.
+-- The owner of an unexpired exclusive lock and its expiry, or nil. The answer is cached: a script meets the same
+-- lock many times, and no other client writes while it runs.
 local holders = {}
 local function holder(key)
   if not holders[key] then
     local owner, expiry = string.match(redis.call('GET', key) or '', '^(.*)|(%d+)$')
     local wrong = owner and wrong_since()
-    if wrong and tonumber(expiry) >= wrong then  -- no step changes what is left of a TTL
+    if wrong and tonumber(expiry) >= wrong then  -- a step of the clock leaves the TTL of the key as it is
       expiry = now + (redis.call('PTTL', key) - KEPT) * 1000
     end
     holders[key] = owner and tonumber(expiry) > now and {owner, tonumber(expiry)} or {}
@@ -107,8 +152,9 @@ local function holder(key)
   return holders[key][1], holders[key][2]
 end
 
--- Put right what was written between a step of the server's clock forward and its correction: an
--- end or a grant that nobody can have written since. longest: ms from now to the latest one.
+-- Correct the expiries and grants that were written between a step of the server's clock forward and its
+-- correction: they lie further ahead than any that was written since can. longest: ms from now to the
+-- latest expiry that is possible.
 local function set_right(key, longest)
   local wrong, by = wrong_since()
   if not wrong or now + longest * 1000 >= wrong then
@@ -120,6 +166,7 @@ local function set_right(key, longest)
   end
 end
 
+-- Remove the leases that have expired, and count the others.
 local function prune(key, ttl)
   if ttl then
     set_right(key, ttl)
@@ -128,7 +175,7 @@ local function prune(key, ttl)
   return redis.call('ZCARD', key)
 end
 
--- When the first lease or grant of a set ends, after so many µs more; nil if it is empty.
+-- The lowest score of a set, plus `after` µs; nil if the set is empty.
 local function first_end(key, after)
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return first[2] and tonumber(first[2]) + after
@@ -142,15 +189,15 @@ local function items_of(members)
   return items
 end
 
--- Let a set of leases live at least until its longest one has ended.
+-- Extend the TTL of a key to `ms`, unless it is longer: a set must outlive its longest lease.
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms then
     redis.call('PEXPIRE', key, ms)
   end
 end
 
--- Items granted within the window that ends now: their sum is kept beside them, so that a check
--- reads only what has left the window.
+-- Sum the items granted within the window that ends now. The sum is stored beside the grants, so that a
+-- check reads only the grants that have left the window.
 local function used_items(lock)
   local past, sum_key = digits(now - lock.window * 1000), P .. 'sum:' .. lock.counter
   set_right(lock.key, 0)
@@ -167,8 +214,9 @@ local function used_items(lock)
   return sum
 end
 
--- After a loss of data nobody may take a lock until those who held it then know that (µs); else nil.
--- Scripts that only wake do not ask: whoever is woken too early is parked again by the fetch.
+-- After a loss of data: until when (µs) the lock is withheld, because an earlier holder that does not know of the
+-- loss yet may still use it; else nil. Scripts that only wake leave `epoch` unread: the fetch parks a task again
+-- that was woken too early.
 local function calm_until(lock)
   local lost = epoch and tonumber(epoch.lost or '')
   local calm = epoch and tonumber(epoch.calm or '') or 0
@@ -176,55 +224,55 @@ local function calm_until(lock)
   return calm > now and calm or nil
 end
 
--- Until when a structural lock is held against a request (at least; µs), or nil if it is not.
+-- Until when (µs) at least a structural lock cannot be granted; nil if it can be granted now.
 local function held_until(lock)
   local _, expiry = holder(lock.key)
   expiry = expiry or calm_until(lock)
-  if not expiry and lock.kind == 'W' and prune(lock.readers, lock.ttl) > 0 then
-    expiry = first_end(lock.readers, 0)
+  if not expiry and lock.writer and prune(lock.leases, lock.ttl) > 0 then
+    expiry = first_end(lock.leases, 0)
   end
   return expiry
 end
 
--- How much of a limiter is free.
+-- How many slots or items of a limiter are free.
 local function free_places(lock)
-  return lock.limit - (lock.kind == 'C' and prune(lock.key, lock.ttl) or used_items(lock))
+  return lock.limit - (lock.windowed and used_items(lock) or prune(lock.leases, lock.ttl))
 end
 
--- When some of what is used of a limiter comes back (µs), or nil if nothing is used.
+-- When the first used slot or item of a limiter comes back (µs); nil if none is used.
 local function first_free(lock)
-  return first_end(lock.key, lock.kind == 'C' and 0 or lock.window * 1000)
+  return first_end(lock.leases, lock.windowed and lock.window * 1000 or 0)
 end
 
 local function write_lock(lock, owner)
   local expiry = digits(now + lock.ttl * 1000)
   if lock.exclusive then
-    -- Never shorter: the clock may have been set back, and nobody noticed yet.
+    -- Never shorten a lease: the server's clock may have been set back without a correction so far.
     local same, until_then = holder(lock.key)
     expiry = same == owner and until_then > tonumber(expiry) and digits(until_then) or expiry
     redis.call('SET', lock.key, owner .. '|' .. expiry, 'PX', lock.ttl + KEPT)
     holders[lock.key] = {owner, tonumber(expiry)}
-  elseif lock.kind == 'L' then
+  elseif lock.windowed then
     redis.call('ZADD', lock.key, digits(now), owner .. '|' .. lock.items)
     redis.call('INCRBY', P .. 'sum:' .. lock.counter, lock.items)
     keep(lock.key, lock.window + 1000)
   else
-    redis.call('ZADD', lock.readers or lock.key, 'GT', expiry, owner)
-    keep(lock.readers or lock.key, lock.ttl + 1000)
+    redis.call('ZADD', lock.leases, 'GT', expiry, owner)
+    keep(lock.leases, lock.ttl + 1000)
   end
 end
 
 local function holds(lock, owner)
   if lock.exclusive then
     return holder(lock.key) == owner
-  elseif lock.kind == 'L' then
+  elseif lock.windowed then
     return true
   end
-  local expiry = redis.call('ZSCORE', lock.readers or lock.key, owner)
+  local expiry = redis.call('ZSCORE', lock.leases, owner)
   return expiry and tonumber(expiry) > now
 end
 
--- The first structural or concurrency lock that owner no longer holds, or nil.
+-- The name of the first lock that owner no longer holds, or nil.
 local function lost_lock(locks, owner)
   for _, lock in ipairs(locks) do
     if not holds(lock, owner) then
@@ -234,17 +282,17 @@ local function lost_lock(locks, owner)
   return nil
 end
 
--- Extend every lease. Call it only after lost_lock() said nil.
+-- Extend every lease. Call it only after lost_lock() returned nil.
 local function renew_locks(locks, owner)
   for _, lock in ipairs(locks) do
-    if lock.kind ~= 'L' then
+    if not lock.windowed then
       write_lock(lock, owner)
     end
   end
 end
 
--- Give one lock back; a rate token only if the attempt never started. Returns whether another
--- task may be able to run now.
+-- Release one lock. Items of a window are refunded only if the attempt never started. Returns whether
+-- another task may be able to run now.
 local function release_lock(lock, owner, started, is_held)
   if lock.exclusive then
     if not is_held and holder(lock.key) ~= owner then
@@ -252,21 +300,20 @@ local function release_lock(lock, owner, started, is_held)
     end
     holders[lock.key] = {}
     return redis.call('DEL', lock.key) == 1
-  elseif lock.kind == 'L' then
+  elseif lock.windowed then
     if started or redis.call('ZREM', lock.key, owner .. '|' .. lock.items) == 0 then
       return false
     end
-    redis.call('DEL', P .. 'sum:' .. lock.counter)  -- counted anew by the next check
+    redis.call('DEL', P .. 'sum:' .. lock.counter)  -- the next check sums up anew
     return true
-  elseif lock.kind == 'R' then
-    -- Beside other readers only a writer waits, and for the last of them.
-    return redis.call('ZREM', lock.readers, owner) == 1 and prune(lock.readers, lock.ttl) == 0
   end
-  return redis.call('ZREM', lock.key, owner) == 1
+  local is_released = redis.call('ZREM', lock.leases, owner) == 1
+  -- Only writers wait beside readers, and only the last reader keeps them out.
+  return is_released and (not lock.shared or prune(lock.leases, lock.ttl) == 0)
 end
 
--- Give everything back that owner still holds. Returns the names of what others may have now.
--- is_held: nobody can have taken it over, lost_lock() said so.
+-- Release everything that owner still holds. Returns the names of the locks that others may take now.
+-- is_held: lost_lock() returned nil, so no other owner can have taken one of them.
 local function release_locks(locks, owner, started, is_held)
   local names = {}
   for _, lock in ipairs(locks) do
@@ -277,7 +324,7 @@ local function release_locks(locks, owner, started, is_held)
   return names
 end
 
--- Whether anybody stands in the queue of one of these locks.
+-- Whether any task waits for one of these locks.
 local function is_wanted(names)
   local queues = {}
   for i, name in ipairs(names) do

@@ -1,9 +1,9 @@
--- lib/lost: needs base, wake, record, index, group, finish, ending. A delivery that nobody has any
--- more goes back into its queue, or ends, if somebody has cancelled it.
+-- lib/lost: needs base, wake, record, index, group, finish, ending. Requeues the task of a lost delivery, or
+-- ends it if it was cancelled.
 
--- The worker of a task has died while it ran: the task is a suspect from now on. If it already was
--- one, and no other suspect ran there, it has crashed: its policy is asked before it runs again (judge).
--- Returns how many crashes it has; 0 if others may be to blame.
+-- The worker of a task died while the task ran: the task becomes a suspect. If it already was a suspect, and
+-- the only one that ran there, it counts as a crash of this task, and its policy is asked before it runs again
+-- (judge). Returns the number of crashes; 0 if other tasks may be to blame.
 local function blame(id, record)
   local key, accused = P .. 't:' .. id, P .. 'accused:' .. (record.owner or '')
   redis.call('HINCRBY', key, 'deaths', 1)
@@ -15,25 +15,23 @@ local function blame(id, record)
   return 0
 end
 
--- Queue again what is in nobody's hands. limit: of crashes, beyond which the task is not executed
--- again. Returns whether it was, or has ended; gen is that of the pointer to it. ttl and dedup are those
--- of finish().
+-- Queue a task again that no worker has. limit: after so many crashes it is not executed again. gen: of the
+-- pointer to the task. Returns whether the task was queued or has ended.
 local function take_back(id, gen, limit, ttl, dedup)
   local key = P .. 't:' .. id
-  local record = read_fields(key, {'gen', 'state', 'stream', 'owner', 'name', 'attempt',
-    'cancel', 'group', 'opens', 'waited', 'unique', 'start_by', 'v'})
+  local record = read_record(id)
   local state, is_newer = record.state, newer_format(record) ~= nil
   if record.gen ~= gen or state ~= 'queued' and state ~= 'running' and state ~= 'dying' then
     return false
   end
   if record.cancel and state == 'running' and not is_newer then
-    end_cancelled(id, record, '0', ttl, dedup)  -- a settle of its late worker is no repetition
+    end_cancelled(id, record, '0', ttl, dedup)  -- fence 0: a late settle by its worker is stale
     return true
   end
-  -- queued: a fetch was cut short after it had read the entry, and nobody has executed it.
+  -- queued: a fetch was cut after it had read the entry, and the task was not executed.
   if state == 'running' then
     local crashes = blame(id, record)
-    end_of_wait(id, record)  -- for all we know it was started
+    end_of_wait(id, record)  -- it may have been started
     state = 'queued'
     if crashes >= limit and not is_newer then
       state = 'dying'

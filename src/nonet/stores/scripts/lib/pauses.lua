@@ -1,8 +1,8 @@
--- lib/pauses: needs base. What operators have paused. HASH paused: what → 'at (µs)|who|reason'; what
--- is all, stream:PRIORITY:SIZE, or task:NAME with a full or a bare class name. STRING pausing is there
--- while the hash is, so that nobody has to read it who has nothing to find.
+-- lib/pauses: needs base. What operators have paused. HASH paused: what → 'at (µs)|who|reason'; what is all,
+-- stream:PRIORITY:SIZE, or task:NAME with a full or a bare class name. STRING pausing exists while the hash does:
+-- every script reads it with its other marks, and reads the hash only if there is one.
 
-local paused = nil  -- asked once a script
+local paused = nil  -- read once a script
 
 local function read_pauses()
   if not paused then
@@ -14,7 +14,7 @@ local function read_pauses()
   return paused
 end
 
--- Which pause keeps a task of this stream and full class name from starting, or nil.
+-- The pause that keeps a task of this stream and full class name from starting, or nil.
 local function pause_of(stream, name)
   local all = read_pauses()
   if next(all) == nil then

@@ -1,7 +1,7 @@
--- lib/pausing: needs base. The hashes of pauses, for those who change them.
+-- lib/pausing: needs base. The hashes of pauses, for scripts that change them.
 
--- The key of `paused` or `periodic:paused`. Of another type nobody of us wrote it: it is deleted, and
--- the leader puts back what it remembers.
+-- The key of `paused` or `periodic:paused`. Delete a key of another type, which a foreign client wrote; the
+-- leader then restores the pauses it remembers.
 local function pauses_in(name)
   local key = P .. name
   local kind = redis.call('TYPE', key).ok
@@ -12,8 +12,8 @@ local function pauses_in(name)
   return key
 end
 
--- To be called before the first pause is written, and after the last one is deleted. Where nothing
--- is to change nothing is written: who only looks may lack the permission.
+-- Keep STRING pausing in line with the hash. Call it before the first pause is written and after the last one is
+-- deleted. It writes only on a change, because a read-only user may call it.
 local function mark_pausing(will_be)
   local shall = will_be or redis.call('EXISTS', pauses_in('paused')) == 1
   local does = redis.call('EXISTS', P .. 'pausing') == 1

@@ -1,7 +1,7 @@
--- lib/pending: needs base, rescue, condemning. An entry that a worker holds leaves its stream.
+-- lib/pending: needs base, rescue, condemning. Removes an entry that a worker has from its stream.
 
--- Let move(id, gen) see to the task of a pending entry, which leaves its stream then, whatever becomes of
--- the task. Returns the answer of move; false if there is no such task.
+-- Call move(id, gen) for the task of a pending entry, then remove the entry, whatever becomes of the task.
+-- Returns the answer of move; false if there is no such task.
 local function see_to(key, entry, move, ttl, dedup)
   local found, fine, answer = redis.call('XRANGE', key, entry, entry)[1], true, false
   local id = found and found[2][1] == 'id' and found[2][3] == 'gen' and found[2][2]

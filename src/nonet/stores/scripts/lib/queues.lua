@@ -1,26 +1,43 @@
--- lib/queues: needs base, wake, limits, locks, pauses. Who waits for a lock: queues, ranks, places.
+-- lib/queues: needs base, wake, limits, locks, pauses. The tasks that wait for a lock: queues, ranks, places.
 --
--- A task that a structural lock refuses stands in the queues of all its structural locks, so that
--- nobody who came later takes one of them; a task that only a limiter refuses stands in that
--- limiter's queue and reserves no lock. ZSET queue:LOCK is id → rank: the ticket, plus a class for
--- the priority. Who is woken keeps its places until it is admitted, before all others: its score
--- is rank - WOKEN. A waiting writer stands in writers:LOCK too, where readers look.
--- ZSET watch: lock → when to look at its queue if nobody gives it back before.
+-- A task that a structural lock refuses stands in the queues of all its structural locks, so that no task
+-- that came later takes one of them. A task that only a limiter refuses stands in the queue of that limiter,
+-- and reserves no lock. ZSET queue:LOCK is id → rank. The rank is the ticket, plus a class for the priority.
+-- A woken task keeps its places until it is admitted, before all others: its score is rank - WOKEN. A waiting
+-- writer also stands in writers:LOCK, which readers check.
+-- ZSET watch: lock → when to check its queue at the latest, if no holder releases it before.
 
 local CLASS, WOKEN = 100000000000000, 4000000000000000
 local SLOW_LOOK = 30000000
 
-local CLASSES = {r = 0, n = 1, b = 2}  -- by the first letter of the priority
+local rank_of
+do
+  local classes = {}
+  for i, priority in ipairs(PRIORITIES) do
+    classes[priority] = i - 1
+  end
 
-local function rank_of(ticket, stream, aged)
-  local class = aged and 0 or CLASSES[string.sub(stream, 1, 1)] or 0
-  return tonumber(ticket) + class * CLASS
+  -- The rank of a task. Aged tasks, and holds, count as of the highest priority.
+  function rank_of(ticket, stream, aged)
+    local class = aged and 0 or classes[string.match(stream, '^%a+')] or 0
+    return tonumber(ticket) + class * CLASS
+  end
 end
 
-local met = 0  -- those that one script parks come of age in the order in which it read them
+-- The scores in a queue of the tasks before one: woken tasks, then waiting ones, of a lower rank.
+local function ranges_before(me)
+  return {{'-inf', '(' .. digits(me.rank - WOKEN)}, {0, '(' .. digits(me.rank)}}
+end
 
--- What a refusal needs to know of a task, from fields of its record. places has a mark for each
--- lock: '-', or 'x' (or 'v', at the VO's own counter) where it stands.
+-- The queue that a task must not overtake to get a lock: a reader overtakes waiting readers.
+local function queue_before(lock)
+  return P .. (lock.shared and 'writers:' or 'queue:') .. lock.counter
+end
+
+local met = 0  -- the tasks that one script parks age in the order in which it read them
+
+-- A task that asks for locks, from the fields of its record. places has a mark for each lock: 'x' where the
+-- task stands ('v' at the VO's own counter), '-' where it does not.
 local function new_waiter(id, record, locks)
   met = met + 1
   local aged, ticket = record.aged == '1', ticket_of(record)
@@ -36,24 +53,23 @@ end
 local WAITER = {'state', 'gen', 'stream', 'ticket', 'aged', 'places', 'name', 'refusals', 'since',
   'seen', 'unfit', 'reserved', 'pointer', 'suspect'}
 
--- A parked or woken task by its record, without its locks; nil if there is none.
+-- A parked or woken task by its record, without its locks; nil if it has no record.
 local function read_waiter(id)
   local record = read_fields(P .. 't:' .. id, WAITER)
   return ticket_of(record) and new_waiter(id, record, {})
 end
 
--- A paused task stands in a queue of its kind alone, as at a limiter that allows none: all of one
--- stream and class are in the same. It is the last of its places, so that the others keep theirs.
+-- A paused task waits as if at a limiter of 0, in one queue for its stream and class. Append this place last, so
+-- that the marks of the other places keep their positions.
 local function add_pause(me)
   if #me.places > #me.locks or pause_of(me.stream, me.name) then
-    local lock = new_lock('P', 'paused:' .. me.stream .. ':' .. me.name, 0, '')
-    lock.limits = true
-    me.locks[#me.locks + 1] = lock
+    local name = KINDS[PAUSE].prefix .. ':' .. me.stream .. ':' .. me.name
+    me.locks[#me.locks + 1] = new_lock(PAUSE, name, 0, '')
   end
 end
 
--- Its locks are read apart: not all need them. A hold has no class whose limits would count; a task
--- may stand at a limit of its class that is no longer set.
+-- Read the locks of a task, which not every caller needs. The limiters of its class are among them if a
+-- limit is set, or if the task may still stand at one that was set. Holds have no class.
 local function read_locks(me)
   local lines = redis.call('GET', P .. 'l:' .. me.id) or ''
   if me.stream == 'hold' then
@@ -78,18 +94,14 @@ local function place_of(me, i)
   return (mark == 'x' or mark == 'v') and mark or nil
 end
 
-local function member_of(me, lock)
-  return lock.kind == 'L' and me.id .. ' ' .. lock.items or me.id
-end
-
 -- Call visit(queue, member, name of the lock) for every queue in which a task stands.
 local function each_place(me, visit)
   for i, lock in ipairs(me.locks) do
     local mark = place_of(me, i)
     if mark then
-      local name = lock.limits and counter_of(lock, mark) or lock.name
-      visit(P .. 'queue:' .. name, member_of(me, lock), name)
-      if lock.kind == 'W' then
+      local name = lock.limiter and counter_of(lock, mark) or lock.name
+      visit(P .. 'queue:' .. name, lock.windowed and me.id .. ' ' .. lock.items or me.id, name)
+      if lock.writer then
         visit(P .. 'writers:' .. name, me.id, name)
       end
     end
@@ -102,8 +114,8 @@ local function stand(me, score)
   end)
 end
 
--- Look at the queue of a lock at a time, at the latest; never later than after a slow look.
-local watched = {}  -- by this script: many wait for the same
+-- Have the queue of a lock checked at `at`, or after SLOW_LOOK if that is earlier.
+local watched = {}  -- by this script, which often parks many tasks at one lock
 local function watch(name, at)
   at = math.min(at, now + SLOW_LOOK)
   if at < (watched[name] or math.huge) then
@@ -115,8 +127,8 @@ end
 
 local to_offer = {{}, {}}
 
--- Offer the queues of these locks to those who stand in them, when the script ends; limiters last: whom a
--- mutex refuses no more may wait for one of them, and must stand there before it is offered to others.
+-- Offer these locks to their queues when the script ends, limiters last: a task that a mutex no longer refuses may
+-- wait for a limiter next, and must join the limiter's queue before the limiter is offered to others.
 local function give_back(names)
   for _, name in ipairs(names) do
     local list = to_offer[string.find(name, '^limiter:') and 2 or 1]
@@ -124,7 +136,7 @@ local function give_back(names)
   end
 end
 
--- Leave every queue. Who stood behind may be able to run now.
+-- Leave every queue. The tasks behind may be able to run now.
 local function leave_queues(me)
   each_place(me, function(queue, member, name)
     redis.call('ZREM', queue, member)

@@ -1,15 +1,16 @@
--- lib/record: needs base, wake. Makes records and moves them between their places.
--- A record is in one place at a time: a stream (queued), the delayed set (delayed, waiting,
--- dying) or a worker (running, dying). Each requeue raises gen, which voids older pointers.
+-- lib/record: needs base, wake. Creates records and moves them between their places. A record is in one place
+-- at a time: in a stream (queued), in the delayed set (delayed, waiting, dying) or with a worker (running,
+-- dying). Each requeue raises gen, which invalidates older pointers.
 
--- In these states no worker has a task.
+-- The states of a task that no worker has.
 local AT_REST = {queued = true, delayed = true, waiting = true}
 
--- How tasks are written, see nonet/formats.py. A record says so in its field v; without it is of format 1.
+-- The format of tasks, see nonet/messages/formats.py. A record stores its format in field v; without it the
+-- format is 1.
 local FORMAT = 1
 
--- Why a record cannot be read, or nil: newer code has written it. It is then moved from place to place, and
--- neither executed nor ended. record has the field v.
+-- Why a record cannot be read, or nil. Newer code has written such a record: scripts move it from place to
+-- place, but neither execute nor end its task. record has the field v.
 local function newer_format(record)
   local format = record.v and tonumber(record.v) or 1
   return format > FORMAT and
@@ -20,48 +21,50 @@ local function size_of(stream)
   return string.match(stream, '[^:]*$')
 end
 
-local is_stream
-do
-  local PRIORITIES = {realtime = true, normal = true, background = true}
-  local SIZES = {small = true, medium = true, large = true}
-
-  -- Whether workers read a stream of this name.
-  function is_stream(name)
-    local priority, size = string.match(name or '', '^(%l+):(%l+)$')
-    return PRIORITIES[priority or ''] and SIZES[size or ''] or false
+local function contains(list, wanted)
+  for _, value in ipairs(list) do
+    if value == wanted then
+      return true
+    end
   end
+  return false
 end
 
--- Put a pointer to a record into a stream: kind is 'tasks', 'woken' (read before tasks), 'suspects' (read
--- after tasks, beside the slots) or 'burials' (of dying tasks, read last, beside the slots). Returns what
--- the record says of it, in its field pointer: the stream and
--- the entry.
+-- Whether name is PRIORITY:SIZE of a stream that workers read.
+local function is_stream(name)
+  local priority, size = string.match(name or '', '^(%l+):(%l+)$')
+  return contains(PRIORITIES, priority) and contains(SIZES, size)
+end
+
+-- Append a pointer to a record to a stream. kind: 'tasks', 'woken' (read before tasks), 'suspects' (read after
+-- tasks, beside the slots) or 'burials' (dying tasks: read last, beside the slots). Returns the value of the
+-- record's field pointer: the stream and the entry.
 local function enqueue(kind, id, stream, gen)
   if not is_stream(stream) then
     error('there is no such stream')
   end
   local name = kind .. ':' .. stream
   if kind == 'suspects' or kind == 'burials' then
-    redis.call('SET', P .. 'suspected:' .. size_of(stream), 1)  -- until a fetch finds none unread
+    redis.call('SET', P .. 'suspected:' .. size_of(stream), 1)  -- until a fetch finds all of them read
   end
   return name .. ' ' .. redis.call('XADD', P .. name, '*', 'id', id, 'gen', gen)
 end
 
--- A task that is made now goes into its stream as this entry, if none of a later time is there: its
--- record then need not name it. See pointer_of.
+-- The entry id of a task that is created now, made of its gen. If the stream already has a later entry, the entry
+-- gets another id, which the record names in field pointer: see pointer_of.
 local function first_entry(gen)
   local us = tonumber(string.sub(gen, -3))
   return us and string.sub(gen, 1, -4) .. '-' .. us
 end
 
--- As enqueue does, for a task that is made now; '' if its record need not say where it is.
+-- As enqueue(), for a task that is created now. Returns '' if its entry is first_entry(gen).
 local function enqueue_first(id, stream, gen)
   local reply = redis.pcall('XADD', P .. 'tasks:' .. stream, first_entry(gen), 'id', id, 'gen', gen)
   return type(reply) == 'table' and reply.err and enqueue('tasks', id, stream, gen) or ''
 end
 
--- The stream and the entry by which a task is queued or was handed over; nil if there is none. record
--- has the fields pointer, gen and stream.
+-- The stream and the entry of the last pointer to a record, or nil. record has the fields pointer, gen and
+-- stream.
 local function pointer_of(record)
   if record.pointer then
     return string.match(record.pointer, '^(%S+) (%S+)$')
@@ -70,57 +73,30 @@ local function pointer_of(record)
   end
 end
 
--- A short envelope is in its record, in field b, where Redis keeps it compact: without the id and the
--- name, which are known there, and without the empty strings at its end. Before it stands how many of
--- them there were: a digit, or a capital letter if it began as all do that are written now. A '+' stands
--- before a short one that is none; all others are in a key of their own.
-local kept_envelope, envelope_of
+-- The envelope in the field b of a record, or nil. Envelopes are in keys b:ID; only releases before 0.1.0 put
+-- short ones into records, without the parts that the record repeats: the id, the name, and empty strings at
+-- the end. The first character is '+' for an envelope stored as it is; a capital letter for an omitted start
+-- of 0x99 0x01; else a digit. Letter and digit count the empty strings. Remove this function, and
+-- `whole_envelope` in stores/queue/records.py, when no task submitted by such a release can be left.
+local envelope_of
 do
-  local MOST_KEPT, USUAL, EMPTY = 64, string.char(153, 1), 160
-  local EMPTIES = string.rep(string.char(EMPTY), 9)
+  local EMPTY_STRING = string.char(160)
 
-  -- How the id and the name begin an envelope, after two bytes: as strings of MessagePack.
-  local function packed(text)
+  local function packed(text)  -- a string in MessagePack
     return (#text < 32 and string.char(160 + #text) or string.char(217, #text)) .. text
   end
 
-  local function head_of(id, name)
-    return #id < 256 and #name < 256 and packed(id) .. packed(name) or ''
-  end
-
-  function kept_envelope(id, name, envelope)
-    local head, last = head_of(id, name), #envelope
-    local first = 3 + #head
-    if #envelope - #head > MOST_KEPT + 10 then
-      return nil
-    elseif string.sub(envelope, 3, first - 1) ~= head then
-      return #envelope < MOST_KEPT and '+' .. envelope or nil
-    end
-    while last >= first and #envelope - last < 9 and string.byte(envelope, last) == EMPTY do
-      last = last - 1
-    end
-    local before, body = string.sub(envelope, 1, 2), string.sub(envelope, first, last)
-    local mark = string.char((before == USUAL and 65 or 48) + #envelope - last)
-    local kept = mark .. (before == USUAL and '' or before) .. body
-    return #kept <= MOST_KEPT and kept or nil
-  end
-
-  -- The envelope from a record with the fields b and name; nil if it is in a key of its own.
   function envelope_of(id, record)
     local kept = record.b
-    if not kept then
-      return nil
-    end
-    local mark = string.byte(kept)
+    local mark, name = string.byte(kept or '+'), record.name or ''
     if mark == 43 then  -- '+'
-      return string.sub(kept, 2)
+      return kept and string.sub(kept, 2)
     end
-    local head = head_of(id, record.name or '')
+    local head = #id < 256 and #name < 256 and packed(id) .. packed(name) or ''
     if mark >= 65 then
-      return USUAL .. head .. string.sub(kept, 2) .. string.sub(EMPTIES, 1, mark - 65)
+      return string.char(153, 1) .. head .. string.sub(kept, 2) .. string.rep(EMPTY_STRING, mark - 65)
     end
-    return string.sub(kept, 2, 3) .. head .. string.sub(kept, 4)
-      .. string.sub(EMPTIES, 1, math.max(0, mark - 48))
+    return string.sub(kept, 2, 3) .. head .. string.sub(kept, 4) .. string.rep(EMPTY_STRING, mark - 48)
   end
 end
 
@@ -129,16 +105,16 @@ local function delay(id, due)
   wake_promoter_for(due)
 end
 
--- A task that was handed on (see lib/handing) rests in the delayed set, and workers that know its class find
--- it by that: SET handed:SIZE has the groups 'KIND:PRIORITY:NAME|UNFIT', ZSET unfit:SIZE:GROUP is
--- id → ticket. record has the fields stream, name, state, suspect and unfit. Returns the size and the group.
+-- A task that was handed on (see lib/handing) is in the delayed set. Workers that know its class find it by SET
+-- handed:SIZE, which holds groups 'KIND:PRIORITY:NAME|UNFIT', and ZSET unfit:SIZE:GROUP, id → ticket. record
+-- has the fields stream, name, state, suspect and unfit. Returns the size and the group.
 local function handed_group(record)
   local priority, size = string.match(record.stream, '^(%a+):(.*)$')
   local kind = record.suspect and record.state ~= 'dying' and 'suspects' or 'woken'
   return size, kind .. ':' .. priority .. ':' .. (record.name or '') .. '|' .. record.unfit
 end
 
--- It is found no more.
+-- Remove a task from these groups.
 local function leave_handed(id, record)
   if record.unfit and record.stream ~= 'hold' then
     local size, group = handed_group(record)
@@ -149,11 +125,19 @@ local function leave_handed(id, record)
   end
 end
 
+-- Remove an entry from its stream: delete it first, then acknowledge it. If Redis stops the script in between, the
+-- sweep forgets the delivery of the deleted entry. In the other order the entry could stay, and no worker would
+-- ever read an acknowledged entry.
+local function drop(key, entry)
+  redis.call('XDEL', key, entry)
+  redis.call('XACK', key, 'workers', entry)
+end
+
 local function reason_of(problem)
   return type(problem) == 'table' and problem.err or tostring(problem)
 end
 
--- Let a record that could not be moved wait for a minute; what is dying stays so.
+-- Park, for a minute, a record that could not be moved. A dying task stays dying.
 local function set_aside(id, problem)
   local key = P .. 't:' .. id
   local record = read_fields(key, {'state', 'gen', 'ticket'})
@@ -166,8 +150,8 @@ local function set_aside(id, problem)
   delay(id, now + 60000000)
 end
 
-local submitted = 0
--- Let others have the unique key of a task.
+local submitted = 0  -- tasks that this call has created
+
 local function give_key_up(id, unique)
   local key = P .. 'u:' .. string.sub(unique, 2)
   if redis.pcall('GET', key) == '|' .. id then
@@ -175,14 +159,14 @@ local function give_key_up(id, unique)
   end
 end
 
--- Put a record that a worker held back into a queue, now or at due, with a new generation. What
--- is dying has streams of its own: while SQL is down it must not be read before all others.
+-- Queue a task again that a worker had, now or at due, with a new generation. Dying tasks have streams of their
+-- own: while SQL is down they must not be read before all others.
 local function requeue(id, state, stream, gen, due)
   local is_suspect = redis.call('HEXISTS', P .. 't:' .. id, 'suspect') == 1
   redis.call('HSETNX', P .. 't:' .. id, 'ticket', digits(gen))
   gen = digits(gen + 1)
   if due > now then
-    -- put: when, so that set_clock knows what was put there by a wrong clock.
+    -- put: when this was written. After the clock was wrong, set_clock corrects what was written then.
     redis.call('HSET', P .. 't:' .. id, 'state', state, 'gen', gen, 'owner', '', 'put', digits(now),
       'due', digits(due))
     delay(id, due)
@@ -195,8 +179,8 @@ local function requeue(id, state, stream, gen, due)
   end
 end
 
--- What is agreed on for the time before the start of a task, after a delivery of it. record has the fields
--- start_by and unique. It was started: it expires no more, and others may have its key (until_start).
+-- End what applies only before a task starts: its deadline, and its claim to a unique key of mode until_start.
+-- record has the fields start_by and unique.
 local function end_of_wait(id, record)
   if record.start_by then
     redis.call('HDEL', P .. 't:' .. id, 'start_by')
@@ -206,8 +190,8 @@ local function end_of_wait(id, record)
   end
 end
 
--- It was not, and is queued again: all is as before, unless another task has got its key meanwhile. Without
--- its fence the record says that it was never delivered.
+-- Undo end_of_wait() for a task that was delivered but not started. Its unique key may belong to another task by
+-- now. A record without a fence was never delivered.
 local function wait_on(id, record)
   local deadline = string.match(record.start_by or '', '^%d+')
   if deadline then

@@ -1,11 +1,11 @@
--- lib/remnants: needs base, record, group, finish, ending. Groups that somebody has damaged, or that wait for
--- children that are gone: they fail, so that who waits for them hears of it.
+-- lib/remnants: needs base, record, group, finish, ending. Fails groups that are damaged, or that wait for
+-- children that are gone, so that their waiters are notified.
 
 local KEYS_OF_GROUP = {{'', 'hash'}, {':pending', 'set'}, {':results', 'hash'}, {':callback', 'hash'},
   {':on_failure', 'hash'}}
 local STATES_OF_GROUP = {building = true, sealed = true, fired = true}
 
--- What is wrong with the keys of a group, or nil; those of another type are deleted.
+-- What is wrong with the keys of a group, or nil; keys of a wrong type are deleted.
 local function damage_of_group(key)
   local problem = nil
   for _, part in ipairs(KEYS_OF_GROUP) do
@@ -17,16 +17,16 @@ local function damage_of_group(key)
   end
   local group = read_fields(key, {'state', 'failed', 'ttl'})
   if not STATES_OF_GROUP[group.state or ''] then
-    return problem or 'it had no state that exists'
+    return problem or 'its state was invalid'
   elseif not string.find(group.failed or '', '^%d+$') then
-    return problem or 'nobody could tell how many children had failed'
+    return problem or 'its number of failed children was invalid'
   elseif not string.find(group.ttl or '', '^%d+$') then
-    return problem or 'nobody could tell how long it is kept'
+    return problem or 'its ttl was invalid'
   end
   return problem
 end
 
--- From now on it counts as one whose parent has ended without sealing it.
+-- Treat a group as one whose parent has ended without sealing it.
 local function fail_group(key, problem)
   local was = read_fields(key, {'fired', 'ttl'})
   redis.call('HSET', key, 'state', was.fired and 'fired' or 'sealed', 'failed', 1, 'policy', 'all_success',
@@ -37,7 +37,7 @@ local function fail_group(key, problem)
   redis.call('PERSIST', key)
 end
 
--- Children that are pending, and have no record: some of them, if there are many.
+-- Some of the pending children that have no record.
 local function missing_children(key)
   local found, MOST = {}, 100
   for _, child in ipairs(redis.call('SSCAN', key .. ':pending', '0', 'COUNT', MOST)[2]) do
@@ -54,10 +54,11 @@ local function end_missing(gid, child, ttl, dedup)
     return end_child(gid, child, string.match(ended, '^%a+') or 'dead', ended)
   end
   local document = made_document('', 0, 'its record is gone from Redis', 'quarantined')
-  finish(child, {group = gid, waited = true, is_whole = true}, 'dead', '0', document, ttl, dedup)
+  finish(child, {group = gid, waited = true}, 'dead', '0', document, ttl, dedup)
 end
 
--- Whether what a group waits for has been gone for so many µs: a durable task would have been submitted again.
+-- Whether the tasks that a group waits for have been gone for more than `wait` µs. The relay submits lost durable
+-- tasks again within that time.
 local function is_gone_for_good(key, is_gone, wait)
   local since = tonumber(redis.call('HGET', key, 'missing') or '')
   if not is_gone then
@@ -68,7 +69,7 @@ local function is_gone_for_good(key, is_gone, wait)
   return is_gone and since ~= nil and now - since > wait
 end
 
--- name: of one of the keys of a group. What has fired is left alone: it expires.
+-- name: of one of the keys of a group. A fired group expires by itself.
 local function mend_group(name, wait, ttl, dedup)
   local gid = name
   for i = 2, #KEYS_OF_GROUP do
@@ -79,7 +80,7 @@ local function mend_group(name, wait, ttl, dedup)
   local is_lasting = redis.call('PTTL', P .. 'g:' .. name) == -1
   local left = redis.call('PTTL', key)
   if gid ~= name and (left ~= -2 or not is_lasting) then
-    if is_lasting and left >= 0 then  -- written anew after the group had fired
+    if is_lasting and left >= 0 then  -- written again after the group had fired
       redis.call('PEXPIRE', P .. 'g:' .. name, left)
     end
     return

@@ -1,15 +1,14 @@
 -- lib/replacing: needs base, wake, record, limits, locks, index, group, finish, queues, refusal, waiting,
--- cancel, ending. A newer task takes the place of an older one of the same key that is not wanted any more.
+-- cancel, ending. Replaces a task by a newer one with the same unique key (mode keep_latest).
 
--- End one that waits; one that runs goes on, and is not executed again if it fails.
+-- End a waiting task. A running one continues, but is not executed again if it fails.
 local function replace_older(id, by, ttl, dedup)
-  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'stream', 'places', 'pointer', 'group',
-    'opens', 'waited', 'name', 'attempt', 'v', 'unfit', 'suspect'})
+  local record = read_record(id)
   if is_cancellable(record) then
     local document = made_document(record.name or '', tonumber(record.attempt or '') or 0,
       'cancelled (replaced by ' .. by .. ')', 'cancelled')
     is_replacing = true
-    cancel_task(id, record, document, ttl, dedup)
+    end_waiting(id, record, 'cancelled', document, ttl, dedup)
     is_replacing = false
     offer_all()
   elseif record.state == 'running' or newer_format(record) then

@@ -1,23 +1,16 @@
--- lib/rescue: needs base, wake, record. What becomes of bytes that are no task, and of a pointer
--- whose record could not be moved.
+-- lib/rescue: needs base, wake, record. The quarantine: entries that point to no task, and envelopes that
+-- cannot be read. Also parks records that could not be moved.
 
--- Bytes are kept whole up to `whole`, of more only the first `piece`; `all` at most of all entries.
+-- Bytes up to `whole` are kept whole, of more only the first `piece`; `all` limits the bytes of all entries.
 local QUARANTINE = {entries = 10000, all = 32 * 1048576, whole = 262144, piece = 65536}
 
--- In this order: if the script is cut in between, the sweep forgets the delivery of an entry that is
--- gone, but nobody would ever read an entry that is acknowledged.
-local function drop(key, entry)
-  redis.call('XDEL', key, entry)
-  redis.call('XACK', key, 'workers', entry)
-end
-
--- Bytes that the entries of the quarantine hold; whatever else stands there counts as nothing.
+-- Bytes that all entries hold; 0 if the key holds something else.
 local function bytes_in_quarantine()
   local held = tonumber(redis.pcall('GET', P .. 'quarantine:bytes'))
   return held and held >= 0 and held < 2^53 and held or 0
 end
 
--- Take one entry (as XRANGE gives it) out of the quarantine; returns what it held.
+-- Remove one entry (as XRANGE returns it); returns its number of bytes.
 local function leave_quarantine(item)
   local held = 0
   for i = 1, #item[2], 2 do
@@ -28,7 +21,7 @@ local function leave_quarantine(item)
   return held
 end
 
--- Put bytes into the quarantine; the oldest give way. Returns the entry.
+-- Add bytes to the quarantine, and remove the oldest entries if it is full. Returns the entry.
 local function keep_in_quarantine(reason, task, key, entry, size, bytes)
   local function add(call)
     return call('XADD', P .. 'quarantine', '*', 'at', digits(now), 'reason',
@@ -36,19 +29,19 @@ local function keep_in_quarantine(reason, task, key, entry, size, bytes)
       'entry', entry, 'size', digits(size), 'bytes', bytes)
   end
   local added = add(redis.pcall)
-  if type(added) == 'table' then  -- of another type, or out of ids: nobody of us did that
+  if type(added) == 'table' then  -- a key of a wrong type, or out of ids
     redis.call('DEL', P .. 'quarantine', P .. 'quarantine:bytes')
     added = add(redis.call)
   end
   redis.pcall('HINCRBY', P .. 'counters', 'quarantined', 1)
   local held = bytes_in_quarantine() + #bytes
   redis.call('SET', P .. 'quarantine:bytes', digits(held))
-  for _ = 1, 1000 do  -- what is left over leaves with the next ones
+  for _ = 1, 1000 do  -- a longer excess is removed by the next calls
     if held <= QUARANTINE.all and redis.call('XLEN', P .. 'quarantine') <= QUARANTINE.entries then
       break
     end
     local oldest = redis.call('XRANGE', P .. 'quarantine', '-', '+', 'COUNT', 1)[1]
-    if oldest[1] == added then  -- alone: the count was wrong
+    if oldest[1] == added then  -- the only one: the count was wrong
       redis.call('SET', P .. 'quarantine:bytes', #bytes)
       break
     end
@@ -57,7 +50,7 @@ local function keep_in_quarantine(reason, task, key, entry, size, bytes)
   return added
 end
 
--- Put an entry of a stream that is no pointer to a task into the quarantine, its fields packed.
+-- Quarantine a stream entry that is no pointer to a task; its fields are packed.
 local function quarantine(key, entry, fields, problem)
   local size, kept = 0, {}
   for _, value in ipairs(fields) do
@@ -77,8 +70,8 @@ local function quarantine(key, entry, fields, problem)
   drop(key, entry)
 end
 
--- Put the envelope of a record into the quarantine, once, however often it is read; the record
--- stays, and whoever calls sees to its end. key and entry: where the pointer to it was read.
+-- Quarantine the envelope of a record, once, however often it is read. The record stays; the caller ends the
+-- task. key and entry: of the pointer to it.
 local function quarantine_envelope(id, reason, key, entry)
   local record, envelope = P .. 't:' .. id, P .. 'b:' .. id
   if redis.call('HEXISTS', record, 'gen') == 0
@@ -87,15 +80,15 @@ local function quarantine_envelope(id, reason, key, entry)
   end
   local bytes = envelope_of(id, read_fields(record, {'b', 'name'}))
   local size = bytes and #bytes or redis.pcall('STRLEN', envelope)
-  size = type(size) == 'number' and size or 0  -- of another type: there are no bytes to keep
+  size = type(size) == 'number' and size or 0  -- a key of a wrong type has no bytes to keep
   local most = size <= QUARANTINE.whole and QUARANTINE.whole or QUARANTINE.piece
   bytes = bytes or size > 0 and redis.call('GETRANGE', envelope, 0, most - 1) or ''
   redis.call('HSET', record, 'quarantined',
     keep_in_quarantine(reason, id, key, entry, size, bytes))
 end
 
--- Let the record wait for a minute, where operators see it with the reason, so that it stays in
--- one place. Only what is no record is lost to its task: its pointer is kept as evidence.
+-- Park the record for a minute, with the reason for operators, so that it stays in one place. If there is no
+-- such record, quarantine the pointer as evidence.
 local function rescue(key, entry, fields, problem)
   if pcall(set_aside, fields[2], problem) then
     drop(key, entry)

@@ -1,8 +1,8 @@
--- lib/resuming: needs base, wake. Starts again what is paused no more.
+-- lib/resuming: needs base, wake. Restarts work after the end of a pause.
 
 local MOST_WORKERS = 1000
 
--- Whether one of these pauses is meant for tasks of a stream and a full class name.
+-- Whether one of these pauses applies to tasks of a stream and a full class name.
 local function is_meant(pauses, stream, name)
   for _, what in ipairs(pauses) do
     local kind, of = string.match(what, '^(%a+):?(.*)$')
@@ -14,8 +14,8 @@ local function is_meant(pauses, stream, name)
   return false
 end
 
--- Those that were read while they were paused stand in queues of their own. (Whoever is paused by
--- something else, too, is refused again.)
+-- Check the queues of tasks that a fetch parked because of these pauses. A task that another pause covers is
+-- refused again.
 local function offer_parked(pauses)
   local is_found = false
   for _, name in ipairs(redis.call('ZRANGE', P .. 'watch', 0, -1)) do
@@ -30,12 +30,12 @@ local function offer_parked(pauses)
   end
 end
 
--- Look at those who wait for the end of these pauses, and wake idle workers.
+-- Check the tasks that these pauses parked, and wake idle workers.
 local function start_again(pauses)
   offer_parked(pauses)
-  for _, size in ipairs({'small', 'medium', 'large'}) do
+  for _, size in ipairs(SIZES) do
     local is_wanted = false
-    for _, priority in ipairs({'realtime', 'normal', 'background'}) do
+    for _, priority in ipairs(PRIORITIES) do
       is_wanted = is_wanted or is_meant(pauses, priority .. ':' .. size, '')
     end
     if is_wanted then

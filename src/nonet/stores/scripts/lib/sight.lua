@@ -1,20 +1,20 @@
--- lib/sight: needs base, limits, locks. Who holds a lock, as rows for people: nothing is decided here.
+-- lib/sight: needs base, limits, locks. Who holds a lock, as rows for people. No decision depends on them.
 
--- A lock by the name that `locks` shows: both sides of a reader/writer lock, or a limiter where it
--- is counted (limiter:KIND:@VO:… for a VO's own), with the limit that is configured for it.
+-- The lock with a name that `task-run locks` shows. One side stands for both of a reader/writer lock. A
+-- limiter is counted where the name says (limiter:KIND:@VO:… for a VO's own), and has the limit that is
+-- configured for that counter.
 local function lock_named(name)
-  local kind = ({['lock:mutex'] = 'M', ['lock:rw'] = 'W', ['limiter:conc'] = 'C',
-    ['limiter:rate'] = 'L'})[string.match(name, '^%a+:%a+')]
   local head, vo, rest = string.match(name, '^(limiter:%a+:)@([^:]*):(.*)$')
-  local lock = new_lock(kind, vo and head .. rest or name, 0, vo or '')
-  lock.key = vo and P .. name or lock.key
-  lock.counter = name
-  lock.is_configured = vo ~= nil  -- what a task declares is counted at the common counter
-  if lock.limits and are_limits_set() then
-    local value, of_vo = configured_limit(lock)
+  local lock = new_lock(kind_named(name), vo and head .. rest or name, 0, vo or '')
+  if lock.limiter then
+    count_at(lock, vo and 'v' or 'x')
+    lock.is_configured = vo ~= nil  -- limits that tasks declare apply to the common counter
+    local value, of_vo = nil, nil
+    if are_limits_set() then
+      value, of_vo = configured_limit(lock)
+    end
     if value and of_vo == (vo ~= nil) then
-      local limit, window = string.match(value, '^(%d+)|?(%d*)$')
-      lock.limit, lock.window = tonumber(limit), tonumber(window)
+      lock.limit, lock.window = parse_limit(value)
       lock.is_configured = true
     end
   end
@@ -25,23 +25,22 @@ local function id_of(owner)
   return string.match(owner, '^(.*)/%d+/%d+$') or owner
 end
 
--- Those who hold a lock now, at most so many: rows of owner and expiry (µs); and how many they are.
--- A rate limiter has no holders: what it granted is past.
+-- The first `most` holders of a lock, as rows of owner and expiry (µs), and how many holders it has. A rate
+-- limiter has none: the grants it counts are past.
 local function owners_of(lock, most)
   local found, count = {}, 0
-  if lock.kind == 'L' then
+  if lock.windowed then
     return found, count
   end
-  if lock.kind ~= 'C' then
+  if not lock.limiter then
     local owner, expiry = holder(lock.key)
     if owner then
       found[1], count = {owner, expiry}, 1
     end
   end
-  local set = lock.kind == 'C' and lock.key or lock.readers
-  if set then
-    count = count + prune(set)
-    local rows = redis.call('ZRANGE', set, 0, most - 1, 'WITHSCORES')
+  if lock.leases then
+    count = count + prune(lock.leases)
+    local rows = redis.call('ZRANGE', lock.leases, 0, most - 1, 'WITHSCORES')
     for i = 1, #rows, 2 do
       found[#found + 1] = {rows[i], tonumber(rows[i + 1])}
     end
@@ -49,9 +48,9 @@ local function owners_of(lock, most)
   return found, count
 end
 
--- What is known of an owner: id, expiry, class or 'hold', worker (or the program that holds), what
--- the worker says of itself, since when, whether that attempt still owns its task (1|0), and whether it
--- has ended and its code goes on (1|0; since then).
+-- What is known of an owner: id, expiry, class or 'hold', worker (or the program that holds), what the
+-- worker reports of itself, when it started, 1 if that attempt still owns its task, and 1 if the attempt has
+-- ended but its code still runs (then it started at that end).
 local function holder_row(owner, expiry)
   local id, gen, fence = string.match(owner, '^(.*)/(%d+)/(%d+)$')
   id = id or owner

@@ -1,7 +1,7 @@
--- lib/turning: needs base, wake, limits, events. Changes the limits that hold while tasks run.
--- HASH limits is what limits:config says, unless limits:live says otherwise of the same field.
+-- lib/turning: needs base, wake, limits, locks, events. Changes effective limits while tasks run. HASH limits has
+-- the values of limits:config, except where limits:live overrides a field.
 
--- What an override says of a field, or nil.
+-- The value by which an operator overrides a field, or nil.
 local function live_value(field)
   local found = redis.call('HGET', P .. 'limits:live', field)
   return found and string.match(found, '^%S+')
@@ -15,25 +15,20 @@ local function in_words(value)
   if not value then
     return 'not set'
   end
-  local limit, window = string.match(value, '^(%d+)|?(%d*)$')
-  if not limit or window == '' then
-    return value
-  end
-  return string.format('%s per %g s', limit, tonumber(window) / 1000)
+  local limit, window = parse_limit(value)
+  return window and string.format('%d per %g s', limit, window / 1000) or value
 end
 
-local KINDS = {C = 'concurrency', L = 'rate'}
-
--- A change for people: which limit, from what to what.
+-- Describe a change for people: which limit, and its values before and after.
 local function change_in_words(field, before, after)
   local kind, vo, address = string.match(field, '^(%a)|([^|]*)|(.*)$')
   local words = string.gsub(address, '|', ' ')
-  return KINDS[kind] .. ' ' .. string.gsub(words, ' $', '') .. (vo ~= '' and ' of VO ' .. vo or '')
+  return KINDS[kind].word .. ' ' .. string.gsub(words, ' $', '') .. (vo ~= '' and ' of VO ' .. vo or '')
     .. ': ' .. in_words(before) .. ' -> ' .. in_words(after)
 end
 
--- Look at once at the queue of every limiter that one of these fields may concern: whoever waits
--- there may be able to run now, or waits for another limit, or for ever.
+-- Check at once the queue of every limiter that one of these fields may concern: the tasks there may be
+-- able to run now, or wait for another limit, or wait for one that can never be granted.
 local function offer_limiters(fields)
   local turned, found = {}, false
   for _, field in ipairs(fields) do
@@ -42,10 +37,9 @@ local function offer_limiters(fields)
   end
   for _, name in ipairs(redis.call('ZRANGE', P .. 'watch', 0, -1)) do
     if string.sub(name, 1, 8) == 'limiter:' then
-      -- At the counter of a VO, too: limiter:KIND:@VO:…
-      local addresses, kind = addresses_of((string.gsub(name, '^(limiter:%a+:)@[^:]*:', '%1')))
-      for _, address in ipairs(addresses) do
-        if turned[kind .. address] then
+      local common = string.gsub(name, '^(limiter:%a+:)@[^:]*:', '%1')  -- of a VO: limiter:KIND:@VO:…
+      for _, address in ipairs(addresses_of(common)) do
+        if turned[kind_named(name) .. address] then
           redis.call('ZADD', P .. 'watch', digits(now), name)
           found = true
           break
@@ -58,8 +52,8 @@ local function offer_limiters(fields)
   end
 end
 
--- Let other values hold: a table of fields with the new value, or false for none. Returns the
--- changes in words, in the order of their fields.
+-- Apply new values: a table of fields with the new value, or false to remove the field. Returns the changes in
+-- words, in the order of their fields.
 local function turn_limits(values)
   local fields, words = {}, {}
   for field, value in pairs(values) do
@@ -68,7 +62,8 @@ local function turn_limits(values)
     end
   end
   table.sort(fields)
-  -- First, so that a script that was cut and is repeated still wakes them.
+  -- Make the queues due before changing the limits. If Redis stopped the script in between in the other order, a
+  -- repeated call would find no change and wake no task.
   offer_limiters(fields)
   for i, field in ipairs(fields) do
     words[i] = change_in_words(field, redis.call('HGET', P .. 'limits', field), values[field])

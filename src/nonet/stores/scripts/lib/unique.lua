@@ -1,8 +1,9 @@
--- lib/unique: needs base, wake, record. The script has replace(id, id of the newer task). Who has a unique key. STRING u:KEY: 'µs until when|id', the time
--- empty where the key is the task's as long as its record says so (field unique: a letter for the
--- mode, and the key). A key that nobody owns any more is free, whatever a cut script has left.
+-- lib/unique: needs base, wake, record. Who holds a unique key. The script defines replace(id, id of the newer
+-- task). STRING u:KEY is 'until when (µs)|id'. The time is empty if the task holds the key as long as field
+-- unique of its record (a letter for the mode, and the key) says so. A key whose owner is gone is free, even
+-- if a cut script has left it behind.
 
--- The task that has a key, or nil.
+-- The task that holds a key, or nil.
 local function owner_of(key)
   local ends, id = string.match(redis.call('GET', P .. 'u:' .. key) or '', '^(%d*)|(.+)$')
   if not id or ends ~= '' then
@@ -10,12 +11,12 @@ local function owner_of(key)
   end
   local record = read_fields(P .. 't:' .. id, {'unique', 'fence'})
   local mode = string.match(record.unique or '', '^(%l)' .. key .. '$')
-  -- until_start: the first delivery gave it a fence, and the key up.
+  -- In mode until_start the first delivery, which sets the fence, gives the key up.
   return mode and not (mode == 's' and record.fence) and id or nil
 end
 
--- By the first letters of start, done, latest and period, as the terms of a task name them. Give a
--- task the key, or say who has it. Written before its record: see above.
+-- Give a task the key, or return its holder. mode is start, done, latest or period, as the terms of a task name
+-- it; its first letter is stored. The key is written before the record: see above.
 local function claim_key(id, mode, span, key)
   local other = owner_of(key)
   if other and other ~= id then

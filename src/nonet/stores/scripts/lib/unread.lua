@@ -1,6 +1,6 @@
--- lib/unread: needs base. Entries of a stream that no worker has read.
+-- lib/unread: needs base. The entries of a stream that no worker has read.
 
--- How many there are, and the start of the range that begins with them.
+-- Their number, and the start of the range that contains them.
 local function unread(key)
   local groups = redis.pcall('XINFO', 'GROUPS', key)
   local pending, last = 0, '-'
@@ -13,6 +13,6 @@ local function unread(key)
       end
     end
   end
-  -- What has ended is deleted: all that is left is unread or in the hands of workers.
+  -- Entries of ended tasks are deleted, so every entry is unread or pending.
   return math.max(0, redis.call('XLEN', key) - pending), last
 end

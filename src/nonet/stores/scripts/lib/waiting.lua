@@ -1,37 +1,34 @@
--- lib/waiting: needs base, wake, record, limits, locks, queues, refusal. Parks what a lock refuses, and
--- wakes those who can run when it is given back.
+-- lib/waiting: needs base, wake, record, limits, locks, queues, refusal. Parks tasks that a lock
+-- refuses, and wakes waiting tasks when a lock is released.
 
-local RESERVATION = 5000000
-local LOOK_GRID = 500000
-
-local offers_left = 32  -- the rest goes to the watch, so that no release holds up Redis
-local tick_offers = nil  -- all that a promotion has for queues
+local offers_left = 32  -- later offers wait for a promotion, so that one release cannot block Redis
+local tick_offers = nil  -- how many offers a promotion has left for queues
 local woken_sizes = {}  -- of the tasks that this script woke
 
--- Where a refused task stands. An aged one that is the next for what others hold keeps its places
--- at the limiters too: else a task that needs a busy lock and a busy limiter would never get both.
--- Only the next, so that what it keeps idle is one place; and for tokens, which may take long to
--- come back, it keeps tokens alone.
+-- The places of a refused task. An aged task that is next for a lock keeps its places at the limiters too:
+-- otherwise a task that needs a busy lock and a busy limiter would never get both. Only the next one does, so
+-- that it keeps at most one slot idle. While it waits for items of a window, which may take long, it keeps
+-- places at windows only.
 local function places_after(me, refusal)
   local marks = {}
   local everywhere = me.aged and refusal.is_next
   for i, lock in ipairs(me.locks) do
-    local stands = lock == refusal.lock or not lock.limits and not refusal.lock.limits
-    if lock.limits and everywhere and not stands then
+    local stands = lock == refusal.lock or not lock.limiter and not refusal.lock.limiter
+    if lock.limiter and everywhere and not stands then
       resolve_limit(lock)
-      stands = lock.limit and (lock.kind == 'L' or refusal.lock.kind ~= 'L')
+      stands = lock.limit and (lock.windowed or not refusal.lock.windowed)
     end
     marks[i] = stands and (lock.mark or 'x') or '-'
   end
-  -- Without the limiters of its class, which are not always there.
+  -- Cut the marks at the end: the limiters of its class stand there, and are not always read.
   return (string.gsub(table.concat(marks), '%-+$', ''))
 end
 
--- Let a refused task stand in its queues, and leave those where it no longer waits. Its rank there
--- is new if it was woken or has come of age.
+-- Put a refused task into its queues, and take it out of those where it no longer waits. It has a new rank if
+-- it was woken or has aged.
 local function enter_queues(me, refusal, is_new_rank)
   local places = places_after(me, refusal)
-  -- First: a place that nobody looks at would stay if the script was cut.
+  -- Watch first: if Redis stopped the script in between, no script would check the queue.
   watch(refusal.lock.counter, refusal.look)
   if places ~= me.places then
     leave_queues(me)
@@ -42,16 +39,16 @@ local function enter_queues(me, refusal, is_new_rank)
   end
 end
 
--- Whether a task stands where all of its kind wait for a resume.
+-- Whether a task stands in the queue of its pause.
 local function is_at_pause(me)
-  local last = #me.locks
-  return last > 0 and me.locks[last].kind == 'P' and place_of(me, last) ~= nil
+  local last = me.locks[#me.locks]
+  return last ~= nil and last.pause == true and place_of(me, #me.locks) ~= nil
 end
 
--- Time at a pause does not count: who comes to stand there, or leaves, begins to age anew. Else all
--- that a long pause held up would count as realtime when it ends. Returns whether it did so.
+-- Restart the aging of a task that enters or leaves the queue of a pause. If the pause counted, all tasks that
+-- it held up would be aged when it ends. Returns whether it did so.
 local function age_by_pause(me, refusal)
-  local is_paused = refusal ~= nil and refusal.lock.kind == 'P'
+  local is_paused = refusal ~= nil and refusal.lock.pause == true
   if is_at_pause(me) == is_paused then
     return false
   end
@@ -59,21 +56,23 @@ local function age_by_pause(me, refusal)
   return true
 end
 
--- When a task comes of age; never, if it has.
+-- When a task ages; never, if it has aged already.
 local function aging_time(me, waits)
   return me.aged and math.huge or me.since + waits.aging
 end
 
--- When to look at one waiter by itself: later with each refusal in a row, and when it is of age.
+local LOOK_GRID = 500000  -- µs
+
+-- When to check one waiting task by itself: later with each refusal in a row, and when it ages.
 local function next_look(me, waits)
   local pause = math.min(waits.longest, waits.first * 2 ^ math.min(me.refusals - 1, 20))
-  -- Spread, so that tasks refused together are not looked at together; but on a grid, so that one
-  -- script looks at many. The time of aging is on no grid, and may have passed: see is_of_age.
+  -- Random, so that tasks that were refused together are not checked together; rounded to a grid, so that one
+  -- script checks many. The time of aging is exact, and may have passed: see is_of_age.
   local at = math.ceil((now + pause * (0.5 + math.random())) / LOOK_GRID) * LOOK_GRID
   return is_at_pause(me) and at or math.min(at, aging_time(me, waits))
 end
 
--- Park a task that a lock refused: no slot, no attempt used, its ticket kept.
+-- Park a task that a lock refused. It holds no slot, has used no attempt, and keeps its ticket.
 local function park(me, refusal, waits)
   me.refusals = me.refusals + 1
   age_by_pause(me, refusal)
@@ -84,24 +83,24 @@ local function park(me, refusal, waits)
   redis.call('ZADD', P .. 'tasks:delayed', digits(next_look(me, waits)), me.id)
 end
 
--- The marks of the limiters that hold for a task now; '' if none does.
+-- One mark for each lock of a task: where it is counted, or '-' for a limiter that is off.
 local function held_marks(me)
   local marks = {}
   for i, lock in ipairs(me.locks) do
-    marks[i] = (not lock.limits or lock.limit) and (lock.mark or 'x') or '-'
+    marks[i] = (not lock.limiter or lock.limit) and (lock.mark or 'x') or '-'
   end
   return table.concat(marks)
 end
 
--- Take all locks of a task that nothing refuses. Returns the marks for held_locks().
+-- Take all locks of a task that nothing refuses. Returns the marks for held_locks(), '' without limiters.
 local function take_locks(me, owner)
   local is_limited = false
   for _, lock in ipairs(me.locks) do
-    if not lock.limits or lock.limit then
-      is_limited = is_limited or lock.limits
+    if not lock.limiter or lock.limit then
+      is_limited = is_limited or lock.limiter
       write_lock(lock, owner)
-      local lasts = lock.contended and (lock.kind == 'L' and lock.window or lock.ttl) * 1000
-      if lasts and lasts < SLOW_LOOK then  -- else those who wait have set a watch
+      local lasts = lock.contended and (lock.windowed and lock.window or lock.ttl) * 1000
+      if lasts and lasts < SLOW_LOOK then  -- otherwise the waiting tasks have set a watch
         watch(lock.counter, now + lasts)
       end
     end
@@ -109,8 +108,7 @@ local function take_locks(me, owner)
   return is_limited and held_marks(me) or ''
 end
 
--- Take an admitted task out of its queues: its locks now keep the others away. Write NOT_WAITING
--- into its record, too.
+-- Take an admitted task out of its queues. Write NOT_WAITING into its record, too.
 local NOT_WAITING = {'places', '', 'aged', '', 'since', '', 'refusals', '', 'blocker', '', 'reserved', ''}
 local function leave_as_admitted(me)
   each_place(me, function(queue, member)
@@ -119,49 +117,54 @@ local function leave_as_admitted(me)
   redis.call('ZREM', P .. 'tasks:delayed', me.id)
 end
 
--- Send a waiter on its way, into a stream, and keep its places if there is a worker to come for it.
-local function wake_task(me, gen)
-  local size = size_of(me.stream)
-  local is_ahead = me.aged and not me.suspect
-  me.pointer = enqueue(me.suspect and 'suspects' or 'woken', me.id,
-    is_ahead and 'realtime:' .. size or me.stream, gen)
-  woken_sizes[size] = true
-  local is_coming = me.unfit and wake_other(size, me.name or '', me.unfit)
-  if not is_coming and not wake(size, 1) and not is_served(size) then
-    leave_queues(me)
+local wake_waiter
+do
+  local RESERVATION = 5000000  -- µs
+
+  -- Put a waiting task into a stream. It keeps its places if a worker is there to fetch it.
+  local function wake_task(me, gen)
+    local size = size_of(me.stream)
+    local is_ahead = me.aged and not me.suspect
+    me.pointer = enqueue(me.suspect and 'suspects' or 'woken', me.id,
+      is_ahead and PRIORITIES[1] .. ':' .. size or me.stream, gen)
+    woken_sizes[size] = true
+    local is_coming = me.unfit and wake_other(size, me.name or '', me.unfit)
+    if not is_coming and not wake(size, 1) and not is_served(size) then
+      leave_queues(me)
+    end
+  end
+
+  -- Wake the program that waits for a hold.
+  local function wake_hold(me)
+    local list = P .. 'wake:' .. (redis.call('HGET', P .. 't:' .. me.id, 'client') or '')
+    redis.call('RPUSH', list, me.id)
+    redis.call('PEXPIRE', list, 10000)
+  end
+
+  function wake_waiter(me)
+    local gen = digits(tonumber(me.gen) + 1)
+    local has_waited = me.places ~= ''  -- otherwise a worker handed it back, and it waited for no lock
+    local wake_it = me.stream == 'hold' and wake_hold or wake_task
+    wake_it(me, gen)
+    leave_handed(me.id, me)
+    local ends = has_waited and digits(now + RESERVATION) or ''
+    redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places,
+      'pointer', me.pointer or '', 'aged', me.aged and 1 or 0, 'since', digits(me.since), 'reserved', ends)
+    if me.places ~= '' then
+      stand(me, me.rank - WOKEN)
+      -- LT keeps an earlier check, which may be the one at which the task ages.
+      redis.call('ZADD', P .. 'tasks:delayed', 'LT', ends, me.id)
+    elseif me.aged or not has_waited then
+      redis.call('ZREM', P .. 'tasks:delayed', me.id)
+    end
   end
 end
 
--- Tell the program that waits for a hold.
-local function wake_hold(me)
-  local list = P .. 'wake:' .. (redis.call('HGET', P .. 't:' .. me.id, 'client') or '')
-  redis.call('RPUSH', list, me.id)
-  redis.call('PEXPIRE', list, 10000)
-end
-
-local function wake_waiter(me)
-  local gen = digits(tonumber(me.gen) + 1)
-  local has_waited = me.places ~= ''  -- else it was handed back, and waited for no lock
-  local wake_it = me.stream == 'hold' and wake_hold or wake_task
-  wake_it(me, gen)
-  leave_handed(me.id, me)
-  local ends = has_waited and digits(now + RESERVATION) or ''
-  redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places,
-    'pointer', me.pointer or '', 'aged', me.aged and 1 or 0, 'since', digits(me.since), 'reserved', ends)
-  if me.places ~= '' then
-    stand(me, me.rank - WOKEN)
-    -- Keep an earlier look: it may be the one at which the task comes of age.
-    redis.call('ZADD', P .. 'tasks:delayed', 'LT', ends, me.id)
-  elseif me.aged or not has_waited then
-    redis.call('ZREM', P .. 'tasks:delayed', me.id)
-  end
-end
-
--- Wake a waiter if nothing refuses it; else let it stand where it waits now. Returns the refusal.
+-- Wake a waiting task if nothing refuses it; otherwise update its places. Returns the refusal.
 local function offer(me, is_new_rank)
   local refusal = refusal_of(me)
   local is_anew = age_by_pause(me, refusal)
-  if not refusal or refusal.impossible then  -- what can never be granted dies when it is fetched
+  if not refusal or refusal.impossible then  -- the fetch ends a task whose locks can never be granted
     wake_waiter(me)
     return nil
   end
@@ -175,19 +178,8 @@ local function offer(me, is_new_rank)
   return refusal
 end
 
--- The lock of this name at which a task stands, or nil.
-local function standing_at(me, name)
-  for i, lock in ipairs(me.locks) do
-    local mark = place_of(me, i)
-    if mark and (lock.limits and counter_of(lock, mark) or lock.name) == name then
-      return lock
-    end
-  end
-  return nil
-end
-
--- Let what cannot be looked at leave every queue that can be left, so that it keeps nobody away;
--- it is tried again in a minute, and operators see why.
+-- Take a task that cannot be checked out of its queues, as far as possible, so that it does not block the tasks
+-- behind. It is tried again in a minute, and doctor reports why.
 local function put_aside(id, problem)
   local fine, me = pcall(load_waiter, id)
   for i, lock in ipairs(fine and me and me.locks or {}) do
@@ -196,53 +188,9 @@ local function put_aside(id, problem)
   return pcall(set_aside, id, problem)
 end
 
--- Offer a lock to one who stands in its queue. Returns whether it was woken, whether those behind it
--- can run neither, and whether it stays there.
-local function offer_place(name, queue, member)
-  local me = load_waiter(string.match(member, '^%S+'))
-  local lock = me and me.state == 'waiting' and standing_at(me, name)
-  if not lock then  -- left over from a record that is gone
-    redis.call('ZREM', queue, member)
-    redis.call('ZREM', P .. 'writers:' .. name, member)
-    return false, false, false
-  end
-  local refusal = offer(me)
-  if not refusal then
-    return true, lock.exclusive, false
-  end
-  local stays = standing_at(me, name) ~= nil
-  return false, refusal.lock.counter == name or lock.exclusive and stays, stays
-end
-
--- Offer a lock to its queue: to the first if it is exclusive, else to as many as can run.
-local function offer_queue(name)
-  local queue, skip, is_useful = P .. 'queue:' .. name, 0, false
-  local had_all = offers_left == tick_offers
-  while offers_left > 0 do
-    local member = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', skip, 1)[1]
-    if not member then
-      return
-    end
-    offers_left = offers_left - 1
-    local fine, is_woken, is_over, stays = pcall(offer_place, name, queue, member)
-    if not fine then
-      redis.call('ZREM', queue, member)
-      redis.call('ZREM', P .. 'writers:' .. name, member)
-      put_aside(string.match(member, '^%S+'), is_woken)
-    elseif is_over then
-      return
-    else
-      is_useful = is_useful or is_woken
-      skip = skip + (stays and 1 or 0)  -- another lock refuses it: those behind it may run
-    end
-  end
-  -- Go on with the next promotion; but not over and over where other locks refuse all of them.
-  watch(name, had_all and not is_useful and now + SLOW_LOOK or now)
-end
-
--- A program that waits for a hold asks again within this time; else it is gone.
+-- A program that waits for a hold asks again within this time (µs).
 local HOLD_ASKS = 5000000
--- It has the highest priority from the beginning; of age it keeps its places at limiters, too.
+-- A hold has the highest priority from the beginning. Once aged it also keeps its places at limiters.
 local HOLD_WAITS = {first = HOLD_ASKS, longest = HOLD_ASKS, aging = HOLD_ASKS}
 
 -- Stop waiting for a hold.
@@ -252,26 +200,85 @@ local function forget_hold(me)
   redis.call('DEL', P .. 't:' .. me.id, P .. 'l:' .. me.id)
 end
 
-local offered = {0, 0}
-local function next_offer()
-  for i, names in ipairs(to_offer) do
-    if offered[i] < #names then
-      offered[i] = offered[i] + 1
-      return names[offered[i]]
+local offer_all
+do
+  -- The lock of this name at which a task stands, or nil.
+  local function standing_at(me, name)
+    for i, lock in ipairs(me.locks) do
+      local mark = place_of(me, i)
+      if mark and (lock.limiter and counter_of(lock, mark) or lock.name) == name then
+        return lock
+      end
+    end
+    return nil
+  end
+
+  -- Offer a lock to a task in its queue. Returns whether the task was woken, whether the tasks behind it cannot
+  -- run either, and whether it stays in the queue.
+  local function offer_place(name, queue, member)
+    local me = load_waiter(string.match(member, '^%S+'))
+    local lock = me and me.state == 'waiting' and standing_at(me, name)
+    if not lock then  -- its record is gone, or says that it no longer waits here
+      redis.call('ZREM', queue, member)
+      redis.call('ZREM', P .. 'writers:' .. name, member)
+      return false, false, false
+    end
+    local refusal = offer(me)
+    if not refusal then
+      return true, lock.exclusive, false
+    end
+    local stays = standing_at(me, name) ~= nil
+    return false, refusal.lock.counter == name or lock.exclusive and stays, stays
+  end
+
+  -- Offer a lock to its queue: to the first task if it is exclusive, else to as many as can run.
+  local function offer_queue(name)
+    local queue, skip, is_useful = P .. 'queue:' .. name, 0, false
+    local had_all = offers_left == tick_offers
+    while offers_left > 0 do
+      local member = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', skip, 1)[1]
+      if not member then
+        return
+      end
+      offers_left = offers_left - 1
+      local fine, is_woken, is_over, stays = pcall(offer_place, name, queue, member)
+      if not fine then
+        redis.call('ZREM', queue, member)
+        redis.call('ZREM', P .. 'writers:' .. name, member)
+        put_aside(string.match(member, '^%S+'), is_woken)
+      elseif is_over then
+        return
+      else
+        is_useful = is_useful or is_woken
+        skip = skip + (stays and 1 or 0)  -- another lock refuses it: the tasks behind it may run
+      end
+    end
+    -- Continue at the next promotion. If a whole promotion woke none of them, other locks refuse them all:
+    -- check the queue less often.
+    watch(name, had_all and not is_useful and now + SLOW_LOOK or now)
+  end
+
+  local offered = {0, 0}
+  local function next_offer()
+    for i, names in ipairs(to_offer) do
+      if offered[i] < #names then
+        offered[i] = offered[i] + 1
+        return names[offered[i]]
+      end
     end
   end
-end
 
--- Offer all that was given back in this script, and these. count: of deliveries that ended in it.
-local function offer_all(names, count)
-  give_back(names or {})
-  offers_left = math.max(offers_left, count or 0)
-  for name in next_offer do
-    if offers_left <= 0 then
-      watch(name, now)
-    elseif not pcall(offer_queue, name) then
-      -- One broken queue must not undo the end of a task; those in it are looked at by themselves.
-      pcall(watch, name, now + SLOW_LOOK)
+  -- Offer these locks, and all that this script released before. count: how many deliveries it ended.
+  function offer_all(names, count)
+    give_back(names or {})
+    offers_left = math.max(offers_left, count or 0)
+    for name in next_offer do
+      if offers_left <= 0 then
+        watch(name, now)
+      elseif not pcall(offer_queue, name) then
+        -- A damaged queue must not make a settle fail. Its tasks are still checked one by one.
+        pcall(watch, name, now + SLOW_LOOK)
+      end
     end
   end
 end

@@ -1,22 +1,21 @@
--- lib/wake: needs base. Wakes idle workers, the most recent first, through a list of their own; for a
--- task that was handed on, one that may know it.
+-- lib/wake: needs base. Wakes idle workers, each through its own list: the most recently idle one first. For a task
+-- that was handed on, wakes a worker that may know its class.
 
--- Wake up to `count` idle workers of a size; the dead ones met on the way are dropped. Returns
--- whether there was one.
+-- Wake up to `count` idle workers of a size, and drop dead ones from the stack. Returns whether a worker was
+-- woken.
 local function wake(size, count)
   local tries, wanted = count + 8, count
   while count > 0 and tries > 0 do
     tries = tries - 1
     local popped = redis.pcall('ZPOPMAX', P .. 'idle:' .. size)
-    if popped.err then  -- of another type: nobody of us wrote it
+    if popped.err then  -- a key of a wrong type
       redis.call('DEL', P .. 'idle:' .. size)
     end
     local worker = popped[1]
     if not worker then
       break
     end
-    local alive = redis.call('ZSCORE', P .. 'workers', worker)
-    if alive and tonumber(alive) > now then
+    if is_alive(worker) then
       redis.call('LPUSH', P .. 'wake:' .. worker, '1')  -- deleted when the worker is forgotten
       count = count - 1
     end
@@ -28,13 +27,13 @@ local knowledge_of, does_fit, wake_other
 do
   local names, versions, fit = {}, {}, {}
 
-  local function text_of(key, field)  -- of another type: nobody of us wrote it
+  local function text_of(key, field)  -- nil also for a key of a wrong type
     local text = redis.pcall('HGET', key, field)
     return type(text) == 'string' and text or nil
   end
 
-  -- What a worker knows of a class, or false: of which layout it reads messages, and the version of the
-  -- class. Workers of one release know the same.
+  -- The message layout that a worker reads, and its version of a class; false if it does not know the class.
+  -- Workers of one release know the same.
   function knowledge_of(worker, class)
     names[worker] = names[worker] or text_of(P .. 'w:' .. worker, 'knows') or ''
     local place = names[worker] .. ' ' .. class
@@ -45,14 +44,14 @@ do
     return versions[place]
   end
 
-  -- Whether a worker may be able to run a task that was handed on: it knows the class, and not as one of
-  -- those that could not. unfit: what these knew, see lib/handing.
+  -- Whether a worker may be able to run a task that was handed on: it knows the class, in a version that is not
+  -- in unfit.
   function does_fit(worker, class, unfit)
     local knows = knowledge_of(worker, class)
     return knows and not string.find(',' .. unfit .. ',', ',' .. knows .. ',', 1, true)
   end
 
-  -- Idle workers that may be able to run it: the most recent first.
+  -- The idle workers that may be able to run it, the most recently idle one first.
   local function find_fit(size, class, unfit)
     local found, idle = {}, redis.pcall('ZRANGE', P .. 'idle:' .. size, 0, -1, 'REV')
     for _, worker in ipairs(idle.err and {} or idle) do
@@ -63,17 +62,15 @@ do
     return found
   end
 
-  -- Wake an idle worker for a task that was handed on: one that may know its class, and of those the one
-  -- that has been idle for longest, so that each gets its turn. The most recent worker would often be who
-  -- has just handed it on. Where this script has woken all of them they take more than one. Returns
-  -- whether there was one; else it is as with any other task.
+  -- Wake an idle worker for a task that was handed on. Of the workers that may know its class, wake the one that
+  -- has been idle longest, so that each gets its turn: the most recently idle one is often the worker that has just
+  -- handed the task on. A worker that this call has woken takes several tasks. Returns whether a worker was woken.
   function wake_other(size, class, unfit)
     local kind = size .. ' ' .. unfit .. ' ' .. class
     fit[kind] = fit[kind] or find_fit(size, class, unfit)
     while #fit[kind] > 0 do
       local worker = table.remove(fit[kind])
-      local alive = tonumber(redis.call('ZSCORE', P .. 'workers', worker) or '')
-      if alive and alive > now and redis.call('ZREM', P .. 'idle:' .. size, worker) == 1 then
+      if is_alive(worker) and redis.call('ZREM', P .. 'idle:' .. size, worker) == 1 then
         redis.call('LPUSH', P .. 'wake:' .. worker, '1')
         fit[kind].is_woken = true
         return true
@@ -87,7 +84,7 @@ local is_served
 do
   local served = {}
 
-  -- A page at a time: there may be a thousand.
+  -- Page by page: there may be a thousand workers.
   local function finds_worker(size)
     local first, PAGE = 0, 20
     repeat
@@ -103,7 +100,7 @@ do
     return false
   end
 
-  -- Whether a worker of a size is alive, busy or not.
+  -- Whether any worker of a size is alive, busy or not.
   function is_served(size)
     if served[size] == nil then
       served[size] = finds_worker(size)
@@ -112,10 +109,10 @@ do
   end
 end
 
--- Whoever promotes looks once a second by itself.
+-- The promoter checks once a second without being woken.
 local PROMOTER_LOOKS = 1200000
 
--- Tell whoever promotes that something is due soon.
+-- Wake the promoter if something is due before its next check.
 local function wake_promoter_for(due)
   if due - now < PROMOTER_LOOKS and redis.call('EXISTS', P .. 'wake:promoter') == 0 then
     redis.call('LPUSH', P .. 'wake:promoter', '1')

@@ -1,1 +1,1 @@
-"""The history of the SQL tables, run by `nonet.stores.sql.database.upgrade`."""
+"""The history of the SQL tables, applied by `nonet.stores.sql.database.upgrade`."""

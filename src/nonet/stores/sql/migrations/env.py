@@ -1,4 +1,4 @@
-"""What alembic runs around the migrations: on the connection and version table it is given."""
+"""What alembic runs around the migrations, on the connection that it is given."""
 
 from alembic import context
 

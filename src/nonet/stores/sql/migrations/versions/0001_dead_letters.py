@@ -1,7 +1,7 @@
 """Create the table of dead letters.
 
-MySQL commits each statement by itself: what this does must be safe to repeat when a process dies
-between a statement and the entry in the version table.
+MySQL commits each statement by itself, so this must be safe to repeat after a process died between
+a statement and the entry in the version table.
 """
 
 import sqlalchemy as sa
@@ -56,7 +56,3 @@ def upgrade() -> None:
     indexes = sa.inspect(op.get_bind()).get_indexes("dlq_tasks")
     if "ix_dlq_tasks_status" not in {index["name"] for index in indexes}:
         op.create_index("ix_dlq_tasks_status", "dlq_tasks", ["status"])
-
-
-def downgrade() -> None:
-    op.drop_table("dlq_tasks")

@@ -1,6 +1,6 @@
-"""Create the table of durable tasks that have not ended.
+"""Create the table of open durable tasks.
 
-As 0001, this is safe to repeat when a process dies between a statement and the entry in the
+Like 0001, this is safe to repeat after a process died between a statement and the entry in the
 version table.
 """
 
@@ -43,7 +43,3 @@ def upgrade() -> None:
         op.create_index(
             "ix_outbox_tasks_epoch", "outbox_tasks", ["namespace", "epoch", "created_at", "task_id"]
         )
-
-
-def downgrade() -> None:
-    op.drop_table("outbox_tasks")

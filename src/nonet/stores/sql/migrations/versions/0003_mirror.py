@@ -1,6 +1,6 @@
-"""Create the table of what must survive a loss of Redis.
+"""Create the table of values that must survive a loss of Redis.
 
-As 0001, this is safe to repeat when a process dies between a statement and the entry in the
+Like 0001, this is safe to repeat after a process died between a statement and the entry in the
 version table.
 """
 
@@ -34,7 +34,3 @@ def upgrade() -> None:
         mariadb_charset="utf8mb4",
         mariadb_collate="utf8mb4_bin",
     )
-
-
-def downgrade() -> None:
-    op.drop_table("mirror")

@@ -1,6 +1,6 @@
-"""Add the terms of durable tasks: what else was agreed on when they were submitted.
+"""Add the terms of durable tasks: further conditions of their submission.
 
-As 0001, this is safe to repeat when a process dies between a statement and the entry in the
+Like 0001, this is safe to repeat after a process died between a statement and the entry in the
 version table.
 """
 
@@ -14,11 +14,6 @@ down_revision = "0003"
 def upgrade() -> None:
     columns = sa.inspect(op.get_bind()).get_columns("outbox_tasks")
     if "terms" not in {column["name"] for column in columns}:
-        # A default: processes of the version before still write rows while others are upgraded.
+        # With a default, as processes of the previous version still write rows during an upgrade.
         terms = sa.Column("terms", sa.String(255), nullable=False, server_default="")
         op.add_column("outbox_tasks", terms)
-
-
-def downgrade() -> None:
-    with op.batch_alter_table("outbox_tasks") as table:
-        table.drop_column("terms")

@@ -1,7 +1,7 @@
-"""Give dead letters a namespace, and count how often they were submitted again.
+"""Add the namespace of dead letters, and how often they were submitted again.
 
-The defaults are for workers of the version before, which still write rows while others are
-upgraded. As 0001, this is safe to repeat when a process dies between a statement and the entry in
+The columns have defaults because workers of the previous version still write rows during an
+upgrade. Like 0001, this is safe to repeat after a process died between a statement and the entry in
 the version table.
 """
 
@@ -29,15 +29,8 @@ def upgrade() -> None:
     )
 
 
-def downgrade() -> None:
-    _change([], _OLD, ["task_id", "generation"], _NEW)
-    with op.batch_alter_table(_TABLE, table_kwargs={"sqlite_autoincrement": True}) as table:
-        table.drop_column("namespace")
-        table.drop_column("resubmissions")
-
-
 def _change(columns: list[sa.Column[Any]], made: str, of: list[str], gone: str) -> None:
-    """Add the columns, then a unique key in the place of another one."""
+    """Add the columns, then replace the unique key."""
     bind = op.get_bind()
     there = {column["name"] for column in sa.inspect(bind).get_columns(_TABLE)}
     for column in columns:
@@ -48,14 +41,14 @@ def _change(columns: list[sa.Column[Any]], made: str, of: list[str], gone: str) 
         if made not in keys:
             _copy(bind, made, of, gone)
         return
-    if made not in keys:  # first, so that there is always one
+    if made not in keys:  # before the old key is dropped, so that there is always one
         op.create_unique_constraint(made, _TABLE, of)
     if gone in keys:
         op.drop_constraint(gone, _TABLE, type_="unique")
 
 
 def _copy(bind: sa.Connection, made: str, of: list[str], gone: str) -> None:
-    """SQLite changes a key by a copy of the table, which forgets the numbers of deleted rows."""
+    """Copy the table, as SQLite cannot change a key, and restore the counter of row numbers."""
     query = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'dlq_tasks'")
     last = bind.execute(query).scalar()
     with op.batch_alter_table(_TABLE, table_kwargs={"sqlite_autoincrement": True}) as table:

@@ -1,4 +1,4 @@
-"""Whether a worker can open anything: code of a task may take all descriptors of the process."""
+"""End a worker that has no file descriptors left, for example because a task leaks them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from nonet.daemon.service import ExitCode, end_without_loop
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
-# Many connections at a time may need all descriptors for a moment.
+_CHECK_SECONDS = 1.0
+# A burst of connections may use up all descriptors for a moment.
 _PATIENCE_SECONDS = 10.0
 
 
 class Descriptors:
     """Ends a worker that can open neither files nor connections any more.
 
-    It would live on, as its old connections last, and everything that it runs would fail.
+    Its open connections would keep it alive, but every task that it runs would fail.
     """
 
     def __init__(self) -> None:
@@ -28,21 +28,21 @@ class Descriptors:
         self._could_open_at = time.monotonic()
 
     async def look(self) -> float:
-        """Try to open something; seconds until the next look."""
+        """Try to open a file; return the seconds until the next check."""
         if _can_open():
             self._could_open_at = time.monotonic()
         elif why := why_to_end(self._limit, _limit(), time.monotonic() - self._could_open_at):
-            logger.critical("this worker can open no file or connection, so it ends: %s", why)
+            logger.critical("this worker cannot open files or connections and ends: %s", why)
             end_without_loop(ExitCode.FAILED)
-        return _LOOK_SECONDS
+        return _CHECK_SECONDS
 
 
 def why_to_end(before: int, now: int, seconds: float) -> str:
-    """Why a worker that cannot open anything shall end, and what to do; empty: it may pass.
+    """Return why a worker that cannot open files must end; empty: wait a little longer.
 
     Args:
         before, now: ``RLIMIT_NOFILE`` at its start and now.
-        seconds: for how long it has not been able to.
+        seconds: for how long it could open nothing.
 
     >>> why_to_end(1024, 16, 0.0)
     'code of a task has lowered RLIMIT_NOFILE from 1024 to 16; isolate that class'

@@ -36,7 +36,7 @@ class Model(BaseTask, BaseModel):
 def told(cls: type[BaseTask]) -> list[str]:
     registry = Registry()
     registry.add(cls, "x")
-    return registry.oversights()
+    return registry.warnings()
 
 
 RETRIES = "retry_policy = ExponentialBackoff(max_retries=…)"
@@ -46,19 +46,19 @@ PERIODIC = "the class is not periodic: give it PeriodicBaseTask as its base"
 @pytest.mark.parametrize(
     ("cls", "expected"),
     [
-        (having(dlq_eligable=True), "dlq_eligable means nothing: did you mean dlq_eligible?"),
-        (having(hard_timout=5), "hard_timout means nothing: did you mean hard_timeout?"),
+        (having(dlq_eligable=True), "dlq_eligable has no effect: did you mean dlq_eligible?"),
+        (having(hard_timout=5), "hard_timout has no effect: did you mean hard_timeout?"),
         (
             having(max_retries=3),
-            f"max_retries means nothing: write {RETRIES}; if it is your own, annotate it: "
+            f"max_retries has no effect: write {RETRIES}; if it is your own, annotate it: "
             "`max_retries: ClassVar = …`",
         ),
-        (having(execution_lock=property(repr)), "execution_lock means nothing: did you mean exec"),
-        (having(schedule=NIGHTLY), f"schedule means nothing: {PERIODIC}"),
-        (having(_schedule=NIGHTLY), f"_schedule means nothing: {PERIODIC}"),
-        (having(PeriodicBaseTask, schedule=NIGHTLY), "schedule means nothing: did you mean _sched"),
-        (having(PeriodicBaseTask, _jiter=5), "_jiter means nothing: did you mean _jitter?"),
-        (Model, "dlq_eligable means nothing: did you mean dlq_eligible?"),
+        (having(execution_lock=property(repr)), "execution_lock has no effect: did you mean exec"),
+        (having(schedule=NIGHTLY), f"schedule has no effect: {PERIODIC}"),
+        (having(_schedule=NIGHTLY), f"_schedule has no effect: {PERIODIC}"),
+        (having(PeriodicBaseTask, schedule=NIGHTLY), "schedule has no effect: did you mean _sched"),
+        (having(PeriodicBaseTask, _jiter=5), "_jiter has no effect: did you mean _jitter?"),
+        (Model, "dlq_eligable has no effect: did you mean dlq_eligible?"),
     ],
 )
 def test_an_attribute_that_nobody_reads_is_told(cls: type[BaseTask], expected: str) -> None:
@@ -157,7 +157,7 @@ def test_a_periodic_class_without_a_schedule_is_told() -> None:
 def test_a_misspelt_schedule_is_told_beside_it() -> None:
     """What the configuration is checked with tells of the classes, too."""
     found = warnings_of("{}", having(PeriodicBaseTask, schedule=NIGHTLY))
-    assert found == (NO_SCHEDULE, "odd.Odd: schedule means nothing: did you mean _schedule?")
+    assert found == (NO_SCHEDULE, "odd.Odd: schedule has no effect: did you mean _schedule?")
 
 
 @pytest.mark.parametrize(

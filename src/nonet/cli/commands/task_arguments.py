@@ -1,0 +1,74 @@
+"""A task on the command line: its class, its arguments as JSON, and its labels."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nonet.base.errors import ConfigurationError, InvalidArgumentsError, NonetError
+from nonet.telemetry.masking import keep_secret
+
+if TYPE_CHECKING:
+    from nonet.app import Nonet
+    from nonet.tasks.task import BaseTask
+
+Task = Annotated[
+    str,
+    typer.Argument(
+        metavar="CATEGORY:CLASS", help="Full name of the class, or its bare name if unique."
+    ),
+]
+Args = Annotated[
+    str, typer.Option(metavar="JSON", help="Arguments of the task by position, as a JSON array.")
+]
+Kwargs = Annotated[
+    str, typer.Option(metavar="JSON", help="Arguments of the task by name, as a JSON object.")
+]
+
+
+def build_task(nonet: Nonet, name: str, args: str, kwargs: str) -> tuple[str, BaseTask]:
+    """Return the full name of a class, and a task made of JSON, without calling a server."""
+    from nonet.tasks.secrecy import secret_texts  # it imports pydantic
+
+    task_class = nonet.registry.get(name)
+    positional = _json(task_class.name, "--args", args, list)
+    named = _json(task_class.name, "--kwargs", kwargs, dict)
+    # Mask secret arguments in everything that this process prints from here on.
+    given = dict(zip(task_class.arguments.names, positional, strict=False)) | named
+    keep_secret(secret_texts(given, task_class.cls))
+    try:
+        return task_class.name, task_class.arguments.bind(positional, named)
+    except NonetError:
+        raise
+    except Exception as error:  # the constructor of the class rejects them
+        problem = f"{type(error).__name__}: {error}"
+        raise InvalidArgumentsError(task_class.name, [problem]) from error
+
+
+def _json(task: str, option: str, text: str, kind: type) -> Any:
+    wanted = "an array, as in '[1, \"a\"]'" if kind is list else "an object, as in '{\"n\": 1}'"
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        problem = f"{option} is not JSON ({error}); it must be {wanted}"
+        raise InvalidArgumentsError(task, [problem]) from None
+    if not isinstance(value, kind):
+        raise InvalidArgumentsError(task, [f"{option} must be {wanted}"])
+    return value
+
+
+def labels_of(pairs: list[str] | None) -> dict[str, str]:
+    """Parse ``--label NAME=VALUE`` options.
+
+    Raises:
+        ConfigurationError: a pair has no name or no equals sign.
+    """
+    labels = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not (name and equals):
+            raise ConfigurationError(f"--label {pair!r} must be NAME=VALUE")
+        labels[name] = value
+    return labels

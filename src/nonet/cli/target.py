@@ -1,0 +1,148 @@
+"""Make commands of async functions, with common options and a target namespace."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+from nonet.cli.options import Debug, Namespace, StateDir, Tasks
+from nonet.cli.process import run
+from nonet.telemetry.masking import keep_secret
+
+if TYPE_CHECKING:
+    from nonet.app import Nonet
+    from nonet.config.settings import Settings
+    from nonet.stores.stores import Stores
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The namespace that a command acts on. The environment supplies missing options."""
+
+    namespace: Namespace = None
+    state_dir: StateDir = None
+    debug: Debug = False
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments for `nonet.config.settings.load_settings`."""
+        return {"namespace": self.namespace, "state_dir": self.state_dir}
+
+    def settings(self) -> Settings:
+        """The settings of this process."""
+        from nonet.config.settings import load_settings  # pydantic is slow to import
+
+        return load_settings(**self.options())
+
+    def observer(self) -> Nonet:
+        """Return an application without task classes, not yet open."""
+        from nonet.app import Nonet  # slower to import than `--help` may take
+
+        return Nonet(self.settings(), load_tasks=False)
+
+    @asynccontextmanager
+    async def stores(self) -> AsyncIterator[Stores]:
+        """Return only the stores, for commands that need neither a client nor task classes."""
+        from nonet.stores.stores import open_stores
+
+        settings = self.settings()
+        keep_secret(settings.secrets())
+        async with AsyncExitStack() as closing:
+            yield await open_stores(settings, closing)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeTarget(Target):
+    """A namespace and the task classes that this process loads."""
+
+    tasks: Tasks = None
+
+    def options(self) -> dict[str, Any]:
+        """See `Target.options`."""
+        modules = tuple(name.strip() for each in self.tasks or () for name in each.split(","))
+        return {**super().options(), "tasks": modules or None}
+
+    def application(self) -> Nonet:
+        """Return an application with its task classes, not yet open."""
+        from nonet.app import Nonet
+
+        return Nonet.from_settings(**self.options())
+
+
+def operation(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., None]:
+    """Make a command of an async function that returns an exit code.
+
+    Its first parameter is a `Target` or `CodeTarget`; see `flat` for its options.
+    """
+
+    def command(target: Target, *args: Any, **options: Any) -> None:
+        run(target.debug, lambda: function(target, *args, **options))
+
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+    return flat(command)
+
+
+def flat(function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Replace each parameter that is a dataclass by options, one for each field.
+
+    Typer knows no groups of options. The options of a `Target` come last.
+
+    >>> @dataclass
+    ... class Page:
+    ...     limit: int = 100
+    >>> @flat
+    ... def show(target: Target, page: Page, name: str = "") -> str:
+    ...     return f"{target.namespace} {page.limit} {name}"
+    >>> list(inspect.signature(show).parameters)
+    ['limit', 'name', 'namespace', 'state_dir', 'debug']
+    >>> show(limit=5, namespace="test")
+    'test 5 '
+    """
+    given = inspect.signature(function, eval_str=True).parameters
+    groups = {name: item.annotation for name, item in given.items() if _is_group(item.annotation)}
+    shown: list[inspect.Parameter] = []
+    last: list[inspect.Parameter] = []
+    for name, item in given.items():
+        if name not in groups:
+            shown.append(item.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        else:
+            (last if issubclass(groups[name], Target) else shown).extend(_options(groups[name]))
+
+    def flattened(**options: Any) -> _Result:
+        for name, group in groups.items():
+            fields = [field.name for field in dataclasses.fields(group)]
+            options[name] = group(
+                **{field: options.pop(field) for field in fields if field in options}
+            )
+        return function(**options)
+
+    parameters = [*shown, *last]
+    flattened.__name__, flattened.__doc__ = function.__name__, function.__doc__
+    flattened.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flattened.__annotations__ = {item.name: item.annotation for item in parameters}
+    return flattened
+
+
+def _is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty
+            if field.default is dataclasses.MISSING
+            else field.default,
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(group)
+    ]

@@ -1,0 +1,106 @@
+"""Submit the children of a group, and the callback that follows them."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal, get_args
+
+from nonet.base.errors import NonetError
+from nonet.stores.queue.groups import callback_id, child_id, failure_id
+from nonet.tasks.execution import TaskContext, running_context
+from nonet.tasks.task import BaseTask, Options, ensure_task
+from nonet.telemetry.tracing import describe_sent, sending
+
+if TYPE_CHECKING:
+    from nonet.client.client import Client
+
+Policy = Literal["all_success", "all_done"]
+
+_LONGEST_TTL = 10 * 365 * 86400
+
+
+def check_group(
+    children: Sequence[BaseTask],
+    callback: BaseTask,
+    on_failure: BaseTask | None,
+    policy: str,
+    ttl_seconds: float,
+) -> None:
+    """Validate the arguments of `Client.spawn_with_callback`.
+
+    Raises:
+        TypeError: an argument is not a task.
+        ValueError: `policy` or `ttl_seconds` is invalid.
+    """
+    for index, child in enumerate(children):
+        ensure_task(child, f"spawn_with_callback: children[{index}]")
+    ensure_task(callback, "spawn_with_callback: callback")
+    if on_failure is not None:
+        ensure_task(on_failure, "spawn_with_callback: on_failure")
+    if policy not in get_args(Policy):
+        raise ValueError(
+            f"spawn_with_callback: policy={policy!r} must be one of {get_args(Policy)}"
+        )
+    if not 0 < ttl_seconds <= _LONGEST_TTL:
+        raise ValueError(
+            f"spawn_with_callback: ttl_seconds={ttl_seconds!r} must be above 0 and at most "
+            f"{_LONGEST_TTL} (ten years)"
+        )
+
+
+async def open_group(
+    client: Client,
+    children: Sequence[BaseTask],
+    callback: BaseTask,
+    on_failure: BaseTask | None,
+    policy: Policy,
+    ttl_seconds: float,
+) -> str:
+    """Open a group and submit its children; see `Client.spawn_with_callback`."""
+    running = running_context()
+    if running:
+        running.ensure_lease()
+    group, parent = _group_id(running), running.id if running else ""
+    await client.live_config.refresh()
+    with sending() as trace:
+        prepare = partial(client.envelopes.prepare, trace=trace)
+        prepared = [
+            prepare(child, Options(id=child_id(group, index)), child_of=group)
+            for index, child in enumerate(children)
+        ]
+        follow = partial(prepare, callback_of=group)
+        if trace:
+            describe_sent(prepared)
+        state = await client.groups.open(
+            group,
+            parent,
+            policy=policy,
+            ttl_seconds=ttl_seconds,
+            total=len(prepared),
+            callback=follow(callback, Options(id=callback_id(group))),
+            on_failure=(
+                follow(on_failure, Options(id=failure_id(group)))
+                if on_failure is not None
+                else None
+            ),
+        )
+        if state == "building":
+            await client.broker.submit(prepared)
+            if running:  # An attempt that lost its lease while submitting must not seal the group.
+                running.ensure_lease()
+            if not await client.groups.seal(group, parent):
+                raise NonetError(
+                    f"group {group} is gone: Redis lost it, or submitting {len(prepared)} "
+                    "children took longer than a day"
+                )
+    return group
+
+
+def _group_id(running: TaskContext | None) -> str:
+    """Return a random id or, in a task, the same id in every attempt: a retry finds its group."""
+    if running is None:
+        return uuid.uuid4().hex
+    return hashlib.sha256(f"{running.id}/{running.next_spawn()}".encode()).hexdigest()[:32]

@@ -1,0 +1,126 @@
+"""Which live workers can run a task, and what keeps them from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nonet.base.versions import is_older
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a task requires of its worker.
+
+    Attributes:
+        layout: format of the task, see `nonet.messages.formats`.
+        min_version: oldest version of the distribution with its class; empty: any.
+    """
+
+    layout: int = 1
+    min_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A live worker of a task's size.
+
+    Attributes:
+        name: ``pid@host``.
+        off: why it takes no tasks; empty if it takes some.
+        layout: newest format of tasks that it reads; None: it does not report what it can run.
+        version: version of the task's class there; None: it does not know the class.
+        build: version of Nonet there.
+        sql: why it cannot write to SQL; empty if it can.
+        slots: how many tasks it runs at a time; 0: it does not report that.
+    """
+
+    name: str
+    off: str = ""
+    layout: int | None = None
+    version: str | None = None
+    build: str = ""
+    sql: str = ""
+    slots: int = 0
+
+    def fits(self, needs: Needs) -> bool:
+        """Whether it can run a task. A worker that does not report what it can run might."""
+        if self.layout is None:
+            return True
+        if self.version is None or self.layout < needs.layout:
+            return False
+        return not needs.min_version or not is_older(self.version, needs.min_version)
+
+
+def sql_problem(peers: Sequence[Peer]) -> str:
+    """Why no worker can write dead letters to SQL; empty if one can."""
+    if not peers or not all(peer.sql for peer in peers):
+        return ""
+    return f"{peers[0].sql}. {peers[0].name} retries every few seconds"
+
+
+def unfit(peers: Sequence[Peer], name: str, needs: Needs, size: str) -> str:
+    """Why none of these workers can run a task; empty if one can.
+
+    Args:
+        name: full class name of the task.
+    """
+    if not peers or any(peer.fits(needs) for peer in peers):
+        return ""
+    of_class = [peer for peer in peers if peer.version is not None]
+    if not of_class:
+        builds = ", ".join(sorted({peer.build for peer in peers if peer.build}))
+        workers = counted(len(peers), "worker") + (f" with Nonet {builds}" if builds else "")
+        return f"no live {size} worker knows {name} ({workers}). Deploy its package there"
+    readers = [peer for peer in of_class if (peer.layout or 0) >= needs.layout]
+    if not readers:
+        layouts = ", ".join(sorted({str(peer.layout) for peer in of_class}))
+        return (
+            f"no live {size} worker reads tasks of format {needs.layout} "
+            f"({counted(len(of_class), 'worker')} up to {layouts}). Upgrade the workers"
+        )
+    versions = ", ".join(sorted({peer.version or "no version" for peer in readers}))
+    return (
+        f"{name} needs version {needs.min_version}, and no live {size} worker has it "
+        f"({counted(len(readers), 'worker')}: {versions}). Upgrade its package there"
+    )
+
+
+def fit(peers: Sequence[Peer], needs: Needs) -> str:
+    """Which workers report that they can run a task; empty if none does."""
+    found = [peer for peer in peers if peer.layout is not None and peer.fits(needs)]
+    if not found:
+        return ""
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{found[0].name}{others} can run it as soon as a slot is free"
+
+
+def declining(peers: Sequence[Peer], workers: int, size: str) -> str:
+    """How many of the live workers take no tasks, and the reason of the first; or empty."""
+    off = [peer for peer in peers if peer.off]
+    if not off:
+        return ""
+    verb = "takes" if len(off) == 1 else "take"
+    of = f"{len(off)} of {counted(workers, f'{size} worker')}"
+    return f"{of} {verb} no tasks: {off[0].off} ({off[0].name})"
+
+
+def busy(peers: Sequence[Peer], workers: int, size: str) -> str:
+    """Say that all live workers are busy.
+
+    >>> busy([Peer("7@host", slots=4)], 1, "small")
+    'The only live small worker is busy (4 slots)'
+    """
+    who = {1: f"The only live {size} worker is", 2: f"Both live {size} workers are"}
+    slots = sum(peer.slots for peer in peers)
+    in_all = f" ({counted(slots, 'slot')}{' in total' if workers > 1 else ''})" if slots else ""
+    return f"{who.get(workers, f'All {workers} live {size} workers are')} busy{in_all}"
+
+
+def counted(number: int, what: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "worker"), counted(2, "worker")
+    ('1 worker', '2 workers')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,276 @@
+"""Turns facts about Redis, SQL and the daemons of a namespace into findings. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nonet.rules.diagnosis import Finding
+
+# A due task waits at most a second for its promotion.
+_LATE_SECONDS = 10.0
+_CLOCK_SECONDS = 5.0
+_FULL, _ALMOST_FULL = 0.95, 0.8
+_OLDEST_REDIS = (7, 0)
+# A submit waits 14 s for a failover, and the failover itself takes 2 s of that. A busy machine can
+# silence a server for a second. Sentinel reads the state of replicas every 10 s.
+_LONG_SILENCE_SECONDS, _SHORT_SILENCE_SECONDS = 10.0, 3.0
+_LONG_MISLED_SECONDS = 20.0
+
+_RAISE_MEMORY = "raise maxmemory, or add workers"
+REPAIR_SQL = "repair the database or NONET_DB_URL; then task-run db check"
+_TABLES = {
+    "absent": (
+        "do not exist: neither dead letters nor durable tasks can be stored",
+        "task-run db upgrade",
+    ),
+    "behind": ("are older than this installation", "task-run db upgrade"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Settings that decide how soon a replica replaces a dead master. Times in seconds.
+
+    Attributes:
+        sync_delay: how long a full sync waits for more replicas; None: CONFIG GET is refused.
+        service: name of the service in Sentinel; empty: there are no Sentinels.
+        down_after: for each Sentinel, the silence after which a server counts as down.
+        failover_timeout: for each Sentinel, how long a replica may follow another master.
+    """
+
+    sync_delay: float | None = 0.0
+    service: str = ""
+    down_after: Sequence[float] = ()
+    failover_timeout: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What Redis and the daemons report.
+
+    Attributes:
+        info: the answer to INFO.
+        denied: commands that this user may not use.
+        clock_ahead: seconds by which the clock of Redis is ahead of the local one.
+        leader: id of the leading scheduler; empty: none leads.
+        late_seconds: how long the first due task has been due; 0: none is.
+        unserved: sizes with queued tasks but no worker.
+        failed_hooks: start-up hooks that have not succeeded, with their errors.
+        slow_hooks: start-up hooks that have run for more than a minute.
+        broken: periodic entries that the leader could not fire at its last try, with the errors.
+        config_problem: why the current configuration source is not applied.
+        remembers: where the leader keeps what must outlive Redis: ``SQL``, ``process`` (in its own
+            memory), or empty if it does not report that.
+        quarantined: entries of the quarantine.
+        dying: tasks whose dead letter is not in SQL yet.
+        sql: state of the tables, or why they cannot be read; empty if SQL is not used, or creates
+            its tables itself.
+        replication: settings of the failover; None: there are no replicas.
+    """
+
+    info: Mapping[str, Any]
+    denied: Sequence[str] = ()
+    clock_ahead: float = 0.0
+    leader: str = ""
+    late_seconds: float = 0.0
+    unserved: Sequence[str] = ()
+    failed_hooks: Mapping[str, str] = field(default_factory=dict)
+    slow_hooks: Sequence[str] = ()
+    broken: Mapping[str, str] = field(default_factory=dict)
+    config_problem: str = ""
+    remembers: str = ""
+    quarantined: int = 0
+    dying: int = 0
+    sql: str = ""
+    replication: Replication | None = None
+
+    @property
+    def memory_used(self) -> float | None:
+        """Share of maxmemory that is used; None: maxmemory is not set."""
+        most = int(self.info.get("maxmemory", 0))
+        return int(self.info.get("used_memory", 0)) / most if most else None
+
+
+def examine_server(server: Server) -> tuple[list[Finding], list[Finding]]:
+    """Return the problems of the server and the daemons, and hints for their operator."""
+    problems = [
+        *refusals(server.info, server.denied),
+        *_redis_problems(server),
+        *_scheduler_problems(server),
+        *_sql_problems(server),
+    ]
+    hints = [
+        *_redis_hints(server),
+        *_daemon_hints(server),
+        *_backlog_hints(server),
+        *_slow_failover(server.replication or Replication()),
+    ]
+    return problems, hints
+
+
+def refusals(info: Mapping[str, Any], denied: Sequence[str]) -> list[Finding]:
+    """Why no daemon should start on this server.
+
+    Args:
+        info: the answer to INFO; fields that it lacks are not checked.
+        denied: commands that this user may not use.
+    """
+    found = []
+    version = str(info.get("redis_version", ""))
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers and numbers < _OLDEST_REDIS:
+        hint = "install Redis 7.0 or newer, or Valkey 8"
+        found.append(Finding("server", "version", f"Redis {version} is too old", hint))
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy != "noeviction":
+        problem = f"maxmemory-policy is {policy}: Redis may drop tasks and locks to make room"
+        hint = "CONFIG SET maxmemory-policy noeviction"
+        found.append(Finding("server", "eviction", problem, hint))
+    if denied:
+        names = " ".join(f"+{name}" for name in denied)
+        problem = f"this user may not use {', '.join(denied)}"
+        found.append(Finding("server", "permissions", problem, f"ACL SETUSER … {names}"))
+    return found
+
+
+def examine_outbox(number: int, seconds: float) -> Finding | None:
+    """Say what is wrong with durable tasks; None if nothing is.
+
+    Args:
+        number: durable tasks that are overdue for their hand-over to Redis.
+        seconds: age of the oldest of them.
+    """
+    if not number:
+        return None
+    are = "1 durable task is" if number == 1 else f"{number} durable tasks are"
+    problem = f"{are} still not in Redis, {seconds:.0f} s after the submission"
+    hint = "start task-scheduler; if one leads, read its log"
+    return Finding("scheduler", "durable tasks", problem, hint)
+
+
+def _redis_problems(server: Server) -> Iterator[Finding]:
+    used = server.memory_used or 0.0
+    if used > _FULL:
+        problem = f"{used:.0%} of maxmemory is used: Redis refuses submits, or will soon"
+        yield Finding("server", "memory", problem, _RAISE_MEMORY)
+    for name, what in (
+        ("rdb_last_bgsave_status", "the last snapshot"),
+        ("aof_last_write_status", "the last write to the append-only file"),
+    ):
+        if server.info.get(name, "ok") != "ok":
+            problem = f"{what} failed: Redis may refuse writes"
+            yield Finding("server", "persistence", problem, "check the disk and the log of Redis")
+
+
+def _scheduler_problems(server: Server) -> Iterator[Finding]:
+    if server.late_seconds > _LATE_SECONDS:
+        problem = f"the next task is {server.late_seconds:.0f} s overdue: no process promotes it"
+        yield Finding("scheduler", "promotion", problem, "start task-scheduler")
+    for hook, reason in server.failed_hooks.items():
+        hint = "repair the cause, the hook is retried; see task-run events --kind startup-hook"
+        yield Finding("scheduler", hook, f"start-up hook failed: {reason}", hint)
+    for entry, reason in server.broken.items():
+        hint = f"task-run schedules show {entry.partition('|')[0]}"
+        yield Finding("scheduler", entry, f"periodic entry cannot be fired: {reason}", hint)
+    if server.config_problem:
+        first, *more = server.config_problem.splitlines()
+        problem = f"is not applied; the last good one stays in use: {first}"
+        problem += f" (and {len(more)} more)" if more else ""
+        yield Finding("scheduler", "configuration", problem, "task-run config status")
+
+
+def _sql_problems(server: Server) -> Iterator[Finding]:
+    if server.sql not in ("", "current", "ahead"):
+        yield Finding("sql", "tables", *_TABLES.get(server.sql, (server.sql, REPAIR_SQL)))
+
+
+def _redis_hints(server: Server) -> Iterator[Finding]:
+    used = server.memory_used
+    if used is None:
+        problem = "maxmemory is not set: a backlog can use up the memory of the machine"
+        yield Finding("server", "memory", problem, "CONFIG SET maxmemory …")
+    elif _ALMOST_FULL < used <= _FULL:  # above that it is a problem
+        problem = f"more than {_ALMOST_FULL:.0%} of maxmemory is used"
+        yield Finding("server", "memory", problem, _RAISE_MEMORY)
+    if not int(server.info.get("aof_enabled", 1)):
+        problem = "appendonly is off: a restart loses what was queued since the last snapshot"
+        hint = "CONFIG SET appendonly yes, unless that is acceptable"
+        yield Finding("server", "persistence", problem, hint)
+    if abs(server.clock_ahead) > _CLOCK_SECONDS:
+        problem = f"the clock of Redis differs from the local one by {server.clock_ahead:+.1f} s"
+        hint = "synchronize the clocks: at_time= is compared with the clock of Redis"
+        yield Finding("server", "clock", problem, hint)
+
+
+def _daemon_hints(server: Server) -> Iterator[Finding]:
+    if not server.leader:
+        problem = (
+            "no scheduler leads: no periodic task is submitted, no durable task is handed to "
+            "Redis, no start-up hook is called, no configured limit is applied"
+        )
+        yield Finding("scheduler", "leader", problem, "start task-scheduler")
+    if server.remembers == "process":
+        problem = "only the memory of the leader has the last occurrences and the pauses"
+        hint = "set NONET_DB_URL for the schedulers: SQL outlives Redis and the leader"
+        yield Finding("scheduler", "memory", problem, hint)
+    for hook in server.slow_hooks:
+        problem = "this start-up hook has run for more than a minute; later hooks wait for it"
+        yield Finding("scheduler", hook, problem, "read the log of its application")
+    for size in server.unserved:
+        problem = "tasks are queued, but no worker of this size is live"
+        yield Finding("worker", size, problem, f"task-worker --size {size}")
+
+
+def _backlog_hints(server: Server) -> Iterator[Finding]:
+    if server.quarantined:
+        problem = f"holds {server.quarantined} entries"
+        yield Finding("stream", "quarantine", problem, "task-run quarantine list")
+    if server.dying:
+        problem = f"not in SQL yet: {server.dying}"
+        yield Finding("sql", "dead letters", problem, "task-run list --state dying")
+    if server.sql == "ahead":
+        problem = "were migrated by a newer release, and work with this one"
+        hint = "fine after a roll-back; otherwise upgrade this installation"
+        yield Finding("sql", "tables", problem, hint)
+
+
+def _slow_failover(settings: Replication) -> Iterator[Finding]:
+    """Settings that make a failover take longer than it must.
+
+    Measured on Redis 7.0: see docs/how-to/prepare-redis.md, "How long a failover takes".
+    """
+    delay = settings.sync_delay
+    name = "repl-diskless-sync-delay"
+    if delay is None:
+        hint = f"CONFIG GET {name} as an administrator; 0 is best"
+        yield Finding("server", name, "was not checked: CONFIG GET is refused", hint)
+    elif delay > 0:
+        problem = f"is {delay:g}: after a failover a replica waits {delay:g} s for its full sync"
+        hint = f"CONFIG SET {name} 0 on each server, then CONFIG REWRITE"
+        yield Finding("server", name, problem, hint)
+    change = f"SENTINEL SET {settings.service}"
+    name = "down-after-milliseconds"
+    longest = max(settings.down_after, default=0.0)
+    shortest = min(settings.down_after, default=math.inf)
+    if longest > _LONG_SILENCE_SECONDS:
+        problem = (
+            f"is {longest * 1000:g}: a dead master is replaced after {longest:g} s, but submits "
+            "fail after 14 s"
+        )
+        yield Finding("server", name, problem, f"{change} {name} 5000 on each Sentinel")
+    elif shortest < _SHORT_SILENCE_SECONDS:
+        problem = (
+            f"is {shortest * 1000:g}: a server that is busy for {shortest:g} s counts as down. A "
+            "replica that counts as down during a failover keeps following the dead master"
+        )
+        yield Finding("server", name, problem, f"{change} {name} 5000 on each Sentinel")
+    name, longest = "failover-timeout", max(settings.failover_timeout, default=0.0)
+    if longest > _LONG_MISLED_SECONDS:
+        problem = (
+            f"is {longest * 1000:g}: a replica that counts as down during a failover follows the "
+            f"dead master for {longest:g} s more, and confirms nothing"
+        )
+        yield Finding("server", name, problem, f"{change} {name} 10000 on each Sentinel")

@@ -1,0 +1,170 @@
+"""Collects what Redis knows of one task, for the reasons of `nonet.rules.explanation`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from nonet.base.errors import MalformedMessageError, NotFoundError
+from nonet.base.keys import prefix
+from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
+from nonet.rules.crashes import CRASH_LIMIT
+from nonet.rules.demand import reported_slots
+from nonet.rules.explanation import Facts
+from nonet.rules.pauses import Pause
+from nonet.rules.peers import Needs, Peer
+from nonet.rules.refusal import Refusal
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.namespace.lock_board import (
+    holders_of,
+    process_name,
+    reported,
+    seconds_since,
+    seconds_until,
+)
+from nonet.stores.queue.records import whole_envelope
+from nonet.stores.queue.results import error_line, parse_ended, read_error
+
+# Entries of a stream that are read to find the position of a task.
+_LOOKS = 1000
+
+
+class TaskFacts:
+    """Reads the facts that explain why a task does not run.
+
+    Args:
+        crash_limit: the crashes after which a task is dead, for the words of an explanation.
+    """
+
+    def __init__(self, client: AsyncRedis, namespace: str, crash_limit: int = CRASH_LIMIT) -> None:
+        self._client = client
+        self._prefix = prefix(namespace)
+        self._scripts = Scripts(client, self._prefix)
+        self._crash_limit = crash_limit
+
+    async def read(self, id: str, *, show: int = 5) -> Facts:
+        """Return the facts for `nonet.rules.explanation.explain`.
+
+        Raises:
+            NotFoundError: there is no such task.
+        """
+        answer = await self._scripts.run("explain", id, show, _LOOKS)
+        if not answer:
+            raise NotFoundError(
+                f"task {id} is unknown: never submitted here, its result has expired "
+                "(NONET_RESULT_TTL), or Redis has lost it"
+            )
+        found = dict(zip((name.decode() for name in answer[::2]), answer[1::2], strict=True))
+        if found["state"] == b"group":
+            raise NotFoundError(f"{id} is a group, not a task: 'task-run groups {id}' shows it")
+        if found["state"] == b"hold":
+            raise NotFoundError(
+                f"{id} is code that holds locks, not a task: 'task-run locks' shows them"
+            )
+        facts = _facts(id, found, await self._needs(id, found["state"]))
+        return replace(facts, crash_limit=self._crash_limit)
+
+    async def _needs(self, id: str, state: bytes) -> Needs:
+        """What a task that does not run needs of its worker; nothing if its envelope is gone."""
+        if state not in (b"queued", b"delayed", b"waiting"):
+            return Needs()
+        async with server_errors(self._client):
+            names = ("name", "b", "v")
+            name, kept, format = await self._client.hmget(f"{self._prefix}t:{id}", *names)
+            data = await self._client.getrange(f"{self._prefix}b:{id}", 0, HARD_LIMIT_BYTES)
+        if kept:
+            data = whole_envelope(id, name or b"", kept)
+        written = int(format) if format and format.isdigit() else 1
+        with suppress(MalformedMessageError):
+            envelope = decode_envelope(data)
+            return Needs(max(envelope.version, written), envelope.min_version)
+        return Needs(written)
+
+
+def _facts(id: str, found: dict[str, Any], needs: Needs) -> Facts:
+    now = int(found["now"])
+    text = {
+        name: value.decode(errors="replace")
+        for name, value in found.items()
+        if isinstance(value, bytes) and name not in ("ended", "failed")
+    }
+    if "ended" in found:
+        return _ended_facts(id, found["ended"], now)
+    due, offset = text.get("due"), int(found.get("offset", 0))
+    failed = read_error(found.get("failed"))
+    return Facts(
+        id=id,
+        state=text["state"],
+        name=text.get("name", ""),
+        needs=needs,
+        now=(now - offset) / 1e6,
+        stream=text.get("stream", ""),
+        used=int(text.get("attempt", 0)),
+        error=error_line(failed.error_type, failed.error) if failed else text.get("error", ""),
+        crashes=int(text.get("crashes", 0)),
+        blocker=text.get("blocker", ""),
+        due=(int(due) - offset) / 1e6 if due else None,
+        worker=process_name(found.get("worker", b""), found.get("info", b"")),
+        is_worker_alive=int(text.get("alive_until", 0)) > now,
+        running_seconds=seconds_since(found.get("started", found["now"]), now),
+        is_parked="parked" in found,
+        refusal=_refusal(found, text, now) if "lock" in found else None,
+        place=text.get("place", ""),
+        ahead=int(text.get("ahead", 0)),
+        workers=int(text.get("workers", 0)),
+        idle=int(text.get("idle", 0)),
+        promoters=int(text.get("promoters", 0)),
+        handed_on=int(text.get("handed", 0)),
+        peers=tuple(_peer(row) for row in found.get("peers", [])),
+        cancel=text.get("cancel", ""),
+        start_by=(int(text["start_by"]) - offset) / 1e6 if "start_by" in text else None,
+        paused=Pause.decode(text["paused"], text.get("pause", "")) if "paused" in text else None,
+        damage=text.get("damage", ""),
+    )
+
+
+def _ended_facts(id: str, value: bytes, now: int) -> Facts:
+    ended = parse_ended(value)
+    document = ended.document
+    error = ""
+    if ended.state in ("cancelled", "expired"):
+        error = document.error.removeprefix("cancelled ") if document else ""
+    elif ended.state != "done":
+        reason = document.reason if document else ""
+        kind = f"{document.error_type}: {document.error}" if document else "no error is kept"
+        error = f"{kind} ({reason})" if reason else kind
+    return Facts(id=id, state=ended.state, now=now / 1e6, is_ended=True, error=error)
+
+
+def _refusal(found: dict[str, Any], text: dict[str, str], now: int) -> Refusal:
+    return Refusal(
+        lock=text["lock"],
+        kind=text["kind"],
+        is_held=text.get("held") == "1",
+        is_impossible=text.get("impossible") == "1",
+        ahead=int(text.get("ahead", 0)),
+        first=text.get("first", ""),
+        holding=int(text.get("holding", 0)),
+        holders=holders_of(found.get("holders", []), now),
+        used=int(text.get("used", 0)),
+        limit=int(text.get("limit", 0)),
+        window_seconds=int(text.get("window", 0)) / 1000,
+        items=int(text.get("items", 1)),
+        back_in=seconds_until(found["back"], now) if "back" in found else None,
+    )
+
+
+def _peer(row: Sequence[Any]) -> Peer:
+    worker, info, off, knows, is_known, version = row
+    layout = knows.decode().partition("-")[0]
+    return Peer(
+        name=process_name(worker, info),
+        off=off.decode(errors="replace"),
+        layout=int(layout) if layout.isdigit() else None,
+        version=version.decode(errors="replace") if is_known else None,
+        build=str(reported(info).get("version", "")),
+        sql=str(reported(info).get("sql", "")),
+        slots=reported_slots(reported(info)),
+    )

@@ -1,0 +1,250 @@
+"""What a dead letter contains, and its row in SQL."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from nonet.messages.repetition import Identity
+from nonet.stores.sql.database import LONG_BINARY, LONG_TEXT, UtcDateTime
+
+TEXT_BYTES = 65_535  # of a TEXT column in MySQL
+TRACEBACK_BYTES = 256 * 1024
+DETAIL_BYTES = 4096  # of each text in the history and the labels
+HISTORY_ENTRIES = 100
+
+
+class Status(StrEnum):
+    """What happened to a dead letter."""
+
+    #: not submitted again; if `DeadLetter.resubmitted_as` is set, perhaps submitted
+    PENDING = "PENDING"
+    DISPATCHED = "DISPATCHED"  #: submitted again, as `DeadLetter.resubmitted_as`
+    FAILED = "FAILED"  #: submitted again, and that task died as well; it has a row of its own
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewDeadLetter:
+    """A task that failed for good, as a worker records it.
+
+    Attributes:
+        task_id: id of the task; identifies the letter together with ``generation``.
+        generation: how often the task had been queued again.
+        task_class: full name, ``category:Class``.
+        task_args: the arguments as submitted, packed.
+        submitted_at: when the task was first submitted.
+        reason: ``retries``, ``crash``, ``worker-lost``, ``quarantined``, ``capacity`` …
+        retry_count: retries used.
+        max_retries: retries allowed; None if the policy sets no number.
+        last_attempted_at: start of the last attempt; None if there was none.
+        error_type: class name of the last exception.
+        error_message: its text.
+        traceback: its traceback, with secrets masked.
+        history: one mapping for each attempt, oldest first; the last 100 are stored.
+        labels: the labels of the submission.
+        parent_id: the task that submitted this one.
+        resubmitted_from: row of the letter that this task repeated.
+        vo: virtual organisation.
+
+    Long texts are stored without their middle, and NUL and lone surrogates are escaped, so that an
+    odd error cannot prevent the record.
+    """
+
+    task_id: str
+    generation: int
+    task_class: str
+    task_args: bytes = field(repr=False)
+    submitted_at: datetime
+    reason: str
+    retry_count: int = 0
+    max_retries: int | None = None
+    last_attempted_at: datetime | None = None
+    error_type: str = ""
+    error_message: str = ""
+    traceback: str = field(default="", repr=False)
+    history: Sequence[Mapping[str, Any]] = ()
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    parent_id: str | None = None
+    resubmitted_from: int | None = None
+    vo: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeadLetter(NewDeadLetter):
+    """A row of the table. In lists, arguments and traceback are empty.
+
+    Attributes:
+        id: number of the row; after ``TRUNCATE`` another letter may get it.
+        namespace: namespace of the task; empty: written by a release without namespaces.
+        resubmitted_as: the task that repeats it, or is about to.
+        resubmissions: how many repeats there were before that task.
+    """
+
+    id: int
+    namespace: str
+    status: Status
+    last_error: str
+    resubmitted_as: str | None
+    resubmissions: int
+    created_at: datetime
+
+    @property
+    def identity(self) -> Identity:
+        """What identifies it in any database."""
+        return Identity(self.namespace, self.task_id, self.generation)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LetterFilter:
+    """Selects the letters that pass every filter; None: no filter.
+
+    Attributes:
+        status: what happened to the letter.
+        task_class: full name, ``category:Class``.
+        reason: why the task died.
+        died_before: select only older letters.
+        died_after: select only newer letters.
+    """
+
+    status: str | None = None
+    task_class: str | None = None
+    reason: str | None = None
+    died_before: datetime | None = None
+    died_after: datetime | None = None
+
+    def clauses(self) -> list[sa.ColumnElement[bool]]:
+        """The filters as conditions on the table."""
+        wanted = {"status": self.status, "task_class": self.task_class, "reason": self.reason}
+        found = [dlq_tasks.c[name] == value for name, value in wanted.items() if value is not None]
+        if self.died_before is not None:
+            found.append(dlq_tasks.c.created_at < self.died_before)
+        if self.died_after is not None:
+            found.append(dlq_tasks.c.created_at > self.died_after)
+        return found
+
+
+# ---- the table (created by migrations/versions; a test compares the two) ------------------------
+
+dlq_tasks = sa.Table(
+    "dlq_tasks",
+    sa.MetaData(),
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column("namespace", sa.String(64), nullable=False, server_default=""),
+    sa.Column("task_id", sa.String(128), nullable=False),
+    sa.Column("generation", sa.BigInteger(), nullable=False),
+    sa.Column("status", sa.String(16), nullable=False, index=True),
+    sa.Column("task_class", sa.String(255), nullable=False),
+    sa.Column("reason", sa.String(64), nullable=False),
+    sa.Column("vo", sa.String(255)),
+    sa.Column("parent_id", sa.String(128)),
+    sa.Column("resubmitted_from", sa.BigInteger()),
+    sa.Column("resubmitted_as", sa.String(128)),
+    sa.Column("resubmissions", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("submitted_at", UtcDateTime(), nullable=False),
+    sa.Column("last_attempted_at", UtcDateTime()),
+    sa.Column("created_at", UtcDateTime(), nullable=False),
+    sa.Column("retry_count", sa.Integer(), nullable=False),
+    sa.Column("max_retries", sa.Integer()),
+    sa.Column("error_type", sa.String(255), nullable=False),
+    sa.Column("error_message", sa.Text(), nullable=False),
+    sa.Column("last_error", sa.Text(), nullable=False),
+    sa.Column("labels", sa.JSON(), nullable=False),
+    sa.Column("history", sa.JSON(), nullable=False),
+    # Large values last: SQLite must read through them to reach later columns.
+    sa.Column("traceback", LONG_TEXT, nullable=False),
+    sa.Column("task_args", LONG_BINARY, nullable=False),
+    sa.UniqueConstraint("namespace", "task_id", "generation", name="uq_dlq_tasks_identity"),
+)
+
+
+def columns(letter: NewDeadLetter) -> dict[str, Any]:
+    error = f"{letter.error_type}: {letter.error_message}".strip(": ") or letter.reason
+    return {
+        "task_id": identity(letter.task_id),
+        "generation": letter.generation,
+        "status": Status.PENDING,
+        "task_class": _chars(letter.task_class, 255),
+        "reason": _chars(letter.reason, 64),
+        "vo": None if letter.vo is None else _chars(letter.vo, 255),
+        "parent_id": None if letter.parent_id is None else identity(letter.parent_id),
+        "resubmitted_from": letter.resubmitted_from,
+        "submitted_at": letter.submitted_at,
+        "last_attempted_at": letter.last_attempted_at,
+        "created_at": datetime.now(UTC),
+        "retry_count": letter.retry_count,
+        "max_retries": letter.max_retries,
+        "error_type": _chars(letter.error_type, 255),
+        "error_message": storable(letter.error_message, TEXT_BYTES),
+        "last_error": storable(error, TEXT_BYTES),
+        "labels": _storable_json(letter.labels),
+        "history": _storable_json(letter.history[-HISTORY_ENTRIES:]),
+        "traceback": storable(letter.traceback, TRACEBACK_BYTES),
+        "task_args": letter.task_args,
+    }
+
+
+def letter_of(row: sa.Row[Any], **absent: Any) -> DeadLetter:
+    values = {**row._mapping, **absent}
+    return DeadLetter(**{**values, "status": Status(values["status"])})
+
+
+# ---- texts that every database accepts -----------------------------------------------------------
+
+
+def storable(text: str, limit: int) -> str:
+    r"""Shorten ``text`` to at most ``limit`` bytes of UTF-8 by cutting its middle.
+
+    NUL (which PostgreSQL refuses) and lone surrogates (which UTF-8 cannot encode) are escaped.
+
+    >>> storable("caf\xe9 \udce9\0", 100)
+    'café \\udce9\\x00'
+    >>> storable("a" * 50 + "z" * 50, 40)
+    'aaaaaa … cut from 100 bytes … zzzzzz'
+    """
+    data = text.encode("utf-8", "backslashreplace").replace(b"\0", b"\\x00")
+    if len(data) <= limit:
+        return data.decode()
+    mark = f" … cut from {len(data)} bytes … ".encode()
+    end = (limit - len(mark)) // 2
+    return b"".join((data[:end], mark, data[-end:])).decode(errors="ignore")
+
+
+def _chars(text: str, limit: int) -> str:
+    """Shorten a text for a column that counts characters."""
+    return storable(text, 4 * limit)[:limit]
+
+
+def identity(task_id: str) -> str:
+    """Shorten a task id to its column: its start and a digest.
+
+    Without the digest two long ids could become one, and the second letter would be lost. An id
+    that ends with blanks gets a digest, too, as MySQL ignores them in comparisons.
+    """
+    if task_id == storable(task_id, 512)[:128].rstrip():
+        return task_id
+    digest = hashlib.sha256(task_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{storable(task_id, 512)[:63]}~{digest}"
+
+
+def _storable_json(value: Any) -> Any:
+    """Copy a value for a JSON column: without NaN, odd texts, and types that JSON lacks."""
+    match value:
+        case None | bool() | int():
+            return value
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case str():
+            return storable(value, DETAIL_BYTES)
+        case Mapping():
+            return {storable(str(k), DETAIL_BYTES): _storable_json(v) for k, v in value.items()}
+        case list() | tuple():
+            return [_storable_json(item) for item in value]
+        case _:
+            return storable(str(value), DETAIL_BYTES)

@@ -1,0 +1,124 @@
+"""Random histories of a machine: how long they are, and which faults they catch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import redis
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.errors import FlakyFailure
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from servers import RedisServer
+from stores.machines.lock_machine import Violation
+from stores.machines.lock_site import Fault
+
+from nonet.stores.connection.redis import script
+
+
+class Rules(RuleBasedStateMachine):
+    """What can happen to a machine, in any order.
+
+    Attributes:
+        steps: how many steps all histories have taken.
+        caught: the step in which the first violation was noticed.
+        sites: where the machines of a run work.
+    """
+
+    steps: ClassVar[int] = 0
+    caught: ClassVar[int | None] = None
+    sites: ClassVar[tuple[Any, ...]] = ()
+    is_sound = False
+    machine: Any
+
+    def play(self, step: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Take one step; after a violation the machine is not played to its end."""
+        Rules.steps += 1
+        self.is_sound = False
+        try:
+            answer = step(*args, **options)
+        except Violation:
+            Rules.caught = Rules.caught or Rules.steps
+            raise
+        self.is_sound = True
+        return answer
+
+    def teardown(self) -> None:
+        if self.is_sound:
+            self.play(self.machine.finish)
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Random histories of one kind of rules.
+
+    Args:
+        rules: what can happen.
+        sites: makes the sites of a run, with these faults in their scripts.
+        length: steps of a history.
+    """
+
+    rules: type[Rules]
+    sites: Callable[[redis.Redis, Sequence[Fault]], tuple[Any, ...]]
+    length: int
+
+    def run(
+        self, server: RedisServer, number: int, examples: int, *faults: Fault, shrink: bool = True
+    ) -> None:
+        """Play histories from one seed; raises what was violated, with the shortest history."""
+        with server.client() as client:
+            rules = type("Played", (self.rules,), {"sites": self.sites(client, faults)})
+            seed(number)(rules)
+            phases = [Phase.generate, *([Phase.shrink] if shrink else [])]
+            run_state_machine_as_test(
+                rules,
+                settings=settings(
+                    max_examples=examples,
+                    stateful_step_count=self.length,
+                    deadline=None,
+                    database=None,
+                    phases=phases,
+                    report_multiple_bugs=False,
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+
+    def run_seeds(self, server: RedisServer, numbers: Sequence[int], examples: int) -> int:
+        """Play histories from each seed, and print how many steps they took; returns all steps."""
+        first = Rules.steps
+        for number in numbers:
+            start, before = time.monotonic(), Rules.steps
+            self.run(server, number, examples)
+            seconds = time.monotonic() - start
+            print(f"seed {number}: {Rules.steps - before} steps in {seconds:.1f} s", flush=True)
+        return Rules.steps - first
+
+    def steps_to_catch(self, server: RedisServer, fault: Fault, most: int) -> int | None:
+        """How many steps it takes to notice a fault; None: more than `most`."""
+        before, Rules.caught = Rules.steps, None
+        number = 0
+        while Rules.caught is None and Rules.steps - before < most:
+            number += 1
+            try:
+                self.run(server, number, 50, fault, shrink=False)
+            except (Violation, FlakyFailure):  # hypothesis plays a failure again, to be sure of it
+                break
+        return None if Rules.caught is None else Rules.caught - before
+
+    def missed(self, server: RedisServer, faults: Sequence[Fault], most: int) -> list[str]:
+        """The faults that are not noticed within so many steps; prints the steps of each."""
+        missed = []
+        for fault in faults:
+            steps = self.steps_to_catch(server, fault, most)
+            print(f"{steps or 'not'!s:>6}  {fault.name}", flush=True)
+            missed += [] if steps else [fault.name]
+        print(f"{len(faults) - len(missed)} of {len(faults)} faults caught")
+        return missed
+
+
+def without_a_place(faults: Sequence[Fault], scripts: Sequence[str]) -> list[str]:
+    """The faults whose text is in no script any more."""
+    texts = [script(name)[0] for name in scripts]
+    return [fault.name for fault in faults if not any(fault.old in text for text in texts)]
