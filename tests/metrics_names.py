@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from typing import Any
 
 from daemons import Daemon, until
 from metrics_tasks import Blocks, Crashes, Fails, GivesBack, Heavy, Holds, Succeeds
+from ports import HOST, free_ports
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families as parse
 from servers import RedisServer
@@ -34,7 +34,6 @@ from nonet import Nonet
 from nonet.base.errors import NonetError
 from nonet.telemetry.metrics import METRICS
 
-HOST = "127.0.0.1"
 NAMESPACE = "watched"
 _CONFIG = "common:\n  tasks:\n    Succeeds: {priority: normal}\n"
 
@@ -135,10 +134,11 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
         await until(lambda: any(map(_leads, schedulers)), "one of them leads")
         for port in schedulers:
             await until(lambda port=port: _is_settled(port), "a scheduler has seen all")  # type: ignore[misc]
-        await until(lambda: get(fleet + 1, "/readyz")[0] == 200, "the fleet has a worker")
         await until(lambda: get(fleet, "/readyz")[0] == 200, "the fleet is ready")
+        (member,) = json.loads(get(fleet, "/readyz")[1])["workers"]
+        await until(lambda: get(member["port"], "/readyz")[0] == 200, "its worker is ready")
         leader, standby = schedulers if _leads(schedulers[0]) else reversed(schedulers)
-        ports = {"worker": worker, "fleet": fleet, "member": fleet + 1}
+        ports = {"worker": worker, "fleet": fleet, "member": member["port"]}
         ports |= {"leader": leader, "standby": standby}
         desired = [json.loads(get(port, "/desired")[1]) for port in (leader, standby)]
         found = {name: _families(port) for name, port in ports.items()}
@@ -205,19 +205,6 @@ def _is_settled(port: int) -> bool:
     found = _families(port)
     is_told = "nonet_config_published_info" in found and "nonet_dead_letters" in found
     return is_told and _is_one(found, "nonet_scheduler_has_leader")
-
-
-def free_ports(number: int) -> int:
-    """The first of some ports in a row on which nobody listens."""
-    while True:
-        with socket.create_server((HOST, 0)) as server:
-            first: int = server.getsockname()[1]
-        try:
-            for port in range(first, first + number):
-                socket.create_server((HOST, port)).close()
-        except OSError:
-            continue
-        return first
 
 
 def get(port: int, path: str) -> tuple[int, str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any, ClassVar, Self
 
 import pymysql
 import redis
+from ports import free_port
 
 _START_TIMEOUT = 30
 _STOP_TIMEOUT = 20
@@ -97,7 +97,7 @@ class Server:
         if not self.data.exists():
             self._make_data()
         for _ in range(1 if self.port else _PORT_TRIES):
-            port = self.port or _free_port()
+            port = self.port or free_port()
             if self._try_start([binary, *self._options(port)], port):
                 self.port = port
                 return
@@ -209,7 +209,7 @@ class RedisServer(Server):
 
     def _options(self, port: int) -> list[str]:
         options = f"{self._listen(port)} --bind 127.0.0.1 --dir {self.data} --appendonly yes"
-        more = [str(_free_port()) if one == FREE_PORT else one for one in self._more_options]
+        more = [str(free_port()) if one == FREE_PORT else one for one in self._more_options]
         return [*options.split(), "--appendfsync", "no", "--save", "", *more]
 
     def _listen(self, port: int) -> str:
@@ -340,9 +340,3 @@ def _in_memory() -> str | None:
     except OSError:
         return None
     return _MEMORY if room >= _ROOM_BYTES and os.access(_MEMORY, os.W_OK) else None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

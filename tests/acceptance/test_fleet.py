@@ -19,11 +19,10 @@ from acceptance.fleet_tasks import FreshMutex, FreshThread
 from acceptance.probe_tasks import Gated, GatedMutex, Quick
 from acceptance.site import Site, submit_all
 from daemons import Daemon, until, wait_until
+from ports import HOST, free_ports
 from servers import RedisServer
 
 from nonet import Nonet, Priority
-
-HOST = "127.0.0.1"
 
 
 def fleet(site: Site, least: int, most: int, *options: str, **environment: str) -> Daemon:
@@ -466,8 +465,7 @@ def ask(port: int) -> tuple[int, dict[str, Any]]:
 
 def observed() -> tuple[int, dict[str, str]]:
     """A free port, and the variables that make it the port of a fleet."""
-    with socket.create_server((HOST, 0)) as server:
-        port: int = server.getsockname()[1]
+    port = free_ports(4)
     return port, {"NONET_METRICS_HOST": HOST, "NONET_METRICS_PORT": str(port)}
 
 

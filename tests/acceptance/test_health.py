@@ -16,20 +16,12 @@ from acceptance.probe_tasks import Gated
 from acceptance.site import Site
 from daemons import Daemon, until, wait_until
 from metrics_names import get
+from ports import HOST, free_port
 from servers import RedisServer
 
 from nonet import Size
 from nonet.daemon.health import answering_probes
 from nonet.stores.sql.database import upgrade
-
-HOST = "127.0.0.1"
-
-
-def free_port() -> int:
-    """A port on which nobody listens."""
-    with socket.create_server((HOST, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:

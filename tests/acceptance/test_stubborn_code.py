@@ -6,7 +6,8 @@ import pytest
 from acceptance.site import LOCK_TTL, Site
 from acceptance.stubborn_tasks import KINDS, StubbornLoop, StubbornThread
 from daemons import Daemon, until
-from metrics_names import free_ports, get
+from metrics_names import get
+from ports import free_port
 
 from nonet import Nonet
 from nonet.tasks.handles import Handle
@@ -114,7 +115,7 @@ async def test_a_stopped_worker_leaves_no_lock_to_a_thread(site: Site) -> None:
 async def test_an_operator_sees_code_that_ignores_its_cancellation(site: Site) -> None:
     """doctor names task and worker once that lasts longer than a lease; a metric counts it."""
     site.settings["NONET_TASKS"] = TASKS
-    port = free_ports(1)
+    port = free_port()
     worker = site.worker(NONET_CANCEL_GRACE="0.3", NONET_METRICS_PORT=str(port))
     async with site.app() as app:
         handle, gate = await ignored(site, app, "loop", ["M a"])

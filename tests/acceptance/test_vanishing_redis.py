@@ -9,7 +9,8 @@ from acceptance.probe_tasks import Alone, Gated, GatedMutex, Quick
 from acceptance.site import PROBES, Site
 from daemons import until
 from metrics_names import get
-from servers import RedisServer, _free_port
+from ports import free_port
+from servers import RedisServer
 
 
 async def test_flush_while_idle(site: Site) -> None:
@@ -61,7 +62,7 @@ async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> 
     """Daemons that start before their Redis live, are not ready, and go on when it is there."""
     site = own_site
     own_server.kill()
-    ports = {name: _free_port() for name in ("worker", "fleet", "scheduler")}
+    ports = {name: free_port() for name in ("worker", "fleet", "scheduler")}
     daemons = {
         "worker": site.worker("--metrics-port", str(ports["worker"]), wait=False),
         "fleet": site.worker("--max", "1", "--metrics-port", str(ports["fleet"]), wait=False),

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import redis
 from daemons import WAIT_SECONDS, Daemon, wait_until
+from ports import free_port, free_ports
 from rendering import Charts, Object, Rendered, environment
 
 _VALUES = {
@@ -86,7 +86,8 @@ def test_what_is_rendered_runs(charts: Charts, kubelet: Kubelet) -> None:
     """Daemons get ready, the canary runs, KEDA's number is there, and the preStop hook drains."""
     rendered = charts.render(_VALUES)
     kubelet.mount(rendered)
-    ports = dict(zip(("scheduler", "worker"), _free_ports(2), strict=True))
+    first = free_ports(2)
+    ports = {"scheduler": first, "worker": first + 1}
     with ExitStack() as stack:
         running: dict[str, tuple[str, Object, Daemon]] = {}
         for pod, _, container in rendered.daemons():
@@ -134,7 +135,7 @@ def test_the_bundled_redis_runs(charts: Charts, tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     (container,) = rendered.named("StatefulSet", "-redis")["spec"]["template"]["spec"]["containers"]
     command = [item.replace("/etc/", f"{tmp_path}/") for item in container["command"]]
-    (port,) = _free_ports(1)
+    port = free_port()
     url = _decoded(rendered.named("Secret", "-redis"), "redis-url")
     url = url.replace("@prod-nonet-redis:6379/", f"@127.0.0.1:{port}/")
     with ExitStack() as stack:
@@ -161,15 +162,6 @@ def _answers(client: redis.Redis) -> bool:
 
 def _decoded(secret: Object, key: str) -> str:
     return base64.b64decode(secret["data"][key]).decode()
-
-
-def _free_ports(count: int) -> Iterator[int]:
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for item in held:
-            item.bind(("127.0.0.1", 0))
-        ports = [item.getsockname()[1] for item in held]
-    yield from ports
 
 
 def _get(port: int, path: str) -> tuple[int, str]:

@@ -14,7 +14,7 @@ import pytest
 from daemons import wait_until
 from image import engine as engines
 from image.engine import Container, Engine
-from servers import _free_port
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 IMAGE, USER_IMAGE = "localhost/nonet:test", "localhost/nonet-user:test"
@@ -105,7 +105,7 @@ def user_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def environment(redis_url: str) -> dict[str, str]:
     """What each container is told."""
-    port = str(_free_port())
+    port = str(free_port())
     return {"NONET_REDIS_URL": redis_url, "NONET_METRICS_PORT": port, "NONET_GRACE": "20"}
 
 
