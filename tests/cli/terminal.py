@@ -112,7 +112,8 @@ class TaskRun:
 
     def _variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
-        kept.pop("PYTHONDONTWRITEBYTECODE", None)
+        for name in ("PYTHONDONTWRITEBYTECODE", "COLUMNS"):
+            kept.pop(name, None)
         return {**kept, "PYTHONPATH": str(_TESTS), **self.environment, **environment}
 
     def close(self) -> None:

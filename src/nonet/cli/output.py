@@ -1,7 +1,8 @@
 """Print tables and fields for people, and JSON for programs.
 
-Control characters in the text of tasks (errors, names, results) are escaped, so that tasks cannot
-move the cursor or style the output.
+A table on a terminal fits its width (`layout`) and has colours; in a pipe it has all columns in
+full, so that `cut` and `grep` work. Control characters in the text of tasks (errors, names,
+results) are escaped, so that tasks cannot move the cursor or style the output.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import re
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from itertools import zip_longest
 from pprint import pformat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import combining, east_asian_width
 
 import typer
@@ -25,21 +30,47 @@ if TYPE_CHECKING:
     from nonet.messages.message import Usage
 
 
+# Between columns.
+_GAP = "  "
+# What `cell` makes of no value. A column with nothing else is left out on a terminal.
+_EMPTY = "-"
+# Columns up to this width are never wrapped: times, names, amounts.
+_NARROW = 24
+# A longer word of the last column does not hide other columns: it sticks out of its line instead.
+_LONG_WORD = 40
+# Ids of tasks, fingerprints and UUIDs: what may be shortened outside of the first column.
+_ID = re.compile(r"[a-km-np-z2-9]{20}|[0-9a-f]{12,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_STYLES = re.compile(r"\x1b\[[0-9;]*m")
+
+# Columns and fields whose words have colours.
+_COLOURED = {"state", "status", "level"}
+_COLOURS = {
+    **dict.fromkeys(("done", "fired", "dispatched"), "green"),
+    **dict.fromkeys(("running", "working"), "cyan"),
+    **dict.fromkeys(("waiting", "delayed", "paused", "pending", "hint"), "yellow"),
+    **dict.fromkeys(("dying", "draining", "vetoing", "silent", "partial"), "yellow"),
+    **dict.fromkeys(("dead", "failed", "lost", "broken", "problem"), "red"),
+}
+
+
 def print_json(value: Any) -> None:
     """Print one line of JSON; bytes that are not UTF-8 become surrogate escapes."""
     typer.echo(json.dumps(plain(value), allow_nan=False))
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, nothing: str) -> None:
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], as_json: bool, nothing: str, *, least: Sequence[str] = ()
+) -> None:
     """Print mappings with the same keys as a JSON array, or as a table.
 
     Args:
         nothing: printed on stderr in place of an empty table.
+        least: the columns that a narrow terminal hides first; see `layout`.
     """
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
+        print_table(list(rows[0]), [list(row.values()) for row in rows], least=least)
     else:
         typer.echo(nothing, err=True)
 
@@ -47,32 +78,198 @@ def print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool, nothing: str) -
 def print_fields(fields: Mapping[str, Any]) -> None:
     """Print one field per line; leave out fields without a value."""
     filled = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
-    print_table([], list(filled.items()))
+    bold = has_colours()
+    table = [
+        (_heading(name, bold), _coloured(name, cell(value), bold)) for name, value in filled.items()
+    ]
+    _print_lines(layout([], table, terminal_width()).lines)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table without borders, and without folding cells: `cut` works, and ids stay whole."""
-    head = [[name.replace("_", " ") for name in columns]] if columns else []
-    table = head + [[cell(value) for value in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip_longest(*table, fillvalue="")]
-    for number, row in enumerate(table):
-        padded = (
-            text + " " * (width - _width(text)) for text, width in zip(row, widths, strict=False)
-        )
-        line = "  ".join(padded).rstrip()
-        typer.echo(typer.style(line, bold=True) if columns and not number else line)
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, least: Sequence[str] = ()
+) -> None:
+    """Print a table without borders, with a heading if the columns have names.
+
+    Args:
+        least: the columns that a narrow terminal hides first; see `layout`.
+    """
+    bold = has_colours()
+    table = [
+        [_coloured(name, cell(value), bold) for name, value in zip_longest(columns, row)]
+        if columns
+        else [cell(value) for value in row]
+        for row in rows
+    ]
+    heading = [_heading(name.replace("_", " "), bold) for name in columns]
+    hiding = [_heading(name.replace("_", " "), bold) for name in least]
+    made = layout(heading, table, terminal_width(), hiding)
+    _print_lines(made.lines)
+    if made.hidden:
+        names = _STYLES.sub("", ", ".join(made.hidden))
+        typer.echo(f"hidden, as the terminal is narrow: {names}; --json shows all", err=True)
+
+
+class Layout(NamedTuple):
+    """The lines of a table, and the names of non-empty columns that did not fit."""
+
+    lines: list[str]
+    hidden: list[str]
+
+
+def layout(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    least: Sequence[str] = (),
+) -> Layout:
+    """Arrange the cells of a table in lines.
+
+    Without a width all cells are shown in full. Else the lines fit the width: columns that are
+    empty in all rows are left out, long texts wrap under themselves between words, ids beyond the
+    first column are shortened, and columns are hidden, one after the other, until the rest fits.
+    The first column stays whole, because it is what the user types next. A word that is longer
+    than its column sticks out of it, so that it can be copied.
+
+    Args:
+        columns: the heading; empty for a table without one.
+        width: columns of the terminal; None for a pipe.
+        least: the columns that are hidden first, in this order; then the others but for the first
+            two and the last, from right to left.
+
+    >>> layout(["id", "due", "note"], [("a1", "-", "waits for the mutex of a2")], 28).lines
+    ['id  note', 'a1  waits for the mutex of', '    a2']
+    """
+    table = [list(columns), *rows] if columns else list(rows)
+    cells = [list(column) for column in zip_longest(*table, fillvalue="")]
+    if width is None:
+        return Layout(_lines(cells, [max(map(_width, column)) for column in cells]), [])
+    body = 1 if columns else 0
+    shown = [column for n, column in enumerate(cells) if not n or {*column[body:]} - {_EMPTY, ""}]
+    hidden: list[str] = []
+    widths = _fitted(shown, width)
+    if widths is None and columns:
+        shown = [shown[0], *map(_with_short_ids, shown[1:])]
+        widths = _fitted(shown, width)
+        names = [column[0] for column in shown]
+        hiding = [name for name in least if name in names[1:]]
+        for name in [*hiding, *(name for name in names[-2:1:-1] if name not in hiding)]:
+            if widths is not None:
+                break
+            shown = [column for column in shown if column[0] != name]
+            hidden.append(name)
+            widths = _fitted(shown, width)
+    return Layout(_lines(shown, widths or _floors(shown)), hidden)
+
+
+def _fitted(cells: list[list[str]], width: int) -> list[int] | None:
+    """Return the widths of columns of which the widest give way; None if they do not fit."""
+    widths = [max(map(_width, column)) for column in cells]
+    floors = _floors(cells)
+    room = width - len(_GAP) * (len(cells) - 1)
+    if sum(floors) > room:
+        return None
+    while sum(widths) > room:
+        wide = [n for n, floor in enumerate(floors) if widths[n] > floor]
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _floors(cells: list[list[str]]) -> list[int]:
+    """Return how narrow each column may become; the first and narrow ones keep their width."""
+    floors = []
+    for number, column in enumerate(cells):
+        widest = max(map(_width, column))
+        if number and widest > _NARROW:
+            longest = max(_width(word) for text in column for word in text.split() or [""])
+            is_last = number == len(cells) - 1
+            widest = max(_NARROW, min(longest, _LONG_WORD) if is_last else longest)
+        floors.append(widest)
+    return floors
+
+
+def _with_short_ids(column: list[str]) -> list[str]:
+    """Shorten the ids of a column to prefixes that are unique in it."""
+    ids = {text for text in column if _ID.fullmatch(text)}
+    length = next(n for n in range(8, 99) if len({id[:n] for id in ids}) == len(ids))
+    return [f"{text[:length]}…" if text in ids else text for text in column]
+
+
+def _lines(cells: list[list[str]], widths: list[int]) -> list[str]:
+    lines = []
+    for row in zip(*cells, strict=True):
+        parts = [_wrapped(text, width) for text, width in zip(row, widths, strict=True)]
+        for line in zip_longest(*parts, fillvalue=""):
+            padded = (
+                text + " " * (width - _width(text))
+                for text, width in zip(line, widths, strict=True)
+            )
+            lines.append(_GAP.join(padded).rstrip())
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break a text between words; spaces inside of its lines stay as they are."""
+    if _width(text) <= width:
+        return [text]
+    lines = [""]
+    for word in re.findall(r"\S+\s*", text):
+        if lines[-1] and _width(lines[-1] + word.rstrip()) > width:
+            lines.append("")
+        lines[-1] += word
+    return [line.rstrip() for line in lines]
 
 
 def _width(text: str) -> int:
     """Return the number of terminal columns that a text takes.
 
-    >>> _width("Tokyo"), _width("東京")
-    (5, 4)
+    >>> _width("Tokyo"), _width("東京"), _width("\x1b[31mdead\x1b[0m")
+    (5, 4, 4)
     """
+    if "\x1b" in text:  # a style of ours: `cell` escapes those of tasks
+        text = _STYLES.sub("", text)
     if text.isascii():
         return len(text)
     marks = sum(combining(char) != 0 for char in text)
     return len(text) - marks + sum(east_asian_width(char) in "WF" for char in text)
+
+
+def terminal_width() -> int | None:
+    """Return the width that lines should fit: COLUMNS, else that of the terminal.
+
+    None if stdout is not a terminal; 80 if it is one that does not know its width.
+    """
+    is_set = os.environ.get("COLUMNS", "").isdecimal()
+    if is_set or (sys.stdout is not None and sys.stdout.isatty()):
+        return shutil.get_terminal_size((80, 24)).columns
+    return None
+
+
+def has_colours() -> bool:
+    """Return whether stdout shall have colours: it is a terminal, and nothing speaks against it.
+
+    A non-empty NO_COLOR forbids them, else a non-empty FORCE_COLOR demands them, even in a pipe.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    at_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return at_terminal and os.environ.get("TERM") != "dumb"
+
+
+def _coloured(name: str, text: str, on: bool) -> str:
+    colour = _COLOURS.get(text.lower()) if on and name in _COLOURED else None
+    return typer.style(text, fg=colour) if colour else text
+
+
+def _heading(name: str, on: bool) -> str:
+    """Return a bold name. Each word is bold by itself, so that they can be wrapped."""
+    return " ".join(typer.style(word, bold=True) for word in name.split()) if on else name
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line, color=has_colours())
 
 
 def usage_in_words(usage: Usage) -> str:
@@ -111,7 +308,7 @@ def cell(value: Any) -> str:
     """
     match value:
         case None | "":
-            return "-"
+            return _EMPTY
         case bool():
             return "yes" if value else "no"
         case datetime():

@@ -57,7 +57,7 @@ async def queues(
         for item in loads.values()
         if item.ceiling is not None and not item.scope.startswith("stream:")
     ]
-    print_rows([*rows, later, *others], as_json, "")
+    print_rows([*rows, later, *others], as_json, "", least=("priority", "size"))
     if classes := [item.what for item in pauses if item.what.startswith("task:")]:
         words = ", ".join(in_words(what) for what in classes)
         typer.echo(f"also paused: {words}; see 'task-run paused'", err=True)

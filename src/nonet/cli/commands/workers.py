@@ -48,7 +48,9 @@ async def workers(
     elif as_json:
         print_json(found)
     else:
-        print_rows([_row(item) for item in found], False, "no worker is registered")
+        rows = [_row(item) for item in found]
+        least = ("version", "lag", "memory")
+        print_rows(rows, False, "no worker is registered", least=least)
     return ExitCode.OK
 
 
