@@ -82,10 +82,10 @@ async def test_explain_queues_and_doctor(task_run: TaskRun) -> None:
         handle = await app.submit(Add(1))
         parked = await task_run("explain", handle)
         assert parked.code == 0 and "task Add is paused since" in parked.out
-        assert "by test; resume with 'task-run resume --task Add'" in parked.out
+        assert "by test\nnext: task-run resume --task Add\n" in parked.out
         await task_run("pause", "--stream", "normal:small")
         told = (await task_run("explain", handle, "--json")).json
-        assert told["cause"] == "paused" and "--stream normal:small" in told["text"]
+        assert told["cause"] == "paused" and told["next"].endswith("--stream normal:small")
         queues = await task_run("queues", "--json")
         assert [row["queue"] for row in queues.json if row["paused"]] == ["normal:small"]
         assert "task Add; see 'task-run paused'" in queues.err

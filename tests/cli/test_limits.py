@@ -7,6 +7,7 @@ import re
 import pytest
 from cli.terminal import TaskRun
 
+from nonet import ConcurrencyLimiter
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.stores.namespace.leadership import Leadership
 
@@ -87,7 +88,12 @@ async def test_every_change_can_be_read(task_run: TaskRun) -> None:
         (("Job", "", "--off"), "KEY must not be empty"),
         (("Job", 7, "", "--off"), "ACTION must not be empty"),
         (("Job", 7, "--off", "--vo", ""), "--vo must not be empty"),
-        (("no type", 7, "--off"), "object type 'no type' must be an identifier"),
+        (("no type", 7, "--off"), "unknown object type 'no type', known are"),
+        (("Jbo", 7, "--off"), "Did you mean job?"),
+        (("Job", "--off"), "KEY is missing: give it after 'Job', or give the name of a limiter"),
+        (("lock:mutex:job:7", "--off"), "unknown object type 'lock', known are"),
+        (("limiter:rate:job:7", "--concurrency", 1), "is a rate limiter: give --rate"),
+        (("limiter:conc:@a:job:7", "--concurrency", 1, "--vo", "b"), "is of VO a"),
     ],
 )
 async def test_a_mistake_is_refused(
@@ -110,14 +116,55 @@ async def test_unset_wants_no_empty_value(task_run: TaskRun, arguments: tuple[ob
     assert len((await task_run("limits", "list", "--json")).json) == 1
 
 
-async def test_what_is_not_registered_here_is_a_warning(task_run: TaskRun) -> None:
-    """Who operates need not have the code: an unknown type or class is told, and set."""
-    ended = await task_run("limits", "set", "StorageElement", "CERN DST", "--concurrency", 3)
+@pytest.mark.parametrize(
+    ("shown", "field"),
+    [
+        ("limiter:conc:job:7:Remove", "C||job|7|Remove"),
+        ("limiter:conc:@lhcb:job:a%3Ab%20c:Remove", "C|lhcb|job|a%3Ab%20c|Remove"),
+        ("@lhcb:Job:7:Remove", "C|lhcb|job|7|Remove"),
+        ("job:7", "C||job|7|"),
+        ("limiter:conc:job:7:copy:fast", "C||job|7|"),
+    ],
+)
+async def test_the_shown_name_of_a_limiter_is_its_address(
+    task_run: TaskRun, shown: str, field: str
+) -> None:
+    """What `locks` and `explain` print is accepted by `set` and `unset` as it is."""
+    ended = await task_run("limits", "set", shown, "--concurrency", 3)
     assert ended.code == 0
-    assert ended.err == (
-        "warning: object type 'storage_element' is not registered here.\n"
-        "concurrency storage_element CERN DST: 3\n"
-    )
+    assert ("one action at most" in ended.err) == ("copy:fast" in shown)
+    assert task_run.redis.hgetall("{cli}:limits") == {field: "3"}
+    assert (await task_run("limits", "unset", shown)).code == 0
+    assert task_run.redis.hgetall("{cli}:limits") == {}
+
+
+async def test_limits_of_classes_in_use_are_listed(task_run: TaskRun) -> None:
+    """A limit that only a class declares has the source `class`, until another one replaces it."""
+    slot = ConcurrencyLimiter("job", "a b", "copy", limit=1)
+    async with task_run.app() as app, app.hold(slot, ConcurrencyLimiter("job", "off")):
+        (row,) = (await task_run("limits", "list", "--json")).json
+        assert (row["object_type"], row["key"], row["action"]) == ("job", "a b", "copy")
+        assert (row["limit"], row["used"], row["source"]) == (1, 1, "class")
+        await task_run("limits", "set", "job", "a b", "--concurrency", 2)
+        (row,) = (await task_run("limits", "list", "--json")).json
+        assert (row["limit"], row["source"], row["action"]) == (2, "override", None)
+
+
+async def test_a_type_that_the_namespace_knows_needs_no_code(task_run: TaskRun) -> None:
+    """Types of limits and of locks in use are known; others are refused with the nearest name."""
+    refused = await task_run("limits", "set", "StorageElement", "CERN DST", "--concurrency", 3)
+    assert refused.code == 2 and "Load the module that registers it with --tasks" in refused.err
+    task_run.redis.set("{cli}:lock:mutex:storage_element:x", "")
+    task_run.redis.hset("{cli}:limits", "C||site|default|", "9")
+    ended = await task_run("limits", "set", "StorageElement", "CERN DST", "--concurrency", 3)
+    assert (ended.code, ended.err) == (0, "concurrency storage_element CERN DST: 3\n")
+    assert (await task_run("limits", "set", "Site", "x", "--concurrency", 3)).code == 0
+    refused = await task_run("limits", "set", "StorageElemnt", "x", "--concurrency", 3)
+    assert refused.code == 2 and "Did you mean storage_element?" in refused.err
+
+
+async def test_what_is_not_registered_here_is_a_warning(task_run: TaskRun) -> None:
+    """Who operates need not have the code: an unknown class is told, and set."""
     ended = await task_run("limits", "set", "Task", "Ad", "--concurrency", "off")
     assert ended.code == 0
     assert "warning: task class 'Ad' is not registered here. Did you mean Add?" in ended.err
@@ -128,7 +175,6 @@ async def test_what_is_not_registered_here_is_a_warning(task_run: TaskRun) -> No
     ended = await task_run("limits", "set", "Task", "Add", "--concurrency", 2)
     assert (ended.code, ended.err) == (0, "concurrency task Add: 2\n")
     assert set(task_run.redis.hgetall("{cli}:limits")) == {
-        "C||storage_element|CERN%20DST|",
         "C||task|Ad|",
         "C||task|Add|",
     }

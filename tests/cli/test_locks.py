@@ -57,7 +57,7 @@ async def test_explain_says_one_sentence(task_run: TaskRun) -> None:
         full = (await task_run("explain", held, "--json")).json
         assert (await app.explain(held)).cause == "lock"
     assert (brief.code, brief.err) == (0, "")
-    assert brief.out == "queued: no small worker is live. Start one: 'task-worker --size small'\n"
+    assert brief.out == ("queued: no small worker is live\nnext: task-worker --size small\n")
     assert (full["id"], full["state"], full["cause"], full["lock"]) == (
         *(held, "waiting", "lock"),
         NAME,

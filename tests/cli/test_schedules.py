@@ -109,7 +109,7 @@ async def test_who_asks_why_an_entry_does_not_run_is_told(task_run: TaskRun) -> 
         await task_run(*said.rpartition("'task-run ")[2].rstrip("'").split())
         assert (await why()).startswith("planned")
         await fire(task_run, app)
-        assert "no medium worker is live. Start one: " in await why()
+        assert "no medium worker is live. Next: " in await why()
         assert (await why()).startswith("waiting: task p-1: queued")
     await task_run("pause", "--all")
     await task_run("resume", "--all")

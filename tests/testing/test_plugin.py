@@ -194,7 +194,7 @@ def test_failures_are_readable(project: Project) -> None:
         r"E +AssertionError: Add\(a=7\) was submitted never, not at least once",
         r"E +Add\(a=1, b=2\)",
         r"E +nonet.testing.idle.NotIdleError: 1 task can never run here:",
-        r"E +adding:Add \w+: queued: no medium worker is live. Start one: 'task-worker",
+        r"E +adding:Add \w+: queued: no medium worker is live. Next: 'task-worker",
         r"E +AssertionError: these keys neither expire nor belong to an unfinished task:",
         r"E +\{test-3-[0-9a-f]{8}\}:stray",
         r"E +pytest.UsageError: pytest.mark.nonet takes keywords only",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from nonet.rules import remedies
 from nonet.rules.pauses import Pause, in_full
 from nonet.rules.peers import Needs, Peer, busy, declining, fit, sql_problem, unfit
 from nonet.rules.refusal import LockHolder, Refusal, refused_by, span
@@ -133,10 +134,12 @@ class Explanation:
         ahead: how many tasks or waiters come first.
         until: when the cause ends by itself, if that is known.
         worker: the worker that has the task.
+        next: the command that ends the wait, quoted for a shell; empty if waiting is right.
 
     Example:
         why = await app.explain(handle)
         print(why.cause, "-", why.text)
+        print("next:", why.next or "wait")
     """
 
     id: str
@@ -148,6 +151,12 @@ class Explanation:
     ahead: int | None = None
     until: datetime | None = None
     worker: str = ""
+    next: str = ""
+
+    @property
+    def line(self) -> str:
+        """The text with the next command, in one line."""
+        return f"{self.text}. Next: '{self.next}'" if self.next else self.text
 
 
 def explain(facts: Facts) -> Explanation:
@@ -166,16 +175,19 @@ def explain(facts: Facts) -> Explanation:
 
 def _first_cause(facts: Facts) -> Explanation:
     if facts.is_ended:
-        return _made(facts, "ended", facts.state + (f": {facts.error}" if facts.error else ""))
+        text = facts.state + (f": {facts.error}" if facts.error else "")
+        is_kept = facts.state == "dead" and facts.error.endswith("(quarantined)")
+        return _made(facts, "ended", text, next=remedies.of_quarantine() if is_kept else "")
     if facts.damage:
         text = f"damaged: {facts.damage}. The next worker that reads it quarantines it"
-        return _made(facts, "damaged", text)
+        return _made(facts, "damaged", text, next=remedies.of_damage())
     if facts.cancel and facts.state != "dying":
         return _cancelling(facts)
     if facts.state in ("running", "dying") and facts.worker:
         return _delivered(facts)
     if facts.paused is not None:
-        return _made(facts, "paused", f"{facts.state}: {in_full(facts.paused)}")
+        text, next = in_full(facts.paused), remedies.of_pause(facts.paused.what)
+        return _made(facts, "paused", f"{facts.state}: {text}", next=next)
     if facts.is_parked:
         return _parked(facts)
     if facts.due is not None and facts.state in ("delayed", "waiting", "dying"):
@@ -196,17 +208,19 @@ def explain_kept(
     >>> explain_kept("a", seconds=0.2, is_led=True).text
     'delayed: in SQL for 0.2 s. The leading task-scheduler hands it to Redis within a second'
     """
-    text = f"delayed: in SQL for {span(seconds)}"
+    text, next = f"delayed: in SQL for {span(seconds)}", ""
     if not is_led:
-        text += ", but no scheduler leads to hand it to Redis. Start a 'task-scheduler'"
+        text += ", but no scheduler leads to hand it to Redis"
+        next = remedies.of_promoter()
     elif seconds <= HANDED_OVER_WITHIN:
         text += ". The leading task-scheduler hands it to Redis within a second"
     else:
         text += ", and still not in Redis. Read the log of the leading task-scheduler"
+        next = remedies.of_hand_over()
     if due is not None:
         text += f". It starts after {due:%Y-%m-%d %H:%M:%SZ}"
     cause: Cause = "hand-over"
-    return Explanation(id, "delayed", cause, text, until=due)
+    return Explanation(id, "delayed", cause, text, until=due, next=next)
 
 
 def _made(facts: Facts, cause: Cause, text: str, **details: object) -> Explanation:
@@ -215,29 +229,30 @@ def _made(facts: Facts, cause: Cause, text: str, **details: object) -> Explanati
 
 def _delivered(facts: Facts) -> Explanation:
     cause: Cause = "running" if facts.state == "running" else "sql"
-    text = f"running on {facts.worker} for {span(facts.running_seconds)}"
+    text, next = f"running on {facts.worker} for {span(facts.running_seconds)}", ""
     if facts.state == "dying":
         text = f"dying: {facts.worker} is writing its dead letter to SQL"
     if not facts.is_worker_alive and facts.workers:
         text += ". That worker no longer answers; another one takes over when the lease ends"
     elif not facts.is_worker_alive:
-        text += f". That worker no longer answers, and {_none_live(facts.size)}"
-        cause = "worker"
-    return _made(facts, cause, text, worker=facts.worker)
-
-
-def _none_live(size: str) -> str:
-    return f"no {size} worker is live. Start one: 'task-worker --size {size}'"
+        text += f". That worker no longer answers, and no {facts.size} worker is live"
+        cause, next = "worker", remedies.of_worker(facts.size)
+    return _made(facts, cause, text, worker=facts.worker, next=next)
 
 
 def _cancelling(facts: Facts) -> Explanation:
     if facts.state != "running":
         text = f"{facts.state}, cancelled {facts.cancel}. It ends when a worker reads it"
-        return _made(facts, "cancelling", text)
+        return _made(facts, "cancelling", text, next=_missing_worker(facts))
     text = f"running on {facts.worker} for {span(facts.running_seconds)}, cancelled {facts.cancel}"
     if not facts.is_worker_alive:
         text += ". That worker no longer answers; the task ends when its lease ends"
-    return _made(facts, "cancelling", text, worker=facts.worker)
+    next = "" if facts.is_worker_alive else _missing_worker(facts)
+    return _made(facts, "cancelling", text, worker=facts.worker, next=next)
+
+
+def _missing_worker(facts: Facts) -> str:
+    return "" if facts.workers else remedies.of_worker(facts.size)
 
 
 def _parked(facts: Facts) -> Explanation:
@@ -255,6 +270,7 @@ def _parked(facts: Facts) -> Explanation:
         holders=refusal.holders,
         ahead=refusal.ahead,
         until=until,
+        next=remedies.of_refusal(refusal),
     )
 
 
@@ -272,23 +288,23 @@ def _cause_of(refusal: Refusal) -> Cause:
 def _later(facts: Facts, due: float) -> Explanation:
     if facts.state == "waiting" and facts.handed_on:
         if reason := _unfit(facts):
-            return _made(facts, "unknown", f"waiting, handed back: {reason}")
+            return _unknown(facts, f"waiting, handed back: {reason}")
         if able := fit(facts.peers, facts.needs):
             text = f"waiting, handed back: {facts.blocker}. {able}"
             return _made(facts, "hand-back", text)
     if facts.now - due > _PROMOTED_WITHIN and not facts.promoters:
         text = (
             f"{facts.state}, overdue by {span(facts.now - due)}: no scheduler leads and no "
-            "worker is live. Start 'task-scheduler' or 'task-worker'"
+            "worker is live"
         )
-        return _made(facts, "promoter", text)
+        return _made(facts, "promoter", text, next=remedies.of_promoter())
     if facts.state == "delayed":
         return _delayed(facts, due)
     why = facts.blocker.removeprefix("SQL: ") or "no reason was recorded"
     next_try = f"Next try in {span(due - facts.now)}"
     if facts.state == "dying":
         text = f"dying: its dead letter cannot be written to SQL: {why}. {next_try}"
-        return _made(facts, "sql", text, until=_instant(due))
+        return _made(facts, "sql", text, until=_instant(due), next=remedies.of_sql())
     text = f"waiting, handed back: {why}. {next_try}"
     return _made(facts, "hand-back", text, until=_instant(due))
 
@@ -315,9 +331,10 @@ def _failure(facts: Facts) -> str:
 def _queued(facts: Facts) -> Explanation:
     what = "dying, its dead letter not yet in SQL" if facts.state == "dying" else facts.state
     if not facts.workers:
-        return _made(facts, "worker", f"{what}: {_none_live(facts.size)}")
+        text = f"{what}: no {facts.size} worker is live"
+        return _made(facts, "worker", text, next=remedies.of_worker(facts.size))
     if facts.state == "queued" and (reason := _unfit(facts)):
-        return _made(facts, "unknown", f"{what}: {reason}")
+        return _unknown(facts, f"{what}: {reason}")
     if facts.place == "none":
         text = (
             f"{what}, but in no stream: a fetch was cut short, or Redis lost the entry. Workers "
@@ -326,7 +343,7 @@ def _queued(facts: Facts) -> Explanation:
         return _made(facts, "queue", text)
     if facts.state == "dying" and (reason := sql_problem(facts.peers)):
         text = f"dying: its dead letter cannot be written to SQL: {reason}"
-        return _made(facts, "sql", text, ahead=facts.ahead)
+        return _made(facts, "sql", text, ahead=facts.ahead, next=remedies.of_sql())
     if facts.place == "suspects":
         text = f"{what}: a process died while running it, so it runs alone, after ordinary tasks"
         text += f"; {facts.ahead} ahead of it" if facts.ahead else ""
@@ -336,6 +353,10 @@ def _queued(facts: Facts) -> Explanation:
     return _in_line(facts, what)
 
 
+def _unknown(facts: Facts, text: str) -> Explanation:
+    return _made(facts, "unknown", text, next=remedies.of_worker(facts.size))
+
+
 def _in_line(facts: Facts, what: str) -> Explanation:
     text = f"{what}, first in its stream"
     if facts.ahead:
@@ -343,7 +364,9 @@ def _in_line(facts: Facts, what: str) -> Explanation:
     if declined := declining(facts.peers, facts.workers, facts.size):
         takers = any(not peer.off for peer in facts.peers)
         cause: Cause = "queue" if takers else "veto"
-        return _made(facts, cause, f"{text}. {declined}", ahead=facts.ahead)
+        text, next = f"{text}. {declined}", remedies.of_worker(facts.size)
+        return _made(facts, cause, text, ahead=facts.ahead, next=next)
+    next = ""
     if facts.state == "dying":
         text += f". A {facts.size} worker writes it"
     elif facts.idle:
@@ -351,8 +374,8 @@ def _in_line(facts: Facts, what: str) -> Explanation:
     else:
         starts = "" if facts.ahead else "; it starts when a slot frees"
         text += f". {busy(facts.peers, facts.workers, facts.size)}{starts}"
-        text += f". Add a worker: 'task-worker --size {facts.size}'"
-    return _made(facts, "queue", text, ahead=facts.ahead)
+        next = remedies.of_worker(facts.size)
+    return _made(facts, "queue", text, ahead=facts.ahead, next=next)
 
 
 def _unfit(facts: Facts) -> str:

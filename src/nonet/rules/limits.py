@@ -78,6 +78,30 @@ class LimitAddress:
         vo = [f"@{escape(self.vo)}"] if self.vo else []
         return ":".join([_BY_WORD[self.limiter].prefix, *vo, *map(escape, parts)])
 
+    @classmethod
+    def of_counter(cls, name: str) -> LimitAddress | None:
+        """Parse a name that ``task-run locks`` shows; None if it is not the name of a limiter.
+
+        A limit names at most one action: for a limiter with several extra keys, return the address
+        of its key, whose limit then applies to each of its counters.
+
+        Example:
+            >>> LimitAddress.of_counter("limiter:rate:@lhcb:job:a%3Ab")
+            LimitAddress(object_type='job', key='a:b', action='', limiter='rate', vo='lhcb')
+            >>> LimitAddress.of_counter("limiter:conc:job:7:copy:fast").key
+            '7'
+        """
+        kind = next((k for k in _BY_WORD.values() if name.startswith(f"{k.prefix}:")), None)
+        if kind is None:
+            return None
+        parts = name.removeprefix(f"{kind.prefix}:").split(":")
+        vo = unescape(parts.pop(0)[1:]) if parts[0].startswith("@") else ""
+        if len(parts) < len(("object_type", "key")) or not all(parts):
+            return None
+        object_type, key, *actions = map(unescape, parts)
+        action = actions[0] if len(actions) == 1 else ""
+        return cls(object_type, key, action, kind.word, vo)
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:

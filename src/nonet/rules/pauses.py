@@ -76,15 +76,15 @@ def as_option(what: str) -> str:
 
 
 def in_full(pause: Pause) -> str:
-    """Describe a pause, with the command that ends it.
+    """Describe a pause.
 
-    >>> in_full(Pause.decode("all", "0|me@host|")).partition("; ")[2]
-    "resume with 'task-run resume --all'"
+    >>> in_full(Pause.decode("all", "0|me@host|tape"))
+    'everything is paused since 1970-01-01 00:00:00Z by me@host: tape'
     """
     reason = f": {pause.reason}" if pause.reason else ""
     return (
         f"{in_words(pause.what)} is paused since {pause.since:%Y-%m-%d %H:%M:%SZ} "
-        f"by {pause.who}{reason}; resume with 'task-run resume {as_option(pause.what)}'"
+        f"by {pause.who}{reason}"
     )
 
 

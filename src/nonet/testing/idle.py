@@ -139,7 +139,7 @@ class IdleCheck:
             return ""
         if why.cause == "ended" or (only and why.cause not in only):
             return ""
-        return f"{item.name} {item.id}: {why.text}"
+        return f"{item.name} {item.id}: {why.line}"
 
 
 def refuse_leaks(sandbox: Sandbox) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,10 +23,12 @@ from nonet.rules.limits import (
     class_problem,
     find_object_type,
     limit_problem,
-    snake_case,
     window_problem,
 )
 from nonet.tasks.locks import TASK, LockedObjectType
+
+if TYPE_CHECKING:
+    from nonet.app import Nonet
 
 app = typer.Typer(
     help="Limits: how many tasks run at a time, or start in a window.",
@@ -32,15 +36,23 @@ app = typer.Typer(
 )
 
 OFF = "off"
+# Tasks of a limiter that are searched for the limit that their class declares.
+_SHOWN = 50
 
 ObjectType = Annotated[
-    str, typer.Argument(metavar="OBJECT_TYPE", help="Type of locked object, such as Task or Job.")
-]
-Key = Annotated[
     str,
     typer.Argument(
-        metavar="KEY",
+        metavar="OBJECT_TYPE",
+        help="Type of locked object, such as Task or Job; or a whole limiter, as 'locks' and "
+        "'explain' show it or as TYPE:KEY:ACTION.",
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[KEY]",
         help="The object, or 'default' for all; for type Task, the bare name of a class.",
+        show_default=False,
     ),
 ]
 Action = Annotated[
@@ -59,17 +71,20 @@ async def list_(
     target: Target,
     as_json: Json = False,
 ) -> int:
-    """Show the limits in force, from the configuration or set by hand.
+    """Show the limits in force: configured, set by hand, or declared by a class and in use.
 
     The most specific limit that matches applies: key and action, then key, then 'default' and
     action, then 'default'; limits of the VO before common ones. Without a match, the limit of the
-    class applies.
+    class applies. Column 'source': 'override' was set by hand.
 
     \b
     task-run limits list
     """
-    async with target.stores() as stores:
-        found = await stores.limits.all()
+    from nonet.stores.namespace.limits import declared  # it imports redis
+
+    async with target.observer() as nonet:
+        found = await nonet.stores.limits.all()
+        found += declared(await nonet.client.locks.in_use(show=_SHOWN), found)
     rows: list[dict[str, Any]] = [
         {
             "object_type": item.address.object_type,
@@ -80,7 +95,7 @@ async def list_(
             "limit": OFF if item.limit.limit is None else item.limit.limit,
             "window_seconds": item.limit.window_seconds,
             "used": item.used,
-            "source": "override" if item.by else "configuration",
+            "source": item.source,
             "configured": _in_words(item.configured) if item.configured else None,
             "by": item.by or None,
             "since": item.since,
@@ -98,7 +113,7 @@ async def list_(
 async def set_(
     target: CodeTarget,
     object_type: ObjectType,
-    key: Key,
+    key: Key = None,
     action: Action = None,
     concurrency: Annotated[
         str | None, typer.Option(metavar="N|off", help="Run at most this many tasks at a time.")
@@ -121,17 +136,23 @@ async def set_(
     not stop running tasks. It lasts until 'limits unset', or until Redis loses its data; put
     permanent limits into the configuration. 'task-run events' shows who changed what.
 
+    An object type is refused unless a class registers it here (see --tasks) or the namespace knows
+    it: from its configuration, from other limits, or from locks in use.
+
     \b
+    task-run limits set limiter:conc:storage_element:CERN-DST:RemoveFile --concurrency 3
     task-run limits set StorageElement CERN-DST RemoveFile --concurrency 3
     task-run limits set Task SubmitPilots --rate 10 --window 3600 --vo lhcb
     task-run limits set Job default --off
     """
     values = _values(concurrency, rate, window, off)
-    _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
-    found = _object_type(object_type, key, target)
+    where, kinds = _place(object_type, key, action, vo)
+    if not values.keys() <= set(kinds):
+        raise ConfigurationError(f"{object_type} is a {kinds[0]} limiter: give --{kinds[0]}")
     async with target.observer() as nonet:
+        where = replace(where, object_type=await _object_type(where, target, nonet))
         for limiter, limit in values.items():
-            address = LimitAddress(found, key, action or "", limiter, vo or "")
+            address = replace(where, limiter=limiter)
             await nonet.stores.limits.override(address, limit, who())
             typer.echo(f"{_name(address)}: {_in_words(limit)}", err=True)
     return ExitCode.OK
@@ -142,7 +163,7 @@ async def set_(
 async def unset(
     target: CodeTarget,
     object_type: ObjectType,
-    key: Key,
+    key: Key = None,
     action: Action = None,
     concurrency: Annotated[
         bool, typer.Option("--concurrency", help="Remove only the concurrency limit.")
@@ -157,14 +178,11 @@ async def unset(
     \b
     task-run limits unset StorageElement CERN-DST RemoveFile
     """
-    _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
-    found = _object_type(object_type, key, target)
+    where, both = _place(object_type, key, action, vo)
     kinds = [kind for kind, wanted in ((CONCURRENCY, concurrency), (RATE, rate)) if wanted]
-    addresses = [
-        LimitAddress(found, key, action or "", kind, vo or "")
-        for kind in kinds or (CONCURRENCY, RATE)
-    ]
     async with target.observer() as nonet:
+        where = replace(where, object_type=await _object_type(where, target, nonet))
+        addresses = [replace(where, limiter=kind) for kind in kinds or both]
         gone = [item for item in addresses if await nonet.stores.limits.go_back(item, who())]
     if not gone:
         raise NotFoundError(
@@ -173,6 +191,28 @@ async def unset(
     for address in gone:
         typer.echo(f"{_name(address)}: as configured", err=True)
     return ExitCode.OK
+
+
+def _place(
+    written: str, key: str | None, action: str | None, vo: str | None
+) -> tuple[LimitAddress, tuple[str, ...]]:
+    """Return the address that the arguments name, and the limiters that it may be of."""
+    _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
+    if key is not None:
+        return LimitAddress(written, key, action or "", vo=vo or ""), (CONCURRENCY, RATE)
+    named = LimitAddress.of_counter(written)
+    kinds = (CONCURRENCY, RATE) if named is None else (named.limiter,)
+    named = named or LimitAddress.of_counter(f"limiter:conc:{written}")
+    if named is None:
+        raise ConfigurationError(
+            f"KEY is missing: give it after {written!r}, or give the name of a limiter as "
+            "'task-run locks' shows it"
+        )
+    if vo and named.vo not in ("", vo):
+        raise ConfigurationError(f"--vo {vo}: {written} is of VO {named.vo}")
+    if kinds == (named.limiter,) and named.counter != written:
+        warn(f"a limit names one action at most: this one is for all actions of {named.key}")
+    return replace(named, vo=vo or named.vo), kinds
 
 
 def _refuse_empty(**given: str | None) -> None:
@@ -218,17 +258,22 @@ def _number(option: str, text: str) -> int | None:
     return int(text)
 
 
-def _object_type(written: str, key: str, target: CodeTarget) -> str:
-    """Return the name of an object type; warn if this process does not know it."""
+async def _object_type(where: LimitAddress, target: CodeTarget, nonet: Nonet) -> str:
+    """Return the name of an object type that is registered here, or known to the namespace."""
     classes = _task_classes(target)
-    known = LockedObjectType.registered()
+    written, key = where.object_type, where.key
+    known: Collection[str] = LockedObjectType.registered()
     found = find_object_type(written, known)
     if found is None:
-        found = snake_case(written)
-        if not found.isidentifier():
-            raise ConfigurationError(f"object type {written!r} must be an identifier")
-        warn(f"object type {found!r} is not registered here.{suggestion(written, known)}")
-    elif found == TASK and ":" in key:
+        limits = {item.address.object_type for item in await nonet.stores.limits.all()}
+        known = {*known, *limits, *await nonet.client.locks.object_types()}
+        found = find_object_type(written, known)
+    if found is None:
+        raise ConfigurationError(
+            f"unknown object type {written!r}, known are {', '.join(sorted(known))}."
+            + (suggestion(written, known) or " Load the module that registers it with --tasks")
+        )
+    if found == TASK and ":" in key:
         raise ConfigurationError(f"KEY: {class_problem(key, classes)}")
     elif found == TASK and key != DEFAULT and key not in classes:
         warn(f"task class {key!r} is not registered here.{suggestion(key, classes)}")

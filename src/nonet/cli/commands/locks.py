@@ -128,6 +128,8 @@ async def explain(
         print_json(found)
     else:
         typer.echo(printable(found.text))
+        if found.next:
+            typer.echo(f"next: {found.next}")
     return ExitCode.OK
 
 

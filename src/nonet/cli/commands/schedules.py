@@ -260,7 +260,7 @@ async def _occurrence(nonet: Nonet, item: EntryStatus) -> str:
     if not item.last_state:
         return ""
     try:
-        return (await nonet.explain(item.last_id)).text
+        return (await nonet.explain(item.last_id)).line
     except NotFoundError:  # it ended after the entry was read, and left no result
         return ""
 

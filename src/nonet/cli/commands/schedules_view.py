@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from nonet.rules.pauses import in_full
+from nonet.rules.pauses import Pause, in_full
+from nonet.rules.remedies import of_pause
 
 if TYPE_CHECKING:
     from nonet.stores.namespace.leadership import Leader
@@ -68,7 +69,7 @@ def why(item: EntryStatus, leader: Leader | None, occurrence: str) -> str:
             command = f"task-run schedules resume {options(item)}"
             return f"paused since {item.paused}; resume with '{command}'"
         case "paused" if item.held_back:
-            return in_full(item.held_back)
+            return _paused(item.held_back)
         case "broken":
             return f"cannot be fired: {_broken(leader)[item.entry]}"
         case "waiting" | "running":
@@ -120,7 +121,11 @@ def options(item: EntryStatus) -> str:
 
 def held_back(found: Iterable[EntryStatus]) -> list[str]:
     """Return the pauses that keep tasks of entries from starting: who, when and why."""
-    return sorted({in_full(item.held_back) for item in found if item.held_back})
+    return sorted({_paused(item.held_back) for item in found if item.held_back})
+
+
+def _paused(pause: Pause) -> str:
+    return f"{in_full(pause)}; resume with '{of_pause(pause.what)}'"
 
 
 def _state(item: EntryStatus, leader: Leader | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -11,6 +11,7 @@ from nonet.base.keys import prefix
 from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.namespace.lock_board import LockStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class EffectiveLimit:
     """An effective limit and its origin.
 
     Attributes:
+        source: ``configuration``, ``override`` (set by hand) or ``class`` (declared by a class
+            whose tasks hold it or wait for it).
         by, since: the operator and time of an override; empty and None without one.
         configured: the configured limit that is overridden, if any.
         used: executions that count now; None for rates, which count a window, and for
@@ -26,6 +29,7 @@ class EffectiveLimit:
 
     address: LimitAddress
     limit: Limit
+    source: str = "configuration"
     by: str = ""
     since: datetime | None = None
     configured: Limit | None = None
@@ -94,6 +98,35 @@ class Limits:
         return [replace(item, used=numbers.get(item.address)) for item in limits]
 
 
+def declared(found: Iterable[LockStatus], limits: Iterable[EffectiveLimit]) -> list[EffectiveLimit]:
+    """Return the limits that only classes declare, of the limiters in use, sorted by address.
+
+    Args:
+        found: locks and limiters in use.
+        limits: the other limits, which are preferred.
+    """
+    known = {item.address for item in limits}
+    made = []
+    for lock in found:
+        address = LimitAddress.of_counter(lock.lock)
+        if address is None or lock.limit is None or _may_match(address) & known:
+            continue
+        limit = Limit(lock.limit, lock.window_seconds)
+        used = None if lock.window_seconds else lock.used
+        made.append(EffectiveLimit(address, limit, "class", used=used))
+    return sorted(made, key=lambda item: item.address)
+
+
+def _may_match(address: LimitAddress) -> set[LimitAddress]:
+    """The addresses of the limits that apply to a counter."""
+    return {
+        replace(address, key=key, action=action, vo=vo)
+        for key in (address.key, DEFAULT)
+        for action in (address.action, "")
+        for vo in (address.vo, "")
+    }
+
+
 def limits_version(limits: Mapping[LimitAddress, Limit]) -> str:
     """Identify a set of limits; empty for an empty set."""
     if not limits:
@@ -117,6 +150,7 @@ def _effective(
     return EffectiveLimit(
         address,
         limit,
+        "override",
         by=who,
         since=instant(at),
         configured=Limit.decode(config[field].decode()) if field in config else None,

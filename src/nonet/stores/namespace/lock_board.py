@@ -121,6 +121,10 @@ class LockBoard:
         ((found, *_), _) = await self._look([_checked(name)], show)
         return found
 
+    async def object_types(self) -> set[str]:
+        """Return the object types of the locks that are held or waited for."""
+        return {_object_type(name) for name in await self._names(None)}
+
     async def counters(self) -> dict[str, int]:
         """Return how often incidents happened, e.g. refused settles."""
         async with server_errors(self._client):

@@ -1,0 +1,159 @@
+"""The command that ends a wait, for each cause of it. Pure.
+
+Each function returns one line that can be typed as it is, quoted for a shell. It returns an empty
+text if waiting is right, or if no command helps.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from nonet.rules.limits import LimitAddress
+from nonet.rules.pauses import as_option
+from nonet.rules.refusal import LockHolder, Refusal
+from nonet.tasks.locks import KINDS
+
+
+def command(*words: str) -> str:
+    """Quote words for a shell; empty if one of them cannot be typed.
+
+    >>> command("task-run", "explain", "it's"), command("task-run", "a\\nb")
+    ('task-run explain \\'it\\'"\\'"\\'s\\'', '')
+    """
+    return shlex.join(words) if all(word.isprintable() for word in words) else ""
+
+
+def of_refusal(refusal: Refusal) -> str:
+    """The command for a task that a lock or limiter refuses.
+
+    >>> of_refusal(Refusal("lock:mutex:job:7", "M", False, ahead=2, first="t-1"))
+    'task-run explain t-1'
+    """
+    if not refusal.is_held and not refusal.is_impossible:
+        return of_turn(refusal.first)
+    kind = KINDS[refusal.kind]
+    if not kind.limiter:
+        return of_lock(refusal.lock, refusal.holders)
+    window = refusal.window_seconds if kind.windowed else None
+    return of_limiter(refusal.lock, refusal.limit, window, items=refusal.items)
+
+
+def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
+    """The command that takes a lock from the first of its holders.
+
+    A live task is cancelled. Nothing else ends code that is not a task, or that ignores its
+    cancellation: its lock is released. The preview of the release warns of an overlap. A lost
+    attempt keeps the lock only until it expires.
+
+    >>> of_lock("lock:mutex:job:7", [LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)])
+    'task-run cancel t-1'
+    >>> of_lock("lock:mutex:job:7", [LockHolder("hold-1", "hold", "8@host", 3.0, 20.0, True)])
+    'task-run locks release lock:mutex:job:7'
+    >>> of_lock("lock:mutex:job:7", [LockHolder("t-1", "files:Audit", "", None, 12.0, False)])
+    ''
+    """
+    if not holders:
+        return ""
+    first = holders[0]
+    if first.is_left or first.task == "hold":
+        return command("task-run", "locks", "release", lock)
+    return command("task-run", "cancel", first.id) if first.is_live else ""
+
+
+def of_limiter(counter: str, limit: int, window: float | None = None, *, items: int = 1) -> str:
+    """The command that doubles a limit, or raises it to what one execution counts.
+
+    Args:
+        counter: name of the limiter, as ``task-run locks`` shows it.
+        window: seconds, of a rate.
+
+    >>> of_limiter("limiter:conc:job:7", 8)
+    'task-run limits set limiter:conc:job:7 --concurrency 16'
+    >>> of_limiter("limiter:rate:@lhcb:task:Audit", 10, 60.0, items=30)
+    'task-run limits set limiter:rate:@lhcb:task:Audit --rate 30 --window 60'
+    """
+    if LimitAddress.of_counter(counter) is None:
+        return ""
+    number = str(max(2 * limit, items, 1))
+    options = ["--concurrency", number]
+    if window is not None:
+        options = ["--rate", number, "--window", f"{window:.15g}"]
+    return command("task-run", "limits", "set", counter, *options)
+
+
+def of_turn(first: str) -> str:
+    """The command that explains the first of the waiters that are served earlier.
+
+    >>> of_turn("t-1"), of_turn("")
+    ('task-run explain t-1', '')
+    """
+    return command("task-run", "explain", first) if first else ""
+
+
+def of_pause(what: str) -> str:
+    """The command that ends a pause.
+
+    Args:
+        what: see `nonet.rules.pauses.Pause`.
+
+    >>> of_pause("all"), of_pause("stream:normal:small")
+    ('task-run resume --all', 'task-run resume --stream normal:small')
+    """
+    return command("task-run", "resume", *as_option(what).split(" ", 1))
+
+
+def of_worker(size: str) -> str:
+    """The command that starts a worker: none is live, or all are busy or take no tasks.
+
+    If no worker knows a class, run it where the package of the class is installed.
+
+    >>> of_worker("small")
+    'task-worker --size small'
+    """
+    return command("task-worker", "--size", size)
+
+
+def of_promoter() -> str:
+    """The command if no process promotes due tasks, or hands durable tasks over.
+
+    >>> of_promoter()
+    'task-scheduler'
+    """
+    return command("task-scheduler")
+
+
+def of_hand_over() -> str:
+    """The command if the leader does not hand durable tasks over: it names what it waits for.
+
+    >>> of_hand_over()
+    'task-run schedules leader'
+    """
+    return command("task-run", "schedules", "leader")
+
+
+def of_sql() -> str:
+    """The command if SQL does not take dead letters: it names what is wrong.
+
+    >>> of_sql()
+    'task-run db check'
+    """
+    return command("task-run", "db", "check")
+
+
+def of_damage() -> str:
+    """The command if keys of a task are damaged: it names the damage and the next step.
+
+    >>> of_damage()
+    'task-run doctor'
+    """
+    return command("task-run", "doctor")
+
+
+def of_quarantine() -> str:
+    """The command if a task was quarantined: it lists the reasons and the entries.
+
+    >>> of_quarantine()
+    'task-run quarantine list'
+    """
+    return command("task-run", "quarantine", "list")
