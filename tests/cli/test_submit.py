@@ -200,16 +200,17 @@ async def test_list_filters(task_run: TaskRun) -> None:
 
 
 async def test_queues_and_workers(task_run: TaskRun) -> None:
-    """`queues` shows nine streams and one row of delayed tasks, `workers` who is registered."""
+    """`queues` shows nine streams and the states outside them, `workers` who is registered."""
     await task_run("submit", "Describe")
     await task_run("submit", "Add", "--args", "[1]", "--at", "+1000")
     rows = (await task_run("queues", "--json")).json
     depths = {row["queue"]: row["depth"] for row in rows}
-    assert len(rows) == 10
+    assert [row["queue"] for row in rows[9:]] == ["waiting", "delayed", "dying"]
     assert depths.pop("realtime:small") == 1 and depths.pop("delayed") == 1
     assert set(depths.values()) == {0}
     names = {"queue", "priority", "size", "depth", "running", "oldest_seconds", "paused", "desired"}
-    assert rows[0].keys() == names | {"active", "ceiling"}
+    assert rows[0].keys() == names | {"active", "ceiling", "estimate"}
+    assert not any(row["estimate"] for row in rows)
     assert {row["queue"]: row["active"] for row in rows if row["active"]} == {
         "realtime:small": 1,
         "normal:small": 1,

@@ -35,7 +35,7 @@ PLACES = {
     "cancel": Command(
         "cancel", "cancel", "Cancel tasks for good: queued, delayed, waiting or running."
     ),
-    "queues": Command("views", "queues", "Show the nine streams and the delayed tasks."),
+    "queues": Command("views", "queues", "Show the nine streams, and the tasks outside them."),
     "workers": Command("workers", "workers", "Show the registered workers."),
     "groups": Command("views", "groups", "Show callback groups, newest first."),
     "pause": Command(

@@ -21,7 +21,6 @@ from nonet.scheduler.relay import Relay
 from nonet.scheduler.retention import Retention
 from nonet.scheduler.scheduler import Chore, Scheduler, SchedulerParts
 from nonet.scheduler.startup import StartUp, checked_hooks
-from nonet.stores.namespace.figures import Measures
 from nonet.tasks.hooks import Hook
 from nonet.tasks.injection import Injector
 from nonet.tasks.overflow import overflow_hooks
@@ -89,10 +88,8 @@ def _chores(parts: Parts) -> dict[str, Chore]:
 
 def _census(parts: Parts) -> Census:
     settings, stores = parts.settings, parts.stores
-    # A waiting task is rechecked after at most this long: the pause varies by half.
-    ahead = 1.5 * settings.lock_recheck_max
     return Census(
-        Measures(stores.broker.client, settings.namespace, ahead),
+        stores.measures,
         stores.dead_letters,
         settings.may_have_sql,
         parts.registry.versions(),

@@ -56,7 +56,7 @@ class Census:
     async def look(self) -> float:
         """Read the figures from Redis; return the seconds until the next call."""
         measures = self._measures
-        figures, memory = await measures.figures(), await measures.memory()
+        figures, memory = await measures.figures(count_accepted=True), await measures.memory()
         self._memory, self._figures = memory, figures
         self._seen_at, self._refreshed = time.monotonic(), time.time()
         return _LOOK_SECONDS

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.controls import Controls
     from nonet.stores.namespace.demand import Demands
     from nonet.stores.namespace.events import Events
+    from nonet.stores.namespace.figures import Measures
     from nonet.stores.namespace.leadership import Leader, Leadership
     from nonet.stores.namespace.limits import Limits
     from nonet.stores.namespace.periodic import Periodic
@@ -149,6 +150,15 @@ class Stores:
         from nonet.stores.namespace.events import Events
 
         return Events(self.broker.client, self._namespace)
+
+    @cached_property
+    def measures(self) -> Measures:
+        """The figures of the namespace."""
+        from nonet.stores.namespace.figures import Measures
+
+        # A waiting task is checked again after at most this long: the pause varies by half.
+        ahead = 1.5 * self._settings.lock_recheck_max
+        return Measures(self.broker.client, self._namespace, ahead)
 
     @cached_property
     def quarantine(self) -> Quarantine:

@@ -14,6 +14,7 @@ import pytest
 from servers import RedisServer
 
 from nonet.base.errors import BrokerFullError
+from nonet.stores.namespace.figures import Measures
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery
@@ -150,21 +151,16 @@ class TestFetch:
         await broker.submit([task("a")])
         assert (await fetch_one(broker)).id == "a"
 
-    async def test_depth_counts_queued_and_running(self, broker: Broker, redis_url: str) -> None:
+    async def test_depth_counts_queued_and_running(self, broker: Broker) -> None:
         """A settled task leaves its stream; queued and running ones are its length."""
         await broker.submit([task("a"), task("b"), task("c")])
-        results = Results(broker.client, broker.scripts, redis_url, "test")
+        measures = Measures(broker.client, "test", 900)
         delivery = await fetch_one(broker)
-        queue = next(
-            q for q in await results.queues() if (q.priority, q.size) == ("normal", "small")
-        )
-        assert (queue.depth, queue.running) == (3, 1)
+        queue = (await measures.figures()).streams["normal", "small"]
+        assert (queue.depth, queue.in_flight) == (3, 1)
         await broker.settle(delivery, "done", b"")
-        queue = next(
-            q for q in await results.queues() if (q.priority, q.size) == ("normal", "small")
-        )
-        assert (queue.depth, queue.running) == (2, 0)
-        await results.aclose()
+        queue = (await measures.figures()).streams["normal", "small"]
+        assert (queue.depth, queue.in_flight) == (2, 0)
 
     async def test_garbage_is_quarantined_with_its_bytes(self, broker: Broker) -> None:
         """An entry that is no task pointer goes to quarantine, and the next task is delivered."""

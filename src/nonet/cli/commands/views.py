@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.streams import Priority, Size
 from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows
 from nonet.cli.target import Target, operation
@@ -14,7 +15,11 @@ from nonet.daemon.service import ExitCode
 from nonet.rules.pauses import in_words, of_task
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nonet.rules.pauses import Pause
     from nonet.stores.namespace.ceilings import Load
+    from nonet.stores.namespace.figures import Figures
     from nonet.stores.queue.groups import GroupStatus
 
 
@@ -23,9 +28,13 @@ async def queues(
     target: Target,
     as_json: Json = False,
 ) -> int:
-    """Show the nine streams and the delayed tasks.
+    """Show the nine streams, and the tasks outside them.
 
-    Row 'delayed' counts tasks that wait for their time, for a retry or for a lock.
+    Columns: 'depth' counts queued and running tasks, 'oldest seconds' is the age of the oldest task
+    that no worker has fetched.
+    Row 'waiting': tasks that wait for locks or a resume. Row 'delayed': tasks that wait for their
+    time or for a retry. Row 'dying': tasks that wait until SQL takes their dead letters. If these
+    are very many, the three numbers are estimates: a line on stderr says so, and JSON 'estimate'.
     Column 'paused': no task of the stream starts, see 'task-run paused'.
     Column 'desired': the number of workers that the runnable tasks of this size would use. The
     leading scheduler counts it each second, for autoscalers.
@@ -36,32 +45,58 @@ async def queues(
     task-run queues --json
     """
     async with target.stores() as stores:
-        found = await stores.results.queues()
-        delayed = await stores.results.delayed()
+        figures = await stores.measures.figures()
         pauses = await stores.controls.load()
         desired = await stores.demands.published()
         loads = {item.scope: item for item in await stores.ceilings.loads()}
-    rows: list[dict[str, Any]] = [
-        {
-            "queue": (name := f"{item.priority}:{item.size}"),
-            **dataclasses.asdict(item),
-            "paused": of_task(pauses, name, "") is not None,
-            "desired": desired.get(item.size),
-            **_load_row(loads.get(f"stream:{name}")),
-        }
-        for item in found
-    ]
-    later = dict.fromkeys(rows[0]) | {"queue": "delayed", "depth": delayed, "running": 0}
-    others = [
-        dict.fromkeys(rows[0]) | {"queue": item.scope} | _load_row(item)
-        for item in loads.values()
-        if item.ceiling is not None and not item.scope.startswith("stream:")
-    ]
-    print_rows([*rows, later, *others], as_json, "", least=("priority", "size"))
+    rows = _rows(figures, pauses, desired, loads)
+    if not as_json:
+        rows = [{name: row[name] for name in row if name != "estimate"} for row in rows]
+    print_rows(rows, as_json, "", least=("priority", "size"))
+    if figures.is_estimate:
+        typer.echo("waiting, delayed and dying are estimates from a sample", err=True)
     if classes := [item.what for item in pauses if item.what.startswith("task:")]:
         words = ", ".join(in_words(what) for what in classes)
         typer.echo(f"also paused: {words}; see 'task-run paused'", err=True)
     return ExitCode.OK
+
+
+def _rows(
+    figures: Figures,
+    pauses: list[Pause],
+    desired: Mapping[str, int],
+    loads: Mapping[str, Load],
+) -> list[dict[str, Any]]:
+    """Return a row for each stream, for each state outside the streams, and for other ceilings."""
+    rows: list[dict[str, Any]] = [
+        {
+            "queue": (name := f"{priority}:{size}"),
+            "priority": priority,
+            "size": size,
+            "depth": item.depth,
+            "running": item.in_flight,
+            "oldest_seconds": item.oldest if item.depth > item.in_flight else None,
+            "paused": of_task(pauses, name, "") is not None,
+            "desired": desired.get(size),
+            **_load_row(loads.get(f"stream:{name}")),
+            "estimate": False,
+        }
+        for size in Size
+        for priority in Priority
+        for item in (figures.streams[priority, size],)
+    ]
+    empty = dict.fromkeys(rows[0])
+    states = {"waiting": figures.waiting, "delayed": figures.delayed, "dying": figures.dying}
+    rows += [
+        empty | {"queue": name, "depth": number, "running": 0, "estimate": figures.is_estimate}
+        for name, number in states.items()
+    ]
+    rows += [
+        empty | {"queue": item.scope} | _load_row(item)
+        for item in loads.values()
+        if item.ceiling is not None and not item.scope.startswith("stream:")
+    ]
+    return rows
 
 
 def _load_row(load: Load | None) -> dict[str, Any]:

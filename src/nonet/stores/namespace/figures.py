@@ -1,4 +1,4 @@
-"""The figures behind the metrics of a namespace, read in one script."""
+"""The figures of a namespace, read in one script: for metrics and for ``task-run queues``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ class Figures:
         active: tasks that have not ended, by class name, priority and size.
         delayed: tasks that wait for their due time.
         overdue: entries of the delayed set whose time passed more than a second ago.
-        waiting, dying: tasks that wait for locks, and for SQL; estimates if there are very many.
+        waiting, dying: tasks that wait for locks or a resume, and for SQL.
+        is_estimate: `delayed`, `waiting` and `dying` are estimated from a sample, because more than
+            a thousand tasks are due or checked soon.
         counters: name of an incident → how often it happened.
         workers: registered ones, by size.
         desired: by size, as the leader publishes it; empty if none has led for a minute.
@@ -62,6 +64,7 @@ class Figures:
     overdue: int
     waiting: int
     dying: int
+    is_estimate: bool
     counters: Mapping[str, int]
     workers: Mapping[str, int]
     desired: Mapping[str, int]
@@ -87,14 +90,21 @@ class Measures:
         self._scripts = Scripts(client, prefix(namespace))
         self._ahead_us = round(ahead * 1e6)
 
-    async def figures(self) -> Figures:
+    async def figures(self, *, count_accepted: bool = False) -> Figures:
         """Read all figures at one instant.
+
+        Args:
+            count_accepted: count accepted tasks from now on, for a day. It makes each submission
+                slower.
 
         Raises:
             NonetError: Redis does not answer, or denies the command.
         """
-        answer = await self._scripts.run("measure", self._ahead_us, _LOOKS)
-        now, streams, (size, overdue, waiting, dying, woken), *hashes = answer[:9]
+        answer = await self._scripts.run(
+            "measure", self._ahead_us, _LOOKS, "1" if count_accepted else ""
+        )
+        now, streams, (size, overdue, *states, is_estimate), *hashes = answer[:9]
+        waiting, dying, woken = states
         workers, term, paused, quarantined = answer[9:]
         epoch, leader, config, counters, active, desired = map(_texts, hashes)
         counts = {name: _number(value) for name, value in counters.items()}
@@ -114,6 +124,7 @@ class Measures:
             overdue=overdue,
             waiting=waiting,
             dying=dying,
+            is_estimate=is_estimate == 1,
             counters=counts,
             workers=Counter(name.decode(errors="replace").partition("-")[0] for name in workers),
             desired={name: int(n) for name, n in desired.items() if n.isdigit()},

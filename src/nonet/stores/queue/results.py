@@ -1,4 +1,4 @@
-"""Read the status and results of tasks, list tasks, and measure queues."""
+"""Read the status and results of tasks, and list tasks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
-from nonet.base.keys import prefix, stream
-from nonet.base.streams import KINDS, Priority, Size
+from nonet.base.keys import prefix
 from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
 from nonet.messages.repetition import Known
 from nonet.stores.connection.clock import correction
@@ -45,23 +44,6 @@ class Ended:
 
     state: str
     document: ResultDocument | None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStatus:
-    """The figures of one priority and size, over all of its streams.
-
-    Attributes:
-        depth: queued and running tasks.
-        running: tasks that a worker has.
-        oldest_seconds: age of the oldest entry, None if empty.
-    """
-
-    priority: str
-    size: str
-    depth: int
-    running: int
-    oldest_seconds: float | None
 
 
 class Results:
@@ -211,35 +193,9 @@ class Results:
         logical = _EPOCH + timedelta(microseconds=int(due))
         return logical - await correction(self._client, self._prefix)
 
-    async def queues(self) -> list[QueueStatus]:
-        """Read the figures of each size and priority, in the order in which workers read them."""
-        return [await self._queue(priority, size) for size in Size for priority in Priority]
-
-    async def delayed(self) -> int:
-        """Count the tasks in the delayed set: delayed, waiting for a lock, or dying."""
-        async with server_errors(self._client):
-            return int(await self._client.zcard(f"{self._prefix}tasks:delayed"))
-
     async def workers(self) -> list[WorkerStatus]:
         """Read the registered workers, by size and name."""
         return await registered(self._scripts)
-
-    async def _queue(self, priority: str, size: str) -> QueueStatus:
-        depth = running = 0
-        oldest: float | None = None
-        name = stream(priority, size)
-        async with server_errors(self._client):
-            seconds, _ = await self._client.time()
-            for kind in KINDS:
-                key = self._prefix + name.replace("tasks", kind)
-                depth += await self._client.xlen(key)
-                if await self._client.exists(key):
-                    groups = await self._client.xinfo_groups(key)
-                    running += sum(group["pending"] for group in groups)
-                for entry, _fields in await self._client.xrange(key, count=1):
-                    age = max(0.0, seconds - int(entry.partition(b"-")[0]) / 1000)
-                    oldest = age if oldest is None else max(oldest, age)
-        return QueueStatus(priority, size, depth, running, oldest)
 
 
 def parse_ended(value: bytes) -> Ended:

@@ -1,16 +1,18 @@
 #!lua flags=allow-oom
--- measure: read the figures for metrics at one instant. It also turns on the count of accepted tasks. The count
--- makes each submission slower, so it ends a day after the last call.
+-- measure: read the figures of a namespace at one instant. For metrics it also turns on the count of accepted tasks.
+-- The count makes each submission slower, so it ends a day after the last call.
 -- KEYS  prefix
--- ARGV  how far ahead (µs) tasks of the delayed set are read one by one, how many at most
+-- ARGV  how far ahead (µs) tasks of the delayed set are read one by one, how many at most, 1 to count accepted tasks
 -- returns {now µs, {n × (stream, depth, delivered, age µs of the oldest undelivered entry)}, {entries of the
---       delayed set, those overdue, waiting, dying, with a reservation}, {n × field,
+--       delayed set, those overdue, waiting, dying, with a reservation, 1 if the last three are estimates}, {n × field,
 --       value} of epoch, leader, config, counters, active and desired, {registered workers …}, last term or
 --       '', number of pauses, entries of the quarantine}
 -- @include base unread
 local ahead, looks = tonumber(ARGV[1]), tonumber(ARGV[2])
 local OVERDUE, WATCHED_MS = 1000000, 86400000
-redis.call('SET', P .. 'watched', '', 'PX', WATCHED_MS)
+if ARGV[3] == '1' then
+  redis.call('SET', P .. 'watched', '', 'PX', WATCHED_MS)
+end
 
 -- The reply, or `otherwise` for a key of a wrong type, which the doctor reports.
 local function ask(otherwise, ...)
@@ -47,23 +49,32 @@ for _, priority in ipairs(PRIORITIES) do
 end
 
 -- Tasks that wait for locks or SQL, or were woken, are checked again soon, so they are among the first. If
--- there are very many, the rest is estimated from these.
-local delayed = P .. 'tasks:delayed'
-local soon = ask({}, 'ZRANGEBYSCORE', delayed, '-inf', digits(now + ahead), 'LIMIT', 0, looks)
-local all_soon = #soon < looks and #soon or ask(0, 'ZCOUNT', delayed, '-inf', digits(now + ahead))
-local states = {}
-for _, id in ipairs(soon) do
-  local state = ask('', 'HGET', P .. 't:' .. id, 'state')
-  states[state] = (states[state] or 0) + 1
+-- there are very many, their numbers are estimated from samples that are spread over all of the first.
+local delayed, SAMPLES = P .. 'tasks:delayed', 20
+local soon = ask(0, 'ZCOUNT', delayed, '-inf', digits(now + ahead))
+local is_estimate, seen, states = soon > looks, 0, {}
+local function sample(first, count)
+  for _, id in ipairs(ask({}, 'ZRANGE', delayed, first, first + count - 1)) do
+    local state = ask('', 'HGET', P .. 't:' .. id, 'state')
+    seen, states[state] = seen + 1, (states[state] or 0) + 1
+  end
+end
+if not is_estimate then
+  sample(0, soon)
+else
+  local count = math.floor(looks / SAMPLES)
+  for i = 0, SAMPLES - 1 do
+    sample(math.floor(i * (soon - count) / (SAMPLES - 1)), count)
+  end
 end
 local function number_of(state)
-  return math.floor((states[state] or 0) * all_soon / math.max(1, #soon) + 0.5)
+  return math.floor((states[state] or 0) * soon / math.max(1, seen) + 0.5)
 end
 
 return {
   digits(now), streams,
   {ask(0, 'ZCARD', delayed), ask(0, 'ZCOUNT', delayed, '-inf', digits(now - OVERDUE)),
-    number_of('waiting'), number_of('dying'), number_of('queued')},
+    number_of('waiting'), number_of('dying'), number_of('queued'), is_estimate and 1 or 0},
   some_of(P .. 'epoch', {'since'}), some_of(P .. 'leader', {'owner', 'expiry'}),
   some_of(P .. 'config', {'version', 'at', 'problem'}), ask({}, 'HGETALL', P .. 'counters'),
   ask({}, 'HGETALL', P .. 'active'), ask({}, 'HGETALL', P .. 'desired'),

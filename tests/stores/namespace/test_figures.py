@@ -1,0 +1,51 @@
+"""The figures of a namespace: exact while few tasks wait, estimated and marked as such beyond."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from nonet.stores.namespace import figures
+from nonet.stores.namespace.figures import Measures
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
+
+LOCK = "M|lock:mutex:job:7|30000|||"
+LATER = 4 * 10**15
+
+
+def task(id: str, locks: str = "", **fields: int) -> Submission:
+    return Submission(id, "p:T", "normal:small", b"e", locks, **fields)
+
+
+async def test_waiting_and_delayed_are_counted_apart(broker: Broker) -> None:
+    """A task that waits for a lock and one that waits for its time are different numbers."""
+    await broker.submit([task("holder", LOCK), task("a", LOCK), task("b", LOCK)])
+    await broker.submit([task("later", due_us=LATER)])
+    await broker.fetch("small-a", "small", 10)
+    found = await Measures(broker.client, "test", 900).figures()
+    assert (found.waiting, found.delayed, found.dying, found.is_estimate) == (2, 1, 0, False)
+
+
+async def test_many_are_estimated_from_all_of_them(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sample covers the first and the last, and the answer says that it is an estimate."""
+    soon = int(time.time() * 1e6) + 600_000_000
+    await broker.submit([task("holder", LOCK), *(task(f"w{n}", LOCK) for n in range(100))])
+    await broker.fetch("small-a", "small", 200)
+    await broker.submit([task(f"d{n}", due_us=soon + n) for n in range(300)])
+    monkeypatch.setattr(figures, "_LOOKS", 100)
+    found = await Measures(broker.client, "test", 900).figures()
+    assert found.is_estimate and found.waiting + found.delayed == 400
+    assert abs(found.waiting - 100) <= 15
+
+
+async def test_only_metrics_count_accepted_tasks(broker: Broker) -> None:
+    """A person who reads the figures does not make submissions slower."""
+    measures = Measures(broker.client, "test", 900)
+    await measures.figures()
+    assert not await broker.client.exists("{test}:watched")
+    await measures.figures(count_accepted=True)
+    assert await broker.client.exists("{test}:watched")
