@@ -18,6 +18,7 @@ SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)
 HOLDER = LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)
 PROGRAM = LockHolder("hold-1", "hold", "8@host", 3.0, 20.0, True)
 LOST = LockHolder("t-2", "files:Audit", "", None, 12.0, False)
+DEAD = replace(HOLDER, is_renewed=False)
 LEFT = LockHolder("t-3", "files:Audit", "7@host", 40.0, 20.0, True, is_left=True)
 MUTEX = Refusal("lock:mutex:job:7", "M", True, holding=1, holders=(HOLDER,))
 SLOTS = Refusal("limiter:conc:job:7", "C", True, used=8, limit=8, back_in=20.0)
@@ -161,6 +162,12 @@ def queued(**known: Any) -> Facts:
             "lock",
             "waiting for lock:mutex:job:7, held by a lost attempt of task t-2 (files:Audit). The "
             "lock expires in 12 s",
+        ),
+        (
+            parked(replace(MUTEX, holders=(DEAD,))),
+            "lock",
+            "waiting for lock:mutex:job:7, held for 1 min 15 s by task t-1 (files:Audit on "
+            "7@host). No process renews it: it expires in 20 s",
         ),
         (
             parked(Refusal("lock:mutex:job:7", "M", True, back_in=17.0)),
@@ -382,6 +389,7 @@ def test_what_ends_a_task_early(known: Facts, cause: str, text: str) -> None:
             "task-run locks release 'lock:mutex:job:~a'",
         ),
         (parked(replace(MUTEX, holders=(LOST,))), ""),
+        (parked(replace(MUTEX, holders=(DEAD,))), ""),
         (parked(replace(MUTEX, holders=())), ""),
         (parked(replace(MUTEX, is_held=False, ahead=1, first="t-3")), "task-run explain t-3"),
         (parked(SLOTS), "task-run limits set limiter:conc:job:7 --concurrency 16"),

@@ -105,8 +105,8 @@ class Client:
             registry, self.live_config, signer or Signer(), message_limit=message_limit
         )
         self.groups: Groups = Groups(broker.client, namespace)
-        self.locks: LockBoard = LockBoard(broker.client, namespace)
-        self._facts = TaskFacts(broker.client, namespace, broker.crash_limit)
+        self.locks: LockBoard = LockBoard(broker.client, namespace, broker.lock_ttl_ms)
+        self._facts = TaskFacts(broker.client, namespace, broker.crash_limit, broker.lock_ttl_ms)
         self.results: Results = Results(broker.client, broker.scripts, broker.url, namespace)
         self._outbox = outbox
         self._may_have_sql = may_have_sql

@@ -20,6 +20,8 @@ class LockHolder:
         is_live: False if the attempt no longer owns its task: it died or was voided.
         is_left: the attempt ended `held_seconds` ago, but its code ignores the cancellation and
             still runs.
+        is_renewed: its process renews the lock. If not, the process is dead or frozen, and the lock
+            expires after `ttl_seconds`.
 
     Example:
         for holder in (await app.explain(handle)).holders:
@@ -33,6 +35,7 @@ class LockHolder:
     ttl_seconds: float
     is_live: bool
     is_left: bool = False
+    is_renewed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,20 @@ def named(holder: LockHolder) -> str:
     return f"{'' if holder.is_live else 'a lost attempt of '}task {holder.id}{what}"
 
 
+def lasting(holder: LockHolder) -> str:
+    """How long a holder has had a lock, or when it loses it.
+
+    >>> lasting(LockHolder("a", "files:Audit", "7@host", 3840.0, 20.0, True))
+    'held 1 h 4 min, renewed'
+    >>> lasting(LockHolder("a", "files:Audit", "", None, 12.0, False, is_renewed=False))
+    'expires in 12 s'
+    """
+    if not (holder.is_live and holder.is_renewed):
+        return f"expires in {span(holder.ttl_seconds)}"
+    held = "" if holder.held_seconds is None else f"held {span(holder.held_seconds)}, "
+    return f"{held}renewed"
+
+
 def refused_by(refusal: Refusal) -> str:
     """Say what refuses a waiting task, and when that ends if it is known.
 
@@ -143,6 +160,8 @@ def _held(refusal: Refusal) -> str:
         text += f" and {others} other reader{'s' if others > 1 else ''}"
     if not first.is_live:
         text += f". The lock expires in {span(first.ttl_seconds)}"
+    elif not first.is_renewed:
+        text += f". No process renews it: it expires in {span(first.ttl_seconds)}"
     elif first.is_left:
         text += f". Restart worker {first.worker}"
     return text

@@ -44,7 +44,7 @@ def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
 
     A live task is cancelled. Nothing else ends code that is not a task, or that ignores its
     cancellation: its lock is released. The preview of the release warns of an overlap. A lost
-    attempt keeps the lock only until it expires.
+    attempt, or a dead process, keeps the lock only until it expires.
 
     >>> of_lock("lock:mutex:job:7", [LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)])
     'task-run cancel t-1'
@@ -56,6 +56,8 @@ def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
     if not holders:
         return ""
     first = holders[0]
+    if not first.is_renewed:
+        return ""
     if first.is_left or first.task == "hold":
         return command("task-run", "locks", "release", lock)
     return command("task-run", "cancel", first.id) if first.is_live else ""

@@ -124,6 +124,31 @@ async def test_a_mutex_shows_holder_and_waiters_in_order(bench: Bench) -> None:
     ]
 
 
+async def test_a_lock_is_renewed_until_its_worker_is_dead(bench: Bench) -> None:
+    """A dead or frozen process is told from one that holds a lock for long."""
+    bench.beat()
+    await bench.run("a", MUTEX)
+    (holder,) = (await bench.only()).holders
+    assert holder.is_renewed
+    await bench.client.zadd("{test}:workers", {"small-a": 1})  # its registration ended
+    (holder,) = (await bench.only()).holders
+    assert (holder.is_live, holder.is_renewed) == (True, False)
+
+
+@pytest.mark.parametrize(("ttl_ms", "is_renewed"), [(30_000, False), (24_000, True)])
+async def test_a_lock_that_misses_renewals_is_not_renewed(
+    bench: Bench, ttl_ms: int, is_renewed: bool
+) -> None:
+    """Less than a third of its lease is left, and the lease is the one that the lock declares."""
+    bench.beat()
+    await bench.run("a", MutexLock("job", 7, ttl_ms=ttl_ms))
+    key = "{test}:lock:mutex:job:7"
+    owner, expiry = (await bench.client.get(key)).rsplit(b"|", 1)
+    await bench.client.set(key, owner + b"|%d" % (int(expiry) - (ttl_ms - 9000) * 1000))
+    (holder,) = (await bench.only()).holders
+    assert holder.is_renewed == is_renewed and holder.ttl_seconds < 9
+
+
 async def test_both_sides_of_a_reader_writer_lock_are_one_lock(bench: Bench) -> None:
     """Readers are counted and named; then a writer."""
     readers = [await bench.run(f"r{n}", READER) for n in range(3)]
@@ -321,7 +346,7 @@ async def test_queued_says_who_could_take_it_and_what_is_read_before(bench: Benc
     for id in ("a", "b", "c"):
         await bench.submit(id)
     found = await bench.explain("c")
-    assert found.cause == "worker" and "task-worker --size small" in found.text
+    assert found.cause == "worker" and found.next == "task-worker --size small"
     bench.beat()
     found = await bench.explain("c")
     assert (found.cause, found.ahead) == ("queue", 2)

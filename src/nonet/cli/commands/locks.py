@@ -14,7 +14,7 @@ from nonet.cli.process import print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode, who
-from nonet.rules.refusal import named, span
+from nonet.rules.refusal import lasting, named, span
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -40,7 +40,8 @@ def locks(
     """Show who holds locks and limiters, and who waits for them.
 
     All locks that are held or waited for are listed, the lock with the most waiters first. Each
-    holder is shown with the time until its lock expires unless renewed. Waiters are shown in their
+    holder is shown with the time for which it has held the lock while its process renews it, or, if
+    that process is dead or frozen, with the time until the lock expires. Waiters are shown in their
     order, woken ones first. A task that is refused by one lock waits in the queues of all its
     locks.
 
@@ -159,8 +160,7 @@ async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
         return ExitCode.NOT_FOUND
     if found.used is None:
         for holder in found.holders:
-            held = "" if holder.held_seconds is None else f" for {span(holder.held_seconds)}"
-            typer.echo(f"would void {printable(named(holder))}, which has held it{held}", err=True)
+            typer.echo(f"would void {printable(named(holder))}: {lasting(holder)}", err=True)
         if found.holding > len(found.holders):
             typer.echo(f"and {found.holding - len(found.holders)} more", err=True)
         typer.echo(
@@ -194,7 +194,7 @@ def _row(item: LockStatus) -> Mapping[str, Any]:
         limit = "?" if item.limit is None else item.limit
         window = f" in {item.window_seconds:g} s" if item.window_seconds else ""
         used = f"{item.used} of {limit}{window}"
-    holders = [f"{named(one)}, ends in {span(one.ttl_seconds)}" for one in item.holders]
+    holders = [f"{named(one)}, {lasting(one)}" for one in item.holders]
     if item.back_seconds is not None:
         holders = [f"next token in {span(item.back_seconds)}"]
     waiters = [one.id + (" (woken)" if one.is_woken else "") for one in item.waiters]

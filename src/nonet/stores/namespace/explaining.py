@@ -18,6 +18,7 @@ from nonet.rules.peers import Needs, Peer
 from nonet.rules.refusal import Refusal
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 from nonet.stores.namespace.lock_board import (
+    LOCK_TTL_MS,
     holders_of,
     process_name,
     reported,
@@ -36,9 +37,17 @@ class TaskFacts:
 
     Args:
         crash_limit: the crashes after which a task is dead, for the words of an explanation.
+        lock_ttl_ms: lease of a lock that declares none.
     """
 
-    def __init__(self, client: AsyncRedis, namespace: str, crash_limit: int = CRASH_LIMIT) -> None:
+    def __init__(
+        self,
+        client: AsyncRedis,
+        namespace: str,
+        crash_limit: int = CRASH_LIMIT,
+        lock_ttl_ms: int = LOCK_TTL_MS,
+    ) -> None:
+        self._lock_ttl_ms = lock_ttl_ms
         self._client = client
         self._prefix = prefix(namespace)
         self._scripts = Scripts(client, self._prefix)
@@ -63,7 +72,8 @@ class TaskFacts:
             raise NotFoundError(
                 f"{id} is code that holds locks, not a task: 'task-run locks' shows them"
             )
-        facts = _facts(id, found, await self._needs(id, found["state"]))
+        needs = await self._needs(id, found["state"])
+        facts = _facts(id, found, needs, self._lock_ttl_ms)
         return replace(facts, crash_limit=self._crash_limit)
 
     async def _needs(self, id: str, state: bytes) -> Needs:
@@ -83,7 +93,7 @@ class TaskFacts:
         return Needs(written)
 
 
-def _facts(id: str, found: dict[str, Any], needs: Needs) -> Facts:
+def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int) -> Facts:
     now = int(found["now"])
     text = {
         name: value.decode(errors="replace")
@@ -110,7 +120,7 @@ def _facts(id: str, found: dict[str, Any], needs: Needs) -> Facts:
         is_worker_alive=int(text.get("alive_until", 0)) > now,
         running_seconds=seconds_since(found.get("started", found["now"]), now),
         is_parked="parked" in found,
-        refusal=_refusal(found, text, now) if "lock" in found else None,
+        refusal=_refusal(found, text, now, lock_ttl_ms) if "lock" in found else None,
         place=text.get("place", ""),
         ahead=int(text.get("ahead", 0)),
         workers=int(text.get("workers", 0)),
@@ -138,7 +148,7 @@ def _ended_facts(id: str, value: bytes, now: int) -> Facts:
     return Facts(id=id, state=ended.state, now=now / 1e6, is_ended=True, error=error)
 
 
-def _refusal(found: dict[str, Any], text: dict[str, str], now: int) -> Refusal:
+def _refusal(found: dict[str, Any], text: dict[str, str], now: int, lock_ttl_ms: int) -> Refusal:
     return Refusal(
         lock=text["lock"],
         kind=text["kind"],
@@ -147,7 +157,7 @@ def _refusal(found: dict[str, Any], text: dict[str, str], now: int) -> Refusal:
         ahead=int(text.get("ahead", 0)),
         first=text.get("first", ""),
         holding=int(text.get("holding", 0)),
-        holders=holders_of(found.get("holders", []), now),
+        holders=holders_of(found.get("holders", []), now, lock_ttl_ms),
         used=int(text.get("used", 0)),
         limit=int(text.get("limit", 0)),
         window_seconds=int(text.get("window", 0)) / 1000,

@@ -15,6 +15,8 @@ from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, Scripts, literal, server_errors
 from nonet.tasks.locks import KINDS, LockKind
 
+# The default of NONET_LOCK_TTL.
+LOCK_TTL_MS = 30_000
 # Locks that one script reads, so that it does not block Redis.
 _BATCH = 50
 _PREFIXES = {kind.prefix: kind for kind in KINDS.values()}  # of a reader/writer lock the reader's
@@ -91,9 +93,14 @@ class Released:
 
 
 class LockBoard:
-    """The locks of one namespace, over a broker's connection."""
+    """The locks of one namespace, over a broker's connection.
 
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+    Args:
+        lock_ttl_ms: lease of a lock that declares none.
+    """
+
+    def __init__(self, client: AsyncRedis, namespace: str, lock_ttl_ms: int = LOCK_TTL_MS) -> None:
+        self._lock_ttl_ms = lock_ttl_ms
         self._client = client
         self._prefix = prefix(namespace)
         self._scripts = Scripts(client, self._prefix)
@@ -156,7 +163,7 @@ class LockBoard:
         if not dropped and not rows:
             raise NotFoundError(nobody_holds(name))
         now = await logical_now(self._client, self._prefix)
-        holders = holders_of(rows, microseconds(now))
+        holders = holders_of(rows, microseconds(now), self._lock_ttl_ms)
         is_limiter = _kind_named(name).limiter
         return Released(
             name,
@@ -170,7 +177,8 @@ class LockBoard:
         """Some locks, and the last fence before they were read."""
         now, fence, *rows = await self._scripts.run("show_locks", show, *names)
         # A row of two parts is a key of the wrong type.
-        return [_lock(row, int(now)) for row in rows if len(row) > 2], int(fence)
+        found = [_lock(row, int(now), self._lock_ttl_ms) for row in rows if len(row) > 2]
+        return found, int(fence)
 
     async def _names(self, object_type: str | None) -> set[str]:
         # Matches lock:…, limiter:… and queue:…, and few other keys.
@@ -234,7 +242,7 @@ def _folded(object_type: str) -> str:
     return object_type.replace("_", "").lower()
 
 
-def _lock(row: Sequence[Any], now: int) -> LockStatus:
+def _lock(row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockStatus:
     name, letter, holding, used, limit, window, back, waiting, woken, since, holders, waiters = row
     kind = KINDS[letter.decode()]
     return LockStatus(
@@ -249,7 +257,7 @@ def _lock(row: Sequence[Any], now: int) -> LockStatus:
         waiting=waiting,
         woken=woken,
         longest_wait_seconds=seconds_since(since, now) if since else None,
-        holders=holders_of(holders, now),
+        holders=holders_of(holders, now, lock_ttl_ms),
         waiters=tuple(
             LockWaiter(
                 id.decode(), task.decode(), seconds_since(first, now) if first else 0.0, told == 1
@@ -259,18 +267,25 @@ def _lock(row: Sequence[Any], now: int) -> LockStatus:
     )
 
 
-def holders_of(rows: Sequence[Sequence[Any]], now: int) -> tuple[LockHolder, ...]:
+def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tuple[LockHolder, ...]:
+    """Read rows of ``lib/sight.lua``.
+
+    Args:
+        lock_ttl_ms: lease of a lock that declares none.
+    """
     return tuple(
         LockHolder(
             id=id.decode(),
             task=task.decode(),
             worker=process_name(worker, info),
             held_seconds=seconds_since(started, now) if started else None,
-            ttl_seconds=seconds_until(expiry, now),
+            ttl_seconds=(left := seconds_until(expiry, now)),
             is_live=live == 1,
-            is_left=left == 1,
+            is_left=is_left == 1,
+            # A lock is renewed at each third of its lease. One renewal may be late.
+            is_renewed=live == 1 and dead == 0 and left > int(ttl or lock_ttl_ms) / 3000,
         )
-        for id, expiry, task, worker, info, started, live, left in rows
+        for id, expiry, task, worker, info, started, live, is_left, ttl, dead in rows
     )
 
 

@@ -136,7 +136,7 @@ end
 local function break_structural()
   for _, item in ipairs(our_holders()) do
     local owner = item[1]
-    rows[#rows + 1] = holder_row(owner, item[2])
+    rows[#rows + 1] = holder_row(owner, item[2], lock)
     void(owner, id_of(owner))
     release_lock(lock, owner, true)
     if lock.other then
@@ -164,7 +164,7 @@ end
 
 local function empty_slots()
   for _, item in ipairs(our_holders()) do
-    rows[#rows + 1] = holder_row(item[1], item[2])
+    rows[#rows + 1] = holder_row(item[1], item[2], lock)
     rows[#rows][7] = 0
     forget_slot(id_of(item[1]))
     dropped = dropped + (release_lock(lock, item[1], true) and 1 or 0)

@@ -130,7 +130,7 @@ local function add_refusal(me)
     local owners, count = owners_of(lock, most)
     add('holding', count)
     add('back', count == 0 and calm_until(lock) or nil)
-    add('holders', holder_rows(owners))
+    add('holders', holder_rows(owners, lock))
   end
 end
 

@@ -84,7 +84,7 @@ local function show(name)
   local kind = lock.other and not holder(lock.key) and lock.other or lock.kind
   return {name, kind, count, used, lock.limit or '', lock.window or '', back, waiting,
     redis.call('ZCOUNT', queue, '-inf', '(0'), waiting > 0 and longest_wait(queue) or '',
-    holder_rows(owners), waiters}
+    holder_rows(owners, lock), waiters}
 end
 
 local answer = {digits(now), redis.call('GET', P .. 'fence') or '0'}

@@ -48,24 +48,35 @@ local function owners_of(lock, most)
   return found, count
 end
 
+-- The lease (ms) that an owner declares for a lock; '' for the default. A limiter of a VO has the name of the
+-- common one.
+local function declared_ttl(id, lock)
+  local lines = redis.call('GET', P .. 'l:' .. id) or ''
+  local _, last = string.find(lines, '|' .. lock.name .. '|', 1, true)
+  return last and string.match(lines, '^%d*', last + 1) or ''
+end
+
 -- What is known of an owner: id, expiry, class or 'hold', worker (or the program that holds), what the
--- worker reports of itself, when it started, 1 if that attempt still owns its task, and 1 if the attempt has
--- ended but its code still runs (then it started at that end).
-local function holder_row(owner, expiry)
+-- worker reports of itself, when it started, 1 if that attempt still owns its task, 1 if the attempt has
+-- ended but its code still runs (then it started at that end), the lease of the lock (ms or ''), and 1 if no worker
+-- renews it: its registration has ended.
+local function holder_row(owner, expiry, lock)
   local id, gen, fence = string.match(owner, '^(.*)/(%d+)/(%d+)$')
   id = id or owner
   local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'name', 'owner', 'started', 'left'})
   local is_live = record.gen == gen and record.fence == fence
   local worker = is_live and record.owner or ''
+  local is_program = record.name == 'hold'
   return {record.left or id, digits(expiry), record.name or '', worker,
     worker ~= '' and redis.call('HGET', P .. 'w:' .. worker, 'info') or '',
-    is_live and record.started or '', is_live and 1 or 0, record.left and 1 or 0}
+    is_live and record.started or '', is_live and 1 or 0, record.left and 1 or 0,
+    is_live and declared_ttl(id, lock) or '', not is_program and not is_alive(worker) and 1 or 0}
 end
 
-local function holder_rows(owners)
+local function holder_rows(owners, lock)
   local rows = {}
   for i, item in ipairs(owners) do
-    rows[i] = holder_row(item[1], item[2])
+    rows[i] = holder_row(item[1], item[2], lock)
   end
   return rows
 end
