@@ -81,7 +81,7 @@ class TaskRun:
         process = await asyncio.create_subprocess_exec(
             str(_SCRIPTS / script),
             *map(str, arguments),
-            env=self._variables(environment),
+            env=self.variables(environment),
             cwd=self.home,  # no stray .env
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -98,7 +98,7 @@ class TaskRun:
             given.seek(0)
             process = Preloaded(
                 [str(_SCRIPTS / script), *map(str, arguments)],
-                environment=self._variables(environment),
+                environment=self.variables(environment),
                 cwd=self.home,
                 stdin=given,
                 stdout=out,
@@ -110,7 +110,8 @@ class TaskRun:
             err.seek(0)
             return Ended(code, out.read().decode(), err.read().decode())
 
-    def _variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The environment of a call."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
         for name in ("PYTHONDONTWRITEBYTECODE", "COLUMNS"):
             kept.pop(name, None)

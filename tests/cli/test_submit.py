@@ -381,7 +381,7 @@ async def test_wrong_settings_are_exit_code_2(task_run: TaskRun, tmp_path: Path)
 async def test_help_names_every_command(task_run: TaskRun) -> None:
     """`--help` lists the commands, and each of them has help of its own."""
     ended = await task_run("--help")
-    listed = {line.split()[0] for line in ended.out.partition("Commands:")[2].splitlines() if line}
+    listed = {line.split()[0] for line in ended.out.partition("Look:")[2].splitlines() if line}
     shown = {"call", "submit", "classes", "list", "status", "queues", "workers", "groups"}
     assert {*shown, "dlq", "db"} <= listed
     for name in ("call", "submit", "dlq"):

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from nonet.cli.completion import classes
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -60,7 +62,10 @@ TaskIds = Annotated[
 OfClass = Annotated[
     str | None,
     typer.Option(
-        "--task", metavar="CATEGORY:CLASS", help="Only tasks of this class; a bare name will do."
+        "--task",
+        metavar="CATEGORY:CLASS",
+        help="Only tasks of this class; a bare name will do.",
+        autocompletion=classes,
     ),
 ]
 WithLabels = Annotated[

@@ -1,47 +1,64 @@
 """``task-run``: the list of its commands, each of which is imported when it is called.
 
 Imports take longer than most commands run. `PLACES` has all that ``task-run --help`` needs.
-To add a command: write its module in `commands`, name it here, run ``make reference``.
+To add a command: write its module in `commands`, name it here with its group, run
+``make reference``.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections import UserDict
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import typer
 from typer.main import get_group
 
+from nonet.cli import completion
 from nonet.cli.options import Version
-from nonet.cli.process import PlainGroup
+from nonet.cli.process import PlainCommand, PlainGroup
+
+Group = Literal["look", "act", "set up"]
 
 
 class Command(NamedTuple):
-    """Module and attribute of a command, and the first line of its help (at most 62 characters)."""
+    """Module and attribute of a command, the first line of its help (at most 62 characters).
+
+    Attributes:
+        group: where ``task-run --help`` lists the command: it shows something, changes tasks, or
+            prepares an installation.
+    """
 
     module: str
     attribute: str
     help: str
+    group: Group = "look"
 
 
 PLACES = {
-    "call": Command("call", "call", "Run one task here, without the broker, and print its result."),
-    "submit": Command("submit", "submit", "Submit one task and print its id."),
+    "call": Command(
+        "call", "call", "Run one task here, without the broker, and print its result.", group="act"
+    ),
+    "submit": Command("submit", "submit", "Submit one task and print its id.", group="act"),
     "classes": Command("tasks", "classes", "List the task classes that are registered here."),
     "list": Command("tasks", "list_", "List live tasks, in no particular order."),
     "status": Command("tasks", "status", "Show one task, live or ended."),
     "explain": Command("locks", "explain", "Explain why a task does not run, or where it runs."),
     "cancel": Command(
-        "cancel", "cancel", "Cancel tasks for good: queued, delayed, waiting or running."
+        "cancel",
+        "cancel",
+        "Cancel tasks for good: queued, delayed, waiting or running.",
+        group="act",
     ),
     "queues": Command("views", "queues", "Show the nine streams, and the tasks outside them."),
     "workers": Command("workers", "workers", "Show the registered workers."),
     "groups": Command("views", "groups", "Show callback groups, newest first."),
     "pause": Command(
-        "control", "pause", "Stop starting some or all tasks, until 'task-run resume'."
+        "control", "pause", "Stop starting some or all tasks, until 'task-run resume'.", group="act"
     ),
-    "resume": Command("control", "resume", "End pauses, so that paused tasks can start again."),
+    "resume": Command(
+        "control", "resume", "End pauses, so that paused tasks can start again.", group="act"
+    ),
     "paused": Command("control", "paused", "List pauses: what, since when, by whom and why."),
     "events": Command("events", "events", "Show what happened to the namespace and who did it."),
     "doctor": Command(
@@ -51,11 +68,17 @@ PLACES = {
         "probe", "probe", "Ask the daemon on this machine whether it is live or ready."
     ),
     "demo": Command(
-        "demo", "demo", "Audit a directory tree for duplicate files, with real daemons."
+        "demo",
+        "demo",
+        "Audit a directory tree for duplicate files, with real daemons.",
+        group="set up",
     ),
     "locks": Command("locks", "app", "Show who holds locks and limiters, and who waits for them."),
     "limits": Command(
-        "limits", "app", "Limits: how many tasks run at a time, or start in a window."
+        "limits",
+        "app",
+        "Limits: how many tasks run at a time, or start in a window.",
+        group="set up",
     ),
     "delayed": Command(
         "delayed", "app", "Delayed tasks: waiting for their start time or for a retry."
@@ -63,14 +86,24 @@ PLACES = {
     "schedules": Command(
         "schedules", "app", "Periodic entries: when they fire, their pauses, the leader."
     ),
-    "dlq": Command("dead_letters", "app", "Dead letters: tasks that failed for good, kept in SQL."),
+    "dlq": Command(
+        "dead_letters", "app", "Dead letters: tasks that failed for good, kept in SQL.", group="act"
+    ),
     "quarantine": Command(
-        "quarantine", "app", "Quarantine: messages in Redis that are not valid tasks."
+        "quarantine", "app", "Quarantine: messages in Redis that are not valid tasks.", group="act"
     ),
     "config": Command(
-        "config", "app", "The central configuration: check it, and show what it sets."
+        "config",
+        "app",
+        "The central configuration: check it, and show what it sets.",
+        group="set up",
     ),
-    "db": Command("database", "app", "Create, migrate and check the tables of the SQL database."),
+    "db": Command(
+        "database",
+        "app",
+        "Create, migrate and check the tables of the SQL database.",
+        group="set up",
+    ),
 }
 
 
@@ -107,13 +140,27 @@ class _TaskRun(PlainGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """See `typer.core.TyperGroup`."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, place.help) for name, place in PLACES.items()])
+        longest = max(map(len, PLACES))
+        for group in get_args(Group):
+            with formatter.section(group.capitalize()):
+                formatter.write_dl(
+                    [
+                        (name.ljust(longest), place.help)
+                        for name, place in PLACES.items()
+                        if place.group == group
+                    ]
+                )
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """See `typer.core.TyperGroup`. Complete the names of commands without importing them."""
+        self.commands = {
+            name: PlainCommand(name, short_help=place.help) for name, place in PLACES.items()
+        }
+        return super().shell_complete(ctx, incomplete)
 
 
 app = typer.Typer(
     cls=_TaskRun,
-    add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -133,4 +180,7 @@ def task_run(version: Version = False) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    if completion.is_wanted():
+        completion.complete(app)
+    else:
+        app()

@@ -11,6 +11,7 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
+from nonet.cli.completion import classes
 from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_table, print_text, printable
 from nonet.cli.process import print_error, warn
@@ -83,7 +84,12 @@ async def show(
     target: CodeTarget,
     task: Annotated[
         str,
-        typer.Option("--task", metavar="CATEGORY:CLASS", help="Task class; a bare name will do."),
+        typer.Option(
+            "--task",
+            metavar="CATEGORY:CLASS",
+            help="Task class; a bare name will do.",
+            autocompletion=classes,
+        ),
     ],
     file: File = None,
     vo: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nonet.base.errors import ConfigurationError, NotFoundError
+from nonet.cli.completion import classes
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_rows
 from nonet.cli.target import Target, operation
@@ -31,6 +32,7 @@ Classes = Annotated[
         "--task",
         metavar="CATEGORY:CLASS",
         help="Tasks of this class; a bare name will do. Repeatable.",
+        autocompletion=classes,
     ),
 ]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from nonet.base.errors import ConfigurationError
+from nonet.cli.completion import classes
 from nonet.cli.durations import duration
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ class Kind:
         ),
     ] = None
     task: Annotated[
-        str | None, typer.Option(metavar="CATEGORY:CLASS", help="Only letters of this class.")
+        str | None,
+        typer.Option(
+            metavar="CATEGORY:CLASS", help="Only letters of this class.", autocompletion=classes
+        ),
     ] = None
     reason: Annotated[
         str | None,

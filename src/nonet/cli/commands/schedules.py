@@ -11,6 +11,7 @@ import typer
 
 from nonet.base.errors import NotFoundError, suggestion
 from nonet.cli.commands import schedules_view as view
+from nonet.cli.completion import entry_classes, entry_names, entry_vos
 from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows, printable
 from nonet.cli.process import print_error
@@ -34,13 +35,19 @@ class Wanted:
     task: Annotated[
         str,
         typer.Argument(
-            metavar="CLASS", help="Name of the task class, category:Class or its bare name."
+            metavar="CLASS",
+            help="Name of the task class, category:Class or its bare name.",
+            autocompletion=entry_classes,
         ),
     ]
-    vo: Annotated[str | None, typer.Option("--vo", help="Only the entry of this VO.")] = None
-    name: Annotated[str | None, typer.Option("--name", help="Only the entry with this name.")] = (
-        None
-    )
+    vo: Annotated[
+        str | None,
+        typer.Option("--vo", help="Only the entry of this VO.", autocompletion=entry_vos),
+    ] = None
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help="Only the entry with this name.", autocompletion=entry_names),
+    ] = None
 
 
 @app.callback(invoke_without_command=True)

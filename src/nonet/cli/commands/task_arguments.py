@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.base.errors import ConfigurationError, InvalidArgumentsError, NonetError
+from nonet.cli.completion import classes
 from nonet.telemetry.masking import keep_secret
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 Task = Annotated[
     str,
     typer.Argument(
-        metavar="CATEGORY:CLASS", help="Full name of the class, or its bare name if unique."
+        metavar="CATEGORY:CLASS",
+        help="Full name of the class, or its bare name if unique.",
+        autocompletion=classes,
     ),
 ]
 Args = Annotated[
