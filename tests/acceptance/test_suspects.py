@@ -17,7 +17,7 @@ from acceptance.suspect_tasks import (
     Waits,
     WaitsInThread,
 )
-from daemons import until
+from daemons import Daemon, until
 
 from nonet import BaseTask, Nonet
 
@@ -143,14 +143,15 @@ async def test_one_culprit_among_many_is_found(suspects: Site, scale: Crowd) -> 
 
 
 async def test_a_task_that_kills_its_workers_is_stopped(suspects: Site) -> None:
-    """It takes few workers with it, and those that ran beside it are done."""
-    site, lost = suspects, 0
+    """It takes few workers with it, others beside it are done, and one line says why it ends."""
+    site, lost, logs = suspects, 0, list[Daemon]()
     async with site.app() as app:
         labels = {"size": "medium"}
         others = await submit_all(app, [Ordinary(n) for n in range(3)], labels=labels)
         culprit = await app.submit(KillsItsWorker())
         while (await app.status(culprit)).state not in ("dead", "dying"):
             worker = site.worker("--concurrency", "2", size="medium")
+            logs.append(worker)
             await until(
                 lambda worker=worker: not worker.alive or culprit not in site.live(),
                 "it has killed its worker, or has ended",
@@ -161,6 +162,8 @@ async def test_a_task_that_kills_its_workers_is_stopped(suspects: Site) -> None:
         status = await app.status(culprit)
     print(f"\na task that kills its worker: {lost} workers were lost")
     assert (status.state, status.reason, status.crashes) == ("dead", "worker-lost", 3)
+    told = f"task {culprit} (suspect_tasks:KillsItsWorker) ends dead, worker-lost: WorkerLost: its"
+    assert sum(daemon.log.count(told) for daemon in logs) == 1
     # One that ran beside it at first may be a suspect for as long as it.
     assert lost <= 5
 

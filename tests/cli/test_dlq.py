@@ -83,6 +83,17 @@ async def test_show_has_everything_but_the_arguments(task_run: TaskRun, row: int
     assert not any(secret in ended.out + text.out for secret in SECRETS)
 
 
+async def test_status_shows_the_traceback(task_run: TaskRun, row: int) -> None:
+    """`status` prints it below the fields, masked; `--json` has it as a field."""
+    found = (await task_run("status", "first", "--json")).json
+    assert found["traceback"].startswith("Traceback (most recent call last):\n  File ")
+    shown = await task_run("status", "first")
+    fields, _, below = shown.out.partition("\nTraceback (most recent call last):\n")
+    assert "traceback" not in fields and "in execute\n    raise FileNotFoundError(" in below
+    assert "\x1b" not in shown.out
+    assert not any(secret in shown.out for secret in SECRETS)
+
+
 async def test_status_shows_what_an_attempt_took(task_run: TaskRun, row: int) -> None:
     """`status` has wall time, and CPU time and memory where the task had a process for itself."""
     found = (await task_run("status", "first", "--json")).json

@@ -89,6 +89,7 @@ RESULT = ResultDocument(
     usage=USAGE,
     crashes=3,
     deaths=4,
+    traceback="trace",
 )
 ERROR = ErrorDocument(
     reason="retries",

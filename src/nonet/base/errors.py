@@ -493,12 +493,16 @@ class TaskFailed(ResultError):
     Attributes:
         error_type: name of the exception class of the last attempt.
         reason: why the task is dead (``retries``, ``crash``, ``quarantined`` …).
+        traceback: traceback of the last attempt, as `TaskStatus.traceback`.
     """
 
-    def __init__(self, message: str, *, error_type: str = "", reason: str = "") -> None:
+    def __init__(
+        self, message: str, *, error_type: str = "", reason: str = "", traceback: str = ""
+    ) -> None:
         super().__init__(message)
         self.error_type = error_type
         self.reason = reason
+        self.traceback = traceback
 
 
 class TaskCancelled(ResultError):

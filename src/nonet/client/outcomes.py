@@ -21,6 +21,7 @@ def value_of(id: str, ended: Ended, registry: Registry) -> Any:
             f"{task} is dead ({reason or 'no reason kept'}): {_failure(ended)}",
             error_type=document.error_type if document else "",
             reason=reason,
+            traceback=document.traceback if document else "",
         )
     if ended.state == "cancelled":
         raise TaskCancelled(f"{task} was {error or 'cancelled'}")

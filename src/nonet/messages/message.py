@@ -142,6 +142,7 @@ class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
         usage: resources used by the last attempt, if known.
         crashes: number of processes that died while running no other task.
         deaths: number of workers that died while running it.
+        traceback: traceback of the last failure, see `nonet.rules.tracebacks`.
     """
 
     name: str
@@ -155,6 +156,7 @@ class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
     usage: Usage | None = None
     crashes: int = 0
     deaths: int = 0
+    traceback: str = ""
 
 
 class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
@@ -162,7 +164,7 @@ class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         reason: see `nonet.rules.outcomes.Reason`.
-        error_type, error, traceback: the failure; the traceback contains no values.
+        error_type, error, traceback: the failure, see `nonet.rules.outcomes.ErrorSummary`.
         attempt: number of attempts that were used.
         at: time of the failure by the worker's clock, Unix seconds.
         usage: resources used by this attempt, if known.

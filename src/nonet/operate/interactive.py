@@ -34,6 +34,7 @@ from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.settings import Settings
 from nonet.daemon.watchdog import Watchdog
+from nonet.rules.outcomes import summarize
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.leases import Lease, Leases
 from nonet.stores.queue.wakes import Wake
@@ -49,7 +50,7 @@ from nonet.tasks.invoke import invoke
 from nonet.tasks.locks import encode_locks, leased_ttl_ms
 from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask, declared_locks, ensure_task
-from nonet.telemetry.masking import without_secrets
+from nonet.telemetry.masking import hide
 
 logger = logging.getLogger(__name__)
 
@@ -414,9 +415,12 @@ async def _execute(
             import pdb  # slow to import, and workers never need it
 
             pdb.post_mortem(error.__traceback__)
-        kind = type(error).__name__
-        text = without_secrets(str(error), context.secrets)
-        raise TaskFailed(f"{context.name} failed: {kind}: {text}", error_type=kind) from error
+        why = summarize(error, partial(hide, context.secrets))
+        raise TaskFailed(
+            f"{context.name} failed: {why.type}: {why.text}",
+            error_type=why.type,
+            traceback=why.traceback,
+        ) from error
     finally:
         leave_context(outer)
         if context.has_workdir:

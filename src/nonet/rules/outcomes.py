@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from types import TracebackType
 from typing import Any
 
 from nonet.base.errors import (
@@ -19,6 +18,7 @@ from nonet.base.errors import (
     UnableToAcquireLockError,
 )
 from nonet.rules.crashes import CRASH_LIMIT
+from nonet.rules.tracebacks import bounded, traceback_text
 from nonet.tasks.retry import RetryPolicyBase
 
 # settle.lua stores at most this much of a text, so that the record stays in its compact encoding.
@@ -26,13 +26,19 @@ _RECORD_BYTES = 60
 # SQLAlchemy appends the statement and its values to the text of the driver, and PostgreSQL a detail
 # with values. Values may be secrets, which readers of Redis or of dead letters must not see.
 _STATEMENT = "\n[SQL: "
-_DETAIL = re.compile(r"\nDETAIL: .*?(?=\n\[SQL: )", re.DOTALL)
+_DETAIL = re.compile(r"\nDETAIL: .*?(?=\n\[SQL: |\Z)", re.DOTALL)
 _VALUES = re.compile(r"\n(?:\[parameters: .*|\(Background on this error at: \S+\))")
 # Characters of an error's text that are stored.
 ERROR_CHARACTERS = 10_000
+# Characters of it that its traceback repeats.
+_DESCRIBED_CHARACTERS = 500
 _LOCK_DELAY = timedelta(seconds=1)
 _FULL_DELAY = timedelta(seconds=5)
 _LONGEST_REFUSAL = timedelta(minutes=5)
+
+
+Hide = Callable[[str, bool], str]
+"""Masks the secrets in a text; the second argument says whether the text was cut at its end."""
 
 
 class Reason(StrEnum):
@@ -129,7 +135,7 @@ class ErrorSummary:
     Attributes:
         type: name of its class.
         text: ``str()`` of the exception, or why that failed.
-        traceback: frames without values, innermost last; stored only in SQL.
+        traceback: what `nonet.rules.tracebacks.traceback_text` returns.
     """
 
     type: str = ""
@@ -172,6 +178,10 @@ class Settlement:
 DONE = Settlement(End.DONE)
 
 
+def _as_it_is(text: str, is_cut: bool) -> str:
+    return text
+
+
 def decide(
     outcome: Succeeded | Failed | HandedBack | Cancelled,
     policy: RetryPolicyBase,
@@ -181,6 +191,7 @@ def decide(
     dlq_eligible: bool,
     crashes: int = 0,
     crash_limit: int = CRASH_LIMIT,
+    hide: Hide = _as_it_is,
 ) -> Settlement:
     """Decide how to settle an attempt.
 
@@ -192,6 +203,7 @@ def decide(
         dlq_eligible: whether dead tasks of this class get a dead letter in SQL.
         crashes: earlier deliveries in which a process died that ran this task alone.
         crash_limit: after this many crashes the task is dead, whatever its policy says.
+        hide: masks secrets in all texts of the settlement.
 
     Example:
         >>> from nonet.tasks.retry import NoRetry
@@ -202,12 +214,13 @@ def decide(
     if isinstance(outcome, Succeeded):
         return DONE
     if isinstance(outcome, Cancelled):
-        error = ErrorSummary(text=f"cancelled {outcome.reason}")
+        error = ErrorSummary(text=hide(f"cancelled {outcome.reason}", False))
         return Settlement(End.CANCELLED, reason=Reason.CANCELLED, error=error)
     if isinstance(outcome, HandedBack):
         how = End.SUSPECT if outcome.is_suspect else End.ON if outcome.is_foreign else End.BACK
-        return Settlement(how, delay=outcome.delay, reason=outcome.reason, started=outcome.started)
-    error = summarize(outcome.error)
+        why = hide(outcome.reason, False)
+        return Settlement(how, delay=outcome.delay, reason=why, started=outcome.started)
+    error = summarize(outcome.error, hide)
     kind = type(outcome.error)  # isinstance() would run code of the error
     if issubclass(kind, UnableToAcquireLockError):
         return Settlement(End.BACK, delay=_LOCK_DELAY, reason=error.text, error=error)
@@ -218,14 +231,14 @@ def decide(
         return Settlement(End.BACK, delay=_FULL_DELAY, reason="too few replicas of Redis confirm")
     if issubclass(kind, AdmissionRejected):
         pause, why = _until_room(outcome.error)
-        return Settlement(End.BACK, delay=pause, reason=why or error.text)
+        return Settlement(End.BACK, delay=pause, reason=hide(why, False) or error.text)
     reason = outcome.reason
     if reason is None and issubclass(kind, StopRetrying):
         reason = Reason.STOPPED
     if reason is None and outcome.crashed and crashes + 1 >= crash_limit:
         reason = Reason.CRASH
     if reason is None:
-        delay, error = _ask(policy, attempt, outcome.error, now, error)
+        delay, error = _ask(policy, attempt, outcome.error, now, error, hide)
         if delay is not None:
             how = End.CRASH if outcome.crashed else End.RETRY
             return Settlement(how, delay=delay, error=error)
@@ -243,36 +256,48 @@ def _until_room(error: Any) -> tuple[timedelta, str]:
         return _FULL_DELAY, ""
 
 
-def summarize(error: BaseException) -> ErrorSummary:
+def summarize(error: BaseException, hide: Hide = _as_it_is) -> ErrorSummary:
     """Summarize an exception as text that can be stored, without the values of SQL statements.
 
     Never raises, even if methods of the exception do.
+
+    Args:
+        hide: masks secrets.
     """
+    text = _text(error, hide)
+
+    def describe(item: BaseException) -> str:
+        of_item = text if item is error else _text(item, hide)
+        return f"{_name(item)}: {of_item[:_DESCRIBED_CHARACTERS]}".removesuffix(": ")
+
+    frames = _storable(traceback_text(error, describe), 60_000)
+    return ErrorSummary(_name(error), text, bounded(hide(frames, False)))
+
+
+def _text(error: BaseException, hide: Hide) -> str:
+    """Return the text and the notes (`add_note`) of an exception."""
     try:
         text = str(error)
     except (
         BaseException
     ) as broken:  # raised by the code of the error, which must not end the attempt
         text = f"(its text could not be made: {_name(broken)})"
-    kept = _without_values(_storable(text, ERROR_CHARACTERS))
-    return ErrorSummary(_name(error), kept, _storable(_frames(error), 60_000))
+    notes = BaseException.__getattribute__(error, "__dict__").get("__notes__")
+    if type(notes) is list:
+        text = "\n".join([text, *(note for note in notes if type(note) is str)])
+    kept = _storable(text, ERROR_CHARACTERS)
+    return hide(_without_values(kept), len(kept) >= ERROR_CHARACTERS)
 
 
 def _without_values(text: str) -> str:
-    return _VALUES.sub("", _DETAIL.sub("", text)) if _STATEMENT in text else text
+    if "\nDETAIL: " in text:
+        text = _DETAIL.sub("", text)
+    return _VALUES.sub("", text) if _STATEMENT in text else text
 
 
 def _name(error: BaseException) -> str:
     """The name of the error's class, without running code of a metaclass."""
     return _storable(type.__dict__["__qualname__"].__get__(type(error)), 200)
-
-
-def _frames(error: BaseException) -> str:
-    own: TracebackType | None = BaseException.__getattribute__(error, "__traceback__")
-    try:
-        return "".join(traceback.format_tb(own, limit=-50))
-    except Exception:  # loaders of modules provide the source lines
-        return ""
 
 
 def shortened(text: str) -> str:
@@ -307,6 +332,7 @@ def _ask(
     raised: BaseException,
     now: datetime,
     error: ErrorSummary,
+    hide: Hide,
 ) -> tuple[timedelta | None, ErrorSummary]:
     """The delay of the retry policy; None: no retry, also if the policy raises."""
     try:
@@ -322,6 +348,6 @@ def _ask(
         # A policy that returns "now" has read the clock a little later.
         return (delay if delay > timedelta(milliseconds=1) else timedelta(0)), error
     except BaseException as broken:  # raised by the policy, which must not end the attempt
-        why = summarize(broken)
+        why = summarize(broken, hide)
         note = f"{error.text} (retry policy {type(policy).__name__} failed: {why.type}: {why.text})"
         return None, ErrorSummary(error.type, note[:ERROR_CHARACTERS], error.traceback)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, NoReturn, Protocol
 
@@ -45,6 +45,8 @@ class TaskStatus:
         crashes: number of processes that died while running no other task.
         usage: resources used by the last failed or final attempt; None if unknown.
         note: why the result of a done task was not kept, otherwise empty.
+        traceback: traceback of `error` and of its causes, at most 4 KiB, with secrets masked and
+            without values of variables. Empty if there is none, and in lists.
 
     Example:
         status = await handle.status()
@@ -68,6 +70,7 @@ class TaskStatus:
     crashes: int = 0
     usage: Usage | None = None
     note: str = ""
+    traceback: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,16 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     return _without(text, _longest_first(secrets))
 
 
+def hide(secrets: Collection[str], text: str, is_cut: bool) -> str:
+    """Mask secrets in a text; with the first argument bound, a `nonet.rules.outcomes.Hide`.
+
+    Args:
+        is_cut: the text was cut at its end, which may have left a part of a secret there.
+    """
+    masked = without_secrets(text, secrets)
+    return masked[: -max(map(len, secrets), default=0) or None] if is_cut else masked
+
+
 def fields_without_secrets(
     fields: Mapping[str, Any], secrets: Iterable[str] = ()
 ) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def _instant(seconds: Any) -> datetime | None:
 
 
 def _whole_traceback(letter: DeadLetter) -> str:
-    """Return the traceback as Python prints it; the table stores frames and error separately."""
-    if not letter.traceback:
-        return ""
+    """Return the traceback as Python prints it; older rows have the frames alone."""
+    if not letter.traceback.startswith("  File "):
+        return letter.traceback
     frames = letter.traceback.rstrip("\n")
     error = f"{letter.error_type}: {letter.error_message}".removesuffix(": ")
     return f"Traceback (most recent call last):\n{frames}\n{error}"

@@ -11,7 +11,7 @@ import typer
 from nonet.base.errors import NotFoundError
 from nonet.cli.commands.submit import warn_of_no_worker
 from nonet.cli.options import Json, Limit, OfClass, TaskId
-from nonet.cli.output import print_fields, print_json, print_rows, usage_in_words
+from nonet.cli.output import print_fields, print_json, print_rows, print_text, usage_in_words
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
@@ -97,15 +97,18 @@ async def status(target: Target, id: TaskId, as_json: Json = False) -> int:
         print_json(found)
     else:
         print_fields(dataclasses.asdict(found) | _readable(found))
+        if found.traceback:
+            print_text(f"\n{found.traceback}")
     return ExitCode.OK
 
 
 def _readable(found: TaskStatus) -> dict[str, Any]:
-    """Hide counts of zero, and format the resource usage."""
+    """Hide counts of zero, format the resource usage, and leave the traceback to `print_text`."""
     return {
         "worker_deaths": found.worker_deaths or None,
         "crashes": found.crashes or None,
         "usage": usage_in_words(found.usage) if found.usage else None,
+        "traceback": None,
     }
 
 

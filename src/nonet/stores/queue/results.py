@@ -280,6 +280,7 @@ def _live_status(
         group=text.get("group", ""),
         crashes=_number(text.get("crashes")),
         usage=last.usage if last else None,
+        traceback=last.traceback if last else "",
     )
 
 
@@ -312,4 +313,5 @@ def _ended_status(id: str, ended: Ended) -> TaskStatus:
         crashes=document.crashes,
         usage=document.usage,
         note=document.note,
+        traceback=document.traceback,
     )

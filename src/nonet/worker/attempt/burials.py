@@ -111,7 +111,7 @@ class Burials(Lane):
         if effective is None or effective.dlq_eligible:
             await self._write_then_end(attempt, dead, document)
         else:
-            await self._settler.end(attempt, dead, result_of(attempt, dead, document.usage))
+            await self._end(attempt, dead, document)
 
     async def bury_at_once(self, attempt: Attempt, conclusion: Conclusion) -> None:
         """End a task that this worker has just marked as dying, and added to `attempts`."""
@@ -155,9 +155,23 @@ class Burials(Lane):
             await self._put_off(attempt, problem)
             return
         self.problem = ""
-        logger.error("task %s is dead letter %s", attempt.delivery.id, row)
-        result = result_of(attempt, settlement, document.usage)
-        await self._settler.end(attempt, settlement, result)
+        logger.info("task %s is dead letter %s", attempt.delivery.id, row)
+        await self._end(attempt, settlement, document)
+
+    async def _end(self, attempt: Attempt, settlement: Settlement, document: ErrorDocument) -> None:
+        delivery, error = attempt.delivery, settlement.error
+        if delivery.state == "dying" and not delivery.error:  # no attempt has logged why
+            logger.error(
+                "task %s (%s) ends %s, %s: %s",
+                *(
+                    delivery.id,
+                    attempt.context.name,
+                    settlement.end,
+                    settlement.reason,
+                    error.brief,
+                ),
+            )
+        await self._settler.end(attempt, settlement, result_of(attempt, settlement, document.usage))
 
     async def _write(self, attempt: Attempt, document: ErrorDocument) -> int:
         """Return the number of the row."""

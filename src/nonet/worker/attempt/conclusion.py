@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
@@ -20,10 +20,8 @@ from nonet.config.overrides import Effective
 from nonet.messages.message import ResultDocument, Usage, encode, pack
 from nonet.rules.outcomes import (
     DONE,
-    ERROR_CHARACTERS,
     Cancelled,
     End,
-    ErrorSummary,
     Failed,
     HandedBack,
     Lost,
@@ -37,7 +35,7 @@ from nonet.rules.outcomes import (
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.registry import TaskClass
 from nonet.tasks.retry import NoRetry
-from nonet.telemetry.masking import without_secrets
+from nonet.telemetry.masking import hide, without_secrets
 from nonet.worker.attempt.attempt import Attempt
 
 logger = logging.getLogger(__name__)
@@ -109,21 +107,9 @@ class Concluder:
             dlq_eligible=bool(effective and effective.dlq_eligible),
             crashes=attempt.delivery.crashes,
             crash_limit=self.crash_limit,
+            hide=partial(hide, attempt.context.secrets),
         )
-        return Conclusion(_masked(settlement, attempt), usage=usage)
-
-
-def _masked(settlement: Settlement, attempt: Attempt) -> Settlement:
-    """Mask secrets in the texts of a settlement: an author's error may quote arguments."""
-    error, reason, secrets = settlement.error, settlement.reason, attempt.context.secrets
-    text = without_secrets(error.text, secrets)
-    if len(error.text) >= ERROR_CHARACTERS:  # truncated, maybe in the middle of a secret
-        text = text[: -max(map(len, secrets), default=0) or None]
-    return replace(
-        settlement,
-        error=ErrorSummary(error.type, text, without_secrets(error.traceback, secrets)),
-        reason=reason if isinstance(reason, Reason) else without_secrets(reason, secrets),
-    )
+        return Conclusion(settlement, usage=usage)
 
 
 def effective_now(attempt: Attempt, task_class: TaskClass, live_config: LiveConfig) -> Effective:
@@ -157,6 +143,7 @@ def result_of(
         usage=usage,
         crashes=delivery.crashes + settlement.crashed,
         deaths=delivery.deaths,
+        traceback=settlement.error.traceback,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
 from nonet.rules.outcomes import End, Reason, Settlement, shortened
+from nonet.rules.tracebacks import exception_of
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.row_closer import RowCloser
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _RESETTLE_PAUSE = 0.5
 _TERMINAL = (End.DONE, End.DEAD, End.CANCELLED, End.EXPIRED)
+# A task that asked to be handed back has not failed. All other failures are warnings.
+_LEVELS = {End.BACK: logging.INFO, End.DEAD: logging.ERROR}
 _HANDED_BACK = (End.BACK, End.SUSPECT, End.ON)
 
 
@@ -163,15 +166,18 @@ def _log_failure(attempt: Attempt, settlement: Settlement) -> None:
             _in_one_line(settlement.error.text),
         )
         return
+    level, found, error = _LEVELS.get(settlement.end, logging.WARNING), settlement.error, None
+    if level > logging.INFO and logger.isEnabledFor(level):
+        error = exception_of(found.type, found.text, found.traceback)
     logger.log(
-        # A task that asked to be handed back has not failed.
-        logging.INFO if settlement.end is End.BACK else logging.WARNING,
+        level,
         "task %s (%s) failed in attempt %d, %s: %s",
         attempt.delivery.id,
         attempt.context.name,
         attempt.delivery.attempt,
         settlement.end,
         _line(settlement),
+        exc_info=error,
     )
 
 
