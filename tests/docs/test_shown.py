@@ -83,6 +83,8 @@ def _command(name: str) -> Any:
 
 def refusal(words: list[str]) -> Exception | None:
     """What the parser of the real command says against these words; nothing is run."""
+    if "--install-completion" in words:  # parsed, it is installed
+        return None
     command, rest = _command(words[0]), words[1:]
     try:
         while True:

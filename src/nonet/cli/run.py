@@ -39,7 +39,9 @@ PLACES = {
     "call": Command(
         "call", "call", "Run one task here, without the broker, and print its result.", group="act"
     ),
-    "submit": Command("submit", "submit", "Submit one task and print its id.", group="act"),
+    "submit": Command(
+        "submit", "submit", "Submit one task, or many from stdin, and print the ids.", group="act"
+    ),
     "classes": Command("tasks", "classes", "List the task classes that are registered here."),
     "list": Command("tasks", "list_", "List live tasks, in no particular order."),
     "status": Command("tasks", "status", "Show one task, live or ended."),

@@ -1,15 +1,15 @@
-"""``task-run submit``: submit one task, and await its result if asked to."""
+"""``task-run submit``: submit one task, and await its result if asked to; or many from stdin."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.base.errors import AdmissionRejected, InvalidArgumentsError, ResultError
-from nonet.cli.commands.task_arguments import Args, Kwargs, Task, build_task, labels_of
-from nonet.cli.durations import duration
+from nonet.base.errors import AdmissionRejected, ConfigurationError, ResultError
+from nonet.cli.commands.task_arguments import Args, Kwargs, build_task, instant_of, labels_of
+from nonet.cli.completion import classes
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_result
 from nonet.cli.process import print_error
@@ -20,12 +20,22 @@ if TYPE_CHECKING:
     from nonet.app import Nonet
     from nonet.stores.queue.results import Results
     from nonet.tasks.handles import Handle, TaskStatus
+    from nonet.tasks.task import SubmitOptions
 
 
 @operation
 async def submit(
     target: CodeTarget,
-    task: Task,
+    task: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CATEGORY:CLASS]",
+            help="Full name of the class, or its bare name if unique. Without it, tasks are read "
+            "from stdin.",
+            show_default=False,
+            autocompletion=classes,
+        ),
+    ] = None,
     args: Args = "[]",
     kwargs: Kwargs = "{}",
     at: Annotated[
@@ -71,32 +81,41 @@ async def submit(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Submit one task and print its id.
+    """Submit one task, or many from stdin, and print the ids.
+
+    Without a class, each line of stdin is a JSON object with the fields task, args, kwargs, id, at,
+    start_by and labels, which mean the same as the options. All lines are checked before the first
+    task is submitted: if one is invalid, none is. An id makes a line safe to submit again.
 
     Exit codes: 0 submitted (with --wait: done), 1 the awaited task failed or has not ended, or a
     ceiling rejected the task and it was not submitted (--json prints the numbers), 2 unknown class
-    or invalid arguments, 3 Redis unreachable.
+    or invalid arguments: nothing was submitted, 3 Redis unreachable. With lines from stdin 1 and 3
+    mean that those from the reported one on may be missing.
 
     \b
     task-run submit mytasks:RemoveFile --args '["/lhcb/a"]' --wait 30
     task-run submit RemoveFile --args '["/lhcb/a"]' --at +3600 --label priority=background
+    echo '{"task": "RemoveFile", "args": ["/lhcb/a"], "id": "a"}' | task-run submit
     """
-    from nonet.tasks.task import FROM_CLASS
-
+    if task is None:
+        given: dict[str, Any] = {"--args": args != "[]", "--kwargs": kwargs != "{}", "--at": at}
+        given |= {"--id": id, "--start-by": start_by, "--label": label, "--wait": wait}
+        for_one = [
+            name for name, value in given.items() if value is not None and value is not False
+        ]
+        return await _submit_lines(target, for_one, as_json)
     nonet = target.application()
     name, built = build_task(nonet, task, args, kwargs)
-    labels, when = labels_of(label), _when(name, at)
+    options: SubmitOptions = {"id": id, "labels": labels_of(label)}
+    if start_by is not None:
+        options["start_by"] = start_by
+    when = instant_of(name, "--at", at)
     async with nonet:
-        if isinstance(when, timedelta):
-            when = await nonet.broker.now() + when
+        options["at_time"] = (
+            await nonet.broker.now() + when if isinstance(when, timedelta) else when
+        )
         try:
-            handle = await nonet.submit(
-                built,
-                at_time=when,
-                id=id,
-                labels=labels,
-                start_by=FROM_CLASS if start_by is None else start_by,
-            )
+            handle = await nonet.submit(built, **options)
         except AdmissionRejected as error:
             if as_json:
                 names = ("scope", "active", "ceiling", "retry_after")
@@ -105,17 +124,17 @@ async def submit(
         return await _report(nonet, handle, wait, as_json)
 
 
-def _when(task: str, text: str | None) -> datetime | timedelta | None:
-    if text is None:
-        return None
-    try:
-        if text.startswith("+"):
-            return duration(text[1:], default_unit="s")
-        instant = datetime.fromisoformat(text)
-    except (ValueError, typer.BadParameter) as error:
-        problem = f"--at {text!r} is neither ISO 8601 nor +DURATION: {error}"
-        raise InvalidArgumentsError(task, [problem]) from None
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+async def _submit_lines(target: CodeTarget, given: list[str], as_json: bool) -> ExitCode:
+    """Submit what stdin describes; options that are meant for one task are rejected."""
+    from nonet.cli.commands.submit_lines import read_input, submit_lines
+
+    if given:
+        raise ConfigurationError(
+            f"{', '.join(given)}: name the class of the one task, or put this into the lines"
+        )
+    with read_input() as lines:
+        async with target.application() as nonet:
+            return await submit_lines(nonet, lines, as_json)
 
 
 async def _report(nonet: Nonet, handle: Handle[Any], wait: float | None, as_json: bool) -> int:

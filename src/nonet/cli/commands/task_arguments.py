@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.base.errors import ConfigurationError, InvalidArgumentsError, NonetError
 from nonet.cli.completion import classes
+from nonet.cli.durations import duration
 from nonet.telemetry.masking import keep_secret
 
 if TYPE_CHECKING:
@@ -33,11 +35,18 @@ Kwargs = Annotated[
 
 def build_task(nonet: Nonet, name: str, args: str, kwargs: str) -> tuple[str, BaseTask]:
     """Return the full name of a class, and a task made of JSON, without calling a server."""
+    full_name = nonet.registry.get(name).name
+    positional = _json(full_name, "--args", args, list)
+    return bind_task(nonet, full_name, positional, _json(full_name, "--kwargs", kwargs, dict))
+
+
+def bind_task(
+    nonet: Nonet, name: str, positional: list[Any], named: dict[str, Any]
+) -> tuple[str, BaseTask]:
+    """Return the full name of a class, and a task with these arguments, which are validated."""
     from nonet.tasks.secrecy import secret_texts  # it imports pydantic
 
     task_class = nonet.registry.get(name)
-    positional = _json(task_class.name, "--args", args, list)
-    named = _json(task_class.name, "--kwargs", kwargs, dict)
     # Mask secret arguments in everything that this process prints from here on.
     given = dict(zip(task_class.arguments.names, positional, strict=False)) | named
     keep_secret(secret_texts(given, task_class.cls))
@@ -60,6 +69,27 @@ def _json(task: str, option: str, text: str, kind: type) -> Any:
     if not isinstance(value, kind):
         raise InvalidArgumentsError(task, [f"{option} must be {wanted}"])
     return value
+
+
+def instant_of(task: str, name: str, text: str | None) -> datetime | timedelta | None:
+    """Parse a start time: an instant, or a time from now.
+
+    Args:
+        name: of the option or field.
+
+    Raises:
+        InvalidArgumentsError: the text is neither.
+    """
+    if text is None:
+        return None
+    try:
+        if text.startswith("+"):
+            return duration(text[1:], default_unit="s")
+        instant = datetime.fromisoformat(text)
+    except (ValueError, typer.BadParameter) as error:
+        problem = f"{name} {text!r} is neither ISO 8601 nor +DURATION: {error}"
+        raise InvalidArgumentsError(task, [problem]) from None
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def labels_of(pairs: list[str] | None) -> dict[str, str]:
