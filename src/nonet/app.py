@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from nonet.base.errors import (
@@ -24,7 +25,7 @@ from nonet.rules.explanation import Explanation
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores
 from nonet.tasks.execution import TaskContext
-from nonet.tasks.handles import Handle, R, TaskStatus
+from nonet.tasks.handles import EndedTask, Handle, R, TaskStatus
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.tasks.registry import Registry
@@ -369,6 +370,37 @@ class Nonet:
                 print(status.id, status.name, status.blocker)
         """
         return self.client.live(state=state, task=task)
+
+    async def history(
+        self,
+        *,
+        states: Collection[str] = (),
+        task: str | None = None,
+        since: timedelta | None = None,
+        limit: int = 100,
+    ) -> list[EndedTask]:
+        """Return the tasks that ended last, the newest first.
+
+        The history keeps the last ``NONET_HISTORY`` tasks that are done or cancelled, and a tenth
+        of this number that are dead or expired.
+
+        Args:
+            states: only tasks that ended in one of these states: ``done``, ``dead``, ``cancelled``
+                or ``expired``; empty: all.
+            task: only tasks of this class, by its full or bare name; None: any.
+            since: only tasks that ended at most this long ago; None: any.
+            limit: number of tasks at most.
+
+        Raises:
+            NotBoundError: the application is not open.
+            ValueError: a state is unknown.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            for ended in await app.history(states=["dead"], since=timedelta(hours=1)):
+                print(ended.id, ended.name, ended.error)
+        """
+        return await self.stores.history.ended(states=states, task=task, since=since, limit=limit)
 
     async def call(
         self, task: TaskOf[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"

@@ -141,7 +141,7 @@ class TestQuarantine:
         for n in range(120):
             await client.xadd(f"{PREFIX}quarantine", {"bytes": b"x" * 4, "reason": str(n)})
         await client.xadd(f"{PREFIX}quarantine", {"bytes": b"abc", "size": 9})
-        broker: Any = SimpleNamespace(client=client, ttls=())
+        broker: Any = SimpleNamespace(client=client, keeping="")
         found = [entry async for entry in Quarantine(broker, "test").newest(102)]
         assert len(found) == 102
         newest, second = found[:2]
@@ -151,7 +151,7 @@ class TestQuarantine:
 
     async def test_an_entry_that_is_not_there_is_refused(self, client: Any) -> None:
         """Also what cannot be the id of one, without a question to Redis."""
-        broker: Any = SimpleNamespace(client=client, ttls=())
+        broker: Any = SimpleNamespace(client=client, keeping="")
         for entry in ("1-1", "never"):
             with pytest.raises(NotFoundError):
                 await Quarantine(broker, "test").get(entry)

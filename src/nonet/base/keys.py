@@ -28,6 +28,9 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     u:KEY                   STRING  holder of a unique key: ``until when (µs) or empty|id``
     r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone; for
                                     a resubmitted dead letter ``state|fence mark|body``
+    ended:LIST              LIST    the history, the newest last: LIST is ``done`` (done and
+                                    cancelled tasks) or ``failed`` (dead and expired ones); see
+                                    lib/finish
     waiters:ID              ZSET    client → when it last asked for the result (µs)
     awaits:ID               ZSET    task that this one awaits → when it last asked (µs)
     open:ID                 SET     groups that this task opened and has not sealed
@@ -129,7 +132,7 @@ STRUCTURE = (
         "periodic*",
     ),
     *("startup", "quarantine*", "workers", "idle:*", "groups", "watch", "config", "limits*"),
-    *("paus*", "counters", "events", "clock*", "active", "ceilings", "capped", "slots"),
+    *("paus*", "counters", "events", "clock*", "active", "ended:*", "ceilings", "capped", "slots"),
 )
 
 # Kinds of entries in the event stream, and their meaning.

@@ -102,6 +102,8 @@ class Settings(BaseModel):
             it runs in the worker's own process.
         result_ttl: how long results are kept; 0: not at all.
         dedup_ttl: how long the id of an ended task is remembered.
+        history: how many ended tasks the history keeps: so many that are done
+            or cancelled, and a tenth of it that are dead or expired; 0: none.
         dlq_retention: how long dead letters are kept; 0: forever.
         misfire_grace: occurrences that are late by less than this are submitted one by one. It is
             capped at the interval of the schedule.
@@ -159,6 +161,7 @@ class Settings(BaseModel):
     cancel_grace: float = Field(default=10, ge=0, le=1e6)
     result_ttl: float = Field(default=3600, ge=0)
     dedup_ttl: float = Field(default=60, gt=20)
+    history: int = Field(default=10_000, ge=0, le=1_000_000)
     # At most half a century, so that subtracting it gives a valid date.
     dlq_retention: float = Field(default=0, ge=0, le=1.6e9)
     misfire_grace: float = Field(default=60, ge=0)

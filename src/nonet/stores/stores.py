@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.demand import Demands
     from nonet.stores.namespace.events import Events
     from nonet.stores.namespace.figures import Measures
+    from nonet.stores.namespace.history import History
     from nonet.stores.namespace.leadership import Leader, Leadership
     from nonet.stores.namespace.limits import Limits
     from nonet.stores.namespace.periodic import Periodic
@@ -57,6 +58,7 @@ async def open_stores(settings: Settings, closing: AsyncExitStack) -> Stores:
         message_limit=settings.message_limit,
         crash_limit=settings.crash_limit,
         confirm_replicas=settings.confirm_replicas,
+        history=settings.history,
         waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
     )
     closing.push_async_callback(broker.aclose)
@@ -159,6 +161,13 @@ class Stores:
         # A waiting task is checked again after at most this long: the pause varies by half.
         ahead = 1.5 * self._settings.lock_recheck_max
         return Measures(self.broker.client, self._namespace, ahead)
+
+    @cached_property
+    def history(self) -> History:
+        """The tasks that ended last."""
+        from nonet.stores.namespace.history import History
+
+        return History(self.broker.client, self._namespace)
 
     @cached_property
     def quarantine(self) -> Quarantine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, NoReturn, Protocol
 
 from pydantic import GetCoreSchemaHandler
@@ -71,6 +71,56 @@ class TaskStatus:
     usage: Usage | None = None
     note: str = ""
     traceback: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTask:
+    """How a task ended, as the history of its namespace keeps it: without arguments and result.
+
+    Attributes:
+        id: id of the task.
+        name: full class name, ``<category>:<Class>``; empty if unknown.
+        state: ``done``, ``dead``, ``cancelled`` or ``expired``.
+        stream: ``<priority>:<size>`` of its stream; empty if unknown.
+        attempt: number of attempts, including the one that ended it; 0: it never ran.
+        submitted: time of the first submission; None if unknown. All times are by the clock of
+            Redis.
+        started: start of the attempt that ended it; None if it did not run at the end.
+        ended: time of the end.
+        worker: the worker that ended it, or empty.
+        error_type, error: class and text of the last error, cut to 600 bytes; for a cancelled task
+            who cancelled it and why, cut to 100 bytes.
+        traceback: the end of its traceback, masked, at most 4 KiB.
+        reason: why a failed task ended, see `nonet.rules.outcomes.Reason`.
+
+    Example:
+        for ended in await app.history(states=["dead"], limit=10):
+            print(ended.ended, ended.name, ended.error)
+    """
+
+    id: str
+    name: str
+    state: str
+    stream: str
+    attempt: int
+    submitted: datetime | None
+    started: datetime | None
+    ended: datetime
+    worker: str = ""
+    error_type: str = ""
+    error: str = ""
+    traceback: str = field(default="", repr=False)
+    reason: str = ""
+
+    @property
+    def waited(self) -> timedelta | None:
+        """Time from the first submission to the start of the last attempt; None if unknown."""
+        return self.started - self.submitted if self.started and self.submitted else None
+
+    @property
+    def ran(self) -> timedelta | None:
+        """Duration of the last attempt; None if it did not run at the end."""
+        return self.ended - self.started if self.started else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from nonet.tasks.locks import (
 )
 
 START = 1_760_000_000_000_000
+KEEPING = "60000|60000|0"
 STEP = 2_000  # µs that each script call takes on the virtual clock: more than it really takes
 MOST_LAG_SECONDS = 0.8  # the TTL of a key is a second longer than its lease
 LOCK_TTL_MS = 30_000
@@ -216,9 +217,8 @@ class LockMachine:
         lines = encode_locks(locks, task=task, vo=vo)
         due = self.now + delay if delay else 0
         args = (1, f"m:{task}", stream, due, "", lines, "", id, "e")
-        ttls = (60_000, 60_000)
         parsed = parse(lines, f"m:{task}", LOCK_TTL_MS)
-        answer = self._run("submit", *ttls, *args)
+        answer = self._run("submit", KEEPING, *args)
         if self.model.is_impossible(parsed):
             must(answer[:2] == ["IMPOSSIBLE", id], id, "was not refused:", answer)
             self._judge()
@@ -227,13 +227,13 @@ class LockMachine:
         self.jobs[id] = Job(id, lines, parsed, self.now, stream)
         self._judge()
         if self._made % 5 == 0:
-            self._unchanged("submit", [0], *ttls, *args)
+            self._unchanged("submit", [0], KEEPING, *args)
 
     def fetch(self, worker: int, free: int, looks: int) -> list[Delivery]:
         """Fetch, and compare with what the rules say for each entry in its order."""
         name = self._workers[worker]
         args = (name, "small", free, looks, LOCK_TTL_MS, *self._waits(), 0, 4096)
-        _, _, _, _, *rows = self._run("fetch", *args, 60_000, 60_000, "", free, free)
+        _, _, _, _, *rows = self._run("fetch", KEEPING, *args, "", free, free)
         got = self._replay(name, rows, free, looks)
         self.live += got
         self._judge()
@@ -245,7 +245,7 @@ class LockMachine:
         name = self._workers[worker]
         mine = [d for d in self.live if d.worker == name and self._is_current(d, self.state)]
         known = [f"{PREFIX}{d.stream_key} {d.entry}" for d in mine if d not in lost]
-        given = self._run("disown", name, "small", LOCK_TTL_MS, 60_000, 60_000, *known)
+        given = self._run("disown", KEEPING, name, "small", LOCK_TTL_MS, *known)
         must(given == len(lost), "disowned", given, "of", len(lost))
         for delivery in lost:
             self.model.release(delivery.fence, started=False)
@@ -267,7 +267,7 @@ class LockMachine:
             outcome = {"done": "dead", "retry": "back"}.get(outcome, outcome)
         is_current = self._is_current(delivery, self.state)
         lost = is_current and outcome == "done" and self.model.is_lost(fence, self.now + STEP)
-        args = (60_000, 60_000, LOCK_TTL_MS, job.id, delivery.gen, fence)
+        args = (KEEPING, LOCK_TTL_MS, job.id, delivery.gen, fence)
         goes_on = goes_on and outcome != "done"
         begun = 2 if goes_on else int(started)
         tail = (delivery.stream_key, delivery.entry, outcome, "", "", delay, begun, 0)
@@ -336,7 +336,7 @@ class LockMachine:
         name = self._workers[worker]
         held = [d for d in self.live if d.worker == name and self._is_current(d, self.state)]
         self.crash(worker)
-        args = (name, "small", 100, 1000, LOCK_TTL_MS, 60_000, 60_000, "supervisor")
+        args = (KEEPING, name, "small", 100, 1000, LOCK_TTL_MS, "supervisor")
         more, *ids = self._run("take_over", *args)
         must((more, sorted(ids)) == (0, sorted(d.job.id for d in held)), "took over", more, ids)
         for delivery in held:
@@ -353,7 +353,7 @@ class LockMachine:
         for d in idle:
             self.site.let_idle(PREFIX + d.stream_key, d.worker, d.entry)
         # Who sweeps has beaten: a worker that has not must be heard before it takes anything.
-        args = ("small-beats", "small", 1_800_000, 100, 1000, "", 60_000, 60_000, *["0-0"] * 12)
+        args = (KEEPING, "small-beats", "small", 1_800_000, 100, 1000, "", *["0-0"] * 12)
         count = self._run("reclaim", *args)[0]
         must(count == len(idle), "reclaimed", count, "of", [d.job.id for d in idle])
         for d in idle:
@@ -449,7 +449,7 @@ class LockMachine:
 
     def promote(self, batch: int = 500) -> int:
         """One tick. Returns the µs to the next, -1 for none."""
-        _, next_in, allowed = self._run("promote", "", batch, 0, *self._waits())
+        _, next_in, allowed = self._run("promote", KEEPING, "", batch, 0, *self._waits())
         must(allowed == 1, "promotion was not allowed")
         for id in [id for id in self.holds if id not in self.state.records]:
             job, old = self.holds.pop(id), self.before.records[id]

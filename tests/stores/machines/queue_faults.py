@@ -200,8 +200,8 @@ ENDING = (
     ),
     Fault(
         "without a result the id is forgotten",
-        "redis.call('SET', P .. 'r:' .. id, ttl > 0",
-        "local _ = ttl > 0 and redis.call('SET', P .. 'r:' .. id, ttl > 0",
+        "redis.call('SET', P .. 'r:' .. id, has_results",
+        "local _ = has_results and redis.call('SET', P .. 'r:' .. id, has_results",
     ),
     Fault(
         "a result stays for ever",

@@ -52,7 +52,7 @@ LEADER_TTL = 30 * SECOND
 RESULT_TTL = 90 * SECOND
 DEDUP_TTL = 60 * SECOND
 GROUP_TTL = 200 * SECOND
-TTLS = (RESULT_TTL // 1000, DEDUP_TTL // 1000)
+KEEPING = f"{RESULT_TTL // 1000}|{DEDUP_TTL // 1000}|0"
 CRASH_LIMIT = 3
 HELP_AFTER = 5 * SECOND  # workers promote when no leader did for so long
 SLACK = 3 * SECOND  # by which the server's clock, which ends TTLs, may be off the virtual one
@@ -163,7 +163,7 @@ class QueueMachine:
         """Submit a task; `twice`: the same id two times in one call. lock: which, 0 for none."""
         task, due = self._new(priority, lock), self._in(delay)
         args = self._run_of(task, due, times=2 if twice else 1)
-        answer = self._run("submit", *TTLS, *args)
+        answer = self._run("submit", KEEPING, *args)
         must(answer == ([1, 0] if twice else 1), task.id, "was not made")
         self.model.submit(task, due, self.now)
         self._judge()
@@ -177,7 +177,7 @@ class QueueMachine:
         if task.group and task.group not in self.model.groups:
             task.group = ""
         is_new = not self.model.is_known(id, task.group)
-        answer = self._run("submit", *TTLS, *self._run_of(task, 0))
+        answer = self._run("submit", KEEPING, *self._run_of(task, 0))
         must(answer == (1 if is_new else [0]), id, "answered", answer, "not", is_new)
         if is_new:
             self.model.submit(task, 0, self.now)
@@ -195,7 +195,7 @@ class QueueMachine:
         if end and abs(end.until - self.now) < 2 * SLACK:
             return  # it is just being forgotten
         ttls, document = (RESULT_TTL, DEDUP_TTL), f"cancelled {id}"
-        answer = self._run("cancel", *(ttl // 1000 for ttl in ttls), 0, order, id, document)
+        answer = self._run("cancel", KEEPING, 0, order, id, document)
         if task is not None and task.state == "running" and order:
             must(answer == ["cancelling"], "cancelling", id, "answered", answer)
             task.is_cancelled = True
@@ -279,6 +279,7 @@ class QueueMachine:
         """Fetch, and compare with what the order of the streams demands."""
         waits = (LOCK_TTL // 1000, *WAITS)
         args = (
+            KEEPING,
             worker.name,
             "small",
             free,
@@ -286,7 +287,6 @@ class QueueMachine:
             *waits,
             worker.known,
             LONGEST,
-            *TTLS,
             "",
             free,
             free,
@@ -308,7 +308,7 @@ class QueueMachine:
         lost = self.fetch(worker, free)
         mine = [d for d in self.hands if d.worker == worker.name and d not in lost]
         known = [f"{PREFIX}{d.stream} {d.entry}" for d in mine]
-        self._run("disown", worker.name, "small", LOCK_TTL // 1000, *TTLS, *known)
+        self._run("disown", KEEPING, worker.name, "small", LOCK_TTL // 1000, *known)
         for delivery in lost:
             task = self._current(delivery)
             if task is not None:
@@ -331,7 +331,7 @@ class QueueMachine:
         children = [self._new("normal", 0) for _ in range(after)]
         result_ttl = RESULT_TTL if ttl else 0
         args = (
-            *(result_ttl // 1000, DEDUP_TTL // 1000, LOCK_TTL // 1000),
+            *(f"{result_ttl // 1000}|{DEDUP_TTL // 1000}|0", LOCK_TTL // 1000),
             *(delivery.id, delivery.gen, delivery.fence, delivery.stream, delivery.entry, outcome),
             *(f"{outcome} of {delivery.id}", "text", delay, 1, len(children)),
             *(part for child in children for part in self._arguments(child, 0)),
@@ -365,9 +365,9 @@ class QueueMachine:
     def _refused(self, expected: str, args: tuple[Any, ...]) -> None:
         answer, before = self._run("settle", *args), self.before
         whole = expected if expected == "OK" else [expected]
-        must(answer == whole, "settle of", args[3], "answered", answer, "not", expected)
+        must(answer == whole, "settle of", args[2], "answered", answer, "not", expected)
         before.counters = self.facts.counters  # the only thing that may have changed
-        must(before == self.facts, "a", expected, "settle of", args[3], "changed something")
+        must(before == self.facts, "a", expected, "settle of", args[2], "changed something")
         self._judge()
 
     def _settled(
@@ -378,7 +378,7 @@ class QueueMachine:
         result_ttl: int,
         children: Sequence[Task],
     ) -> None:
-        outcome, document, delay = args[8], args[9], args[11]
+        outcome, document, delay = args[7], args[8], args[10]
         self._release(task)
         self.model.accused.get(delivery.worker, set()).discard(task.id)
         counted, outcome = outcome, {"crash": "retry", "suspect": "back"}.get(outcome, outcome)
@@ -495,7 +495,7 @@ class QueueMachine:
                 task = self.model.tasks.get(id)
                 if task is not None and self.facts.records[id]["gen"] == gen:
                     lost.append(task)
-        args = (worker.name, "small", LEASE // 1000, 1000, CRASH_LIMIT, "", *TTLS, *["0-0"] * 12)
+        args = (KEEPING, worker.name, "small", LEASE // 1000, 1000, CRASH_LIMIT, "", *["0-0"] * 12)
         answer = self._run("reclaim", *args)
         must(answer[0] == len(lost), "reclaimed", answer[0], "of", len(lost))
         for task in lost:
@@ -514,7 +514,7 @@ class QueueMachine:
         begun = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
         for _ in range(100):
             before = {id for id, task in self.model.tasks.items() if self._is_adrift(task)}
-            mended, more = self._run("mend", 1000, CRASH_LIMIT, 0, LEASE, *TTLS)
+            mended, more = self._run("mend", KEEPING, 1000, CRASH_LIMIT, 0, LEASE)
             moved = {id for id in self.model.tasks if self._has_moved(id)}
             must(moved <= before, "mended", moved - before, "which had their place")
             must(mended == len(moved), "mended", mended, "of", moved)
@@ -562,7 +562,7 @@ class QueueMachine:
     def promote(self, term: str = "") -> None:
         """A tick, by who leads in a term or by a worker that helps out."""
         for _ in range(20):
-            _, next_in, allowed = self._run("promote", term, 500, HELP_AFTER, *WAITS, "", *TTLS)
+            _, next_in, allowed = self._run("promote", KEEPING, term, 500, HELP_AFTER, *WAITS, "")
             expected = self._may_promote(term)
             must(allowed == int(expected), "promotion was allowed:", allowed, "not", expected)
             if not expected:
@@ -624,7 +624,7 @@ class QueueMachine:
         """Submit a child of a group, for the first time or again."""
         child = Task(f"{gid}.{step}", "m:Child", "normal:small", "a child", group=gid)
         end = self.model.ended.get(child.id)
-        answer = self._run("submit", *TTLS, *self._run_of(child, 0))
+        answer = self._run("submit", KEEPING, *self._run_of(child, 0))
         is_new = self.model.submit(child, 0, self.now)
         must(answer == (1 if is_new else [0]), child.id, "was made:", answer, "known as", end)
         self._judge()
@@ -670,7 +670,7 @@ class QueueMachine:
     def _plan(self, scheduler: Process, entry: str) -> None:
         last = self.now
         change = "new", entry, last, "", "prints", last + GRID, "{}", "withdrawn"
-        answer = self._run("plan", scheduler.term, RESULT_TTL, DEDUP_TTL, *change)
+        answer = self._run("plan", KEEPING, scheduler.term, *change)
         leads = self.model.leads(scheduler.term, self.now)
         must(answer == ([] if leads else 0), "planned:", answer, "leads:", leads)
         if leads:

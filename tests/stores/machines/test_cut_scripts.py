@@ -16,7 +16,7 @@ import redis
 from servers import RedisServer
 from stores.machines.lock_machine import START
 from stores.machines.lock_site import PREFIX, Fault
-from stores.machines.queue_machine import LEASE, LOCK_TTL, RESULT_TTL, STREAMS, TTLS, WAITS
+from stores.machines.queue_machine import KEEPING, LEASE, LOCK_TTL, STREAMS, WAITS
 from stores.machines.queue_site import QueueSite
 
 from nonet.rules.diagnosis import examine
@@ -52,11 +52,12 @@ class Fleet:
     ) -> Call:
         due = self.now + due if due else 0
         args = (1, "m:Task", "normal:small", due, group, lines, terms, id, "e")
-        return ("submit", RESULT_TTL // 1000, 60_000, *args)
+        return ("submit", KEEPING, *args)
 
     def fetch_call(self) -> Call:
         return (
             "fetch",
+            KEEPING,
             WORKER,
             "small",
             50,
@@ -65,7 +66,6 @@ class Fleet:
             *WAITS,
             0,
             4096,
-            *TTLS,
             "",
             50,
             50,
@@ -80,7 +80,7 @@ class Fleet:
         fields = ("m:Task", "normal:small", 0, "", "e", "", "")
         specs = [part for id in children for part in (id, *fields)]
         one = (*row[:3], *row[6:8], outcome, "document", "text", delay, 1, len(children))
-        return ("settle", RESULT_TTL // 1000, 60_000, LOCK_TTL // 1000, *one, *specs)
+        return ("settle", KEEPING, LOCK_TTL // 1000, *one, *specs)
 
     def sweep(self) -> None:
         """A lease later: everything that a worker does by itself."""
@@ -91,13 +91,13 @@ class Fleet:
                 if consumer:
                     self.site.let_idle(PREFIX + key, consumer, entry)
         cursors = ["0-0"] * 12
-        self.run("reclaim", WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *cursors)
+        self.run("reclaim", KEEPING, WORKER, "small", LEASE // 1000, 1000, 10, "", *cursors)
         self.walk()
-        self.run("promote", "", 500, 0, *WAITS, "", *TTLS)
+        self.run("promote", KEEPING, "", 500, 0, *WAITS, "")
 
     def walk(self) -> None:
         """Look at all records once."""
-        while self.run("mend", 1000, 10, 0, LEASE, *TTLS)[1]:
+        while self.run("mend", KEEPING, 1000, 10, 0, LEASE)[1]:
             pass
 
     def drain(self) -> None:
@@ -152,13 +152,13 @@ def a_promotion(fleet: Fleet) -> tuple[Call, set[str]]:
     for id in "ab":
         fleet.run(*fleet.submit(id, due=10_000))
     fleet.now += 1_000_000
-    return ("promote", "", 500, 0, *WAITS), {"a", "b"}
+    return ("promote", KEEPING, "", 500, 0, *WAITS), {"a", "b"}
 
 
 def a_reclaim(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet, "")
     fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
-    args = (WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *["0-0"] * 12)
+    args = (KEEPING, WORKER, "small", LEASE // 1000, 1000, 10, "", *["0-0"] * 12)
     return ("reclaim", *args), {"a", "b"}
 
 
@@ -166,12 +166,12 @@ def a_walk(fleet: Fleet) -> tuple[Call, set[str]]:
     for id in "ab":
         fleet.run(*fleet.submit(id))
     fleet.site.client.delete(f"{PREFIX}tasks:normal:small")
-    return ("mend", 1000, 10, 0, LEASE, *TTLS), {"a", "b"}
+    return ("mend", KEEPING, 1000, 10, 0, LEASE), {"a", "b"}
 
 
 def a_disown(fleet: Fleet) -> tuple[Call, set[str]]:
     running(fleet)
-    return ("disown", WORKER, "small", LOCK_TTL // 1000, *TTLS), {"a", "b"}
+    return ("disown", KEEPING, WORKER, "small", LOCK_TTL // 1000), {"a", "b"}
 
 
 def opened(fleet: Fleet) -> None:
@@ -201,25 +201,25 @@ def a_cancel(fleet: Fleet) -> tuple[Call, set[str]]:
     fleet.run("group_seal", "g", "")
     assert fleet.run(*fleet.settle_call(row, "done")) == "OK"  # b is woken
     ids = {"a", "b", "c", "d", "e", "g.failure"}
-    return ("cancel", *TTLS, 0, "", "b", "x", "d", "x", "e", "x"), ids
+    return ("cancel", KEEPING, 0, "", "b", "x", "d", "x", "e", "x"), ids
 
 
 def an_order(fleet: Fleet) -> tuple[Call, set[str]]:
     running(fleet)
-    return ("cancel", *TTLS, 0, "by somebody", "a", "x"), {"a", "b"}
+    return ("cancel", KEEPING, 0, "by somebody", "a", "x"), {"a", "b"}
 
 
 def an_obeyed_order(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet)
-    fleet.run("cancel", *TTLS, 0, "by somebody", "a", "x")
+    fleet.run("cancel", KEEPING, 0, "by somebody", "a", "x")
     return fleet.settle_call(row, "retry", 5_000_000), {"a", "b"}
 
 
 def a_reclaim_of_what_is_cancelled(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet, "")
-    fleet.run("cancel", *TTLS, 0, "by somebody", "a", "x")
+    fleet.run("cancel", KEEPING, 0, "by somebody", "a", "x")
     fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
-    args = (WORKER, "small", LEASE // 1000, 1000, 10, "", *TTLS, *["0-0"] * 12)
+    args = (KEEPING, WORKER, "small", LEASE // 1000, 1000, 10, "", *["0-0"] * 12)
     return ("reclaim", *args), {"a", "b"}
 
 
@@ -235,7 +235,7 @@ def an_expiry(fleet: Fleet) -> tuple[Call, set[str]]:
     fleet.run(*fleet.submit("f", due=3_600_000_000, terms="start_by|+1000000|"))
     assert fleet.fetch() == []
     fleet.now += 1_000_000
-    return ("promote", "", 500, 0, *WAITS, "", *TTLS), set("abcdef")
+    return ("promote", KEEPING, "", 500, 0, *WAITS, ""), set("abcdef")
 
 
 def a_late_fetch(fleet: Fleet) -> tuple[Call, set[str]]:

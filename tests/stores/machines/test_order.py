@@ -19,6 +19,7 @@ from stores.machines.lock_site import PREFIX, Clocked, Fault
 from nonet.tasks.locks import ConcurrencyLimiter, ExclusiveRWLock, MutexLock, encode_locks
 
 START = 1_760_000_000_000_000
+KEEPING = "60000|60000|0"
 STEP = 2_000
 TTL_MS = 30_000
 AGING = 8_000_000
@@ -130,7 +131,7 @@ class Race:
     def submit(self, stream: str, lines: str) -> str:
         self.made += 1
         id = f"t{self.made:03}"
-        self.run("submit", 60_000, 60_000, 1, "m:B", stream, 0, "", lines, "", id, "e")
+        self.run("submit", KEEPING, 1, "m:B", stream, 0, "", lines, "", id, "e")
         return id
 
     def advance(self, pause: int) -> None:
@@ -143,7 +144,7 @@ class Race:
     def promote(self) -> None:
         for _ in range(200):
             self.promoted = self.now
-            if self.run("promote", "", 5, 0, *WAITS, "", 60_000, 60_000)[1] != 0:
+            if self.run("promote", KEEPING, "", 5, 0, *WAITS, "")[1] != 0:
                 return
         raise Unfair("promotions find something due again and again")
 
@@ -151,9 +152,7 @@ class Race:
         self.serve(size)
         unread = self.woken_rivals()
         worker = f"{size}-w"
-        answer = self.run(
-            "fetch", worker, size, free, 50, TTL_MS, *WAITS, 0, 4096, 60_000, 60_000, ""
-        )
+        answer = self.run("fetch", KEEPING, worker, size, free, 50, TTL_MS, *WAITS, 0, 4096, "")
         for row in answer[4:]:
             self.hand_over(row, unread)
 
@@ -186,7 +185,7 @@ class Race:
     def end(self, row: list[str]) -> None:
         id, gen, fence, _, _, _, stream, entry, *_ = row
         tail = (stream, entry, "done", "", "", 0, 1, 0)
-        self.run("settle", 60_000, 60_000, TTL_MS, id, gen, fence, *tail)
+        self.run("settle", KEEPING, TTL_MS, id, gen, fence, *tail)
 
     def run(self, name: str, *args: Any) -> Any:
         self.now += STEP

@@ -21,7 +21,9 @@ async def fetched(broker: Broker, count: int, *, locked: bool = False) -> list[D
     deliveries, _ = await broker.fetch("small-a1", "small", count)
     assert len(deliveries) == count
     nobody = ("", "0", "0", "tasks:normal:small", "0-1", "done", "", "", 0, 1, 0)
-    assert await broker.scripts.run("settle", 1, 1, 1, *nobody) == [b"STALE"]  # Redis knows it now
+    assert await broker.scripts.run("settle", "1|1|0", 1, *nobody) == [
+        b"STALE"
+    ]  # Redis knows it now
     return deliveries
 
 

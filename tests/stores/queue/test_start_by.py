@@ -115,7 +115,7 @@ class TestExpiry:
         await broker.submit([task("a", terms=SOON)])
         now = await wall_us(broker)
         waits = (1, 1, 1)
-        head = ("fetch", "small-a", "small", 1, 10, 1000, *waits, "0|0", 4096, 60_000, 60_000)
+        head = ("fetch", broker.keeping, "small-a", "small", 1, 10, 1000, *waits, "0|0", 4096)
         *_, row = await broker.scripts.run(*head, now - HOUR_US)
         assert row[0] == b"a"
 

@@ -118,7 +118,7 @@ class Periodic:
         self._client = broker.client
         self._prefix = prefix(namespace)
         self._scripts = Scripts(broker.client, self._prefix)
-        self._ttls = broker.ttls
+        self._keeping = broker.keeping
 
     async def fire(
         self,
@@ -172,7 +172,7 @@ class Periodic:
         for start in range(0, max(len(todo), 1), _CHUNK):
             chunk = todo[start : start + _CHUNK]
             arguments = [argument for change in chunk for argument in change.arguments()]
-            answer = await self._scripts.run("plan", term, *self._ttls, *arguments)
+            answer = await self._scripts.run("plan", self._keeping, term, *arguments)
             if answer == 0:
                 return None
             withdrawn += [entry.decode() for entry in answer]

@@ -68,7 +68,7 @@ class Quarantine:
 
     def __init__(self, broker: Broker, namespace: str) -> None:
         self._client = broker.client
-        self._ttls = broker.ttls
+        self._keeping = broker.keeping
         self.namespace = namespace
         self._prefix = prefix(namespace)
         self._key = f"{self._prefix}quarantine"
@@ -136,7 +136,7 @@ class Quarantine:
             ConflictError: another task has its id or its unique key.
         """
         answer = await self._scripts.run(
-            "retry_quarantined", entry, who, *self._ttls, *submission.spec()
+            "retry_quarantined", self._keeping, entry, who, *submission.spec()
         )
         if isinstance(answer, list) and answer[0] == b"OTHER":
             raise other_task(entry, submission.id, answer[1].decode())

@@ -129,6 +129,7 @@ class Broker:
         crash_limit: number of crashes that end a task.
         confirm_replicas: number of replicas that must confirm a submit, a settle or a
             structural lock.
+        history: number of ended tasks to list, see `nonet.stores.namespace.history`; 0: none.
 
     Attributes:
         epoch: the epoch of Redis that this process saw last.
@@ -138,6 +139,8 @@ class Broker:
         wakes: wakes the holds of this process when a lock is offered to them.
         moved: offset that tests have added to the clock of schedules.
         crash_limit: number of crashes that end a task.
+        keeping: what scripts keep of ended tasks: how long results, how long ids (ms), and the
+            length of the history, as ``lib/finish.lua`` reads it.
     """
 
     def __init__(
@@ -153,6 +156,7 @@ class Broker:
         message_limit: int = HARD_LIMIT_BYTES,
         crash_limit: int = CRASH_LIMIT,
         confirm_replicas: int = 0,
+        history: int = 0,
     ) -> None:
         self.url = url
         self.prefix: str = prefix(namespace)
@@ -168,10 +172,9 @@ class Broker:
         self._following: asyncio.Task[None] | None = None
         self.lock_ttl_ms: int = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
-        self._result_ms = round(result_ttl * 1000)
-        self._dedup_ms = round(dedup_ttl * 1000)
-        self._submissions = Submissions(self.scripts, self.ttls)
-        self._settlements = Settlements(self.scripts, (*self.ttls, self.lock_ttl_ms))
+        self.keeping: str = f"{round(result_ttl * 1000)}|{round(dedup_ttl * 1000)}|{history}"
+        self._submissions = Submissions(self.scripts, self.keeping)
+        self._settlements = Settlements(self.scripts, (self.keeping, self.lock_ttl_ms))
         self._waits = waits.microseconds()
         self._message_limit = message_limit
         self.crash_limit: int = crash_limit
@@ -309,6 +312,7 @@ class Broker:
         """Fetch; also return the logical time of the delivery in µs."""
         (more, *answer), is_safe = await asking.scripts.run_confirmed(
             "fetch",
+            self.keeping,
             worker,
             size,
             free,
@@ -317,7 +321,6 @@ class Broker:
             *self._waits,
             self.epoch.seen,
             self._message_limit + _SIGNATURE_BYTES,
-            *self.ttls,
             self.clock.latest(steady()) or "",
             room,
             graves,
@@ -356,8 +359,8 @@ class Broker:
         Deliveries in `held` stay. Tasks that were cancelled meanwhile end, and count too.
         """
         known = [f"{self.prefix}{item.stream_key} {item.entry}" for item in held]
-        ttls = (self.lock_ttl_ms, *self.ttls)
-        return int(await self.scripts.run("disown", worker, size, *ttls, *known))
+        about = (self.keeping, worker, size, self.lock_ttl_ms)
+        return int(await self.scripts.run("disown", *about, *known))
 
     async def admit(self, delivery: Delivery, locks: str) -> tuple[bool, str]:
         """Replace the locks of a delivery.
@@ -426,11 +429,6 @@ class Broker:
             size += len(item.envelope) + len(item.locks)
         return self._settlements.ask(args, size, 1 + len(submissions))
 
-    @property
-    def ttls(self) -> tuple[int, int]:
-        """How long to keep results and ids of ended tasks, in ms."""
-        return self._result_ms, self._dedup_ms
-
     async def cancel(
         self,
         ids: Sequence[str],
@@ -462,7 +460,7 @@ class Broker:
                 document = ResultDocument(name, used, time.time(), error=why, reason="cancelled")
                 args += (id, encode(document))
             answer = await self.scripts.run(
-                "cancel", *self.ttls, int(in_sql is not None), order, *args
+                "cancel", self.keeping, int(in_sql is not None), order, *args
             )
             states += [state.decode() for state in answer]
         return states
@@ -497,12 +495,12 @@ class Broker:
         """
         moved, next_us, allowed = await self.scripts.run(
             "promote",
+            self.keeping,
             term,
             batch,
             _microseconds(_WORKERS_PROMOTE_AFTER),
             *self._waits,
             self.clock.latest(steady()) or "",
-            *self.ttls,
         )
         return Promoted(moved, None if next_us < 0 else next_us / 1e6, allowed == 1)
 
@@ -521,8 +519,8 @@ class Broker:
         latest = self.clock.latest(sent) or ""
         taken, now, *carried = await self.scripts.run(
             "reclaim",
-            *(worker, size, self._lease_ms, 100, self.crash_limit),
-            *(latest, *self.ttls, *cursors),
+            *(self.keeping, worker, size, self._lease_ms, 100, self.crash_limit),
+            *(latest, *cursors),
         )
         self.clock.look(Reading(sent, steady(), int(now)))
         return taken, carried
@@ -539,8 +537,9 @@ class Broker:
         """
         taken, more = 0, 1
         while more:
-            limits = (_TAKEN_OVER_AT_ONCE, self.crash_limit, self.lock_ttl_ms, *self.ttls)
-            more, *ids = await self.scripts.run("take_over", worker, size, *limits, who)
+            limits = (_TAKEN_OVER_AT_ONCE, self.crash_limit, self.lock_ttl_ms)
+            about = (self.keeping, worker, size, *limits, who)
+            more, *ids = await self.scripts.run("take_over", *about)
             taken += len(ids)
         return taken
 
@@ -577,7 +576,7 @@ class Broker:
         A task with an empty result does not end here; a worker of its size ends it.
         """
         args = [part for task, result in tasks for part in (task.id, task.gen, result)]
-        ended = await self.scripts.run("end_expired", *self.ttls, *args)
+        ended = await self.scripts.run("end_expired", self.keeping, *args)
         return [id.decode() for id in ended]
 
     async def mend(self, rest: timedelta, pace: timedelta = timedelta(0)) -> tuple[int, bool]:
@@ -592,8 +591,8 @@ class Broker:
         """
         mended, more = await self.scripts.run(
             "mend",
-            *(_KEYS_PER_PAGE, self.crash_limit, _microseconds(rest), self._lease_ms * 1000),
-            *(*self.ttls, _microseconds(pace)),
+            *(self.keeping, _KEYS_PER_PAGE, self.crash_limit),
+            *(_microseconds(rest), self._lease_ms * 1000, _microseconds(pace)),
         )
         return mended, more == 1
 

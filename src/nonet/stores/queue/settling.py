@@ -30,12 +30,12 @@ class Settlements:
 
     Args:
         scripts: run the scripts.
-        ttls: how long to keep results, ids of ended tasks, and locks, in ms.
+        times: `Broker.keeping`, and the TTL of locks in ms.
     """
 
-    def __init__(self, scripts: Scripts, ttls: tuple[int, int, int]) -> None:
+    def __init__(self, scripts: Scripts, times: tuple[str, int]) -> None:
         self._scripts = scripts
-        self._ttls = ttls
+        self._times = times
         self._waiting: deque[_Asked] = deque()
         self._sender: asyncio.Task[None] | None = None
 
@@ -94,7 +94,7 @@ class Settlements:
     async def _settle(self, batch: Sequence[_Asked]) -> None:
         args = [part for asked in batch for part in asked[0]]
         try:
-            answers, is_safe = await self._scripts.run_confirmed("settle", *self._ttls, *args)
+            answers, is_safe = await self._scripts.run_confirmed("settle", *self._times, *args)
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, _OF_ALL):
                 await self._settle_alone(batch)

@@ -89,12 +89,12 @@ class Submissions:
 
     Args:
         scripts: run the scripts.
-        ttls: how long to keep results and ids of ended tasks, in ms.
+        keeping: see `Broker`.
     """
 
-    def __init__(self, scripts: Scripts, ttls: tuple[int, int]) -> None:
+    def __init__(self, scripts: Scripts, keeping: str) -> None:
         self._scripts = scripts
-        self._ttls = ttls
+        self._keeping = keeping
         self._waiting: deque[_Step] = deque()
         self._is_busy = False
         self._is_crowded = False
@@ -228,7 +228,7 @@ class Submissions:
             return []
         scripts = self._scripts
         answer, is_safe = await scripts.run_confirmed(
-            "submit", *self._ttls, *submit_arguments(chunk)
+            "submit", self._keeping, *submit_arguments(chunk)
         )
         if not is_safe:
             raise self._unconfirmed(chunk)

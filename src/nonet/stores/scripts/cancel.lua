@@ -2,13 +2,12 @@
 -- cancel: end tasks that do not run, and order the workers of running tasks to cancel them. A task that waits for
 -- SQL stays.
 -- KEYS  prefix
--- ARGV  result ttl ms, dedup ttl ms, 1 if unknown ids are durable tasks in SQL else 0, who and why for
+-- ARGV  keeping, 1 if unknown ids are durable tasks in SQL else 0, who and why for
 --       running tasks, or '' to leave them alone; n × (id, document: its result)
 -- returns n × the state of the task now: cancelled, also if it was before; cancelling: its worker is notified,
 --       or the next one that can read its newer format; '' if it is unknown
 -- @include base wake record submitting limits locks index group finish pauses queues refusal waiting cancel
-local ttl, dedup, is_in_sql = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
-local text, FIRST, ONE_HOUR = ARGV[4], 5, 3600000
+local is_in_sql, text, FIRST, ONE_HOUR = ARGV[2] == '1', ARGV[3], 4, 3600000
 
 -- Order a running task to be cancelled. It is never executed again. A later order does not replace the reason. Its
 -- worker polls these orders every second.
@@ -27,7 +26,7 @@ end
 local function cancel(id, document)
   local record = read_record(id)
   if is_cancellable(record) then
-    end_waiting(id, record, 'cancelled', document, ttl, dedup)
+    end_waiting(id, record, 'cancelled', document)
     return 'cancelled'
   elseif text ~= '' and (record.state == 'running' or AT_REST[record.state] and newer_format(record)) then
     return order(id, record)
@@ -37,7 +36,7 @@ local function cancel(id, document)
   local ended = redis.call('GETRANGE', P .. 'r:' .. id, 0, 63)
   if ended == '' and is_in_sql then
     -- Store the end although Redis does not know the task: a relay may be submitting it at this moment.
-    finish(id, {}, 'cancelled', '0', document, ttl, dedup)
+    finish(id, {}, 'cancelled', '0', document)
     return 'cancelled'
   end
   return string.match(ended, '^[^|]*')

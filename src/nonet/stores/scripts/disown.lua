@@ -2,21 +2,19 @@
 -- disown: requeue the tasks of a fetch whose reply was lost. The worker does not know that it holds them, and they
 -- would block its slots until their leases expire.
 -- KEYS  prefix
--- ARGV  worker, size, lock ttl ms, result ttl ms, dedup ttl ms, n × 'key entry' that the worker knows
+-- ARGV  keeping, worker, size, lock ttl ms, n × 'key entry' that the worker knows
 -- returns how many tasks were requeued, or ended because they were cancelled
 -- @include base wake streams record submitting rescue limits locks pauses queues refusal waiting index group finish ending
 -- @defer damage condemning end_if_damaged
 -- @include pending
-local worker, size, lock_ttl = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local ttl, dedup = tonumber(ARGV[4]), tonumber(ARGV[5])
+local worker, size, lock_ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local known, given = {}, 0
-for i = 6, #ARGV do
+for i = 5, #ARGV do
   known[ARGV[i]] = true
 end
 
 local function hand_back(id, gen)
-  local record = read_fields(P .. 't:' .. id, {'gen', 'owner', 'state', 'stream', 'fence', 'name',
-    'held', 'attempt', 'cancel', 'group', 'opens', 'waited', 'unique', 'start_by'})
+  local record = read_record(id)
   if record.gen ~= gen or (record.owner ~= worker and record.state ~= 'queued') then
     return false
   end
@@ -26,7 +24,7 @@ local function hand_back(id, gen)
     give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false))
   end
   if record.cancel and record.state == 'running' then
-    end_cancelled(id, record, '0', ttl, dedup)
+    end_cancelled(id, record, '0')
   else
     requeue(id, record.state == 'dying' and 'dying' or 'queued', record.stream, tonumber(gen), now)
     if record.state == 'running' then
@@ -41,7 +39,7 @@ for _, stream in ipairs(streams_of(size)) do
   local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 10000, worker)
   for _, item in ipairs(type(pending) == 'table' and not pending.err and pending or {}) do
     if not known[key .. ' ' .. item[1]] then
-      given = given + (see_to(key, item[1], hand_back, ttl, dedup) and 1 or 0)
+      given = given + (see_to(key, item[1], hand_back) and 1 or 0)
     end
   end
 end

@@ -2,10 +2,10 @@
 -- end_expired: end dying tasks once their rows are in SQL; the leader calls it. Safe to repeat. Tasks that a worker
 -- has taken meanwhile are skipped.
 -- KEYS  prefix
--- ARGV  result ttl ms, dedup ttl ms, n × (id, gen, document, or '' to leave it to the workers)
+-- ARGV  keeping, n × (id, gen, document, or '' to leave it to the workers)
 -- returns the ids of the tasks that it ended
 -- @include base wake record submitting index group finish
-local ttl, dedup, ended, FIRST = tonumber(ARGV[1]), tonumber(ARGV[2]), {}, 3
+local ended, FIRST = {}, 2
 
 local function end_task(id, gen, document)
   local record = read_record(id)
@@ -13,7 +13,7 @@ local function end_task(id, gen, document)
   if not is_ours or record.owner then
     return false
   end
-  finish(id, record, 'expired', '0', document, ttl, dedup)
+  finish(id, record, 'expired', '0', document)
   drop_pointers(id, record)
   return true
 end

@@ -2,9 +2,9 @@
 -- fetch: hand tasks to a worker in strict priority order, within a priority woken tasks first. Take the locks of
 -- each task, or park it. A worker that gets fewer tasks than it asked for goes on the stack of idle workers.
 -- KEYS  prefix
--- ARGV  worker, size, free slots, looks (entries to examine at most), lock ttl ms,
+-- ARGV  keeping, worker, size, free slots, looks (entries to examine at most), lock ttl ms,
 --       first and longest pause µs before a parked task is checked without being woken, lock aging µs,
---       'epoch|sequence' seen, longest envelope in bytes, result ttl ms, dedup ttl ms, latest possible time µs or
+--       'epoch|sequence' seen, longest envelope in bytes, latest possible time µs or
 --       '', how many suspects it can take beside its slots, how many burials
 -- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, now µs, n × row}; a row is
 --       (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope, locks,
@@ -18,12 +18,11 @@
 -- @defer submitting index group finish cancel ending expiry end_early
 -- @defer submitting index group finish ending damage condemning end_if_damaged
 -- @defer unread unread
-local worker, size = ARGV[1], ARGV[2]
-local free, looks, lock_ttl = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local waits = {first = tonumber(ARGV[6]), longest = tonumber(ARGV[7]), aging = tonumber(ARGV[8])}
-local seen, longest, HARD_LIMIT = ARGV[9], tonumber(ARGV[10]), 4 * 1048576
-local ttl, dedup, latest = tonumber(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-local room_for_suspects, room_for_burials = tonumber(ARGV[14] or '0'), tonumber(ARGV[15] or '0')
+local worker, size = ARGV[2], ARGV[3]
+local free, looks, lock_ttl = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local waits = {first = tonumber(ARGV[7]), longest = tonumber(ARGV[8]), aging = tonumber(ARGV[9])}
+local seen, longest, HARD_LIMIT, latest = ARGV[10], tonumber(ARGV[11]), 4 * 1048576, tonumber(ARGV[12])
+local room_for_suspects, room_for_burials = tonumber(ARGV[13] or '0'), tonumber(ARGV[14] or '0')
 local taken = {0, current_epoch(seen, lock_ttl)}
 taken[4] = digits(now)
 math.randomseed(tonumber(clock[2]))
@@ -218,7 +217,7 @@ do
     record.reason, record.died, record.detail = nil, nil, nil
     local is_taken = record.state == 'dying' and record.owner  -- by another pointer, after a cut script
     if not record.gen then
-      end_if_damaged(pointer.id, ttl, dedup, key, entry)
+      end_if_damaged(pointer.id, key, entry)
     end
     if record.gen ~= pointer.gen or is_taken
       or (record.state ~= 'queued' and record.state ~= 'dying') then
@@ -228,7 +227,7 @@ do
     elseif record.state == 'dying' then
       hand_over_burial(pointer, record)
     elseif is_over(record) then
-      end_early(pointer.id, ttl, dedup)
+      end_early(pointer.id)
       is_flagged = true
       drop(key, entry)
     else
@@ -265,7 +264,7 @@ local function give_up(key, entry, fields, problem)
     local freed, names = pcall(release_locks, {lock}, owner, false)
     give_back(freed and names or {})
   end
-  if end_if_damaged(id, ttl, dedup, key, entry) or put_aside(id, problem) then
+  if end_if_damaged(id, key, entry) or put_aside(id, problem) then
     drop(key, entry)
   else
     quarantine(key, entry, fields, problem)

@@ -3,14 +3,14 @@
 -- whose keys are damaged, and groups that could not fire. All workers share one walk through the keyspace, page by
 -- page.
 -- KEYS  prefix
--- ARGV  keys per page, crash limit, pause between two walks µs, lease µs, result ttl ms, dedup ttl ms, least
---       pause between two pages µs
+-- ARGV  keeping, keys per page, crash limit, pause between two walks µs, lease µs, least pause between two
+--       pages µs
 -- returns {records that were put back, 1 if the caller should continue the walk else 0}
 -- @include base wake record submitting rescue streams index group finish ending damage condemning lost remnants
 local function replace() end
 -- @include unique
-local keys_per_page, limit, rest, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local ttl, dedup, pace, ONE_DAY = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), 86400000
+local keys_per_page, limit, rest, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local pace, ONE_DAY = tonumber(ARGV[6]), 86400000
 local walk = read_fields(P .. 'mend', {'cursor', 'done', 'due'})
 local ago = now - tonumber(walk.done or '0')
 -- The walk takes the same share of Redis however many workers there are.
@@ -66,7 +66,7 @@ local function put_back(id, record)
     delay(id, not record.places and tonumber(record.due or '') or now)
     return true
   end
-  return take_back(id, record.gen, limit, ttl, dedup)
+  return take_back(id, record.gen, limit)
 end
 
 -- Restore a deadline from the record after a cut script.
@@ -85,7 +85,7 @@ local met = {}  -- number of tasks on this page, by field of HASH active
 local function check_record(key, id)
   local record = read_fields(key, FIELDS_CHECKED)
   if damage_in(record) or not record.b and redis.call('EXISTS', P .. 'b:' .. id) == 0 then
-    if end_if_damaged(id, ttl, dedup) then
+    if end_if_damaged(id) then
       return false
     end
   end
@@ -103,7 +103,7 @@ local function check_part(key, id)
   if redis.call('EXISTS', P .. 't:' .. id) == 0 then
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   elseif redis.call('TYPE', key).ok ~= PARTS[string.sub(key, #P + 1, #P + 1)] then
-    end_if_damaged(id, ttl, dedup)
+    end_if_damaged(id)
   end
 end
 
@@ -117,7 +117,7 @@ end
 -- A member of the delayed set without a record may be due in a year; its waiters must not wait until then.
 local function end_orphan(id)
   if redis.call('EXISTS', P .. 't:' .. id) == 0 then
-    end_if_damaged(id, ttl, dedup)
+    end_if_damaged(id)
     redis.call('ZREM', P .. 'tasks:delayed', id)
   end
 end
@@ -192,7 +192,7 @@ local function keep_met()
 end
 
 local function check_group(key, id)
-  mend_group(id, 3 * lease, ttl, dedup)
+  mend_group(id, 3 * lease)
 end
 
 local CHECKS = {t = check_record, u = check_unique, g = check_group}
@@ -204,7 +204,7 @@ for _, key in ipairs(page[2]) do
   -- A key of a wrong type must not stop the page.
   local fine, is_mended = pcall(CHECKS[kind] or check_part, key, id)
   if not fine and kind == 't' then
-    end_if_damaged(id, ttl, dedup)
+    end_if_damaged(id)
   end
   mended = mended + (fine and is_mended and 1 or 0)
 end
@@ -220,6 +220,9 @@ end
 keep_met()
 if is_at_end then
   correct_counts(not walk.cursor and mended == 0)
+  if string.find(ARGV[1], '|0$') then  -- the history was turned off
+    redis.call('DEL', P .. 'ended:done', P .. 'ended:failed')
+  end
 end
 redis.call('HSET', P .. 'mend', 'cursor', is_at_end and '' or page[1], 'done', digits(now), 'due', due[1])
 return {mended, is_at_end and 0 or 1}

@@ -2,14 +2,14 @@
 -- plan: apply the plan of the periodic entries. Withdraw an occurrence that has not begun if its entry was
 -- changed, disabled or deleted.
 -- KEYS  prefix
--- ARGV  term, result ttl ms, dedup ttl ms,
+-- ARGV  keeping, term,
 --       n × (verb, entry, last µs, last µs instead if a withdrawn occurrence must be submitted again, or '',
 --       fingerprints, next µs or '' (never), JSON for people, result of what is withdrawn)
 --       verb: new | same | turn  it is planned: for the first time, unchanged, or changed
 --             off | drop         it is disabled, or deleted
 -- returns the entries whose occurrence was withdrawn; 0 if another term leads
 -- @include base leading progress wake record submitting limits locks index group finish pauses queues refusal waiting cancel
-local term, ttl, dedup, FIRST, FIELDS = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), 4, 8
+local term, FIRST, FIELDS = ARGV[2], 3, 8
 if not leads(term) then
   return 0
 end
@@ -26,7 +26,7 @@ local function unstarted(id)
 end
 
 local function withdraw(entry, id, record)
-  end_waiting(id, record, 'cancelled', document, ttl, dedup)
+  end_waiting(id, record, 'cancelled', document)
   withdrawn[#withdrawn + 1] = entry
 end
 

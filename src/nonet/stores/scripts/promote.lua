@@ -3,16 +3,15 @@
 -- class. Check parked tasks, and count them as realtime when they have waited long enough. Withdraw unused
 -- reservations of woken tasks, offer the locks of dead holders, and expire tasks that did not start in time.
 -- KEYS  prefix
--- ARGV  leader's term, or '' for a worker that helps out; batch; µs without a promotion by a leader after
+-- ARGV  keeping, leader's term, or '' for a worker that helps out; batch; µs without a promotion by a leader after
 --       which workers help; first and longest pause µs before a parked task is checked without being
---       woken; lock aging µs; latest possible time µs or ''; result ttl ms, dedup ttl ms
+--       woken; lock aging µs; latest possible time µs or ''
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
 -- @include base leading progress wake record submitting handing
 -- @defer limits locks pauses queues refusal waiting index group finish cancel ending expiry attending attend
 -- @defer rescue index group finish ending damage condemning end_if_damaged
-local term, batch, help_after = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local waits = {first = tonumber(ARGV[4]), longest = tonumber(ARGV[5]), aging = tonumber(ARGV[6])}
-local latest, ttl, dedup = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+local term, batch, help_after, latest = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[8]
+local waits = {first = tonumber(ARGV[5]), longest = tonumber(ARGV[6]), aging = tonumber(ARGV[7])}
 if is_clock_ahead(latest) then
   return {0, -1, 1}
 end
@@ -33,7 +32,7 @@ local due_key = P .. 'tasks:delayed'
 local woken, moved, waiters, gone, staying = {}, 0, {}, {}, {}
 
 local function postpone(key, id, problem)
-  if end_if_damaged(id, ttl, dedup) then
+  if end_if_damaged(id) then
     return
   end
   redis.call('HSET', P .. 't:' .. id, 'blocker', string.sub(reason_of(problem), 1, 60))
@@ -42,7 +41,7 @@ end
 
 -- Handle a member of one of those sets that has no record.
 local function forget(key, id)
-  end_if_damaged(id, ttl, dedup)
+  end_if_damaged(id)
   redis.call('ZREM', key, id)
 end
 
@@ -112,7 +111,7 @@ end
 local late = redis.call('ZRANGEBYSCORE', P .. 'deadlines', '-inf', digits(now), 'LIMIT', 0, batch)
 local contended = redis.call('ZRANGEBYSCORE', P .. 'watch', '-inf', digits(now), 'LIMIT', 0, batch)
 if #waiters + #late + #contended > 0 then
-  moved = moved + attend(waiters, late, contended, waits, ttl, dedup, postpone, forget)
+  moved = moved + attend(waiters, late, contended, waits, postpone, forget)
 end
 
 return {moved, next_due(), 1}

@@ -3,20 +3,19 @@
 -- pending entry was not renewed for one lease. Redis measures that idle time by its own clock, so nothing is taken
 -- for one lease after that clock was set.
 -- KEYS  prefix
--- ARGV  worker, size, lease ms, entries to check per stream, crash limit, µs that it cannot be later than
---       or '', result ttl ms, dedup ttl ms, a cursor for each stream of lib/streams
+-- ARGV  keeping, worker, size, lease ms, entries to check per stream, crash limit, µs that it cannot be later than
+--       or '', a cursor for each stream of lib/streams
 -- returns {number reclaimed, now µs, the cursors for the next call}: one call sees only a part
 -- @include base leading wake streams record submitting rescue index group finish ending damage condemning lost pending forget
-local worker, size, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local count, limit, latest = ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local ttl, dedup, FIRST_CURSOR = tonumber(ARGV[7]), tonumber(ARGV[8]), 9
+local worker, size, lease = ARGV[2], ARGV[3], tonumber(ARGV[4])
+local count, limit, latest, FIRST_CURSOR = ARGV[5], tonumber(ARGV[6]), ARGV[7], 8
 local answer, reclaimed, PAGE = {0, digits(now)}, 0, 500
 if is_clock_ahead(latest) then
   return {0, digits(now), unpack(ARGV, FIRST_CURSOR)}
 end
 
 local function take(id, gen)
-  return take_back(id, gen, limit, ttl, dedup)
+  return take_back(id, gen, limit)
 end
 
 local RARELY_READ = {suspects = true, burials = true}
@@ -33,7 +32,7 @@ local function sweep(stream, cursor)
     return '0-0'
   end
   for _, entry in ipairs(reply[2]) do
-    reclaimed = reclaimed + (see_to(key, entry, take, ttl, dedup) and 1 or 0)
+    reclaimed = reclaimed + (see_to(key, entry, take) and 1 or 0)
   end
   return reply[1]
 end

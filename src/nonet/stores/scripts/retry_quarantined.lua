@@ -1,7 +1,7 @@
 #!lua
 -- retry_quarantined: submit a quarantined entry as a task, once, and remove it. Fails when memory is full.
 -- KEYS  prefix
--- ARGV  entry, who, result ttl ms, dedup ttl ms; of the task: id (made of the entry), name, stream,
+-- ARGV  keeping, entry, who; of the task: id (made of the entry), name, stream,
 --       envelope, locks, terms
 -- returns 1 submitted | -1 there is no such entry | the state of the task if it was submitted before (the entry
 --       stays if that task has failed); or {'OTHER', state}: another task has the id; or {'IMPOSSIBLE',
@@ -9,11 +9,9 @@
 -- @include base wake record submitting rescue events letters
 -- @defer limits locks impossible_lines
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
-local entry, who, ttl, dedup = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local id, name, stream, envelope, lines, terms = unpack(ARGV, 5, 10)
-local function replace(older, by)
-  replace_older(older, by, ttl, dedup)
-end
+local entry, who = ARGV[2], ARGV[3]
+local id, name, stream, envelope, lines, terms = unpack(ARGV, 4, 9)
+local replace = replace_older
 -- @defer unique claim_key
 claim = claim_key
 local item = redis.call('XRANGE', P .. 'quarantine', entry, entry)[1]

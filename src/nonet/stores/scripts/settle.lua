@@ -2,7 +2,7 @@
 -- settle: end deliveries, each once. A repeated settle (its reply was lost) gets the same answer; a settle by a
 -- worker that no longer owns the delivery changes nothing.
 -- KEYS  prefix
--- ARGV  result ttl ms, dedup ttl ms, lock ttl ms, n × (id, gen, fence, stream key, entry, outcome,
+-- ARGV  keeping, lock ttl ms, n × (id, gen, fence, stream key, entry, outcome,
 --       document, text, delay µs, started (0 | 1 | 2), m, m × (arguments of submit_one), submitted if done)
 --       started: whether its code was started; 2: the code still runs, and keeps the structural locks
 --       outcome: done | dead   end the task with the document as its result
@@ -23,10 +23,8 @@
 -- @defer leaving leave_locks
 -- @defer handing hand_on
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
-local ttl, dedup, lock_ttl, FIRST = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), 4
-local function replace(id, by)
-  replace_older(id, by, ttl, dedup)
-end
+local lock_ttl, FIRST = tonumber(ARGV[2]), 3
+local replace = replace_older
 -- @defer unique claim_key
 claim = claim_key
 
@@ -88,8 +86,9 @@ end
 -- Do what finish() does, with deletions and counts collected for all tasks of the call. k: index of its answer.
 local function end_plainly(k, delivery, record)
   local id = delivery.id
+  delivery.record = record
   ended[#ended + 1] = k
-  remember(id, 'done|' .. delivery.fence .. '|', delivery.document, ttl, dedup)
+  remember(id, 'done|' .. delivery.fence .. '|', delivery.document)
   for _, kind in ipairs({'t:', 'l:', 'b:'}) do
     gone[#gone + 1] = P .. kind .. id
   end
@@ -101,7 +100,26 @@ local function end_plainly(k, delivery, record)
   end
 end
 
-local function remove_all(keys, numbers)
+-- Append these successes to the history. A task has a short line, which costs half as much, if the next one has the
+-- same class, stream and worker: the line of that task, or of a later one, has these, and the time of the end.
+local function list_ended(those)
+  local listed = {}
+  for i, k in ipairs(those) do
+    local one, next = deliveries[k], deliveries[those[i + 1]]
+    local a, b = one.record, next and next.record
+    if b and a.name == b.name and a.owner == b.owner and a.stream == b.stream then
+      listed[i] = one.id .. '\t' .. (a.ticket or a.gen) .. '\t' .. (a.started or '')
+    else
+      listed[i] = line_of(one.id, a, 'done')
+    end
+  end
+  keep_lines('done', listed, most_ends)
+end
+
+local function remove_all(keys, numbers, those)
+  if most_ends > 0 then
+    list_ended(those)
+  end
   redis.call('DEL', unpack(keys))
   for stream, names in pairs(numbers) do
     for name, number in pairs(names) do
@@ -116,7 +134,7 @@ local function remove_ended()
   end
   local keys, numbers, those = gone, counts, ended
   gone, counts, ended = {}, {}, {}
-  if try(remove_all, keys, numbers) == 'FAILED' then
+  if try(remove_all, keys, numbers, those) == 'FAILED' then
     for _, k in ipairs(those) do
       answers[k] = 'FAILED'
     end
@@ -198,7 +216,7 @@ local function write(k, delivery, record)
     return false
   elseif outcome == 'retry' or outcome == 'back' then
     if record.cancel and record.state == 'running' then
-      end_cancelled(id, record, delivery.fence, ttl, dedup)
+      end_cancelled(id, record, delivery.fence)
     else
       -- A damaged record may lack its stream: use the one that the delivery was read from.
       put_back(delivery, record, record.stream or string.match(delivery.stream, '^%a+:(.*)$'))
@@ -209,7 +227,7 @@ local function write(k, delivery, record)
     if outcome == 'done' then
       submit_followers(delivery)
     end
-    finish(id, record, outcome, delivery.fence, delivery.document, ttl, dedup)
+    finish(id, record, outcome, delivery.fence, delivery.document)
     if record.reason == 'capacity' then  -- the leader may be about to end it
       redis.call('ZREM', P .. 'expired', id)
     end

@@ -1,7 +1,7 @@
 #!lua
 -- submit: create the tasks whose ids are not known, all of them or none. Fails when memory is full.
 -- KEYS  prefix
--- ARGV  result ttl ms, dedup ttl ms, runs of tasks that differ only in id and envelope:
+-- ARGV  keeping, runs of tasks that differ only in id and envelope:
 --       number, name, stream, due µs or 0, group or '', locks, terms, number × (id, envelope)
 -- returns 1 if all were created; else for each task 1 created | 0 known | {id of the task that holds its unique
 --       key} | -1 its keys are damaged: submit it alone to get the error. If none was created:
@@ -10,10 +10,8 @@
 -- @include base wake record submitting
 -- @defer limits locks impossible_lines
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
-local ttl, dedup, FIRST_RUN = tonumber(ARGV[1]), tonumber(ARGV[2]), 3
-local function replace(id, by)
-  replace_older(id, by, ttl, dedup)
-end
+local FIRST_RUN = 2
+local replace = replace_older
 -- @defer unique claim_key
 claim = claim_key
 -- @defer unique ceilings find_excess

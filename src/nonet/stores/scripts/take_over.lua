@@ -2,16 +2,14 @@
 -- take_over: requeue the tasks of a dead worker, and release its locks without waiting for its leases. The worker
 -- and all its child processes must be dead. (Locks of code that outlived its attempt expire by their TTL.)
 -- KEYS  prefix
--- ARGV  worker, size, entries to look at, crash limit, lock ttl ms, result ttl ms, dedup ttl ms, who reports
---       its death
+-- ARGV  keeping, worker, size, entries to look at, crash limit, lock ttl ms, who reports its death
 -- returns {1 if there may be more, else 0 and it is forgotten, the ids of tasks that were queued again or have ended}
 -- @include base wake streams record limits locks pauses queues refusal waiting rescue
 -- @defer submitting index group finish ending damage condemning end_if_damaged
 -- @defer submitting index group finish ending lost take_back
 -- @include pending events forget
-local worker, size, most, limit = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local lock_ttl, ttl, dedup = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local who = ARGV[8]
+local worker, size, most, limit = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local lock_ttl, who = tonumber(ARGV[6]), ARGV[7]
 local left, taken = most, {}
 
 local function take(id, gen)
@@ -21,7 +19,7 @@ local function take(id, gen)
       record.held or '')
     give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, true))
   end
-  local is_taken = take_back(id, gen, limit, ttl, dedup)
+  local is_taken = take_back(id, gen, limit)
   taken[#taken + 1] = is_taken and id or nil
   return is_taken
 end
@@ -29,7 +27,7 @@ end
 for _, stream in ipairs(streams_of(size)) do
   local pending = left > 0 and redis.pcall('XPENDING', stream.key, 'workers', '-', '+', left, worker) or {}
   for _, item in ipairs(pending.err and {} or pending) do
-    see_to(stream.key, item[1], take, ttl, dedup)
+    see_to(stream.key, item[1], take)
     left = left - 1
   end
 end

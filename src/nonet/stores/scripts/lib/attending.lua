@@ -118,7 +118,7 @@ end
 -- waiters, late, contended: the due members of the sets tasks:delayed, deadlines and watch. keep_away(key, id,
 -- problem) ends or postpones a damaged task, so that it does not block the others; forget(key, id) removes an id
 -- that has no record. Returns how many waiting tasks were checked.
-local function attend(waiters, late, contended, waits, ttl, dedup, keep_away, forget)
+local function attend(waiters, late, contended, waits, keep_away, forget)
   local seen = 0
   for _, id in ipairs(waiters) do
     local is_overtaken = again <= now and again < tonumber(redis.call('ZSCORE', P .. 'tasks:delayed', id) or 0)
@@ -133,7 +133,7 @@ local function attend(waiters, late, contended, waits, ttl, dedup, keep_away, fo
   end
   -- Paused tasks expire too: their submitters no longer want them.
   for _, id in ipairs(late) do
-    local fine, problem = pcall(end_early, id, ttl, dedup)
+    local fine, problem = pcall(end_early, id)
     if not fine then
       keep_away(P .. 'deadlines', id, problem)
     end

@@ -20,8 +20,8 @@ local function is_cancellable(record)
 end
 
 -- End a task that is_cancellable(). record is what read_record() returned.
-local function end_waiting(id, record, state, document, ttl, dedup)
+local function end_waiting(id, record, state, document)
   leave_places(id, record)
-  finish(id, record, state, '0', document, ttl, dedup)
+  finish(id, record, state, '0', document)
   drop_pointers(id, record)
 end

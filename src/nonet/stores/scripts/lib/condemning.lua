@@ -31,7 +31,7 @@ end
 
 -- End a task as dead, with its bytes in the quarantine. If it runs, its worker finds it gone. key and entry name
 -- the pointer that led here, if any. The record is deleted last, so this can be repeated if Redis stops the script.
-local function condemn(id, problem, ttl, dedup, key, entry)
+local function condemn(id, problem, key, entry)
   local is_hash = redis.call('TYPE', P .. 't:' .. id).ok == 'hash'
   local record = is_hash and read_record(id) or {}
   if not record.quarantined then
@@ -48,7 +48,7 @@ local function condemn(id, problem, ttl, dedup, key, entry)
   local known = {group = record.group, opens = true, waited = true, stream = stream, name = record.name,
     unique = record.unique, letter = string.match(record.letter or '', '^%x+$')}
   local name = string.find(record.name or '', '[%c\128-\255]') and '' or record.name or ''
-  finish(id, known, 'dead', '0', made_document(name, used, problem, 'quarantined'), ttl, dedup)
+  finish(id, known, 'dead', '0', made_document(name, used, problem, 'quarantined'))
   for _, set in ipairs({'tasks:delayed', 'deadlines'}) do
     redis.pcall('ZREM', P .. set, id)
   end
@@ -57,10 +57,10 @@ end
 -- Handle a pointer whose record is damaged or gone. Returns whether this has ended a task. If Redis knows no
 -- task of this id, neither live nor ended, its record was deleted or the pointer was forged: count that, and
 -- let its waiters ask again. The relay submits a durable task again.
-local function end_if_damaged(id, ttl, dedup, key, entry)
+local function end_if_damaged(id, key, entry)
   local problem = damage_of(id)
   if problem then
-    condemn(id, problem, ttl, dedup, key, entry)
+    condemn(id, problem, key, entry)
   elseif redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) == 0 then
     redis.pcall('HINCRBY', P .. 'counters', 'tasks:unknown', 1)
     pcall(tell_waiters, id)

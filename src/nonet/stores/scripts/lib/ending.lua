@@ -17,6 +17,6 @@ end
 
 -- End a task that was cancelled while it ran, when no worker has it any more. fence: of the delivery that this call
 -- ends, '0' without one.
-local function end_cancelled(id, record, fence, ttl, dedup)
-  finish(id, record, 'cancelled', fence, cancelled_document(record), ttl, dedup)
+local function end_cancelled(id, record, fence)
+  finish(id, record, 'cancelled', fence, cancelled_document(record))
 end

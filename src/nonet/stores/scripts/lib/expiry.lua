@@ -7,14 +7,14 @@ local function seconds_of(us)
 end
 
 -- A task that gets a row in SQL is dying until the leader, or a worker of its size, has written the row.
-local function expire(id, record, ttl, dedup)
+local function expire(id, record)
   local deadline, eligible = string.match(record.start_by, '^(%d+)|(.*)$')
   local span = seconds_of(tonumber(deadline) - (tonumber(ticket_of(record) or '') or now))
   local text = 'not started within ' .. span .. ' (start_by)'
   if eligible ~= '1' then
     local document = made_document(record.name or '', tonumber(record.attempt or '') or 0, text,
       'capacity')
-    return end_waiting(id, record, 'expired', document, ttl, dedup)
+    return end_waiting(id, record, 'expired', document)
   end
   leave_places(id, record)
   redis.call('HSET', P .. 't:' .. id, 'reason', 'capacity', 'died', record.gen, 'detail',
@@ -28,16 +28,16 @@ local function expire(id, record, ttl, dedup)
 end
 
 -- End a task that no worker has: it was cancelled while it ran, or its deadline has passed.
-local function end_early(id, ttl, dedup)
+local function end_early(id)
   local record = read_record(id)
   if newer_format(record) then
     error({err = newer_format(record)})
   end
   local is_waiting = is_cancellable(record)
   if is_waiting and record.cancel then
-    end_waiting(id, record, 'cancelled', cancelled_document(record), ttl, dedup)
+    end_waiting(id, record, 'cancelled', cancelled_document(record))
   elseif is_waiting and record.start_by then
-    expire(id, record, ttl, dedup)
+    expire(id, record)
   else  -- it was started meanwhile, or its record is gone
     if not record.state then
       redis.call('ZREM', P .. 'tasks:delayed', id)

@@ -9,22 +9,94 @@ local function tell_waiters(id)
   redis.call('DEL', P .. 'waiters:' .. id)
 end
 
-local kept_ms = nil  -- as text, formatted once for all tasks of a call
+-- What this call keeps of the tasks that it ends. ARGV[1] of every script that ends tasks is its keeping:
+-- 'result ttl ms|ttl of an ended id ms|ends in the history'. Most calls of the other scripts end none, so it is
+-- read at the first end.
+local kept_ms, has_results, most_ends, ended_at
+
+local function read_keeping()
+  local ttl, dedup, ends = string.match(ARGV[1], '^(%d+)|(%d+)|(%d+)$')
+  ttl, dedup, most_ends = tonumber(ttl), tonumber(dedup), tonumber(ends)
+  has_results, kept_ms, ended_at = ttl > 0, digits(math.max(ttl, dedup)), digits(now)
+end
 
 -- Store the result of a task, or without a result ttl only that it ended. value is 'state|fence|', or
--- 'state|fence mark|' for a task that repeats a dead letter. ttl and dedup (ms) are the same for all tasks of
--- a call; document is opaque.
-local function remember(id, value, document, ttl, dedup)
-  kept_ms = kept_ms or digits(math.max(ttl, dedup))
-  redis.call('SET', P .. 'r:' .. id, ttl > 0 and value .. document or value, 'PX', kept_ms)
+-- 'state|fence mark|' for a task that repeats a dead letter. document is opaque.
+local function remember(id, value, document)
+  if not kept_ms then
+    read_keeping()
+  end
+  redis.call('SET', P .. 'r:' .. id, has_results and value .. document or value, 'PX', kept_ms)
+end
+
+-- The line of the history about a task that ends, see nonet/stores/namespace/history.py. Call remember() before. Names
+-- and ids contain no tabs.
+local function line_of(id, record, state, name)
+  local has_run = record.state == 'running' or record.state == 'dying' and record.died == record.gen
+  return state .. '\t' .. id .. '\t' .. (name or record.name or '') .. '\t' .. (record.stream or '') .. '\t'
+    .. (record.attempt or '0') .. '\t' .. (ticket_of(record) or '') .. '\t'
+    .. (has_run and record.started or '') .. '\t' .. ended_at .. '\t' .. (has_run and record.owner or '')
+end
+
+-- Append lines to a list of the history: 'done' or 'failed'. The list is cut a little later than it is full, so
+-- that most calls need no second command. A list that cannot be written must not prevent the end of a task.
+local function keep_lines(list, lines, most)
+  local key = P .. 'ended:' .. list
+  local length = redis.pcall('RPUSH', key, unpack(lines))
+  if type(length) == 'table' then
+    redis.call('DEL', key)
+  elseif length > most * 1.01 then
+    redis.call('LTRIM', key, -most, -1)
+  end
+end
+
+-- Bytes that the history keeps of a failure: of its error, of its traceback, and of all.
+local ERROR_KEPT, TRACEBACK_KEPT, FAILURE_KEPT = 600, 4096, 5000
+
+-- What follows the line of a failure: its envelope, so that it can be submitted again, unless it is large.
+local function envelope_kept(id, record, room)
+  local envelope = envelope_of(id, record) or redis.pcall('GETRANGE', P .. 'b:' .. id, 0, math.max(0, room))
+  return type(envelope) == 'string' and #envelope <= room and envelope or ''
+end
+
+-- Keep the end of a task in the history. Of cancelled tasks and failures it keeps parts of the result document;
+-- cancelled tasks have the list of the successes, so that they push out no failure.
+local function keep_end(id, record, state, document)
+  if most_ends == 0 then
+    return
+  end
+  if state == 'done' then
+    return keep_lines('done', {line_of(id, record, state)}, most_ends)
+  end
+  local fine, parts = pcall(cmsgpack.unpack, document)
+  parts = fine and type(parts) == 'table' and parts or {}
+  local function part(at, first, last)
+    return type(parts[at]) == 'string' and string.sub(parts[at], first, last) or ''
+  end
+  local name = string.gsub(record.name or part(1, 1, 255), '%c', '?')
+  local line = line_of(id, record, state, name)
+  if state == 'cancelled' then
+    line = line .. '\t' .. string.gsub(part(6, 1, 100), '%c', ' ')
+    return keep_lines('done', {line}, most_ends)
+  end
+  local kept = {part(7, 1, 30), part(5, 1, 100), part(6, 1, ERROR_KEPT), part(12, -TRACEBACK_KEPT, -1)}
+  local whole = table.concat(kept)
+  kept[5] = record.state and kept[1] ~= 'quarantined'
+    and envelope_kept(id, record, FAILURE_KEPT - #line - #whole) or ''
+  line = line .. '\t' .. (type(parts[2]) == 'number' and parts[2] or record.attempt or '0')
+  for _, text in ipairs(kept) do
+    line = line .. '\t' .. #text
+  end
+  keep_lines('failed', {line .. '\n' .. whole .. kept[5]}, math.ceil(most_ends / 10))
 end
 
 -- End a task: store its result, and notify its group and its waiters. record is what read_record() returned; empty
 -- for a task that Redis does not know. fence: of the delivery that this call ends, '0' without one.
-local function finish(id, record, state, fence, document, ttl, dedup)
+local function finish(id, record, state, fence, document)
   local value = state .. '|' .. fence .. '|'
   local mark = record.letter and ' ' .. record.letter or ''
-  remember(id, state .. '|' .. fence .. mark .. '|', document, ttl, dedup)
+  remember(id, state .. '|' .. fence .. mark .. '|', document)
+  keep_end(id, record, state, document)
   -- A key of a wrong type must not prevent the end of the task.
   local fine = true
   if record.group then

@@ -17,7 +17,7 @@ end
 
 -- Queue a task again that no worker has. limit: after so many crashes it is not executed again. gen: of the
 -- pointer to the task. Returns whether the task was queued or has ended.
-local function take_back(id, gen, limit, ttl, dedup)
+local function take_back(id, gen, limit)
   local key = P .. 't:' .. id
   local record = read_record(id)
   local state, is_newer = record.state, newer_format(record) ~= nil
@@ -25,7 +25,7 @@ local function take_back(id, gen, limit, ttl, dedup)
     return false
   end
   if record.cancel and state == 'running' and not is_newer then
-    end_cancelled(id, record, '0', ttl, dedup)  -- fence 0: a late settle by its worker is stale
+    end_cancelled(id, record, '0')  -- fence 0: a late settle by its worker is stale
     return true
   end
   -- queued: a fetch was cut after it had read the entry, and the task was not executed.

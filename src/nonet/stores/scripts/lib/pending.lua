@@ -2,13 +2,13 @@
 
 -- Call move(id, gen) for the task of a pending entry, then remove the entry, whatever becomes of the task.
 -- Returns the answer of move; false if there is no such task.
-local function see_to(key, entry, move, ttl, dedup)
+local function see_to(key, entry, move)
   local found, fine, answer = redis.call('XRANGE', key, entry, entry)[1], true, false
   local id = found and found[2][1] == 'id' and found[2][3] == 'gen' and found[2][2]
   if id then
     fine, answer = pcall(move, id, found[2][4])
   end
-  local is_over = id and not (fine and answer) and end_if_damaged(id, ttl, dedup, key, entry)
+  local is_over = id and not (fine and answer) and end_if_damaged(id, key, entry)
   if fine or is_over then
     drop(key, entry)
   else

@@ -48,13 +48,13 @@ local function missing_children(key)
   return found
 end
 
-local function end_missing(gid, child, ttl, dedup)
+local function end_missing(gid, child)
   local ended = redis.call('GET', P .. 'r:' .. child)
   if ended then
     return end_child(gid, child, string.match(ended, '^%a+') or 'dead', ended)
   end
   local document = made_document('', 0, 'its record is gone from Redis', 'quarantined')
-  finish(child, {group = gid, waited = true}, 'dead', '0', document, ttl, dedup)
+  finish(child, {group = gid, waited = true}, 'dead', '0', document)
 end
 
 -- Whether the tasks that a group waits for have been gone for more than `wait` µs. The relay submits lost durable
@@ -70,7 +70,7 @@ local function is_gone_for_good(key, is_gone, wait)
 end
 
 -- name: of one of the keys of a group. A fired group expires by itself.
-local function mend_group(name, wait, ttl, dedup)
+local function mend_group(name, wait)
   local gid = name
   for i = 2, #KEYS_OF_GROUP do
     local suffix = KEYS_OF_GROUP[i][1]
@@ -100,7 +100,7 @@ local function mend_group(name, wait, ttl, dedup)
       fail_group(key, 'the parent ended before it had spawned all children')
     end
     for _, child in ipairs(missing) do
-      end_missing(gid, child, ttl, dedup)
+      end_missing(gid, child)
     end
   end
   fire_if_complete(gid)

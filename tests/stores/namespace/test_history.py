@@ -1,0 +1,167 @@
+"""The history: which ends it lists, and what it keeps of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from stores.queue.test_broker import fetch, fetch_one, task
+
+from nonet.messages.message import encode
+from nonet.stores.namespace.history import History
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.submissions import Submission
+
+MOST = 40
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
+    opened = Broker(redis_url, "test", **times, history=MOST)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+def history(broker: Broker) -> History:
+    return History(broker.client, "test")
+
+
+def failed(error: str = "no such bill", traceback: str = "") -> bytes:
+    shown = ("ValueError", error, "retries", "", None, 0, 0, traceback)
+    return encode(["probe:Task", 1, 1.0, None, *shown])
+
+
+async def test_each_way_to_end_is_listed(broker: Broker, history: History) -> None:
+    """Done, dead, cancelled and expired tasks are listed, with their times, the newest first."""
+    past = {"terms": "start_by|+1|"}
+    await broker.submit([task("late", "background:small", **past)])
+    await asyncio.sleep(0.001)
+    await broker.promote()
+    await broker.submit([task("done"), task("dead"), task("gone")])
+    await broker.cancel(["gone"], "cancelled by a\ttest", order="")
+    for delivery in sorted(await fetch(broker), key=lambda item: item.id, reverse=True):
+        await broker.settle(delivery, delivery.id, failed() if delivery.id == "dead" else b"")
+    found = await history.ended()
+    assert [(item.id, item.state) for item in found] == [
+        *(("dead", "dead"), ("done", "done"), ("gone", "cancelled"), ("late", "expired")),
+    ]
+    assert [item.name for item in found] == ["probe:Task"] * 4
+    assert [item.attempt for item in found] == [1, 1, 0, 0]
+    dead, done, gone, late = found
+    assert (dead.error_type, dead.error, dead.reason) == ("ValueError", "no such bill", "retries")
+    assert gone.error == "cancelled by a test"
+    assert (late.reason, late.stream) == ("capacity", "background:small")
+    assert done.submitted and done.started and done.submitted < done.started < done.ended
+    assert (done.worker, done.ran) == ("small-a", done.ended - done.started)
+    assert gone.started is None and gone.waited is None and not gone.worker
+
+
+async def test_filters(broker: Broker, history: History) -> None:
+    """States, a class, a time and a number select."""
+    await broker.submit([task("a"), Submission("b", "other:Task", "normal:small", b"e")])
+    for delivery in await fetch(broker):
+        await broker.settle(delivery, "dead" if delivery.id == "a" else "done", failed())
+    assert [item.id for item in await history.ended(states=["dead", "expired"])] == ["a"]
+    assert [item.id for item in await history.ended(states=["done"])] == ["b"]
+    assert [item.id for item in await history.ended(task="other:Task")] == ["b"]
+    assert len(await history.ended(task="Task")) == 2
+    assert len(await history.ended(limit=1)) == 1
+    assert len(await history.ended(since=timedelta(minutes=1))) == 2
+    assert await history.ended(since=timedelta(0)) == []
+    with pytest.raises(ValueError, match="'running' is not one of done, cancelled"):
+        await history.ended(states=["running"])
+
+
+async def test_each_end_is_listed_once(broker: Broker, history: History) -> None:
+    """Also if the settle is repeated because its reply was lost, alone or among others."""
+    await broker.submit([task("a"), task("b")])
+    first, second = await fetch(broker)
+    for _ in range(2):
+        done = broker.settle(first, "done"), broker.settle(second, "dead", failed())
+        assert await asyncio.gather(*done) == ["OK", "OK"]
+    assert await broker.settle(first, "done") == "OK"
+    assert await broker.client.llen("{test}:ended:done") == 1
+    assert await broker.client.llen("{test}:ended:failed") == 1
+    assert len(await history.ended()) == 2
+
+
+async def test_tasks_that_end_together(broker: Broker, history: History) -> None:
+    """Each has its own times, class and worker, although most lines leave out what they share."""
+    names = ["m:A", "m:A", "m:B", "m:A", "m:B", "m:B"]
+    for n, name in enumerate(names):
+        await broker.submit([Submission(f"t{n}", name, "normal:small", b"e")])
+    delivered = await fetch(broker, 4, "small-a") + await fetch(broker, 2, "small-b")
+    await asyncio.gather(*(broker.settle(item, "done") for item in delivered))
+    found = (await history.ended())[::-1]
+    assert [item.id for item in found] == [f"t{n}" for n in range(6)]
+    assert [item.name for item in found] == names
+    assert [item.worker for item in found] == ["small-a"] * 4 + ["small-b"] * 2
+    assert len({item.submitted for item in found}) == 6
+    assert len({item.started for item in found}) == 2
+    assert {(item.state, item.attempt, item.ended) for item in found} == {
+        ("done", 1, found[0].ended)
+    }
+
+
+async def test_a_flood_pushes_no_failure_out(broker: Broker, history: History) -> None:
+    """Successes and cancelled tasks are cut to their number, and failures to a tenth of it."""
+    await broker.submit([task(f"dead-{n}") for n in range(6)])
+    for delivery in await fetch(broker):
+        await broker.settle(delivery, "dead", failed())
+    names = [f"t{n}" for n in range(2 * MOST)]
+    await broker.submit([task(name) for name in names])
+    await broker.cancel(names[MOST:], "cancelled")
+    await asyncio.gather(*(broker.settle(item, "done") for item in await fetch(broker, MOST)))
+    found = await history.ended(limit=1000)
+    assert len([item for item in found if item.state in ("done", "cancelled")]) == MOST
+    assert sorted(item.id for item in found if item.state == "dead") == [
+        f"dead-{n}" for n in range(2, 6)
+    ]
+
+
+async def test_a_failure_keeps_a_small_envelope(broker: Broker, history: History) -> None:
+    """Its traceback is cut at its beginning, and a failure never takes more than 5 kB."""
+    await broker.submit([Submission("a", "m:T", "normal:small", b"small")])
+    long = {"error": "x" * 10_000, "traceback": "y" * 10_000 + "last"}
+    await broker.submit([Submission("b", "m:T", "normal:small", b"z" * 4000)])
+    for delivery in await fetch(broker):
+        document = failed(**long) if delivery.id == "b" else failed()
+        await broker.settle(delivery, "dead", document)
+    small, large = await history.find("a"), await history.find("b")
+    assert small and small.envelope == b"small"
+    assert large and large.envelope == b"" and large.task.error == "x" * 600
+    assert large.task.traceback == "y" * 4092 + "last"
+    for entry in await broker.client.lrange("{test}:ended:failed", 0, -1):
+        assert len(entry) <= 5000
+    assert await history.find("c") is None
+
+
+async def test_foreign_keys_and_lines_do_no_harm(broker: Broker, history: History) -> None:
+    """A list of a wrong type is replaced, and a line that no script wrote is skipped."""
+    await broker.client.set("{test}:ended:done", "foreign")
+    await broker.submit([task("a"), task("b")])
+    assert await broker.settle(await fetch_one(broker), "done") == "OK"
+    await broker.client.rpush("{test}:ended:done", "x", "done\ta\tb", b"\xff" * 9)
+    assert await broker.settle(await fetch_one(broker), "done") == "OK"
+    assert [item.id for item in await history.ended()] == ["b"]
+
+
+async def test_zero_turns_it_off(broker: Broker, redis_url: str, history: History) -> None:
+    """Nothing is written any more, and the next walk over all records deletes what there is."""
+    await broker.submit([task("a")])
+    await broker.settle(await fetch_one(broker), "done")
+    assert len(await history.ended()) == 1
+    times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
+    off = Broker(redis_url, "test", **times, history=0)
+    await off.submit([task("b"), task("c")])
+    await off.settle(await fetch_one(off), "done")
+    await off.settle(await fetch_one(off), "dead", failed())
+    assert [item.id for item in await history.ended()] == ["a"]
+    while (await off.mend(timedelta(0)))[1]:
+        pass
+    assert await history.ended() == []
+    await off.aclose()
