@@ -79,7 +79,7 @@ class TaskRun:
     ) -> asyncio.subprocess.Process:
         """A command that goes on while the test does."""
         process = await asyncio.create_subprocess_exec(
-            str(_SCRIPTS / script),
+            self.script(script),
             *map(str, arguments),
             env=self.variables(environment),
             cwd=self.home,  # no stray .env
@@ -90,6 +90,10 @@ class TaskRun:
         self._started.append(process)
         return process
 
+    def script(self, name: str) -> str:
+        """The path of a console script."""
+        return str(_SCRIPTS / name)
+
     async def _run(self, script: str, *arguments: object, input: str, **environment: str) -> Ended:
         """The same as a start and its end, without the imports of a start."""
         with ExitStack() as opened:
@@ -97,7 +101,7 @@ class TaskRun:
             given.write(input.encode())
             given.seek(0)
             process = Preloaded(
-                [str(_SCRIPTS / script), *map(str, arguments)],
+                [self.script(script), *map(str, arguments)],
                 environment=self.variables(environment),
                 cwd=self.home,
                 stdin=given,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from nonet.base.errors import NonetError, ServerUnreachableError
 from nonet.cli.output import print_json, print_rows
 from nonet.cli.process import exit_code, named, print_error
+from nonet.cli.progress import Progress
 from nonet.daemon.service import ExitCode
 
 _Id = TypeVar("_Id", int, str)
@@ -42,15 +43,19 @@ class Report:
             ServerUnreachableError: a server does not answer; other errors concern one item only.
         """
         try:
-            async for page in pages:
-                for id in page:
-                    try:
-                        self.done(id, await act(id))
-                    except ServerUnreachableError:
-                        raise
-                    except NonetError as error:
-                        self.failed(id, error)
-                self._print_page()
+            with Progress(f"{self.thing}s") as progress:
+                async for page in pages:
+                    for id in page:
+                        try:
+                            self.done(id, await act(id))
+                        except ServerUnreachableError:
+                            raise
+                        except NonetError as error:
+                            progress.clear()
+                            self.failed(id, error)
+                        progress.advance()
+                    progress.clear()
+                    self._print_page()
         finally:
             self.close()
 

@@ -60,18 +60,23 @@ class Diagnosis:
 
 async def look_over(stores: Stores, settings: Settings, wait: float | None = None) -> Diagnosis:
     """Examine a namespace and its servers; see `nonet.Nonet.doctor`."""
-    lease, sql = settings.lease, await stores.sql_state()
+    sql = await stores.sql_state()
 
     async def overdue() -> tuple[int, float]:
         return await (await stores.outbox()).overdue(HANDED_OVER_WITHIN)
 
     return await diagnose(
         Inspection(stores.broker, settings.namespace),
-        lease=lease,
-        wait_seconds=_SWEPT_WITHIN * lease if wait is None else wait,
+        lease=settings.lease,
+        wait_seconds=patience(settings) if wait is None else wait,
         sql=sql,
         overdue=overdue if sql in ("current", "ahead") else None,
     )
+
+
+def patience(settings: Settings) -> float:
+    """Return how many seconds a problem must last to count, if the user does not say."""
+    return _SWEPT_WITHIN * settings.lease
 
 
 async def diagnose(

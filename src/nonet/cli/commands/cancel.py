@@ -15,6 +15,7 @@ from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.options import CancelReason, Json, OfClass, TaskIds, WithLabels
 from nonet.cli.output import print_json
 from nonet.cli.process import print_error
+from nonet.cli.progress import Progress
 from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import unknown_here
 from nonet.daemon.service import ExitCode, who
@@ -144,12 +145,14 @@ async def _cancel_all(
 
     selection = TaskFilter(task, labels, UNFINISHED)
     cancellation = nonet.client.cancellation
+    number: int | None = None
     if not yes:
         number = sum([len(page) async for page in cancellation.find(selection)])
         if number and not typer.confirm(f"cancel {_tasks(number)} {selection}?", err=True):
             print_error("nothing was cancelled")
             return ExitCode.FAILED
-    tally = await cancellation.cancel_all(selection, who(), reason)
+    with Progress("cancelling", number) as progress:
+        tally = await cancellation.cancel_all(selection, who(), reason, advance=progress.advance)
     if task and not tally.number and (unknown := unknown_here(nonet, task)) is not None:
         raise NotFoundError(f"{unknown[0]}, and no task has it.{unknown[1]}")
     ended = await _wait_for(nonet, dict.fromkeys(tally.running, _CANCELLING), deadline)

@@ -23,6 +23,7 @@ from nonet.cli.commands.dead_letters_selection import (
 from nonet.cli.options import Json, Limit, ShowArgs
 from nonet.cli.output import print_json, print_rows
 from nonet.cli.process import warn
+from nonet.cli.progress import Progress
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode, who
 
@@ -227,12 +228,15 @@ async def purge(
     async with _dead_letters(target) as letters:
         await _report_unnamed(letters)
         try:
-            if dry_run:
-                async for rows in letters.pages(old):
-                    found += len(rows)
-            else:
-                async for deleted in letters.purge(old):
-                    found += deleted
+            with Progress("dead letters") as progress:
+                if dry_run:
+                    async for rows in letters.pages(old):
+                        found += len(rows)
+                        progress.advance(len(rows))
+                else:
+                    async for deleted in letters.purge(old):
+                        found += deleted
+                        progress.advance(deleted)
         except BaseException:
             if found:
                 _print_purged(found, before, dry_run, as_json)

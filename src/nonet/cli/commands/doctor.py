@@ -10,6 +10,7 @@ import typer
 
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_rows
+from nonet.cli.progress import seconds_passing
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
 
@@ -42,8 +43,12 @@ async def doctor(
     \b
     task-run doctor --json
     """
+    from nonet.operate.doctor import patience
+
     async with target.observer() as nonet:
-        found = await nonet.doctor(wait=wait)
+        seconds = patience(nonet.settings) if wait is None else wait
+        async with seconds_passing("checking whether problems last", seconds):
+            found = await nonet.doctor(wait=seconds)
     if as_json:
         print_json(
             {

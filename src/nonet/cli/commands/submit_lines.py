@@ -17,7 +17,7 @@ from nonet.base.errors import ConfigurationError, NonetError, suggestion
 from nonet.cli.commands.task_arguments import bind_task, instant_of
 from nonet.cli.output import print_json
 from nonet.cli.process import exit_code, print_error
-from nonet.cli.progress import progress
+from nonet.cli.progress import Progress
 from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
@@ -109,9 +109,10 @@ async def _submit(
     """Submit batch by batch; stop behind a batch of which a task was not accepted."""
     report = list[dict[str, Any]]()
     code, known, left = ExitCode.OK, 0, total
-    with progress("submitting", total, prints=not as_json) as advance:
+    with Progress("submitting", total) as progress:
         for batch in _batches(lines):
             found = await _submit_batch(nonet, batch, now)
+            progress.clear()
             for (number, _), item in zip(batch, found, strict=True):
                 if isinstance(item, NonetError):
                     code = code or exit_code(item)
@@ -124,7 +125,7 @@ async def _submit(
                     report.append({"line": number, "id": str(item), "created": item.created})
                 else:
                     typer.echo(item)
-            advance(len(batch))
+            progress.advance(len(batch))
             if code:
                 print_error(
                     f"stopped at line {batch[-1][0]}: {left} of {total} tasks are not known to be "

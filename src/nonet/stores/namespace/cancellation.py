@@ -134,10 +134,20 @@ class Cancellation:
             await self._log(done, len(done), who, reason)
         return {id: states[id] for id in ids}
 
-    async def cancel_all(self, selection: TaskFilter, who: str, reason: str = "") -> CancelledTasks:
+    async def cancel_all(
+        self,
+        selection: TaskFilter,
+        who: str,
+        reason: str = "",
+        *,
+        advance: Callable[[int], None] = lambda number: None,
+    ) -> CancelledTasks:
         """Cancel all tasks of a selection.
 
         Tasks that are submitted meanwhile may be missed. Works page by page, in constant memory.
+
+        Args:
+            advance: called with the number of tasks that a page cancelled.
 
         Raises:
             ServerUnreachableError: Redis or SQL does not answer. Some tasks may be cancelled; call
@@ -150,6 +160,7 @@ class Cancellation:
                 done = _cancelled(states, "cancelling")
                 number, first = number + len(done), first or done[:_NAMED]
                 running += [id for id in done if states[id] == "cancelling"]
+                advance(len(done))
         finally:
             await self._log(first, number, who, f"{reason + '; ' if reason else ''}{selection}")
         return CancelledTasks(number, tuple(running))
