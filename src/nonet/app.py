@@ -22,6 +22,7 @@ from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon.service import who
 from nonet.rules.explanation import Explanation
+from nonet.rules.overview import Overview
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores
 from nonet.tasks.execution import TaskContext
@@ -502,6 +503,20 @@ class Nonet:
         from nonet.operate.doctor import look_over
 
         return await look_over(self.stores, self.settings, wait)
+
+    async def overview(self) -> Overview:
+        """Return what is wrong in the namespace now, worst first, and what goes on there.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            for finding in (await app.overview()).findings:
+                print(finding.problem, "->", finding.hint)
+        """
+        from nonet.operate.overview import overview
+
+        return await overview(self.stores, self.settings.namespace)
 
     def injector(self) -> Injector:
         """Create an injector that honours `dependency_overrides`; close it when the process ends.

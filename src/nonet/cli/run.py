@@ -46,6 +46,9 @@ PLACES = {
     "list": Command("tasks", "list_", "List live tasks, in no particular order."),
     "status": Command("tasks", "status", "Show one task, live or ended."),
     "explain": Command("locks", "explain", "Explain why a task does not run, or where it runs."),
+    "overview": Command(
+        "overview", "overview", "Show what is wrong now, and the command that mends it."
+    ),
     "cancel": Command(
         "cancel",
         "cancel",

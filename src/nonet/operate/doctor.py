@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 
 from nonet.base.errors import NonetError
 from nonet.config.settings import Settings
+from nonet.operate.overview import look
 from nonet.rules.diagnosis import Finding, examine
 from nonet.rules.explanation import HANDED_OVER_WITHIN
+from nonet.rules.overview import waits
 from nonet.rules.servers import REPAIR_SQL, examine_outbox, examine_server, refusals
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.stores import Stores
@@ -65,13 +67,15 @@ async def look_over(stores: Stores, settings: Settings, wait: float | None = Non
     async def overdue() -> tuple[int, float]:
         return await (await stores.outbox()).overdue(HANDED_OVER_WITHIN)
 
-    return await diagnose(
+    situation, *_ = await look(stores, settings.namespace)
+    found = await diagnose(
         Inspection(stores.broker, settings.namespace),
         lease=settings.lease,
         wait_seconds=patience(settings) if wait is None else wait,
         sql=sql,
         overdue=overdue if sql in ("current", "ahead") else None,
     )
+    return replace(found, hints=(*found.hints, *waits(situation)))
 
 
 def patience(settings: Settings) -> float:

@@ -57,7 +57,6 @@ class Server:
         clock_ahead: seconds by which the clock of Redis is ahead of the local one.
         leader: id of the leading scheduler; empty: none leads.
         late_seconds: how long the first due task has been due; 0: none is.
-        unserved: sizes with queued tasks but no worker.
         failed_hooks: start-up hooks that have not succeeded, with their errors.
         slow_hooks: start-up hooks that have run for more than a minute.
         broken: periodic entries that the leader could not fire at its last try, with the errors.
@@ -76,7 +75,6 @@ class Server:
     clock_ahead: float = 0.0
     leader: str = ""
     late_seconds: float = 0.0
-    unserved: Sequence[str] = ()
     failed_hooks: Mapping[str, str] = field(default_factory=dict)
     slow_hooks: Sequence[str] = ()
     broken: Mapping[str, str] = field(default_factory=dict)
@@ -206,12 +204,6 @@ def _redis_hints(server: Server) -> Iterator[Finding]:
 
 
 def _daemon_hints(server: Server) -> Iterator[Finding]:
-    if not server.leader:
-        problem = (
-            "no scheduler leads: no periodic task is submitted, no durable task is handed to "
-            "Redis, no start-up hook is called, no configured limit is applied"
-        )
-        yield Finding("scheduler", "leader", problem, "start task-scheduler")
     if server.remembers == "process":
         problem = "only the memory of the leader has the last occurrences and the pauses"
         hint = "set NONET_DB_URL for the schedulers: SQL outlives Redis and the leader"
@@ -219,18 +211,9 @@ def _daemon_hints(server: Server) -> Iterator[Finding]:
     for hook in server.slow_hooks:
         problem = "this start-up hook has run for more than a minute; later hooks wait for it"
         yield Finding("scheduler", hook, problem, "read the log of its application")
-    for size in server.unserved:
-        problem = "tasks are queued, but no worker of this size is live"
-        yield Finding("worker", size, problem, f"task-worker --size {size}")
 
 
 def _backlog_hints(server: Server) -> Iterator[Finding]:
-    if server.quarantined:
-        problem = f"holds {server.quarantined} entries"
-        yield Finding("stream", "quarantine", problem, "task-run quarantine list")
-    if server.dying:
-        problem = f"not in SQL yet: {server.dying}"
-        yield Finding("sql", "dead letters", problem, "task-run list --state dying")
     if server.sql == "ahead":
         problem = "were migrated by a newer release, and work with this one"
         hint = "fine after a roll-back; otherwise upgrade this installation"

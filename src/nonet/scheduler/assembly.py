@@ -91,6 +91,6 @@ def _census(parts: Parts) -> Census:
     return Census(
         stores.measures,
         stores.dead_letters,
-        settings.may_have_sql,
+        parts.settings.may_have_sql,
         parts.registry.versions(),
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.history import History
     from nonet.stores.namespace.leadership import Leader, Leadership
     from nonet.stores.namespace.limits import Limits
+    from nonet.stores.namespace.lock_board import LockBoard
     from nonet.stores.namespace.periodic import Periodic
     from nonet.stores.namespace.publication import Publication
     from nonet.stores.namespace.quarantine import Quarantine
@@ -152,6 +153,13 @@ class Stores:
         from nonet.stores.namespace.events import Events
 
         return Events(self.broker.client, self._namespace)
+
+    @cached_property
+    def locks(self) -> LockBoard:
+        """Holders and waiters of locks."""
+        from nonet.stores.namespace.lock_board import LockBoard
+
+        return LockBoard(self.broker.client, self._namespace)
 
     @cached_property
     def measures(self) -> Measures:

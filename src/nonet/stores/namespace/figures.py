@@ -138,6 +138,26 @@ class Measures:
             quarantined=quarantined,
         )
 
+    async def handed_on(self) -> dict[tuple[str, str], int]:
+        """Count the tasks that wait for a worker that can run them, by class and size."""
+        key = self._scripts.prefix
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            for size in Size:
+                pipe.smembers(f"{key}handed:{size}")
+            groups = [
+                (size, group.decode())
+                for size, members in zip(Size, await pipe.execute(), strict=True)
+                for group in members
+            ]
+            for size, group in groups:
+                pipe.zcard(f"{key}unfit:{size}:{group}")
+            numbers = await pipe.execute()
+        found: Counter[tuple[str, str]] = Counter()
+        for (size, group), number in zip(groups, numbers, strict=True):
+            # KIND:PRIORITY:NAME|UNFIT, see lib/record.lua
+            found[group.split(":", 2)[2].partition("|")[0], str(size)] += number
+        return dict(+found)
+
     async def memory(self) -> tuple[int | None, int | None]:
         """Return the bytes that Redis uses and may use (0: unlimited); None if INFO is denied.
 

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -123,7 +123,6 @@ class Inspection:
             clock_ahead=(clock - datetime.now(UTC)).total_seconds(),
             leader=leader,
             late_seconds=late if 0 < late < math.inf else 0.0,
-            unserved=await self._unserved(),
             failed_hooks=_in_state("failed", hooks),
             slow_hooks=tuple(_in_state("running", hooks)),
             broken=told.get("broken", {}),
@@ -185,22 +184,6 @@ class Inspection:
         except ValueError:
             told = {}
         return str(owner.decode(errors="replace")), told if isinstance(told, dict) else {}
-
-    async def _unserved(self) -> Sequence[str]:
-        client, now = self._broker.client, await self._broker.logical_now()
-        registered = client.zrangebyscore(
-            f"{self._prefix}workers", round(now.timestamp() * 1e6), "+inf"
-        )
-        alive = await self._read(registered, [])
-        served = {name.decode(errors="replace").partition("-")[0] for name in alive}
-        found = []
-        for size in Size:
-            names = [self._prefix + stream(priority, size) for priority in Priority]
-            if size not in served and any(
-                [await self._read(client.xlen(name), 0) for name in names]
-            ):
-                found.append(size)
-        return found
 
     async def _info(self) -> Mapping[str, Any]:
         """The answer of INFO; empty, with a warning, if the ACL denies it."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from nonet.base.errors import InvalidArgumentsError, NotFoundError
 from nonet.base.keys import prefix
-from nonet.rules.refusal import LockHolder
+from nonet.rules.overview import Waiters
+from nonet.rules.refusal import LockHolder, Refusal
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, Scripts, literal, server_errors
 from nonet.tasks.locks import KINDS, LockKind
@@ -118,6 +119,20 @@ class LockBoard:
             found += (await self._look(names[start : start + _BATCH], show))[0]
         seen = (item for item in found if item.is_held or item.waiting)
         return sorted(seen, key=lambda item: (-item.waiting, item.lock))
+
+    async def contended(self, most: int = 500) -> list[Waiters]:
+        """Return the locks that tasks wait for, without a scan of all keys.
+
+        Args:
+            most: look at this many locks at most.
+        """
+        async with server_errors(self._client):
+            watched = await self._client.zrange(f"{self._prefix}watch", 0, most - 1)
+        names = [name for name in map(bytes.decode, watched) if _NAME.fullmatch(name)]
+        found: list[LockStatus] = []
+        for start in range(0, len(names), _BATCH):
+            found += (await self._look(names[start : start + _BATCH], 1))[0]
+        return [_waiters(item) for item in found if item.waiting]
 
     async def get(self, name: str, *, show: int = 5) -> LockStatus:
         """Return one lock, which may be free.
@@ -265,6 +280,21 @@ def _lock(row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockStatus:
             for id, task, first, told in waiters
         ),
     )
+
+
+def _waiters(found: LockStatus) -> Waiters:
+    refusal = Refusal(
+        lock=found.lock,
+        kind=_kind_named(found.lock).letter,
+        is_held=found.is_held,
+        holding=found.holding,
+        holders=found.holders,
+        used=found.used or 0,
+        limit=found.limit or 0,
+        window_seconds=found.window_seconds or 0.0,
+        back_in=found.back_seconds,
+    )
+    return Waiters(refusal, found.waiting, found.longest_wait_seconds or 0.0)
 
 
 def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tuple[LockHolder, ...]:

@@ -1,0 +1,134 @@
+"""``task-run overview``: what is wrong now, and the command that mends it."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nonet.base.amounts import format_bytes
+from nonet.base.errors import ServerUnreachableError
+from nonet.cli.options import Json
+from nonet.cli.output import print_json, print_rows, printable
+from nonet.cli.target import Target, operation
+from nonet.daemon.service import ExitCode
+from nonet.rules.peers import counted
+from nonet.rules.refusal import span
+
+if TYPE_CHECKING:
+    from nonet.app import Nonet
+    from nonet.rules.overview import Overview
+
+_REFRESH_SECONDS = 2.0
+_WIDTH = 80
+
+
+@operation
+async def overview(
+    target: Target,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it anew every 2 seconds, until Ctrl-C.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Show what is wrong now, worst first, each with its cause and the next command.
+
+    Below: the streams that have tasks, and the tasks that run longest. Waits of less than 10
+    seconds are not reported. 'task-run explain ID' tells about one task, and 'task-run doctor'
+    checks every key.
+
+    Exit codes: 0 shown, 3 Redis unreachable.
+
+    \b
+    task-run overview --watch
+    """
+    async with target.observer() as nonet:
+        if watch:
+            await _watch(nonet, as_json)
+        _print(await nonet.overview(), as_json)
+    return ExitCode.OK
+
+
+async def _watch(nonet: Nonet, as_json: bool) -> None:
+    while True:
+        try:
+            found = await nonet.overview()
+        except ServerUnreachableError as error:
+            typer.echo(f"{error}; trying again", err=True)
+        else:
+            if not as_json:
+                typer.clear()  # only a terminal
+            _print(found, as_json)
+        await asyncio.sleep(_REFRESH_SECONDS)
+
+
+def _print(found: Overview, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    for line in (_verdict(found), _counts(found), _servers(found)):
+        typer.echo(line)
+    for number, finding in enumerate(found.findings, 1):
+        _print_wrapped(f"{number}. ", finding.problem)
+        if finding.hint:
+            typer.echo(f"   -> {printable(finding.hint)}")
+    if found.streams:
+        typer.echo()
+        print_rows([_stream_row(load) for load in found.streams], False, "")
+    if found.longest:
+        typer.echo()
+        print_rows([_running_row(task) for task in found.longest], False, "")
+
+
+def _verdict(found: Overview) -> str:
+    number = len(found.findings)
+    wrong = f"{counted(number, 'finding')}, worst first" if number else "nothing is wrong"
+    return typer.style(f"{found.at:%Y-%m-%d %H:%M:%SZ}: {wrong}", bold=True)
+
+
+def _counts(found: Overview) -> str:
+    states = ("running", "queued", "waiting", "delayed", "dying")
+    tasks = [f"{getattr(found, state)} {state}" for state in states if getattr(found, state)]
+    return f"tasks: {', '.join(tasks) or 'none'}"
+
+
+def _servers(found: Overview) -> str:
+    limit = f" of {format_bytes(found.memory_limit)}" if found.memory_limit else ""
+    return (
+        f"workers: {found.workers} with {counted(found.slots, 'slot')}; "
+        f"leader: {found.leader or 'none'}; Redis: {format_bytes(found.memory_bytes)}{limit}"
+    )
+
+
+def _print_wrapped(head: str, text: str) -> None:
+    indent = " " * len(head)
+    lines = textwrap.wrap(
+        printable(text),
+        _WIDTH,
+        initial_indent=head,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    typer.echo("\n".join(lines))
+
+
+def _stream_row(load: Any) -> dict[str, Any]:
+    return {
+        "stream": load.name,
+        "queued": load.queued,
+        "running": load.running,
+        "oldest": span(load.oldest_seconds) if load.queued else None,
+    }
+
+
+def _running_row(task: Any) -> dict[str, Any]:
+    return {
+        "runs longest": task.id,
+        "task": task.task,
+        "worker": task.worker,
+        "for": span(task.seconds),
+        "progress": task.progress,
+    }

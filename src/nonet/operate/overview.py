@@ -1,0 +1,183 @@
+"""What is wrong in a namespace now, and what goes on there: ``task-run overview``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.base.streams import Size
+from nonet.rules.overview import (
+    Crew,
+    Deaths,
+    Overview,
+    Running,
+    Situation,
+    StreamLoad,
+    troubles,
+)
+from nonet.stores.namespace.figures import Figures
+from nonet.stores.namespace.history import EndedTask
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.queue.workers import WorkerStatus
+from nonet.stores.stores import Stores
+
+_LOOK_BACK = timedelta(hours=1)
+_MOST = 1000  # deaths and events that are counted
+# A database that is frozen does not answer. An overview must.
+_SQL_SECONDS = 2.0
+_LONGEST = 3
+
+
+async def overview(stores: Stores, namespace: str) -> Overview:
+    """Read what is wrong, and what goes on; see `nonet.Nonet.overview`."""
+    situation, figures, workers = await look(stores, namespace)
+    alive = [worker for worker in workers if worker.alive]
+    return Overview(
+        at=await stores.broker.now(),
+        findings=tuple(troubles(situation)),
+        streams=tuple(situation.streams),
+        workers=len(alive),
+        slots=sum(worker.concurrency for worker in alive),
+        queued=sum(load.queued for load in situation.streams),
+        running=sum(load.running for load in situation.streams),
+        waiting=figures.waiting,
+        delayed=figures.delayed,
+        dying=figures.dying,
+        leader=figures.leader.partition("/")[0],
+        memory_bytes=int(situation.server.info.get("used_memory", 0)),
+        memory_limit=int(situation.server.info.get("maxmemory", 0)),
+        longest=await _longest(stores, alive),
+    )
+
+
+async def look(stores: Stores, namespace: str) -> tuple[Situation, Figures, Sequence[WorkerStatus]]:
+    """Read the situation of a namespace, and the figures and workers that it is made of."""
+    now, wall = await stores.broker.logical_now(), await stores.broker.now()
+    reader = _Reader()
+    figures = await stores.measures.figures(count_accepted=False)
+    workers = await stores.results.workers()
+    situation = Situation(
+        server=await Inspection(stores.broker, namespace).server(
+            await _sql_state(stores), dying=figures.dying
+        ),
+        streams=_streams(figures),
+        crews=[_crew(size, workers) for size in Size],
+        active=_by_class(figures),
+        stalls={worker.name: worker.lag_ms for worker in workers if worker.lag_ms},
+        waiters=await reader.read("locks", stores.locks.contended()),
+        pauses=await reader.read("pauses", stores.controls.load()),
+        deaths=await reader.read("history", _deaths(stores, now)),
+        lost_workers=await reader.read("events", _lost_workers(stores, now), 0),
+        foreign=await reader.read("tasks handed on", stores.measures.handed_on(), {}),
+        late=await reader.read("schedules", _late(stores, wall), {}),
+        full=await reader.read("ceilings", _full(stores), {}),
+        unreadable=reader.problems,
+    )
+    return situation, figures, workers
+
+
+class _Reader:
+    """Reads parts. A damaged part becomes a problem: the others are still shown."""
+
+    def __init__(self) -> None:
+        self.problems: dict[str, str] = {}
+
+    async def read(self, what: str, asked: Awaitable[Any], otherwise: Any = ()) -> Any:
+        try:
+            return await asked
+        except (ServerUnreachableError, ConfigurationError):
+            raise
+        except NonetError as error:
+            self.problems[what] = str(error)
+            return otherwise
+
+
+async def _sql_state(stores: Stores) -> str:
+    try:
+        async with asyncio.timeout(_SQL_SECONDS):
+            return await stores.sql_state()
+    except TimeoutError:
+        return f"the database does not answer within {_SQL_SECONDS:g} s"
+
+
+def _streams(figures: Figures) -> list[StreamLoad]:
+    return [
+        StreamLoad(priority, size, found.depth - found.in_flight, found.in_flight, found.oldest)
+        for (priority, size), found in figures.streams.items()
+        if found.depth
+    ]
+
+
+def _crew(size: str, workers: Iterable[WorkerStatus]) -> Crew:
+    live = [worker for worker in workers if worker.size == size and worker.alive]
+    reasons = [
+        worker.off or ("a heartbeat is overdue" * (worker.state == "silent")) for worker in live
+    ]
+    return Crew(
+        size,
+        len(live),
+        slots=sum(worker.concurrency for worker in live),
+        busy=sum(worker.running for worker in live),
+        idle_reason=reasons[0] if live and all(reasons) else "",
+    )
+
+
+def _by_class(figures: Figures) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for (task, *_), number in figures.active.items():
+        found[task] = found.get(task, 0) + number
+    return found
+
+
+async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
+    """Count the dead of the last hour by class and error."""
+    newest: dict[tuple[str, str], EndedTask] = {}
+    numbers: Counter[tuple[str, str]] = Counter()
+    for task in await stores.history.ended(states=("dead",), since=now - _LOOK_BACK, limit=_MOST):
+        key = task.name, task.error_type or task.reason
+        newest.setdefault(key, task)  # they are read newest first
+        numbers[key] += 1
+    return [
+        Deaths(name, task.error_line, number, task.id, (now - task.ended).total_seconds())
+        for ((name, _), task), number in zip(newest.items(), numbers.values(), strict=True)
+    ]
+
+
+async def _lost_workers(stores: Stores, now: datetime) -> int:
+    events = await stores.events.last(_MOST, kind="worker-lost")
+    return sum(event.at > now - _LOOK_BACK for event in events)
+
+
+async def _late(stores: Stores, now: datetime) -> dict[str, float]:
+    """The seconds by which the most overdue entry of each class is late."""
+    late: dict[str, float] = {}
+    for entry in await stores.periodic.statuses():
+        if entry.enabled and not entry.paused and entry.next is not None and entry.next < now:
+            seconds = (now - entry.next).total_seconds()
+            late[entry.task] = max(seconds, late.get(entry.task, 0.0))
+    return late
+
+
+async def _full(stores: Stores) -> dict[str, int]:
+    return {
+        load.scope: load.ceiling
+        for load in await stores.ceilings.loads()
+        if load.ceiling is not None and load.active >= load.ceiling
+    }
+
+
+async def _longest(stores: Stores, workers: Iterable[WorkerStatus]) -> tuple[Running, ...]:
+    """The tasks that run longest, with their progress."""
+    now = await stores.broker.logical_now()
+    tasks = [(task.since or now, worker.name, task) for worker in workers for task in worker.tasks]
+    found = []
+    for since, worker, task in sorted(tasks, key=lambda item: item[0])[:_LONGEST]:
+        status = await stores.results.status(task.id)
+        progress = "" if status is None or status.progress is None else str(status.progress)
+        seconds = (now - since).total_seconds()
+        found.append(Running(task.id, task.task, worker, seconds, progress))
+    return tuple(found)

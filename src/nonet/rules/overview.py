@@ -1,0 +1,425 @@
+"""Says what is wrong in a namespace now, worst first, each with the command that mends it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain, groupby
+from math import ceil
+
+from nonet.rules import remedies
+from nonet.rules.diagnosis import Finding
+from nonet.rules.pauses import EVERYTHING, Pause, in_words, of_task
+from nonet.rules.peers import counted
+from nonet.rules.refusal import Refusal, named, span
+from nonet.rules.servers import Server, examine_server
+from nonet.tasks.locks import KINDS
+
+# Waits shorter than this are everyday business (seconds).
+_LONG_WAIT = 10.0
+# A backlog is reported when its oldest task has waited this long although workers are live.
+_LONG_QUEUE = 60.0
+# The leader fires an entry within a second. One that is later is stuck.
+_LATE_ENTRY = 30.0
+_LONG_STALL_MS = 1000
+# Deaths of one class and error within the hour that are reported.
+_FEW_DEATHS = 3
+# Findings of one kind; the last one says how many more there are.
+_MOST_OF_A_KIND = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLoad:
+    """The tasks of one priority and size.
+
+    Attributes:
+        queued: tasks that no worker has fetched.
+        running: tasks that workers have.
+        oldest_seconds: age of the oldest queued task; 0: none is queued.
+    """
+
+    priority: str
+    size: str
+    queued: int
+    running: int
+    oldest_seconds: float
+
+    @property
+    def name(self) -> str:
+        """``PRIORITY:SIZE``."""
+        return f"{self.priority}:{self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiters:
+    """The tasks that wait for one lock or limiter.
+
+    Attributes:
+        refusal: what the lock refuses them with.
+        waiting: how many they are; `seconds` is the longest of their waits.
+    """
+
+    refusal: Refusal
+    waiting: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Deaths:
+    """Tasks of one class that died of one kind of error.
+
+    Attributes:
+        error: the last error in one line; `id` is that of its task.
+        seconds_ago: time since the last of them.
+    """
+
+    task: str
+    error: str
+    number: int
+    id: str
+    seconds_ago: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """The live workers of one size.
+
+    Attributes:
+        slots: how many tasks they run at a time; `busy` of these are taken.
+        idle_reason: why none of them takes tasks; empty if one does.
+    """
+
+    size: str
+    live: int
+    slots: int = 0
+    busy: int = 0
+    idle_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a namespace reports of itself.
+
+    Attributes:
+        server: what Redis, SQL and the daemons report.
+        streams: those that have tasks.
+        crews: one for each size.
+        waiters: of the locks and limiters that refuse somebody.
+        active: tasks that have not ended, by class.
+        deaths: of the last hour.
+        lost_workers: workers that died in the last hour.
+        foreign: tasks that no worker could run so far, by class and size.
+        late: periodic entries by class, and the seconds that they are overdue.
+        full: scopes whose ceiling is reached, with the ceiling.
+        stalls: workers whose event loop stalled, with the milliseconds.
+        unreadable: what could not be read, with the error.
+    """
+
+    server: Server
+    streams: Sequence[StreamLoad] = ()
+    crews: Sequence[Crew] = ()
+    waiters: Sequence[Waiters] = ()
+    pauses: Sequence[Pause] = ()
+    active: Mapping[str, int] = field(default_factory=dict)
+    deaths: Sequence[Deaths] = ()
+    lost_workers: int = 0
+    foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    late: Mapping[str, float] = field(default_factory=dict)
+    full: Mapping[str, int] = field(default_factory=dict)
+    stalls: Mapping[str, int] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A task that runs.
+
+    Attributes:
+        seconds: time since its delivery.
+        progress: what it reported last, or empty.
+    """
+
+    id: str
+    task: str
+    worker: str
+    seconds: float
+    progress: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What is wrong in a namespace, and what goes on there.
+
+    Attributes:
+        at: the time of the server.
+        findings: what is wrong, worst first; `hint` is the next command.
+        streams: those that have tasks.
+        workers: live ones; `slots` is how many tasks they run at a time.
+        queued, running, waiting, delayed, dying: how many tasks are in each state.
+        leader: the leading scheduler; empty: none leads.
+        memory_bytes, memory_limit: of Redis; a limit of 0 is none.
+        longest: the tasks that run longest.
+
+    Example:
+        found = await app.overview()
+        for finding in found.findings:
+            print(finding.problem, "->", finding.hint)
+    """
+
+    at: datetime
+    findings: tuple[Finding, ...]
+    streams: tuple[StreamLoad, ...]
+    workers: int
+    slots: int
+    queued: int
+    running: int
+    waiting: int
+    delayed: int
+    dying: int
+    leader: str
+    memory_bytes: int
+    memory_limit: int
+    longest: tuple[Running, ...] = ()
+
+
+def troubles(found: Situation) -> list[Finding]:
+    """Return all that is wrong, worst first.
+
+    What stops everybody comes first, then what stops a part, then what slows things down.
+    """
+    problems, _ = examine_server(found.server)
+    return [*problems, *waits(found)]
+
+
+def waits(found: Situation) -> list[Finding]:
+    """Return what keeps tasks from running or succeeding, without problems of the servers."""
+    rules: Sequence[Callable[[Situation], Iterable[Finding]]] = (
+        _dying, _no_leader, _no_worker, _no_taker, _foreign, _deaths, _lost_workers, _locks,
+        _limiters, _pauses, _late, _full, _backlog, _stalls, _quarantine, _unreadable,
+    )  # fmt: skip
+    return list(chain.from_iterable(map(_few, (rule(found) for rule in rules))))
+
+
+def _few(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Shorten a long list of one kind: an overview fits on a screen."""
+    all_of_them = list(findings)
+    more = len(all_of_them) - _MOST_OF_A_KIND
+    for number, finding in enumerate(all_of_them[:_MOST_OF_A_KIND], 1):
+        if number < _MOST_OF_A_KIND or more <= 0:
+            yield finding
+        else:
+            problem = f"{finding.problem} (and {more} more like this)"
+            yield Finding(finding.kind, finding.what, problem, finding.hint)
+
+
+def _dying(found: Situation) -> Iterator[Finding]:
+    number = found.server.dying
+    if number:
+        are = "1 dead letter is" if number == 1 else f"{number} dead letters are"
+        yield Finding("sql", "dead letters", f"{are} not in SQL yet", remedies.of_sql())
+
+
+def _no_leader(found: Situation) -> Iterator[Finding]:
+    if not found.server.leader:
+        problem = (
+            "no scheduler leads: no periodic task is submitted, no durable task is handed to "
+            "Redis, no start-up hook is called, no configured limit is applied"
+        )
+        yield Finding("scheduler", "leader", problem, remedies.of_promoter())
+
+
+def _no_worker(found: Situation) -> Iterator[Finding]:
+    for crew in found.crews:
+        queued, oldest = _queued(found.streams, crew.size)
+        if queued and not crew.live:
+            problem = f"no {crew.size} worker is live: {_queue_for(queued, oldest)}"
+            yield Finding("worker", crew.size, problem, remedies.of_worker(crew.size))
+
+
+def _no_taker(found: Situation) -> Iterator[Finding]:
+    for crew in found.crews:
+        queued, oldest = _queued(found.streams, crew.size)
+        if queued and crew.live and crew.idle_reason:
+            problem = f"no {crew.size} worker takes tasks ({crew.idle_reason}): "
+            problem += _queue_for(queued, oldest)
+            yield Finding("worker", crew.size, problem, remedies.of_worker(crew.size))
+
+
+def _foreign(found: Situation) -> Iterator[Finding]:
+    for (task, size), number in sorted(found.foreign.items()):
+        problem = f"no {size} worker runs {task}: {_tasks_wait(number)} for one that knows it"
+        command = remedies.command("task-run", "list", "--task", task)
+        yield Finding("worker", task, problem, command)
+
+
+def _deaths(found: Situation) -> Iterator[Finding]:
+    for death in sorted(found.deaths, key=lambda item: -item.number):
+        is_paused = of_task(found.pauses, "", death.task) is not None
+        if death.number >= _FEW_DEATHS and not is_paused:
+            problem = (
+                f"{death.number} tasks of {death.task} died within an hour, the last "
+                f"{span(death.seconds_ago)} ago: {death.error} (task-run result {death.id})"
+            )
+            command = remedies.command("task-run", "pause", "--task", death.task)
+            yield Finding("class", death.task, problem, command)
+
+
+def _lost_workers(found: Situation) -> Iterator[Finding]:
+    if found.lost_workers:
+        died = counted(found.lost_workers, "worker")
+        hint = "task-run events --kind worker-lost"
+        yield Finding("worker", "deaths", f"{died} died within an hour", hint)
+
+
+def _locks(found: Situation) -> Iterator[Finding]:
+    def sentence(first: Waiters) -> str:
+        refusal = first.refusal
+        if not refusal.holders:
+            return f"{_tasks_wait(first.waiting)} for {refusal.lock}"
+        holder = refusal.holders[0]
+        text = f"{_tasks_wait(first.waiting)} for {refusal.lock}, held by {named(holder)}"
+        return text + (f" for {span(holder.held_seconds)}" if holder.held_seconds else "")
+
+    def remedy(first: Waiters) -> str:
+        return remedies.of_lock(first.refusal.lock, first.refusal.holders)
+
+    yield from _by_type(found.waiters, sentence, remedy, limiter=False)
+
+
+def _limiters(found: Situation) -> Iterator[Finding]:
+    def sentence(first: Waiters) -> str:
+        refusal = first.refusal
+        text = f"{_tasks_wait(first.waiting)} for {refusal.lock}"
+        if not refusal.window_seconds:
+            return f"{text}, {refusal.limit} at a time"
+        windows = ceil(first.waiting / max(1, refusal.limit)) - 1
+        last = (refusal.back_in or 0.0) + windows * refusal.window_seconds
+        text += f", {refusal.limit} per {refusal.window_seconds:g} s"
+        return f"{text}, the last in {span(last)}"
+
+    def remedy(first: Waiters) -> str:
+        """The limit at which all of them could start now; an operator may choose a lower one."""
+        refusal, window = first.refusal, first.refusal.window_seconds or None
+        enough = refusal.limit + first.waiting
+        return remedies.of_limiter(refusal.lock, refusal.limit, window, items=enough)
+
+    yield from _by_type(found.waiters, sentence, remedy, limiter=True)
+
+
+def _by_type(
+    waiters: Sequence[Waiters],
+    sentence: Callable[[Waiters], str],
+    remedy: Callable[[Waiters], str],
+    *,
+    limiter: bool,
+) -> Iterator[Finding]:
+    """Report the worst lock of each kind and object type: there may be one for each job."""
+
+    def type_of(item: Waiters) -> str:
+        head, _, rest = item.refusal.lock.partition(":")
+        parts = rest.split(":")
+        return ":".join((head, *parts[: 3 if parts[1:2] and parts[1].startswith("@") else 2]))
+
+    wanted = [
+        item
+        for item in waiters
+        if item.seconds >= _LONG_WAIT and KINDS[item.refusal.kind].limiter == limiter
+    ]
+    groups = [list(group) for _, group in groupby(sorted(wanted, key=type_of), type_of)]
+    for group in sorted(groups, key=lambda each: -max(item.seconds for item in each)):
+        first = max(group, key=lambda item: (item.waiting, item.seconds))
+        problem = sentence(first)
+        if len(group) > 1:
+            waiting = sum(item.waiting for item in group) - first.waiting
+            problem += f" (and {waiting} for {len(group) - 1} others of its type: task-run locks)"
+        yield Finding("limiter" if limiter else "lock", first.refusal.lock, problem, remedy(first))
+
+
+def _pauses(found: Situation) -> Iterator[Finding]:
+    for pause in found.pauses:
+        held = _held_by(found, pause)
+        reason = f" ({pause.reason})" if pause.reason else ""
+        problem = (
+            f"{in_words(pause.what)} is paused since {pause.since:%Y-%m-%d %H:%M:%SZ} by "
+            f"{pause.who}{reason}: {_tasks_wait(held)}"
+        )
+        yield Finding("pause", pause.what, problem, remedies.of_pause(pause.what))
+
+
+def _held_by(found: Situation, pause: Pause) -> int:
+    """How many tasks have not ended to which the pause applies, without those that run."""
+    kind, _, name = pause.what.partition(":")
+    if kind == "task":
+        return sum(
+            number for task, number in found.active.items() if name in (task, task.split(":")[-1])
+        )
+    return sum(
+        load.queued for load in found.streams if pause.what == EVERYTHING or load.name == name
+    )
+
+
+def _late(found: Situation) -> Iterator[Finding]:
+    for task, seconds in found.late.items():
+        if seconds > _LATE_ENTRY and found.server.leader:
+            problem = f"the next occurrence of {task} is {span(seconds)} overdue"
+            command = remedies.command("task-run", "schedules", "show", task)
+            yield Finding("schedule", task, problem, command)
+
+
+def _full(found: Situation) -> Iterator[Finding]:
+    for scope, ceiling in found.full.items():
+        problem = f"{scope} has reached its ceiling of {ceiling} tasks: submissions are refused"
+        yield Finding("ceiling", scope, problem, "task-run queues")
+
+
+def _backlog(found: Situation) -> Iterator[Finding]:
+    for crew in found.crews:
+        queued, oldest = _queued(found.streams, crew.size)
+        if oldest >= _LONG_QUEUE and crew.live and not crew.idle_reason and not _stopped(found):
+            busy = f"{crew.busy} of {counted(crew.slots, 'slot')} are busy"
+            problem = f"{_queue_for(queued, oldest)}; {crew.size} workers: {crew.live}, {busy}"
+            yield Finding("queue", crew.size, problem, remedies.of_worker(crew.size))
+
+
+def _stopped(found: Situation) -> bool:
+    return any(not pause.what.startswith("task:") for pause in found.pauses)
+
+
+def _stalls(found: Situation) -> Iterator[Finding]:
+    for worker, stall in sorted(found.stalls.items(), key=lambda item: -item[1]):
+        if stall >= _LONG_STALL_MS:
+            problem = f"the event loop of {worker} was blocked for {span(stall / 1000)}"
+            command = remedies.command("task-run", "workers", worker)
+            yield Finding("worker", worker, problem, command)
+
+
+def _quarantine(found: Situation) -> Iterator[Finding]:
+    number = found.server.quarantined
+    if number:
+        problem = f"{counted(number, 'message')} in the quarantine"
+        yield Finding("stream", "quarantine", problem, remedies.of_quarantine())
+
+
+def _unreadable(found: Situation) -> Iterator[Finding]:
+    for what, error in found.unreadable.items():
+        problem = f"{what} cannot be read: {error}"
+        yield Finding("key", what, problem, remedies.of_damage())
+
+
+def _queued(streams: Sequence[StreamLoad], size: str) -> tuple[int, float]:
+    """How many tasks of a size are queued, and the age of the oldest in seconds."""
+    of_size = [load for load in streams if load.size == size]
+    return sum(load.queued for load in of_size), max(
+        (load.oldest_seconds for load in of_size), default=0.0
+    )
+
+
+def _queue_for(queued: int, oldest: float) -> str:
+    if queued == 1:
+        return f"1 task is queued, for {span(oldest)}"
+    return f"{queued} tasks are queued, the oldest for {span(oldest)}"
+
+
+def _tasks_wait(number: int) -> str:
+    return "1 task waits" if number == 1 else f"{number} tasks wait"

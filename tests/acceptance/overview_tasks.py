@@ -1,0 +1,80 @@
+"""Tasks that get stuck, each for another reason; see `test_overview`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from acceptance.probe_tasks import passed
+
+from nonet import BaseTask, MutexLock, Priority, RateLimiter, Size
+
+
+@dataclass
+class Exports(BaseTask):
+    """Holds a mutex until its gate opens."""
+
+    gate: str
+    size = Size.SMALL
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "export")]
+
+    async def execute(self) -> None:
+        await passed(self.gate)
+
+
+@dataclass
+class Mails(BaseTask):
+    """May start once in ten minutes."""
+
+    number: int
+    size = Size.SMALL
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        limiter = RateLimiter("job", "smtp")
+        limiter.limit, limiter.window_seconds = 1, 600
+        return [limiter]
+
+    async def execute(self) -> None:
+        pass
+
+
+@dataclass
+class Cleans(BaseTask):
+    """Goes through a stream that is paused."""
+
+    size = Size.SMALL
+    priority = Priority.BACKGROUND
+
+    async def execute(self) -> None:
+        pass
+
+
+@dataclass
+class Merges(BaseTask):
+    """Needs a large worker."""
+
+    size = Size.LARGE
+
+    async def execute(self) -> None:
+        pass
+
+
+@dataclass
+class Poison(BaseTask):
+    """Always fails."""
+
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        raise ValueError("the catalogue has no such column")
+
+
+@dataclass
+class Kept(Poison):
+    """Always fails, and becomes a dead letter."""
+
+    dlq_eligible = True
