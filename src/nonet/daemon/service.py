@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from enum import IntEnum
 from typing import Any, NoReturn
@@ -221,6 +221,21 @@ async def stop_on_signals(
             signal.signal(number, handler or signal.SIG_DFL)
         # A further drain request must not interrupt the last steps.
         signal.signal(DRAIN_SIGNAL, signal.SIG_IGN)
+
+
+async def until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Do `work` until it ends or raises, or a signal asks to stop.
+
+    A signal also interrupts a call to a Redis that hangs.
+    """
+    async with stop_on_signals() as stop:
+        working = asyncio.create_task(work)
+        stopping = asyncio.create_task(stop.requested.wait(), name="stop")
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if working.done():
+            working.result()
+        working.cancel()
 
 
 def _ignore(number: int, frame: object) -> None:

@@ -20,12 +20,14 @@ from nonet.rules.overview import (
     troubles,
 )
 from nonet.stores.namespace.figures import Figures
-from nonet.stores.namespace.history import EndedTask
 from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.queue.results import error_line
 from nonet.stores.queue.workers import WorkerStatus
 from nonet.stores.stores import Stores
+from nonet.tasks.handles import EndedTask
 
 _LOOK_BACK = timedelta(hours=1)
+_FAILED = ("dead", "expired")
 _MOST = 1000  # deaths and events that are counted
 # A database that is frozen does not answer. An overview must.
 _SQL_SECONDS = 2.0
@@ -134,16 +136,24 @@ def _by_class(figures: Figures) -> Mapping[str, int]:
 
 
 async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
-    """Count the dead of the last hour by class and error."""
-    newest: dict[tuple[str, str], EndedTask] = {}
-    numbers: Counter[tuple[str, str]] = Counter()
-    for task in await stores.history.ended(states=("dead",), since=now - _LOOK_BACK, limit=_MOST):
-        key = task.name, task.error_type or task.reason
+    """Count the failures of the last hour by class, state and error."""
+    newest: dict[tuple[str, str, str], EndedTask] = {}
+    numbers: Counter[tuple[str, str, str]] = Counter()
+    for task in await stores.history.ended(states=_FAILED, since=_LOOK_BACK, limit=_MOST):
+        key = task.name, task.state, task.error_type or task.reason
         newest.setdefault(key, task)  # they are read newest first
         numbers[key] += 1
     return [
-        Deaths(name, task.error_line, number, task.id, (now - task.ended).total_seconds())
-        for ((name, _), task), number in zip(newest.items(), numbers.values(), strict=True)
+        Deaths(
+            task=task.name,
+            state=task.state,
+            size=task.stream.rpartition(":")[2],
+            error=error_line(task.error_type, task.error),
+            number=numbers[key],
+            id=task.id,
+            seconds_ago=(now - task.ended).total_seconds(),
+        )
+        for key, task in newest.items()
     ]
 
 
@@ -156,7 +166,9 @@ async def _late(stores: Stores, now: datetime) -> dict[str, float]:
     """The seconds by which the most overdue entry of each class is late."""
     late: dict[str, float] = {}
     for entry in await stores.periodic.statuses():
-        if entry.enabled and not entry.paused and entry.next is not None and entry.next < now:
+        # With overlap: queue an entry waits for its last task, and is not late.
+        is_held = entry.paused or entry.held_back or entry.last_state
+        if entry.enabled and not is_held and entry.next is not None and entry.next < now:
             seconds = (now - entry.next).total_seconds()
             late[entry.task] = max(seconds, late.get(entry.task, 0.0))
     return late

@@ -67,11 +67,13 @@ class Waiters:
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """Tasks of one class that died of one kind of error.
+    """Tasks of one class that failed for good with one kind of error.
 
     Attributes:
         error: the last error in one line; `id` is that of its task.
         seconds_ago: time since the last of them.
+        state: ``dead`` or ``expired``.
+        size: size of the workers that they need.
     """
 
     task: str
@@ -79,6 +81,8 @@ class Deaths:
     number: int
     id: str
     seconds_ago: float
+    state: str = "dead"
+    size: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,13 +260,16 @@ def _foreign(found: Situation) -> Iterator[Finding]:
 def _deaths(found: Situation) -> Iterator[Finding]:
     for death in sorted(found.deaths, key=lambda item: -item.number):
         is_paused = of_task(found.pauses, "", death.task) is not None
-        if death.number >= _FEW_DEATHS and not is_paused:
-            problem = (
-                f"{death.number} tasks of {death.task} died within an hour, the last "
-                f"{span(death.seconds_ago)} ago: {death.error} (task-run result {death.id})"
-            )
-            command = remedies.command("task-run", "pause", "--task", death.task)
-            yield Finding("class", death.task, problem, command)
+        if death.number < _FEW_DEATHS or is_paused:
+            continue
+        verb, command = "died", remedies.command("task-run", "pause", "--task", death.task)
+        if death.state == "expired":
+            verb, command = "expired", remedies.of_worker(death.size)
+        problem = (
+            f"{death.number} tasks of {death.task} {verb} within an hour, the last "
+            f"{span(death.seconds_ago)} ago: {death.error} (task-run result {death.id})"
+        )
+        yield Finding("class", death.task, problem, command)
 
 
 def _lost_workers(found: Situation) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from nonet.base.keys import EVENT_KINDS
 from nonet.cli.options import Json
 from nonet.cli.output import cell, print_json, print_rows
 from nonet.cli.target import Target, operation
-from nonet.daemon.service import ExitCode, stop_on_signals
+from nonet.daemon.service import ExitCode, until_signal
 
 if TYPE_CHECKING:
     from nonet.stores.namespace.events import Event, Following
@@ -50,7 +50,8 @@ async def events(
     _check_kind(kind)
     async with target.stores() as stores:
         if follow:
-            await _follow(stores.events.follow(limit, kind=kind), as_json)
+            following = stores.events.follow(limit, kind=kind)
+            await until_signal(_print_new(following, as_json))
             return ExitCode.OK
         found = await stores.events.last(limit, kind=kind)
     print_rows([dataclasses.asdict(item) for item in found], as_json, "no event")
@@ -64,18 +65,6 @@ def _check_kind(kind: str | None) -> None:
             f"--kind {kind}: there is no such kind of event.{suggestion(kind, EVENT_KINDS)} "
             f"Kinds: {', '.join(EVENT_KINDS)}"
         )
-
-
-async def _follow(following: Following, as_json: bool) -> None:
-    """Print events until a signal, which also interrupts a call to a Redis that hangs."""
-    async with stop_on_signals() as stop:
-        printing = asyncio.create_task(_print_new(following, as_json), name="events")
-        stopping = asyncio.create_task(stop.requested.wait(), name="stop")
-        await asyncio.wait({printing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if printing.done():
-            printing.result()
-        printing.cancel()
 
 
 async def _print_new(following: Following, as_json: bool) -> None:

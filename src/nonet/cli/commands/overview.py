@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ServerUnreachableError
 from nonet.cli.options import Json
-from nonet.cli.output import print_json, print_rows, printable
+from nonet.cli.output import print_json, print_rows, print_table, printable
 from nonet.cli.target import Target, operation
-from nonet.daemon.service import ExitCode
+from nonet.daemon.service import ExitCode, until_signal
 from nonet.rules.peers import counted
 from nonet.rules.refusal import span
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nonet.rules.overview import Overview
 
 _REFRESH_SECONDS = 2.0
-_WIDTH = 80
 
 
 @operation
@@ -46,8 +45,9 @@ async def overview(
     """
     async with target.observer() as nonet:
         if watch:
-            await _watch(nonet, as_json)
-        _print(await nonet.overview(), as_json)
+            await until_signal(_watch(nonet, as_json))
+        else:
+            _print(await nonet.overview(), as_json)
     return ExitCode.OK
 
 
@@ -59,7 +59,7 @@ async def _watch(nonet: Nonet, as_json: bool) -> None:
             typer.echo(f"{error}; trying again", err=True)
         else:
             if not as_json:
-                typer.clear()  # only a terminal
+                click.clear()  # only a terminal
             _print(found, as_json)
         await asyncio.sleep(_REFRESH_SECONDS)
 
@@ -71,7 +71,7 @@ def _print(found: Overview, as_json: bool) -> None:
     for line in (_verdict(found), _counts(found), _servers(found)):
         typer.echo(line)
     for number, finding in enumerate(found.findings, 1):
-        _print_wrapped(f"{number}. ", finding.problem)
+        print_table([], [(f"{number}.", finding.problem)])
         if finding.hint:
             typer.echo(f"   -> {printable(finding.hint)}")
     if found.streams:
@@ -100,19 +100,6 @@ def _servers(found: Overview) -> str:
         f"workers: {found.workers} with {counted(found.slots, 'slot')}; "
         f"leader: {found.leader or 'none'}; Redis: {format_bytes(found.memory_bytes)}{limit}"
     )
-
-
-def _print_wrapped(head: str, text: str) -> None:
-    indent = " " * len(head)
-    lines = textwrap.wrap(
-        printable(text),
-        _WIDTH,
-        initial_indent=head,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    typer.echo("\n".join(lines))
 
 
 def _stream_row(load: Any) -> dict[str, Any]:

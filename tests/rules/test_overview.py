@@ -1,0 +1,211 @@
+"""From a situation to findings: each fault once, worst first, with the command that mends it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from nonet.rules.overview import Crew, Deaths, Situation, StreamLoad, Waiters, troubles
+from nonet.rules.pauses import Pause
+from nonet.rules.refusal import LockHolder, Refusal
+from nonet.rules.servers import Server
+
+SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)
+HEALTHY = Server({"redis_version": "7.0.15", "maxmemory_policy": "noeviction"}, leader="a/1")
+HOLDER = LockHolder("t-1", "files:Audit", "7@host", 3840.0, 20.0, True)
+MUTEX = Refusal("lock:mutex:job:7", "M", True, holding=1, holders=(HOLDER,))
+SMTP = Refusal(
+    "limiter:rate:mailer:smtp", "L", True, used=1, limit=1, window_seconds=600, back_in=300
+)
+SLOTS = Refusal("limiter:conc:storage_element:CERN", "C", True, used=5, limit=5)
+
+
+def situation(**known: Any) -> Situation:
+    return Situation(**{"server": HEALTHY, **known})
+
+
+@pytest.mark.parametrize(
+    ("known", "problem", "hint"),
+    [
+        (
+            {"server": Server(HEALTHY.info, leader="a/1", dying=2)},
+            "2 dead letters are not in SQL yet",
+            "task-run db check",
+        ),
+        (
+            {"server": Server(HEALTHY.info)},
+            "no scheduler leads: no periodic task is submitted, no durable task is handed to "
+            "Redis, no start-up hook is called, no configured limit is applied",
+            "task-scheduler",
+        ),
+        (
+            {
+                "streams": [StreamLoad("normal", "large", 12, 0, 180)],
+                "crews": [Crew("large", 0), Crew("small", 0)],
+            },
+            "no large worker is live: 12 tasks are queued, the oldest for 3 min",
+            "task-worker --size large",
+        ),
+        (
+            {
+                "streams": [StreamLoad("normal", "small", 1, 0, 5)],
+                "crews": [Crew("small", 2, slots=8, idle_reason="memory is short")],
+            },
+            "no small worker takes tasks (memory is short): 1 task is queued, for 5 s",
+            "task-worker --size small",
+        ),
+        (
+            {"foreign": {("files:Audit", "small"): 5}},
+            "no small worker runs files:Audit: 5 tasks wait for one that knows it",
+            "task-run list --task files:Audit",
+        ),
+        (
+            {"deaths": [Deaths("files:Audit", "ValueError: no", 3, "t-9", 12)]},
+            "3 tasks of files:Audit died within an hour, the last 12 s ago: ValueError: no "
+            "(task-run result t-9)",
+            "task-run pause --task files:Audit",
+        ),
+        (
+            {"deaths": [Deaths("files:Audit", "not started", 3, "t-9", 12, "expired", "small")]},
+            "3 tasks of files:Audit expired within an hour, the last 12 s ago: not started "
+            "(task-run result t-9)",
+            "task-worker --size small",
+        ),
+        (
+            {"lost_workers": 1},
+            "1 worker died within an hour",
+            "task-run events --kind worker-lost",
+        ),
+        (
+            {"waiters": [Waiters(MUTEX, 19, 60)]},
+            "19 tasks wait for lock:mutex:job:7, held by task t-1 (files:Audit on 7@host) for "
+            "1 h 4 min",
+            "task-run cancel t-1",
+        ),
+        (
+            {"waiters": [Waiters(SMTP, 19, 60)]},
+            "19 tasks wait for limiter:rate:mailer:smtp, 1 per 600 s, the last in 3 h 5 min",
+            "task-run limits set limiter:rate:mailer:smtp --rate 20 --window 600",
+        ),
+        (
+            {"waiters": [Waiters(SLOTS, 1, 60)]},
+            "1 task waits for limiter:conc:storage_element:CERN, 5 at a time",
+            "task-run limits set limiter:conc:storage_element:CERN --concurrency 10",
+        ),
+        (
+            {
+                "pauses": [Pause("stream:normal:small", SINCE, "ann@host 7", "disk full")],
+                "streams": [StreamLoad("normal", "small", 7, 1, 5)],
+            },
+            "stream normal:small is paused since 2026-07-01 11:00:00Z by ann@host 7 "
+            "(disk full): 7 tasks wait",
+            "task-run resume --stream normal:small",
+        ),
+        (
+            {"late": {"files:Sweep": 90.0}},
+            "the next occurrence of files:Sweep is 1 min 30 s overdue",
+            "task-run schedules show files:Sweep",
+        ),
+        (
+            {"full": {"stream:normal:small": 500}},
+            "stream:normal:small has reached its ceiling of 500 tasks: submissions are refused",
+            "task-run queues",
+        ),
+        (
+            {
+                "streams": [StreamLoad("normal", "small", 3000, 8, 300)],
+                "crews": [Crew("small", 2, slots=8, busy=8)],
+            },
+            "3000 tasks are queued, the oldest for 5 min; small workers: 2, 8 of 8 slots are busy",
+            "task-worker --size small",
+        ),
+        (
+            {"stalls": {"7@host": 2500, "8@host": 20}},
+            "the event loop of 7@host was blocked for 2.5 s",
+            "task-run workers 7@host",
+        ),
+        (
+            {"server": Server(HEALTHY.info, leader="a/1", quarantined=1)},
+            "1 message in the quarantine",
+            "task-run quarantine list",
+        ),
+        (
+            {"unreadable": {"pauses": "WRONGTYPE"}},
+            "pauses cannot be read: WRONGTYPE",
+            "task-run doctor",
+        ),
+    ],
+)
+def test_each_fault_has_one_finding(known: dict[str, Any], problem: str, hint: str) -> None:
+    """It tells the fault and its cause, and what to type."""
+    (finding,) = troubles(situation(**known))
+    assert (finding.problem, finding.hint) == (problem, hint)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {},
+        {"waiters": [Waiters(MUTEX, 19, 9)]},
+        {"deaths": [Deaths("files:Audit", "ValueError: no", 2, "t-9", 12)]},
+        {
+            "streams": [StreamLoad("normal", "small", 9, 8, 59)],
+            "crews": [Crew("small", 1, slots=8, busy=8)],
+        },
+        {"late": {"files:Sweep": 20.0}},
+    ],
+    ids=["idle", "short waits", "few deaths", "a short queue", "a moment late"],
+)
+def test_what_is_everyday_business_is_not_reported(known: dict[str, Any]) -> None:
+    """An overview that always finds something would not be read."""
+    assert troubles(situation(**known)) == []
+
+
+def test_deaths_of_a_paused_class_are_not_reported_again() -> None:
+    """The pause is: the operator has seen the deaths."""
+    (finding,) = troubles(
+        situation(
+            deaths=[Deaths("files:Audit", "ValueError: no", 30, "t-9", 12)],
+            pauses=[Pause("task:Audit", SINCE, "ann@host 7")],
+            active={"files:Audit": 4, "files:Sweep": 9},
+        )
+    )
+    assert finding.hint == "task-run resume --task Audit" and finding.problem.endswith(
+        ": 4 tasks wait"
+    )
+
+
+def test_many_locks_of_one_type_are_one_finding() -> None:
+    """There may be a mutex for each job: the worst is named, the others are counted."""
+    others = [
+        Waiters(Refusal(f"lock:mutex:job:{n}", "M", True, holding=1, holders=(HOLDER,)), 1, 60)
+        for n in range(8, 348)
+    ]
+    (finding,) = troubles(situation(waiters=[*others, Waiters(MUTEX, 19, 60)]))
+    assert finding.what == "lock:mutex:job:7"
+    assert "(and 340 for 340 others of its type: task-run locks)" in finding.problem
+
+
+def test_many_findings_of_one_kind_are_shortened() -> None:
+    """An overview fits on a screen."""
+    deaths = [Deaths(f"files:Audit{n}", "ValueError: no", 30 - n, "t", 1) for n in range(9)]
+    found = troubles(situation(deaths=deaths))
+    assert [finding.what for finding in found] == ["files:Audit0", "files:Audit1", "files:Audit2"]
+    assert found[-1].problem.endswith("(and 6 more like this)")
+
+
+def test_the_worst_comes_first() -> None:
+    """What stops everybody, then what stops a part, then what slows things down."""
+    found = troubles(
+        situation(
+            server=Server({**HEALTHY.info, "maxmemory": 100, "used_memory": 99}, quarantined=1),
+            waiters=[Waiters(SMTP, 1, 60), Waiters(MUTEX, 1, 60)],
+            lost_workers=2,
+        )
+    )
+    assert [finding.what for finding in found] == [
+        *("memory", "leader", "deaths", "lock:mutex:job:7", "limiter:rate:mailer:smtp"),
+        "quarantine",
+    ]
