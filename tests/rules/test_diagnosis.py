@@ -147,17 +147,14 @@ def test_remarks_are_no_problems() -> None:
     server = Server(
         {"maxmemory": 0, "aof_enabled": 0},
         clock_ahead=-60.0,
-        unserved=("large",),
         slow_hooks=("a.hook",),
-        quarantined=3,
-        dying=2,
         remembers="process",
         sql="ahead",
     )
     problems, hints = examine_server(server)
     assert problems == [] and all(hint.hint for hint in hints)
     assert {hint.what for hint in hints} == {
-        *("memory", "persistence", "clock", "leader", "large", "quarantine", "dead letters"),
+        *("memory", "persistence", "clock"),
         *("a.hook", "tables"),
     }
 
@@ -199,13 +196,6 @@ def test_memory_is_told_once(used: int) -> None:
     """A memory that is almost full is a hint, one that is full a problem, never both."""
     problems, hints = examine_server(Server({**HEALTHY, "used_memory": used}))
     assert [item.what for item in (*problems, *hints)].count("memory") == 1
-
-
-def test_what_needs_a_leader_is_told() -> None:
-    """Who has no leader learns of everything that does not happen."""
-    _, hints = examine_server(Server(HEALTHY))
-    (told,) = (item.problem for item in hints if item.what == "leader")
-    assert all(word in told for word in ("periodic", "durable", "start-up hook", "limit"))
 
 
 def test_durable_tasks_that_nobody_hands_over() -> None:

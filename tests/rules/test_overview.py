@@ -30,7 +30,7 @@ def situation(**known: Any) -> Situation:
     ("known", "problem", "hint"),
     [
         (
-            {"server": Server(HEALTHY.info, leader="a/1", dying=2)},
+            {"dying": 2},
             "2 dead letters are not in SQL yet",
             "task-run db check",
         ),
@@ -127,9 +127,14 @@ def situation(**known: Any) -> Situation:
             "task-run workers 7@host",
         ),
         (
-            {"server": Server(HEALTHY.info, leader="a/1", quarantined=1)},
+            {"quarantined": 1},
             "1 message in the quarantine",
             "task-run quarantine list",
+        ),
+        (
+            {"kept": (1, 42.0)},
+            "1 durable task is still not in Redis, 42 s after the submission",
+            "start task-scheduler; if one leads, read its log",
         ),
         (
             {"unreadable": {"pauses": "WRONGTYPE"}},
@@ -200,7 +205,8 @@ def test_the_worst_comes_first() -> None:
     """What stops everybody, then what stops a part, then what slows things down."""
     found = troubles(
         situation(
-            server=Server({**HEALTHY.info, "maxmemory": 100, "used_memory": 99}, quarantined=1),
+            server=Server({**HEALTHY.info, "maxmemory": 100, "used_memory": 99}),
+            quarantined=1,
             waiters=[Waiters(SMTP, 1, 60), Waiters(MUTEX, 1, 60)],
             lost_workers=2,
         )

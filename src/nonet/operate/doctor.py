@@ -109,7 +109,7 @@ async def diagnose(
         return Diagnosis(tuple(problems), (), {}, time.monotonic() - began)
     lasting: dict[tuple[str, str], Finding] | None = None
     while True:
-        found, looked_at, dying = await _inspect(inspection, lease)
+        found, looked_at = await _inspect(inspection, lease)
         if overdue is not None and (finding := await _outbox(overdue)) is not None:
             found[finding.kind, finding.what] = finding
         lasting = found if lasting is None else {k: v for k, v in found.items() if k in lasting}
@@ -117,7 +117,7 @@ async def diagnose(
         if not lasting or spent >= wait_seconds:
             break
         await asyncio.sleep(min(_RECHECK_SECONDS, wait_seconds - spent))
-    problems, hints = examine_server(await inspection.server(sql, dying=dying))
+    problems, hints = examine_server(await inspection.server(sql))
     return Diagnosis(
         (*lasting.values(), *problems), tuple(hints), looked_at, time.monotonic() - began
     )
@@ -130,18 +130,16 @@ def _needs_permission(finding: Finding) -> Finding:
 
 async def _inspect(
     inspection: Inspection, lease: float
-) -> tuple[dict[tuple[str, str], Finding], Counter[str], int]:
-    """Return the findings, the number of objects of each kind, and how many tasks wait for SQL."""
+) -> tuple[dict[tuple[str, str], Finding], Counter[str]]:
+    """Return the findings, and the number of objects of each kind."""
     found: dict[tuple[str, str], Finding] = {}
     looked_at: Counter[str] = Counter()
-    dying = 0
     async for row in inspection.rows():
         if row[0] in _WORDS:
             looked_at[_WORDS[row[0]]] += 1
-        dying += row[0] == "record" and row[2] == "dying"
         if (finding := examine(row, lease=lease)) is not None:
             found[finding.kind, finding.what] = finding
-    return found, looked_at, dying
+    return found, looked_at
 
 
 async def _outbox(overdue: Overdue) -> Finding | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.base.streams import Size
+from nonet.rules.explanation import HANDED_OVER_WITHIN
 from nonet.rules.overview import (
     Crew,
     Deaths,
@@ -62,10 +63,12 @@ async def look(stores: Stores, namespace: str) -> tuple[Situation, Figures, Sequ
     reader = _Reader()
     figures = await stores.measures.figures(count_accepted=False)
     workers = await stores.results.workers()
+    sql = await _sql_state(stores)
     situation = Situation(
-        server=await Inspection(stores.broker, namespace).server(
-            await _sql_state(stores), dying=figures.dying
-        ),
+        server=await Inspection(stores.broker, namespace).server(sql),
+        dying=figures.dying,
+        kept=await reader.read("durable tasks", _kept(stores, sql), (0, 0.0)),
+        quarantined=figures.quarantined,
         streams=_streams(figures),
         crews=[_crew(size, workers) for size in Size],
         active=_by_class(figures),
@@ -93,7 +96,7 @@ class _Reader:
             return await asked
         except (ServerUnreachableError, ConfigurationError):
             raise
-        except NonetError as error:
+        except (NonetError, TimeoutError) as error:
             self.problems[what] = str(error)
             return otherwise
 
@@ -133,6 +136,13 @@ def _by_class(figures: Figures) -> Mapping[str, int]:
     for (task, *_), number in figures.active.items():
         found[task] = found.get(task, 0) + number
     return found
+
+
+async def _kept(stores: Stores, sql: str) -> tuple[int, float]:
+    if sql not in ("current", "ahead"):
+        return 0, 0.0
+    async with asyncio.timeout(_SQL_SECONDS):
+        return await (await stores.outbox()).overdue(HANDED_OVER_WITHIN)
 
 
 async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:

@@ -13,7 +13,7 @@ from nonet.rules.diagnosis import Finding
 from nonet.rules.pauses import EVERYTHING, Pause, in_words, of_task
 from nonet.rules.peers import counted
 from nonet.rules.refusal import Refusal, named, span
-from nonet.rules.servers import Server, examine_server
+from nonet.rules.servers import Server, examine_outbox, examine_server
 from nonet.tasks.locks import KINDS
 
 # Waits shorter than this are everyday business (seconds).
@@ -107,6 +107,10 @@ class Situation:
 
     Attributes:
         server: what Redis, SQL and the daemons report.
+        dying: tasks whose dead letter is not in SQL yet.
+        kept: durable tasks that are overdue for their hand-over to Redis, and the age of the
+            oldest in seconds.
+        quarantined: entries of the quarantine.
         streams: those that have tasks.
         crews: one for each size.
         waiters: of the locks and limiters that refuse somebody.
@@ -121,6 +125,9 @@ class Situation:
     """
 
     server: Server
+    dying: int = 0
+    kept: tuple[int, float] = (0, 0.0)
+    quarantined: int = 0
     streams: Sequence[StreamLoad] = ()
     crews: Sequence[Crew] = ()
     waiters: Sequence[Waiters] = ()
@@ -193,6 +200,8 @@ def troubles(found: Situation) -> list[Finding]:
     What stops everybody comes first, then what stops a part, then what slows things down.
     """
     problems, _ = examine_server(found.server)
+    if (kept := examine_outbox(*found.kept)) is not None:
+        problems.append(kept)
     return [*problems, *waits(found)]
 
 
@@ -218,8 +227,7 @@ def _few(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _dying(found: Situation) -> Iterator[Finding]:
-    number = found.server.dying
-    if number:
+    if number := found.dying:
         are = "1 dead letter is" if number == 1 else f"{number} dead letters are"
         yield Finding("sql", "dead letters", f"{are} not in SQL yet", remedies.of_sql())
 
@@ -402,8 +410,7 @@ def _stalls(found: Situation) -> Iterator[Finding]:
 
 
 def _quarantine(found: Situation) -> Iterator[Finding]:
-    number = found.server.quarantined
-    if number:
+    if number := found.quarantined:
         problem = f"{counted(number, 'message')} in the quarantine"
         yield Finding("stream", "quarantine", problem, remedies.of_quarantine())
 

@@ -63,8 +63,6 @@ class Server:
         config_problem: why the current configuration source is not applied.
         remembers: where the leader keeps what must outlive Redis: ``SQL``, ``process`` (in its own
             memory), or empty if it does not report that.
-        quarantined: entries of the quarantine.
-        dying: tasks whose dead letter is not in SQL yet.
         sql: state of the tables, or why they cannot be read; empty if SQL is not used, or creates
             its tables itself.
         replication: settings of the failover; None: there are no replicas.
@@ -80,8 +78,6 @@ class Server:
     broken: Mapping[str, str] = field(default_factory=dict)
     config_problem: str = ""
     remembers: str = ""
-    quarantined: int = 0
-    dying: int = 0
     sql: str = ""
     replication: Replication | None = None
 

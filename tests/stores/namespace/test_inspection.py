@@ -210,13 +210,6 @@ async def test_what_its_worker_has_without_an_entry_is_fine(broker: Broker, redi
     assert "r" not in found and "queued" in found
 
 
-async def test_what_waits_for_sql_is_told(broker: Broker, redis_url: str) -> None:
-    """A dying task is no problem, but somebody should know."""
-    await busy(broker, redis_url)
-    diagnosis = await diagnose(Inspection(broker, "test"), lease=45, wait_seconds=0)
-    assert "not in SQL yet: 1" in [hint.problem for hint in diagnosis.hints]
-
-
 async def test_large_keys_are_walked_in_pages(broker: Broker, redis_url: str) -> None:
     """One child among thousands that is missing is found, and no call looks at many at once."""
     await busy(broker, redis_url)

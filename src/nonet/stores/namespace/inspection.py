@@ -102,12 +102,11 @@ class Inspection:
             sums[name.decode(errors="replace").partition("|")[0]] += int(number)
         return sums
 
-    async def server(self, sql: str = "", *, dying: int = 0) -> Server:
+    async def server(self, sql: str = "") -> Server:
         """Return what Redis and the daemons report of themselves.
 
         Args:
             sql: state of the tables, or why they cannot be read.
-            dying: how many tasks wait for SQL.
         """
         client, key = self._broker.client, self._prefix
         info = await self._info()
@@ -128,8 +127,6 @@ class Inspection:
             broken=told.get("broken", {}),
             config_problem=refused.decode(errors="replace"),
             remembers=told.get("remembers", ""),
-            quarantined=int(await self._read(client.xlen(f"{key}quarantine"), 0)),
-            dying=dying,
             sql=sql,
             replication=await self._replication(info),
         )
