@@ -91,6 +91,6 @@ def _census(parts: Parts) -> Census:
     return Census(
         stores.measures,
         stores.dead_letters,
-        parts.settings.may_have_sql,
+        settings.may_have_sql,
         parts.registry.versions(),
     )

@@ -159,7 +159,7 @@ class Stores:
         """Holders and waiters of locks."""
         from nonet.stores.namespace.lock_board import LockBoard
 
-        return LockBoard(self.broker.client, self._namespace)
+        return LockBoard(self.broker.client, self._namespace, self.broker.lock_ttl_ms)
 
     @cached_property
     def measures(self) -> Measures:
