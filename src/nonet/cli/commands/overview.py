@@ -73,7 +73,7 @@ def _print(found: Overview, as_json: bool) -> None:
     for number, finding in enumerate(found.findings, 1):
         print_table([], [(f"{number}.", finding.problem)])
         if finding.hint:
-            typer.echo(f"   -> {printable(finding.hint)}")
+            typer.echo(f"    -> {printable(finding.hint)}")
     if found.streams:
         typer.echo()
         print_rows([_stream_row(load) for load in found.streams], False, "")
