@@ -198,8 +198,6 @@ async def _longest(stores: Stores, workers: Iterable[WorkerStatus]) -> tuple[Run
     tasks = [(task.since or now, worker.name, task) for worker in workers for task in worker.tasks]
     found = []
     for since, worker, task in sorted(tasks, key=lambda item: item[0])[:_LONGEST]:
-        status = await stores.results.status(task.id)
-        progress = "" if status is None or status.progress is None else str(status.progress)
         seconds = (now - since).total_seconds()
-        found.append(Running(task.id, task.task, worker, seconds, progress))
+        found.append(Running(task.id, task.task, worker, seconds))
     return tuple(found)
