@@ -22,7 +22,6 @@ from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon.service import who
 from nonet.rules.explanation import Explanation
-from nonet.rules.overview import Overview
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores
 from nonet.tasks.execution import TaskContext
@@ -45,6 +44,7 @@ from nonet.telemetry.masking import keep_secret
 if TYPE_CHECKING:
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
+    from nonet.rules.overview import Overview
     from nonet.scheduler.scheduler import Scheduler
     from nonet.stores.namespace.leadership import Leader
     from nonet.stores.namespace.periodic import EntryStatus

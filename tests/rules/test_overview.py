@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nonet.rules.overview import Crew, Deaths, Situation, StreamLoad, Waiters, troubles
+from nonet.rules.overview import Crew, Deaths, Situation, StreamLoad, troubles
 from nonet.rules.pauses import Pause
-from nonet.rules.refusal import LockHolder, Refusal
+from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.rules.servers import Server
 
 SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)

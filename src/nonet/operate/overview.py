@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.base.errors import NonetError
 from nonet.base.streams import Size
 from nonet.rules.explanation import HANDED_OVER_WITHIN
 from nonet.rules.overview import (
@@ -94,8 +94,6 @@ class _Reader:
     async def read(self, what: str, asked: Awaitable[Any], otherwise: Any = ()) -> Any:
         try:
             return await asked
-        except (ServerUnreachableError, ConfigurationError):
-            raise
         except (NonetError, TimeoutError) as error:
             self.problems[what] = str(error)
             return otherwise

@@ -12,7 +12,7 @@ from nonet.rules import remedies
 from nonet.rules.diagnosis import Finding
 from nonet.rules.pauses import EVERYTHING, Pause, in_words, of_task
 from nonet.rules.peers import counted
-from nonet.rules.refusal import Refusal, named, span
+from nonet.rules.refusal import Waiters, named, span
 from nonet.rules.servers import Server, examine_outbox, examine_server
 from nonet.tasks.locks import KINDS
 
@@ -49,20 +49,6 @@ class StreamLoad:
     def name(self) -> str:
         """``PRIORITY:SIZE``."""
         return f"{self.priority}:{self.size}"
-
-
-@dataclass(frozen=True, slots=True)
-class Waiters:
-    """The tasks that wait for one lock or limiter.
-
-    Attributes:
-        refusal: what the lock refuses them with.
-        waiting: how many they are; `seconds` is the longest of their waits.
-    """
-
-    refusal: Refusal
-    waiting: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,20 @@ class Refusal:
     back_in: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Waiters:
+    """The tasks that wait for one lock or limiter.
+
+    Attributes:
+        refusal: what the lock refuses them with.
+        waiting: how many they are; `seconds` is the longest of their waits.
+    """
+
+    refusal: Refusal
+    waiting: int
+    seconds: float
+
+
 def span(seconds: float) -> str:
     """Format a duration.
 

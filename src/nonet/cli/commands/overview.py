@@ -32,11 +32,11 @@ async def overview(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Show what is wrong now, worst first, each with its cause and the next command.
+    """Show what is wrong now, and the command that mends it.
 
-    Below: the streams that have tasks, and the tasks that run longest. Waits of less than 10
-    seconds are not reported. 'task-run explain ID' tells about one task, and 'task-run doctor'
-    checks every key.
+    The worst comes first. Below are the streams that have tasks, and the tasks that run longest.
+    Waits of less than 10 seconds are not reported. 'task-run explain ID' tells about one task, and
+    'task-run doctor' checks every key.
 
     Exit codes: 0 shown, 3 Redis unreachable.
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from nonet.base.errors import InvalidArgumentsError, NotFoundError
 from nonet.base.keys import prefix
-from nonet.rules.overview import Waiters
-from nonet.rules.refusal import LockHolder, Refusal
+from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, Scripts, literal, server_errors
 from nonet.tasks.locks import KINDS, LockKind
