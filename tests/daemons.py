@@ -14,6 +14,7 @@ import glob
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -99,9 +100,14 @@ class Daemon:
     @property
     def incarnation(self) -> str:
         """Id under which a worker is registered."""
-        found = re.search(r"worker (\S+) \(\S+\) ready", self.log)
+        found = re.search(r"worker \S+ \((\S+)\) ready", self.log)
         assert found, "not ready, or no worker"
         return found[1]
+
+    @property
+    def name(self) -> str:
+        """``pid@host`` of a worker."""
+        return f"{self.pid}@{socket.getfqdn()}"
 
     def terminate(self) -> None:
         """Ask it to stop, as a supervisor would."""

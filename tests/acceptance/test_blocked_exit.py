@@ -24,5 +24,5 @@ async def test_drain_command_tells_of_a_blocked_worker(own_site: Site) -> None:
         drain = own_site.program("task-worker", "--drain")
         assert (drain.wait(), worker.wait()) == (1, 1)
     assert "event loop blocked" in worker.log
-    told = f"worker {worker.incarnation} (pid {worker.pid}): tasks were cut off"
+    told = f"worker {worker.name}: tasks were cut off"
     assert told in drain.log

@@ -241,7 +241,7 @@ async def test_a_crashed_worker_is_replaced(site: Site) -> None:
     first, second = started(daemon)
     os.kill(first, signal.SIGKILL)
     await until(lambda: len(started(daemon)) == 3, "there is another one")
-    assert re.search(rf"\(pid {first}\) crashed: signal=9 restart_in=1.0s", daemon.log)
+    assert re.search(rf"worker {first}@\S+ crashed: signal=9 restart_in=1.0s", daemon.log)
     assert lives(second)
 
 
@@ -256,10 +256,10 @@ async def test_what_a_dead_worker_held_is_handed_on_at_once(
         gate = site.gate()
         (id,) = await submit_all(app, [task(gate)])
         await site.started(id)
-        os.kill(started(daemon)[0], signal.SIGKILL)
+        os.kill(pid := started(daemon)[0], signal.SIGKILL)
         await site.started(id, 2)
         (event,) = await app.stores.events.last(1, kind="worker-lost")
-        assert event.text == f"{worker} died: handed on 1 of its tasks: {id}"
+        assert event.text == f"{pid}@{socket.getfqdn()} died with 1 task: {id}"
         await until(lambda: worker not in registered(site), "the dead worker is forgotten")
         site.open(gate)
         await site.all_ended()
@@ -443,7 +443,7 @@ async def test_the_drain_command_ends_a_fleet(site: Site) -> None:
     drain = site.program("task-worker", "--drain")
     assert (drain.wait(), daemon.wait()) == (0, 0)
     assert drain.log.count(": drained") == 3
-    assert "worker fleet-small-" in drain.log
+    assert f"fleet {daemon.name}: drained" in drain.log
     assert len(started(daemon)) == 2
     assert not registered(site) and site.run_files() == []
 
@@ -496,7 +496,9 @@ async def test_probes_are_told_of_each_worker(site: Site) -> None:
         )
         _, body = ask(port)
         assert (body["size"], body["min"], body["max"]) == ("small", 2, 4)
-        assert {item["worker"] for item in body["workers"]} == registered(site)
+        async with site.app() as app:
+            names = {item.name for item in await app.stores.results.workers()}
+        assert {item["worker"] for item in body["workers"]} == names
         assert {item["state"] for item in body["workers"]} == {"ready"}
         assert [item["slots"] for item in body["workers"]] == [1, 1]
         for pid in started(daemon):

@@ -95,7 +95,7 @@ async def test_a_worker_tells_what_it_does(site: Site) -> None:
         running = await app.submit(Gated(gate))
         await site.started(running)
         _, body = probed.ask("/readyz")
-        assert (body["worker"], body["size"]) == (probed.daemon.incarnation, "small")
+        assert (body["worker"], body["size"]) == (probed.daemon.name, "small")
         assert (body["slots"], body["running"]) == (2, 1)
         assert "nonet_draining 0.0" in get(probed.port, "/metrics")[1]
         probed.daemon.terminate()

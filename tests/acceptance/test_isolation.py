@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import time
 from pathlib import Path
@@ -86,6 +87,8 @@ async def test_culprits_hurt_nobody_else(isolated: Site, mariadb_url: str, size:
         told = {id: await why_dead(app, id) for id in culprits}
         await isolated.all_ended(seconds=60)
         letters = await (await app.dead_letters()).list(limit=50)
+        event, *_ = await app.stores.events.last(50, kind="child-lost")
+        assert re.search(r"child process \d+ of \d+@\S+ died with \w+ \(\S+\): ", event.text)
         assert await result_states(app, [*before, *after]) == {"done": 24}
     by_name = dict(zip(REASONS, told.values(), strict=True))
     assert by_name == REASONS

@@ -250,13 +250,13 @@ async def test_drain_command_waits_for_the_end(site: Site) -> None:
         await until(lambda: "draining" in worker.log, "the worker drains")
         late = site.program("task-worker", "--drain", "--size", "small", "--timeout", "0.1")
         assert late.wait() == 1
-        assert f"worker {worker.incarnation} (pid {worker.pid}) still runs after 0.1 s" in late.log
+        assert f"worker {worker.name} still runs after 0.1 s" in late.log
         assert worker.alive and all(drain.alive for drain in drains)
         site.open(gate)
         assert [drain.wait() for drain in drains] == [0, 0]
         assert worker.wait() == 0
         assert (await handle.status()).state == "done"
-    assert f"worker {worker.incarnation} (pid {worker.pid}): drained" in drains[0].log
+    assert f"worker {worker.name}: drained" in drains[0].log
     assert site.run_files() == []
 
 
@@ -283,8 +283,8 @@ async def test_drain_command_tells_how_the_worker_ended(
         await until(lambda: "draining" in busy.log, "the worker drains")
         act(busy)
         assert drain.wait() == code
-        assert f"worker {idle.incarnation} (pid {idle.pid}): drained" in drain.log
-        assert f"worker {busy.incarnation} (pid {busy.pid}): {said}" in drain.log
+        assert f"worker {idle.name}: drained" in drain.log
+        assert f"worker {busy.name}: {said}" in drain.log
         site.open(gate)
         site.worker()
         await handle.result(timeout=20)

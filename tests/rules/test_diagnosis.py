@@ -11,7 +11,7 @@ from nonet.rules.servers import Replication, Server, examine_outbox, examine_ser
 
 LEASE = 45.0
 # places, kept µs ago, stream
-REST = [0, "", "normal:small"]
+REST = [0, "", "normal:small", "7@host", "8@host"]
 # id, state, gen, owner, registered, due, gen of the entry, who has it
 QUEUED = ["record", "a", "queued", "7", "", 0, "", "7", "", *REST]
 RUNNING = ["record", "a", "running", "7", "w", 1, "", "7", "w", *REST]
@@ -21,7 +21,7 @@ DYING = ["record", "a", "dying", "7", "w", 1, "", "7", "w", *REST]
 
 def changed(row: list[Any], **changes: Any) -> list[Any]:
     names = ["kind", "id", "state", "gen", "owner", "registered", "due", "entry_gen", "holder"]
-    names += ["places", "kept", "stream"]
+    names += ["places", "kept", "stream", "owner_name", "holder_name"]
     return [changes.get(name, value) for name, value in zip(names, row, strict=True)]
 
 

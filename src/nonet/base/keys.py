@@ -91,7 +91,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     workers                 ZSET    worker incarnation → end of its registration
     w:WORKER                HASH    a worker: info (JSON), beat (µs), off (why it fetches nothing),
                                     knows (its names:… key), takes (it fetches tasks that were
-                                    handed on)
+                                    handed on), lost (end of the registration for which an event
+                                    reported its death)
     names:…                 HASH    class that some workers know → version of its distribution; TTL
     leader                  HASH    owner, term, expiry of the scheduler's lease
     term                    STRING  last term that was assigned
@@ -138,6 +139,7 @@ STRUCTURE = (
 # Kinds of entries in the event stream, and their meaning.
 EVENT_KINDS = {
     "ceilings-published": "the configuration changed a ceiling on the number of tasks",
+    "child-lost": "a child process died while it ran tasks (one event in 10 s from each worker)",
     "clock": "the clock of Redis was set",
     "config-published": "a changed configuration was published",
     "config-refused": "the configuration is invalid and was not applied",
@@ -161,7 +163,7 @@ EVENT_KINDS = {
     "startup-hook": "a start-up hook succeeded or failed",
     "tasks-cancelled": "tasks were cancelled",
     "tasks-hastened": "delayed tasks were made due by hand",
-    "worker-lost": "a worker of a fleet died, and its tasks were requeued",
+    "worker-lost": "a worker died or froze, and its tasks run again elsewhere",
 }
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from enum import IntEnum
+from functools import cache
 from typing import Any, NoReturn
 
 from nonet.base.errors import ServerUnreachableError
@@ -52,13 +53,23 @@ class ExitCode(IntEnum):
     SECOND_SIGNAL = 143
 
 
+def process_name(pid: int | None = None) -> str:
+    """``pid@host``, the name of a process of this machine for people; by default of this one."""
+    return f"{pid or os.getpid()}@{_host()}"
+
+
 def who() -> str:
     """The actor for the event stream: ``user@host pid``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container whose user id has no name
         user = str(os.getuid())
-    return f"{user}@{socket.getfqdn()} {os.getpid()}"
+    return f"{user}@{_host()} {os.getpid()}"
+
+
+@cache
+def _host() -> str:
+    return socket.getfqdn()  # may ask DNS
 
 
 _end_callbacks: list[Callable[[int], None]] = []

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import secrets
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +31,7 @@ from nonet.base.loop import in_own_thread
 from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.settings import Settings
+from nonet.daemon.service import process_name
 from nonet.daemon.watchdog import Watchdog
 from nonet.rules.outcomes import summarize
 from nonet.stores.queue.broker import Broker
@@ -229,7 +228,7 @@ class _Locks:
         since = time.monotonic()
         try:
             answer, detail = await self._broker.hold(
-                self.id, self._lines, _who(), wait=wait, holders=self._holders
+                self.id, self._lines, process_name(), wait=wait, holders=self._holders
             )
         except NotConfirmedError:
             raise
@@ -310,10 +309,6 @@ def _refusal(answer: str, detail: str) -> _Refusal:
     is_limiter = detail.startswith("limiter:")
     reason = "is full" if is_limiter else "is held by others, or others wait for it longer"
     return _Refusal(f"{detail} {reason}", "'task-run locks' shows who has it")
-
-
-def _who() -> str:
-    return f"{os.getpid()}@{socket.getfqdn()}"
 
 
 async def _finished(work: Coroutine[Any, Any, _Answer]) -> _Answer:

@@ -62,6 +62,8 @@ class _Record:
     has_waited: int
     kept_us: str
     stream: str
+    owner_name: str
+    holder_name: str
 
     @property
     def is_queued(self) -> bool:
@@ -98,7 +100,7 @@ def _misplaced(record: _Record, lease: float) -> str:
         if not record.is_queued:
             return "is queued, but in no stream"
         if record.holder:
-            return f"was read by worker {record.holder}, which does not run it"
+            return f"was read by worker {record.holder_name}, which does not run it"
         # A woken task is due when its reservation ends, and when it has aged.
         is_twice = record.due and not record.has_waited
         return "is queued, but also in the delayed set" if is_twice else ""
@@ -107,7 +109,7 @@ def _misplaced(record: _Record, lease: float) -> str:
         return "" if is_somewhere else "is dying, but neither in a stream nor in the delayed set"
     if record.is_pending or record.is_kept(lease):
         return ""
-    return f"is running on worker {record.owner or '(none)'}, which does not have it"
+    return f"is running on worker {record.owner_name or '(none)'}, which does not have it"
 
 
 def _damaged(row: Row, _: float) -> Finding | None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import secrets
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +24,16 @@ from nonet.client.client import Client
 from nonet.config.settings import Settings
 from nonet.daemon.contact import Contact, Reached
 from nonet.daemon.health import Answer, Observed, Page, Report
-from nonet.daemon.service import ExitCode, Stop, every, reached, retrieve, who, wind_up
+from nonet.daemon.service import (
+    ExitCode,
+    Stop,
+    every,
+    process_name,
+    reached,
+    retrieve,
+    who,
+    wind_up,
+)
 from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop
 from nonet.scheduler.pauses import PauseMemory
@@ -95,7 +102,7 @@ class Scheduler(Observed):
         self._broker = parts.client.broker
         self._leadership = parts.leadership
         self.periodic: PeriodicLoop = parts.periodic
-        self.name: str = f"{os.getpid()}@{socket.getfqdn()}"
+        self.name: str = process_name()
         self._owner = f"{self.name}/{secrets.token_hex(4)}"
         self._term: str | None = None
         self._leads_until = 0.0

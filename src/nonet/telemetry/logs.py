@@ -265,15 +265,11 @@ def _as_text(_logger: Any, _method: str, fields: _Fields) -> str:
         for name in ("task_id", "task", "attempt"):
             fields.pop(name, None)
     named = "".join(f" {name}={text_of(value)}" for name, value in fields.items())
-    head = f"{_local(record.created)} {record.levelname} {record.name}: {event}{named}"
+    head = f"{_utc(record.created)} {record.levelname} {record.name}: {event}{named}"
     text = "\n".join([head, *map(text_of, below)])
     return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-
-
-def _local(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds)
-    return f"{moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03}"
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return moment.replace("+00:00", "Z")

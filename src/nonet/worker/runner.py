@@ -19,6 +19,7 @@ from nonet.daemon.service import ExitCode, end_without_loop
 from nonet.daemon.watchdog import Watchdog
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Cancelled, End, Failed, Lost
+from nonet.stores.namespace.events import Events
 from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.task import Isolation
@@ -30,6 +31,7 @@ from nonet.worker.attempt.execute import Tools, execute, identify
 from nonet.worker.attempt.leasing import Leasing
 from nonet.worker.attempt.place import Place, place_of
 from nonet.worker.children.children import Children
+from nonet.worker.children.deaths import ChildDeaths
 from nonet.worker.children.isolated import Isolated
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
@@ -102,6 +104,7 @@ class Runner:
             concluder=parts.concluder,
             admit=self._leasing.readmit,
             accuse=partial(broker.accuse, worker),
+            deaths=ChildDeaths(Events(broker.client, settings.namespace).log),
         )
         self._isolated = in_children(children)
         self.burials = parts.burials

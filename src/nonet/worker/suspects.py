@@ -366,6 +366,8 @@ class _Group:
         """Conclude what ran in a dead child: a lone attempt crashed, several are suspects."""
         left = [self._leave(fence) for fence in list(self._running)]
         is_alone = len(left) == 1 and (exited is not None or in_flight == 1)
+        if guilty := [item.attempt for item in left if _excuse(item.attempt, exited) is None]:
+            self._isolated.report_death(self._child, guilty, exited)
         for item in left:
             usage = Usage(wall=time.monotonic() - item.began)
             if outcome := _excuse(item.attempt, exited):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +21,7 @@ from nonet.daemon.service import (
     ExitCode,
     Stop,
     every,
+    process_name,
     reached,
     wind_up,
 )
@@ -77,7 +76,7 @@ class Worker:
         self._size = size
         self._concurrency = concurrency or settings.slots_of(size)
         self.id: str = f"{size}-{secrets.token_hex(6)}"
-        self.name: str = f"{os.getpid()}@{socket.getfqdn()}"
+        self.name: str = process_name()
         self._loop_name = ""
         self._redis = Contact(time.monotonic())
         self._stop = Stop()
@@ -134,8 +133,8 @@ class Worker:
         self._loop_name = name_of(asyncio.get_running_loop())
         logger.info(
             "worker %s (%s) ready: %d slots, event loop of %s",
-            self.id,
             self.name,
+            self.id,
             self._concurrency,
             self._loop_name,
         )
@@ -194,8 +193,8 @@ class Worker:
 
     def _probe_details(self) -> dict[str, Any]:
         return {
-            "worker": self.id,
-            "name": self.name,
+            "worker": self.name,
+            "id": self.id,
             "size": self._size,
             "slots": self._concurrency,
             "running": len(self._runner),

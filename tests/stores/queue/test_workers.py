@@ -16,6 +16,7 @@ from nonet.messages.message import VERSION, Envelope, encode
 from nonet.rules.explanation import explain
 from nonet.stores.connection.redis import Scripts
 from nonet.stores.namespace.demand import Demands
+from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker, new_cursors
@@ -132,6 +133,54 @@ async def test_a_name_that_is_used_again_is_another_worker(broker: Broker, crew:
     await broker.leave("small-old", "small")
     assert await registered(broker) == {"small-new"}
     await results.aclose()
+
+
+async def test_the_death_of_a_worker_is_one_event_with_its_tasks(
+    broker: Broker, crew: Crew
+) -> None:
+    """The first ten are named; another beat and another death are another event."""
+    events = Events(broker.client, "test")
+    crew.beat("small-gone", name="7@gone")
+    await broker.submit([submission(f"t-{n:02}") for n in range(12)])
+    assert len(await take(broker, "small-gone", 12)) == 12
+    crew.beat("small-alive", name="8@alive")
+    await broker.reclaim("small-alive", "small", new_cursors())
+    assert await events.last(5, kind="worker-lost") == []
+    for _ in range(2):
+        await end_registration(broker, "small-gone")
+        await broker.reclaim("small-alive", "small", new_cursors())
+        await broker.reclaim("small-alive", "small", new_cursors())
+    (event,) = await events.last(5, kind="worker-lost")
+    named = ", ".join(f"t-{n:02}" for n in range(10))
+    assert (event.who, event.text) == (
+        "8@alive",
+        f"7@gone died with 12 tasks: {named} and 2 more",
+    )
+    crew.beat("small-gone", name="7@gone")
+    await broker.client.zadd("{test}:workers", {"small-gone": LONG_AGO + 1})
+    await broker.reclaim("small-alive", "small", new_cursors())
+    assert len(await events.last(5, kind="worker-lost")) == 2
+
+
+async def test_no_worker_is_reported_by_one_that_was_cut_off_itself(
+    broker: Broker, crew: Crew
+) -> None:
+    """After an outage of Redis all registrations have ended, and nobody died."""
+    for worker in ("small-one", "small-other"):
+        crew.beat(worker)
+        await end_registration(broker, worker)
+    await broker.reclaim("small-one", "small", new_cursors())
+    assert await Events(broker.client, "test").last(5, kind="worker-lost") == []
+
+
+async def test_the_leader_reports_a_death_where_no_worker_lives(broker: Broker, crew: Crew) -> None:
+    """A lease after the registration ended."""
+    crew.beat("small-gone", name="7@gone")
+    term = await Leadership(broker, "test").lead("9@leader/x", 30, "{}")
+    await end_registration(broker, "small-gone")
+    await broker.forget_workers(term or "")
+    (event,) = await Events(broker.client, "test").last(5, kind="worker-lost")
+    assert (event.who, event.text) == ("9@leader", "7@gone died without tasks")
 
 
 async def test_a_lost_worker_is_forgotten_by_one_of_any_size(broker: Broker, crew: Crew) -> None:

@@ -48,7 +48,11 @@ async def workers(
     elif as_json:
         print_json(found)
     else:
+        names = Counter(item.name for item in found)
         rows = [_row(item) for item in found]
+        for row, item in zip(rows, found, strict=True):
+            if names[item.name] > 1:  # a restart may reuse a pid@host
+                row["name"] = f"{item.name} ({item.worker})"
         least = ("version", "lag", "memory")
         print_rows(rows, False, "no worker is registered", least=least)
     return ExitCode.OK

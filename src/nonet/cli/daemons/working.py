@@ -29,6 +29,7 @@ from nonet.daemon.service import (
     ExitCode,
     Stop,
     every,
+    process_name,
     reached,
     spare_collector,
     stop_on_signals,
@@ -72,7 +73,7 @@ async def work(
         for warning in application.registry.warnings():
             logger.warning("%s", warning)
         worker = application.worker(size, injector, concurrency=options.concurrency)
-        describe_process(worker=worker.id)
+        describe_process(worker=worker.name)
         address = settings.metrics_host, settings.metrics_port
         probes = answering_probes(*address, worker)
         async with probes, _retiring(application, size, worker, options, stop):
@@ -243,4 +244,5 @@ def _print_end(item: runfiles.Watched) -> int:
 
 
 def _name(item: runfiles.Watched) -> str:
-    return f"worker {item.worker.incarnation} (pid {item.worker.pid})"
+    kind = "fleet" if item.worker.incarnation.startswith("fleet-") else "worker"
+    return f"{kind} {process_name(item.worker.pid)}"

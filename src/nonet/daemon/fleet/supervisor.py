@@ -18,7 +18,7 @@ from nonet.daemon.fleet.backoff import Backoff
 from nonet.daemon.fleet.retirement import spread
 from nonet.daemon.fleet.worker_process import WorkerProcess
 from nonet.daemon.health import Observed, Report, free_port
-from nonet.daemon.service import ExitCode, Stop, every, who, wind_up
+from nonet.daemon.service import ExitCode, Stop, every, process_name, who, wind_up
 from nonet.rules.demand import Demand, spawns
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.queue.broker import Broker
@@ -157,7 +157,7 @@ class Supervisor(Observed):
         found = {item.id: item for item in self._demand.workers} if self._demand else {}
         known = found.get(worker.id)
         return {
-            "worker": worker.id,
+            "worker": process_name(worker.pid),
             "pid": worker.pid,
             "state": worker.state,
             "slots": known.slots if known else None,

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from nonet.daemon.service import DRAIN_SIGNAL
+from nonet.daemon.service import DRAIN_SIGNAL, process_name
 
 # Like a console script, `-P` does not import modules from the working directory.
 _START = [sys.executable, "-P", "-c", "from nonet.cli.daemons.worker import main; main()"]
@@ -76,8 +76,8 @@ class WorkerProcess:
 
     @property
     def name(self) -> str:
-        """Id and process id, for log lines."""
-        return f"worker {self.id or '(starting)'} (pid {self.pid})"
+        """``worker pid@host``, for log lines."""
+        return f"worker {process_name(self.pid)}"
 
     @property
     def state(self) -> str:

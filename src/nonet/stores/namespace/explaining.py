@@ -20,13 +20,12 @@ from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 from nonet.stores.namespace.lock_board import (
     LOCK_TTL_MS,
     holders_of,
-    process_name,
-    reported,
     seconds_since,
     seconds_until,
 )
 from nonet.stores.queue.records import whole_envelope
 from nonet.stores.queue.results import error_line, parse_ended, read_error
+from nonet.stores.queue.workers import reported, worker_name
 
 # Entries of a stream that are read to find the position of a task.
 _LOOKS = 1000
@@ -116,7 +115,7 @@ def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int) -> Fa
         crashes=int(text.get("crashes", 0)),
         blocker=text.get("blocker", ""),
         due=(int(due) - offset) / 1e6 if due else None,
-        worker=process_name(found.get("worker", b""), found.get("info", b"")),
+        worker=worker_name(found.get("worker", b""), found.get("info", b"")),
         is_worker_alive=int(text.get("alive_until", 0)) > now,
         running_seconds=seconds_since(found.get("started", found["now"]), now),
         is_parked="parked" in found,
@@ -170,7 +169,7 @@ def _peer(row: Sequence[Any]) -> Peer:
     worker, info, off, knows, is_known, version = row
     layout = knows.decode().partition("-")[0]
     return Peer(
-        name=process_name(worker, info),
+        name=worker_name(worker, info),
         off=off.decode(errors="replace"),
         layout=int(layout) if layout.isdigit() else None,
         version=version.decode(errors="replace") if is_known else None,

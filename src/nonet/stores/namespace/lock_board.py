@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from nonet.base.keys import prefix
 from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, Scripts, literal, server_errors
+from nonet.stores.queue.workers import worker_name
 from nonet.tasks.locks import KINDS, LockKind
 
 # The default of NONET_LOCK_TTL.
@@ -306,7 +306,7 @@ def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tup
         LockHolder(
             id=id.decode(),
             task=task.decode(),
-            worker=process_name(worker, info),
+            worker=worker_name(worker, info),
             held_seconds=seconds_since(started, now) if started else None,
             ttl_seconds=(left := seconds_until(expiry, now)),
             is_live=live == 1,
@@ -316,20 +316,6 @@ def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tup
         )
         for id, expiry, task, worker, info, started, live, is_left, ttl, dead in rows
     )
-
-
-def process_name(worker: bytes, info: bytes) -> str:
-    """``pid@host`` of a worker if it reports that, else its incarnation or the holder."""
-    return str(reported(info).get("name") or worker.decode(errors="replace"))
-
-
-def reported(info: bytes) -> dict[str, Any]:
-    """What a worker reports of itself; empty if it is unreadable."""
-    try:
-        told = json.loads(info or b"{}")
-    except (ValueError, TypeError):
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def seconds_since(instant: bytes, now: int) -> float:

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from nonet.stores.connection.redis import (
     server_errors,
 )
 from nonet.stores.queue.wakes import Wakes
-from nonet.stores.queue.workers import WorkerStatus, registered
+from nonet.stores.queue.workers import WorkerStatus, registered, worker_name
 from nonet.tasks.handles import TaskStatus
 
 # A waiting client asks again after this time, because Redis may have lost its registration.
@@ -128,7 +128,8 @@ class Results:
         if record is None:
             return TaskStatus(id=id, name="", state=DAMAGED, blocker=_NO_RECORD)
         if _is_task(record):
-            return _live_status(id, record, await self._wall_due(due), dying, failed)
+            found = _live_status(id, record, await self._wall_due(due), dying, failed)
+            return await self._with_name(found)
         return _ended_status(id, parse_ended(value)) if value else None
 
     async def recognise(self, id: str) -> Known | None:
@@ -154,7 +155,15 @@ class Results:
                 found = _live_status(id, record, await self._wall_due(due), error)
                 named = task is None or task in (found.name, found.name.rpartition(":")[2])
                 if named and state in (None, found.state):
-                    yield found
+                    yield await self._with_name(found)
+
+    async def _with_name(self, found: TaskStatus) -> TaskStatus:
+        """Name the worker of a task as ``task-run workers`` does: ``pid@host``."""
+        if not found.worker:
+            return found
+        async with server_errors(self._client):
+            info = await self._client.hget(f"{self._prefix}w:{found.worker}", "info")
+        return replace(found, worker=worker_name(found.worker.encode(), info or b""))
 
     async def delayed_tasks(self, *, task: str | None = None) -> AsyncIterator[TaskStatus]:
         """Yield delayed tasks, also those that wait for a retry, the soonest first.

@@ -91,7 +91,7 @@ async def registered(scripts: Scripts) -> list[WorkerStatus]:
 
 def _status(row: Sequence[Any], now: int) -> WorkerStatus:
     worker, expiry, said, beat, off, running, tasks = row
-    info = _read(said)
+    info = reported(said)
     ends, heard = int(float(expiry)), int(beat)
     name, why = worker.decode(errors="replace"), off.decode(errors="replace")
     return WorkerStatus(
@@ -135,12 +135,18 @@ def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:
     return "working" if running else "idle"
 
 
-def _read(said: bytes) -> dict[str, Any]:
+def worker_name(worker: bytes, info: bytes) -> str:
+    """``pid@host`` of a worker if it reports that, else its incarnation or the holder."""
+    return str(reported(info).get("name") or worker.decode(errors="replace"))
+
+
+def reported(info: bytes) -> dict[str, Any]:
+    """What a worker reports of itself; empty if it is unreadable."""
     try:
-        info = json.loads(said or b"{}")
+        found = json.loads(info or b"{}")
     except ValueError:
         return {}
-    return info if isinstance(info, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _instant(seconds: float | None) -> datetime | None:

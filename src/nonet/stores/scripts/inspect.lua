@@ -7,7 +7,8 @@
 -- returns {next cursor, '0' at the end, n × row}; a row begins with its kind:
 --       record  id, state, gen, owner, 1 if that worker is registered, due µs or '', gen of the entry
 --               its pointer names or '', the worker that has that entry or '', 1 if it waits for locks or
---               was woken, µs since its worker renewed it without its entry or '', its stream or ''
+--               was woken, µs since its worker renewed it without its entry or '', its stream or '',
+--               both workers as people call them
 --       damaged id, what is wrong with its keys; there is no row 'record' then
 --       left    id, class, worker, µs since its attempt ended: its code still runs and keeps its locks
 --       lease   lock, owner, µs left, 1 if that attempt or hold owns its record
@@ -26,7 +27,7 @@
 --       entry   stream, entry, id, 1 if it is the current pointer of a record, 1 if there is a record
 --       orphan  id: due, or with a deadline, without a record
 --       more    name, cursor: of a key with more members than were read
--- @include base wake record damage
+-- @include base wake record damage naming
 local what, cursor, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local FEW = 100
 local rows = {}
@@ -73,11 +74,9 @@ end
 -- Report a hold that keeps the locks of code that still runs after its attempt.
 local function report_left(key)
   local hold = read_fields(key, {'left', 'name', 'owner', 'started'})
-  local info = hold.left and redis.call('HGET', P .. 'w:' .. (hold.owner or ''), 'info')
   local since = finite(hold.started)
   if hold.left and since then
-    report('left', hold.left, hold.name or '', string.match(info or '', '"name":"([^"]*)"') or hold.owner or '',
-      digits(now - since))
+    report('left', hold.left, hold.name or '', shown(hold.owner or ''), digits(now - since))
   end
 end
 
@@ -94,7 +93,8 @@ local function report_record(key, _, id)
   local kept = finite(record.kept)
   report('record', id, record.state or '', record.gen or '', record.owner or '',
     flag(record.owner and is_registered(record.owner)), due_of_record(id), gen, holder,
-    flag(record.since), kept and digits(now - kept) or '', record.stream or '')
+    flag(record.since), kept and digits(now - kept) or '', record.stream or '',
+    record.owner and shown(record.owner) or '', holder ~= '' and shown(holder) or '')
 end
 
 -- The members of a large key are read page by page; with the key itself only the first ones.
@@ -187,7 +187,7 @@ local function report_stream(key, name)
     return
   end
   for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', key, 'workers')) do
-    report('member', name, consumer[2], flag(is_registered(consumer[2])), consumer[4])
+    report('member', name, shown(consumer[2]), flag(is_registered(consumer[2])), consumer[4])
   end
 end
 
@@ -195,13 +195,13 @@ local function report_worker(name, worker, ends)
   if not finite(ends) then
     report_garbage(P .. name, worker .. ' ' .. ends)
   elseif tonumber(ends) < now then
-    report('worker', worker, digits(now - tonumber(ends)))
+    report('worker', shown(worker), digits(now - tonumber(ends)))
   end
 end
 
 local function report_idle(key, name, size)
   each_member('ZSCAN', key, name, function(_, worker)
-    report('idle', size, worker, flag(is_registered(worker)))
+    report('idle', size, shown(worker), flag(is_registered(worker)))
   end)
 end
 

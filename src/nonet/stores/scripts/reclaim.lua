@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- reclaim: requeue the tasks of dead workers, and forget workers that are gone. A delivery is taken when its
+-- reclaim: requeue the tasks of dead workers, report their deaths, and forget workers that are gone. A delivery is taken when its
 -- pending entry was not renewed for one lease. Redis measures that idle time by its own clock, so nothing is taken
 -- for one lease after that clock was set.
 -- KEYS  prefix
 -- ARGV  keeping, worker, size, lease ms, entries to check per stream, crash limit, µs that it cannot be later than
 --       or '', a cursor for each stream of lib/streams
 -- returns {number reclaimed, now µs, the cursors for the next call}: one call sees only a part
--- @include base leading wake streams record submitting rescue index group finish ending damage condemning lost pending forget
+-- @include base leading wake streams record submitting rescue index group finish ending damage condemning lost pending forget events naming deaths
 local worker, size, lease = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local count, limit, latest, FIRST_CURSOR = ARGV[5], tonumber(ARGV[6]), ARGV[7], 8
 local answer, reclaimed, PAGE = {0, digits(now)}, 0, 500
@@ -94,6 +94,9 @@ end
 -- Redis was unavailable, or this worker was: let live workers renew their leases first.
 local beats_until = tonumber(redis.call('ZSCORE', P .. 'workers', worker) or '')
 is_recent = is_recent or beats_until and beats_until <= now
+if not is_recent then
+  report_deaths(shown(worker), digits(now))
+end
 for i, stream in ipairs(streams_of(size)) do
   if is_back then
     begin_leases(stream.key, step)

@@ -7,7 +7,7 @@
 -- @include base wake streams record limits locks pauses queues refusal waiting rescue
 -- @defer submitting index group finish ending damage condemning end_if_damaged
 -- @defer submitting index group finish ending lost take_back
--- @include pending events forget
+-- @include pending events forget naming deaths
 local worker, size, most, limit = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local lock_ttl, who = tonumber(ARGV[6]), ARGV[7]
 local left, taken = most, {}
@@ -33,7 +33,6 @@ for _, stream in ipairs(streams_of(size)) do
 end
 offer_all()
 if #taken > 0 then
-  log_event('worker-lost', who, string.format('%s died: handed on %d of its tasks: %s', worker, #taken,
-    table.concat(taken, ', ')))
+  log_death(who, worker, taken, #taken)
 end
 return {left > 0 and forget(worker) and 0 or 1, unpack(taken)}

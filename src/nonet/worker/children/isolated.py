@@ -27,6 +27,7 @@ from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.crashes import Crash
 from nonet.worker.attempt.timeouts import OBEY_SECONDS
 from nonet.worker.children.children import Children
+from nonet.worker.children.deaths import ChildDeaths
 from nonet.worker.children.forking import Child, ForkServer, ForkServerError
 from nonet.worker.children.wire import (
     Admit,
@@ -59,6 +60,7 @@ class Isolated:
         concluder: concludes attempts that no child concludes.
         admit: replaces the locks of an attempt, all or none; returns the lock that refused.
         accuse: records in Redis which suspects begin to run.
+        deaths: reports children that died.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class Isolated:
         concluder: Concluder,
         admit: Callable[[Attempt, str], Awaitable[str | None]],
         accuse: Callable[[Sequence[str]], Awaitable[None]],
+        deaths: ChildDeaths,
     ) -> None:
         self._children = children
         self._settings = settings
         self._concluder = concluder
         self._admit = admit
         self.accuse = accuse
+        self._deaths = deaths
         self.exit_of = children.exit_of
 
     @property
@@ -219,8 +223,16 @@ class Isolated:
             text = "its fork server ended while it ran"
             outcome = HandedBack(text, started=True, is_suspect=True)
         else:
+            self.report_death(child, [attempt], exited)
             return await self.judge(attempt, crash_of(attempt, exited), usage)
         return self._concluder.conclude(attempt, outcome, usage)
+
+    def report_death(
+        self, child: Child, attempts: Sequence[Attempt], exited: Exited | None
+    ) -> None:
+        """Write an event about a child that died with these attempts."""
+        tasks = [f"{item.delivery.id} ({item.context.name})" for item in attempts]
+        self._deaths.report(child.pid, tasks, str(crash_of(attempts[0], exited).error()))
 
     async def judge(
         self,

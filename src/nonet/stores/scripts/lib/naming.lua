@@ -1,0 +1,7 @@
+-- lib/naming: needs base. How people call a worker.
+
+-- pid@host of a worker; its id if Redis has no report of it.
+local function shown(worker)
+  local info = redis.pcall('HGET', P .. 'w:' .. worker, 'info')
+  return type(info) == 'string' and string.match(info, '"name":%s*"([^"]*)"') or worker
+end
