@@ -91,7 +91,7 @@ class EndedTask:
         error_type, error: class and text of the last error, cut to 600 bytes; for a cancelled task
             who cancelled it and why, cut to 100 bytes.
         traceback: the end of its traceback, masked, at most 4 KiB.
-        reason: why a failed task ended, see `nonet.rules.outcomes.Reason`.
+        reason: why a failed task ended: ``retries``, ``crash``, ``capacity`` …
 
     Example:
         for ended in await app.history(states=["dead"], limit=10):
