@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from nonet.rules.explanation import Explanation
     from nonet.rules.refusal import LockHolder
     from nonet.tasks.execution import TaskContext, context
-    from nonet.tasks.handles import ChildResult, EndedTask, Handle, TaskStatus
+    from nonet.tasks.handles import ChildResult, EndedTask, Handle, Progress, TaskStatus
     from nonet.tasks.hooks import Epoch, startup_hook
     from nonet.tasks.injection import Depends, override_dependency, register_dependency
     from nonet.tasks.locks import (
@@ -127,6 +127,7 @@ __all__ = [
     "PeriodicBaseTask",
     "PeriodicVoAwareBaseTask",
     "Priority",
+    "Progress",
     "RRuleSchedule",
     "RateLimiter",
     "RegistrationError",
@@ -204,7 +205,7 @@ _HOMES = {
     "nonet.tasks.execution": ("TaskContext", "context"),
     "nonet.rules.explanation": ("Explanation",),
     "nonet.rules.refusal": ("LockHolder",),
-    "nonet.tasks.handles": ("ChildResult", "EndedTask", "Handle", "TaskStatus"),
+    "nonet.tasks.handles": ("ChildResult", "EndedTask", "Handle", "Progress", "TaskStatus"),
     "nonet.tasks.hooks": ("Epoch", "startup_hook"),
     "nonet.tasks.injection": ("Depends", "override_dependency", "register_dependency"),
     "nonet.tasks.locks": (

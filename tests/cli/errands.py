@@ -210,6 +210,15 @@ class Sleeper(BaseTask):
 
 
 @dataclass
+class Prints(Sleeper):
+    """The same, and reports how far it is."""
+
+    async def execute(self) -> None:
+        context().progress(0.4, "page 12\x1b of 30")
+        await super().execute()
+
+
+@dataclass
 class Obstinate(BaseTask):
     """Runs until `gate` exists, also if somebody cancels it."""
 

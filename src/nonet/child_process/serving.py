@@ -41,6 +41,7 @@ from nonet.worker.children.wire import (
     Cut,
     Hello,
     Judge,
+    Progressed,
     Run,
 )
 
@@ -134,6 +135,7 @@ class _Serving:
         continue_trace(message.trace)
         attempt.context.check_lease_with(lambda: self._check(attempt))
         attempt.context.make_workdir_in(message.workdir)
+        attempt.context.pass_progress_to(partial(self._report, delivery.fence))
         begin_peak()
         began, cpu = time.monotonic(), _cpu_seconds()
         outcome = await self._outcome(attempt, message.config_version)
@@ -149,6 +151,10 @@ class _Serving:
         else:
             attempt.context.remove_workdir()
         await self._end(attempt, conclusion)
+
+    def _report(self, fence: str, fraction: float | None, text: str) -> None:
+        # Sent at once, even if the code of the attempt blocks this event loop.
+        self._channel.send(Progressed(fence, fraction, text))
 
     async def _outcome(self, attempt: Attempt, version: str) -> Outcome:
         try:

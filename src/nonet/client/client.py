@@ -36,7 +36,7 @@ from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.results import Ended, Results
 from nonet.stores.queue.submissions import Accepted, Submission
 from nonet.tasks.execution import current_holders
-from nonet.tasks.handles import ChildResult, Handle, R, TaskStatus, unknown_task
+from nonet.tasks.handles import ChildResult, Handle, Progress, R, TaskStatus, unknown_task
 from nonet.tasks.registry import Registry
 from nonet.tasks.task import (
     PLAIN,
@@ -59,6 +59,8 @@ LIVE_STATES = (*UNFINISHED, "dying")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 # Query SQL at least once, for up to this long, even with `timeout=0`.
 _QUERY_SECONDS = 0.5
+# A worker stores at most one progress of an attempt a second, so none is missed.
+_PROGRESS_SECONDS = 0.5
 # Many tasks can wait for results at once. Without a bound they would exhaust the connection pool,
 # and submissions of durable tasks would time out behind them.
 _CONCURRENT_SQL_QUERIES = 4
@@ -219,6 +221,27 @@ class Client:
         if found is None:
             raise NotFoundError(unknown_task(id))
         return found
+
+    async def progress(self, id: str) -> AsyncIterator[Progress]:
+        """Yield the progress of a task until it ends, for the framework; see `Handle.progress`."""
+        self._ensure_open(id)
+        last: Progress | None = None
+        is_known = False
+        while True:
+            is_live, found = await self.results.progress(id)
+            if not is_live:
+                try:
+                    is_live = (await self.status(id)).state in LIVE_STATES
+                except NotFoundError:
+                    if not is_known:
+                        raise
+            if not is_live:  # it has ended, and its result may be gone already
+                return
+            is_known = True
+            if found is not None and found != last:
+                last = found
+                yield found
+            await asyncio.sleep(_PROGRESS_SECONDS)
 
     async def recognise(self, id: str) -> Known | None:
         """Return the state of a task and the dead letter that it repeats, for the framework."""

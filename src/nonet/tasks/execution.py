@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -18,11 +19,16 @@ from nonet.tasks.handles import ChildResult
 from nonet.tasks.secrecy import secret_texts
 from nonet.tasks.task import BaseTask, Options
 
+logger = logging.getLogger(__name__)
+
 GroupReader = Callable[[str], Awaitable[Sequence[ChildResult]]]
 """Reads the results of the children of a group, in the order in which they were spawned."""
 
 Saver = Callable[[bytes], Awaitable[bool]]
 """Saves a checkpoint; returns False if the attempt no longer owns its task."""
+
+Reporter = Callable[[float | None, str], None]
+"""Takes the progress of the attempt: a fraction and a text. From any thread; returns at once."""
 
 
 class Prepared(Protocol):
@@ -45,6 +51,8 @@ Preparer = Callable[[BaseTask, Options], Prepared]
 # The tasks of `after_commit` are submitted in the same script call as the settle.
 _MOST_AFTER_COMMIT = 500
 _MOST_BYTES_AFTER_COMMIT = 1024 * 1024
+# A longer value would cost the record of the task its compact encoding in Redis.
+_MOST_PROGRESS_BYTES = 60
 
 
 class TaskContext:
@@ -73,6 +81,7 @@ class TaskContext:
     _spawned = 0
     _read_group: GroupReader | None = None
     _save: Saver | None = None
+    _report: Reporter | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _prepare: Preparer | None = None
     _after_commit: Sequence[Prepared] = ()
@@ -178,7 +187,7 @@ class TaskContext:
         self._check_lease = check
 
     async def checkpoint(self, data: Any) -> None:
-        """Save progress for the next attempt, which finds it in ``saved``.
+        """Save data for the next attempt, which finds it in ``saved``.
 
         Args:
             data: anything that can be an argument of a task. It replaces the previous checkpoint
@@ -195,7 +204,7 @@ class TaskContext:
                 await copy(self.files[number])
                 await context().checkpoint(number + 1)
         """
-        self._ensure_owner()  # not ensure_lease: an attempt past its timeout may save its progress
+        self._ensure_owner()  # not ensure_lease: an attempt past its timeout may save its data
         packed = encode(pack(data))
         if self._save is not None and not await self._save(packed):
             self.lose_lease("its checkpoint was refused: another attempt owns the task")
@@ -217,6 +226,32 @@ class TaskContext:
                 "checkpoint_from_thread() would block the event loop: await checkpoint() instead"
             )
         asyncio.run_coroutine_threadsafe(self.checkpoint(data), self._loop).result()
+
+    def progress(self, fraction: float | None, text: str = "") -> None:
+        """Report how far this attempt is, for people and for `Handle.progress`.
+
+        Call it as often as you like, in a coroutine or a thread: it returns at once, and at most
+        one report a second is stored, the newest. The next attempt starts without it. If Redis is
+        unavailable, the report is lost and the task continues. ``task-run call`` only logs it.
+
+        Args:
+            fraction: from 0 to 1, stored with four decimals; None: unknown.
+            text: what it is doing, at most 60 bytes of UTF-8. Secrets are masked.
+
+        Raises:
+            ValueError: the fraction or the text is outside its limits.
+
+        Example:
+            for number, file in enumerate(self.files, 1):
+                await copy(file)
+                context().progress(number / len(self.files), f"file {number}")
+        """
+        text = _checked_progress(fraction, text)
+        if self._report is None:
+            share = "" if fraction is None else f"{fraction:.0%} "
+            logger.info("progress: %s%s", share, text)
+        elif self._lost is None:
+            self._report(fraction, text)
 
     def after_commit(
         self,
@@ -303,6 +338,20 @@ class TaskContext:
         """For the framework: number of the next group; a repeated attempt counts the same."""
         self._spawned += 1
         return self._spawned
+
+
+def _checked_progress(fraction: float | None, text: str) -> str:
+    """Return the text as it can be stored."""
+    if fraction is not None and not 0 <= fraction <= 1:  # nan, too
+        raise ValueError(
+            f"progress: the fraction {fraction!r:.100} must be from 0 to 1, or None: unknown"
+        )
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) > _MOST_PROGRESS_BYTES:
+        raise ValueError(
+            f"progress: the text has {len(data)} bytes, the limit is {_MOST_PROGRESS_BYTES}"
+        )
+    return data.decode()
 
 
 _context: ContextVar[TaskContext] = ContextVar("nonet_task_context")

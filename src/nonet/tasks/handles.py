@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Generic, NoReturn, Protocol
@@ -17,6 +17,25 @@ from nonet.messages.message import Usage
 # The return type of `execute`. It defaults to Any, so that `Handle` means `Handle[Any]`.
 R = TypeVar("R", default=Any)
 R_co = TypeVar("R_co", covariant=True, default=Any)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an attempt is, as its code reported with `TaskContext.progress`.
+
+    Attributes:
+        fraction: from 0 to 1; None: unknown.
+        text: what it was doing.
+        at: when it was stored, by the clock of Redis.
+
+    Example:
+        async for progress in handle.progress():
+            print(progress.fraction, progress.text)
+    """
+
+    fraction: float | None
+    text: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +66,7 @@ class TaskStatus:
         note: why the result of a done task was not kept, otherwise empty.
         traceback: traceback of `error` and of its causes, at most 4 KiB, with secrets masked and
             without values of variables. Empty if there is none, and in lists.
+        progress: how far the running attempt is; None if it has not reported that.
 
     Example:
         status = await handle.status()
@@ -71,6 +91,7 @@ class TaskStatus:
     usage: Usage | None = None
     note: str = ""
     traceback: str = field(default="", repr=False)
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +182,10 @@ class TaskClient(Protocol):
         """Cancel tasks and return the state of each."""
         ...
 
+    def progress(self, id: str) -> AsyncIterator[Progress]:
+        """Yield the progress of a task until it ends."""
+        ...
+
 
 class Handle(str, Generic[R_co]):
     """The id of a submitted task, with methods to ask for its status and result.
@@ -238,6 +263,22 @@ class Handle(str, Generic[R_co]):
             raise ConflictError(f"task {self} is {state} and can no longer be cancelled")
         return state
 
+    def progress(self) -> AsyncIterator[Progress]:
+        """Yield each progress that the task reports; end when the task has ended.
+
+        The newest one, if there is one, comes first. A task that is repeated reports again from
+        the beginning. Redis is asked twice a second.
+
+        Raises:
+            NotFoundError: the task is unknown.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            async for progress in handle.progress():
+                print(f"{progress.fraction or 0:.0%} {progress.text}")
+        """
+        return self._client.progress(self)
+
     async def result(self, timeout: float | None = None) -> R_co:
         """Wait for the task to end and return what ``execute`` returned.
 
@@ -271,6 +312,10 @@ class _Unbound:
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> NoReturn:
         await self.status(ids[0])
+
+    async def progress(self, id: str) -> AsyncIterator[Progress]:
+        await self.status(id)
+        yield  # never reached: it makes this an iterator
 
 
 def unknown_task(id: str) -> str:

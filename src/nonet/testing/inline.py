@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,7 +25,7 @@ from nonet.messages.signing import Signer
 from nonet.rules.outcomes import End, Failed, decide
 from nonet.stores.queue.groups import callback_id, child_id, failure_id
 from nonet.tasks.execution import TaskContext, enter_context
-from nonet.tasks.handles import ChildResult, Handle, R
+from nonet.tasks.handles import ChildResult, Handle, Progress, R
 from nonet.tasks.injection import Injector, load_entry_points
 from nonet.tasks.invoke import invoke
 from nonet.tasks.registry import Registry, TaskClass, load_lock_types
@@ -335,6 +335,10 @@ class _NotSubmitted:
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> NoReturn:
         await self.status(ids[0])
+
+    async def progress(self, id: str) -> AsyncIterator[Progress]:
+        await self.status(id)
+        yield  # never reached: it makes this an iterator
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,7 @@ class Runner:
         )
         in_children = partial(
             Isolated,
+            client=parts.client,
             settings=settings,
             concluder=parts.concluder,
             admit=self._leasing.readmit,

@@ -34,7 +34,7 @@ from nonet.worker.attempt.lane import Lane
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import Child, ForkServerError
 from nonet.worker.children.isolated import Isolated, crash_of, stopped
-from nonet.worker.children.wire import Admit, Concluded, Exited
+from nonet.worker.children.wire import Admit, Concluded, Exited, Progressed
 
 # fetch.lua has the same two numbers.
 _STRONG = 2
@@ -340,6 +340,8 @@ class _Group:
                 elif isinstance(message, Admit) and message.fence in self._running:
                     attempt = self._running[message.fence].attempt
                     self._child.channel.send(await self._isolated.admitted(attempt, message))
+                elif isinstance(message, Progressed) and message.fence in self._running:
+                    self._isolated.report(self._running[message.fence].attempt, message)
                 elif isinstance(message, Concluded) and message.fence in self._running:
                     self._leave(message.fence).end(message.conclusion)
             self._child.is_busy = False

@@ -11,7 +11,7 @@ import typer
 from nonet.base.errors import NotFoundError
 from nonet.cli.commands.submit import warn_of_no_worker
 from nonet.cli.options import Json, Limit, OfClass, TaskId
-from nonet.cli.output import print_fields, print_json, print_rows, print_text, usage_in_words
+from nonet.cli.output import cell, print_fields, print_json, print_rows, print_text, usage_in_words
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
@@ -109,7 +109,18 @@ def _readable(found: TaskStatus) -> dict[str, Any]:
         "crashes": found.crashes or None,
         "usage": usage_in_words(found.usage) if found.usage else None,
         "traceback": None,
+        "progress": f"{_progress_in_words(found)}, at {cell(found.progress.at)}"
+        if found.progress
+        else None,
     }
+
+
+def _progress_in_words(item: TaskStatus) -> str:
+    """Return fraction and text of the progress, such as ``40 % page 12 of 30``, or nothing."""
+    if item.progress is None:
+        return ""
+    share = "" if item.progress.fraction is None else f"{item.progress.fraction * 100:.0f} % "
+    return f"{share}{item.progress.text}".strip()
 
 
 def _no_live_task(state: str | None, task: str | None) -> str:
@@ -155,5 +166,5 @@ def _status_row(item: TaskStatus) -> Mapping[str, Any]:
         "attempt": item.attempt,
         "submitted": item.submitted,
         "due": item.due,
-        "note": item.blocker or item.worker or item.error,
+        "note": item.blocker or _progress_in_words(item) or item.worker or item.error,
     }

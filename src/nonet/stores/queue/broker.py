@@ -479,6 +479,17 @@ class Broker:
         answer = await self.scripts.run("checkpoint", *ids, data)
         return bool(answer == b"OK")
 
+    async def report_progress(self, delivery: Delivery, fraction: float | None, text: str) -> bool:
+        """Store the progress of a running attempt; return False if it no longer owns the task.
+
+        Args:
+            fraction: from 0 to 1; None: unknown.
+            text: at most 60 bytes.
+        """
+        ids = (delivery.id, delivery.gen, delivery.fence)
+        share = "" if fraction is None else f"{fraction:.4f}"
+        return bool(await self.scripts.run("report_progress", *ids, share, text) == b"OK")
+
     async def history(self, id: str) -> list[bytes]:
         """Read the error documents of the failed attempts of a live task, oldest first."""
         async with server_errors(self.client):

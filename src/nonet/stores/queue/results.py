@@ -24,7 +24,7 @@ from nonet.stores.connection.redis import (
 )
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import WorkerStatus, registered, worker_name
-from nonet.tasks.handles import TaskStatus
+from nonet.tasks.handles import Progress, TaskStatus
 
 # A waiting client asks again after this time, because Redis may have lost its registration.
 _RECHECK_SECONDS = 5.0
@@ -131,6 +131,18 @@ class Results:
             found = _live_status(id, record, await self._wall_due(due), dying, failed)
             return await self._with_name(found)
         return _ended_status(id, parse_ended(value)) if value else None
+
+    async def progress(self, id: str) -> tuple[bool, Progress | None]:
+        """Return whether a task is live, and the progress of its running attempt."""
+        names = ("state", "stream", "fence", "progress", "doing")
+        async with server_errors(self._client):
+            values = await self._client.hmget(f"{self._prefix}t:{id}", names)
+        record = {
+            name: value.decode(errors="replace")
+            for name, value in zip(names, values, strict=True)
+            if value is not None
+        }
+        return bool(record) and record.get("stream") != "hold", _progress(record)
 
     async def recognise(self, id: str) -> Known | None:
         """Read the state of a task and the mark of the letter that it repeats; None if unknown."""
@@ -290,7 +302,22 @@ def _live_status(
         crashes=_number(text.get("crashes")),
         usage=last.usage if last else None,
         traceback=last.traceback if last else "",
+        progress=_progress(text),
     )
+
+
+def _progress(record: Mapping[str, str]) -> Progress | None:
+    """Return the progress of the running attempt, but not that of an earlier one."""
+    fence, _, rest = record.get("progress", "").partition("|")
+    fraction, _, at = rest.partition("|")
+    moment = _instant(at)
+    if record.get("state") != "running" or fence != record.get("fence") or moment is None:
+        return None
+    try:
+        share = float(fraction) if fraction else None
+    except ValueError:  # a damaged record
+        return None
+    return Progress(share, record.get("doing", ""), moment)
 
 
 def read_error(document: bytes | None) -> ErrorDocument | None:

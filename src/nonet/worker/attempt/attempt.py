@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -11,19 +12,23 @@ from enum import Enum, auto
 from functools import cache
 from typing import Any
 
-from nonet.base.errors import TaskTimeoutError
+from nonet.base.errors import NonetError, TaskTimeoutError
 from nonet.base.streams import Size
 from nonet.client.client import Client
 from nonet.config.overrides import Effective
 from nonet.messages.message import Envelope
-from nonet.rules.outcomes import Cancelled, HandedBack, Lost, Outcome
+from nonet.rules.outcomes import Cancelled, HandedBack, Lost, Outcome, shortened
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Lease
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
 from nonet.tasks.locks import rate_limited
 from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask, Options
+from nonet.telemetry.masking import without_secrets
 from nonet.telemetry.tracing import AttemptSpan, current_trace
+from nonet.worker.attempt.progress import Pace, Send
+
+logger = logging.getLogger(__name__)
 
 _TOKEN_SECONDS = 0.5
 
@@ -33,6 +38,9 @@ class AttemptContext(TaskContext):
 
     _client: Client
     _limit: int
+    _pace: Pace | None = None
+    _pass_on: Send | None = None
+    _reporting: asyncio.Task[None] | None = None
 
     def __init__(self, delivery: Delivery) -> None:
         super().__init__(delivery.id, "", delivery.used + 1, int(delivery.fence), {})
@@ -58,6 +66,26 @@ class AttemptContext(TaskContext):
                 "(NONET_MESSAGE_LIMIT); save a reference to large data instead"
             )
         return await self._client.broker.checkpoint(self._delivery, data)
+
+    def pass_progress_to(self, send: Send) -> None:
+        """Send the progress to the worker instead of Redis: this is a child process."""
+        self._pass_on = send
+
+    def _report(self, fraction: float | None, text: str) -> None:
+        if self._pace is None:
+            assert self._loop is not None  # set before the code of the task begins
+            self._pace = Pace(self._pass_on or self._store_soon, self._loop)
+        self._pace.report(fraction, text)
+
+    def _store_soon(self, fraction: float | None, text: str) -> None:
+        self._reporting = asyncio.create_task(self._store(fraction, text))
+
+    async def _store(self, fraction: float | None, text: str) -> None:
+        text = shortened(without_secrets(text, self.secrets))
+        try:
+            await self._client.broker.report_progress(self._delivery, fraction, text)
+        except NonetError as error:  # it must not fail the task
+            logger.debug("task %s: its progress was not stored: %s", self.id, error)
 
 
 class Stage(Enum):

@@ -11,12 +11,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
 from nonet.base.errors import NonetError
+from nonet.client.client import Client
 from nonet.config.settings import Settings
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
@@ -38,6 +39,7 @@ from nonet.worker.children.wire import (
     Exited,
     Guard,
     Judge,
+    Progressed,
     Run,
     Unguard,
 )
@@ -56,6 +58,7 @@ class Isolated:
 
     Args:
         children: the pool of child processes.
+        client: stores the progress of attempts.
         settings: settings of the worker.
         concluder: concludes attempts that no child concludes.
         admit: replaces the locks of an attempt, all or none; returns the lock that refused.
@@ -66,6 +69,7 @@ class Isolated:
     def __init__(
         self,
         children: Children,
+        client: Client,
         settings: Settings,
         concluder: Concluder,
         admit: Callable[[Attempt, str], Awaitable[str | None]],
@@ -73,6 +77,7 @@ class Isolated:
         deaths: ChildDeaths,
     ) -> None:
         self._children = children
+        self._client = client
         self._settings = settings
         self._concluder = concluder
         self._admit = admit
@@ -169,6 +174,8 @@ class Isolated:
                 is_own = getattr(message, "fence", "") == attempt.delivery.fence
                 if isinstance(message, Begun):
                     attempt.started = attempt.started or is_own
+                elif isinstance(message, Progressed) and is_own:
+                    self.report(attempt, message)
                 elif message is None:
                     return await asyncio.shield(self._children.exit_of(child))
                 elif isinstance(message, Concluded) and is_own:
@@ -181,6 +188,12 @@ class Isolated:
         """Return the answer to a child that requests other locks."""
         refused = await self._admit(attempt, asked.lines)
         return Admitted(asked.fence, attempt.locks, attempt.held, refused)
+
+    def report(self, attempt: Attempt, said: Progressed) -> None:
+        """Store the progress that a child reports."""
+        attempt.context.serve_with(self._client, self._settings.message_limit)
+        with suppress(ValueError):  # from a child whose memory is damaged
+            attempt.context.progress(said.fraction, said.text)
 
     def stop(
         self, child: Child, attempt: Attempt, kill: asyncio.TimerHandle | None

@@ -225,6 +225,14 @@ class Admit(Message, frozen=True):
     lines: str
 
 
+class Progressed(Message, frozen=True):
+    """How far the attempt is, as its code reports."""
+
+    fence: str
+    fraction: float | None
+    text: str
+
+
 class Concluded(Message, frozen=True):
     """The attempt has ended, or the retry policy has answered `Judge`.
 
@@ -236,7 +244,7 @@ class Concluded(Message, frozen=True):
     conclusion: Conclusion
 
 
-FromChild = Hello | Begun | Admit | Concluded
+FromChild = Hello | Begun | Admit | Progressed | Concluded
 
 _ENCODER = msgspec.msgpack.Encoder()
 _FOR_FORK_SERVER = msgspec.msgpack.Decoder(ToForkServer)

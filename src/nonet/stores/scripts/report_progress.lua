@@ -1,0 +1,16 @@
+#!lua flags=allow-oom
+-- report_progress: store how far a running attempt is. The record keeps it until the next report: readers ignore it
+-- when the task is no longer delivered with this fence, so that starting and ending an attempt cost nothing more.
+-- KEYS  prefix
+-- ARGV  id, gen, fence, fraction (empty: unknown), text (at most 60 bytes)
+-- returns OK | STALE (not the owner: nothing was kept)
+-- @include base
+local id, gen, fence, fraction, text = unpack(ARGV, 1, 5)
+local key = P .. 't:' .. id
+local record = read_fields(key, {'gen', 'fence'})
+if record.gen ~= gen or record.fence ~= fence then
+  return 'STALE'
+end
+-- Two fields: a value of more than 64 bytes would cost the record its compact encoding.
+redis.call('HSET', key, 'progress', fence .. '|' .. fraction .. '|' .. digits(now), 'doing', text)
+return 'OK'

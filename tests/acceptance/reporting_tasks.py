@@ -1,0 +1,91 @@
+"""Tasks that report their progress, each from another place."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from acceptance.probe_tasks import is_open, note, passed, passed_blocking
+from pydantic import SecretStr
+
+from nonet import BaseTask, ExponentialBackoff, Isolation, Size, context
+
+PASSWORD = SecretStr("hunter2-of-the-test")
+
+
+@dataclass
+class Reports(BaseTask):
+    """In a coroutine: reports before and after its gate."""
+
+    gate: str
+    password: SecretStr = PASSWORD
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        context().progress(0.25, "begun")
+        context().progress(0.5, f"with {self.password.get_secret_value()}")
+        await passed(self.gate)
+
+
+@dataclass
+class ReportsInThread(Reports):
+    """In a thread."""
+
+    def execute(self) -> None:  # type: ignore[override]
+        context().progress(0.25, "begun")
+        context().progress(0.5, f"with {self.password.get_secret_value()}")
+        passed_blocking(self.gate)
+
+
+@dataclass
+class ReportsInChild(Reports):
+    """In the event loop of a child process."""
+
+    isolation = Isolation.FRESH
+
+
+@dataclass
+class ReportsInChildThread(ReportsInThread):
+    """In a thread of a child process."""
+
+    isolation = Isolation.FRESH
+
+
+@dataclass
+class BlocksChild(Reports):
+    """In a child process whose event loop it blocks."""
+
+    isolation = Isolation.FRESH
+
+    async def execute(self) -> None:
+        context().progress(0.25, "begun")
+        while not is_open(self.gate):
+            time.sleep(0.01)  # noqa: ASYNC251  # to block the loop is what it is for
+            context().progress(0.5, f"with {self.password.get_secret_value()}")
+
+
+@dataclass
+class FailsOnce(Reports):
+    """Reports in its first attempt only."""
+
+    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
+
+    async def execute(self) -> None:
+        if context().attempt == 1:
+            context().progress(0.9, "nearly")
+            raise ValueError("once")
+        note("start")
+        await passed(self.gate)
+
+
+@dataclass
+class Kills(BaseTask):
+    """Reports, and then runs until its gate is open; to be run as a suspect."""
+
+    gate: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        note("start")
+        context().progress(0.5, "half")
+        await passed(self.gate)
