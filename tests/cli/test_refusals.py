@@ -26,6 +26,35 @@ def one_line(ended: Ended, code: int) -> str:
     return line
 
 
+@pytest.mark.parametrize(
+    ("arguments", "redis_url", "kind", "said", "code"),
+    [
+        (["list"], "redis://127.0.0.1:1", "ServerUnreachableError", "does not answer", 3),
+        (["status", "nobody"], "", "NotFoundError", "nobody is unknown", 4),
+        (["explain", "nobody"], "", "NotFoundError", "nobody is unknown", 4),
+        (["cancel"], "", "ConfigurationError", "which tasks?", 2),
+        (["cancel", "nobody"], "", None, "nobody is unknown", 4),
+        (["status"], "", "MissingParameter", "Missing argument 'ID'", 2),
+        (["list", "--state", "odd"], "", "BadParameter", "'odd' is not one of", 2),
+        (["locks", "release", "lock:mutex:job:7"], "", "NotFoundError", "nobody holds", 4),
+        (["nothing"], "", "UsageError", "No such command", 2),
+    ],
+)
+async def test_a_failure_is_json_for_programs(
+    task_run: TaskRun, arguments: list[str], redis_url: str, kind: str | None, said: str, code: int
+) -> None:
+    """With `--json` stdout has one line in any case; people read stderr as before."""
+    variables = {"NONET_REDIS_URL": redis_url} if redis_url else {}
+    ended = await task_run(*arguments, "--json", **variables)
+    assert ended.code == code and said in ended.err
+    if kind is None:  # the command has an answer of its own for what it does not find
+        assert ended.json == [{"id": "nobody", "state": None}]
+        return
+    error = ended.json["error"]
+    assert error.keys() == {"type", "message", "exit_code"}
+    assert (error["type"], error["exit_code"]) == (kind, code) and said in error["message"]
+
+
 async def test_a_command_without_rights_shows_nothing_as_found(task_run: TaskRun) -> None:
     """Where a user may not scan, or not read, `list` is exit code 2 and never an empty list."""
     await task_run("submit", "Add", "--args", "[1]")
@@ -35,7 +64,7 @@ async def test_a_command_without_rights_shows_nothing_as_found(task_run: TaskRun
             *rights,
         )
         url = task_run.environment["NONET_REDIS_URL"].replace("://", f"://{name}:{SECRET}@")
-        line = one_line(await task_run("list", "--json", NONET_REDIS_URL=url), 2)
+        line = one_line(await task_run("list", NONET_REDIS_URL=url), 2)
         assert f"{name}:***@" in line and "forbids" in line
         task_run.redis.acl_deluser(name)
 

@@ -52,9 +52,13 @@ _COLOURS = {
     **dict.fromkeys(("dead", "failed", "lost", "broken", "problem"), "red"),
 }
 
+# Contains "json" once this process has printed JSON: a failed command then prints no error as JSON.
+PRINTED: set[str] = set()
+
 
 def print_json(value: Any) -> None:
     """Print one line of JSON; bytes that are not UTF-8 become surrogate escapes."""
+    PRINTED.add("json")
     typer.echo(json.dumps(plain(value), allow_nan=False))
 
 

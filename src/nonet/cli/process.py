@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
 from nonet.base.errors import (
     ConfigurationError,
@@ -30,7 +31,7 @@ from nonet.base.errors import (
 )
 from nonet.base.loop import loop_factory
 from nonet.base.loop import run as run_in_loop
-from nonet.cli.output import printable
+from nonet.cli.output import PRINTED, print_json, printable
 from nonet.daemon.service import ExitCode
 from nonet.telemetry.masking import without_secrets
 
@@ -55,6 +56,13 @@ _CODES: dict[type[NonetError], ExitCode] = {
     ServerUnreachableError: ExitCode.UNREACHABLE,
     NotFoundError: ExitCode.NOT_FOUND,
 }
+
+# The type in JSON of a failure that a command reports by its exit code.
+_TYPES: dict[int, str] = {
+    ExitCode.USAGE: ConfigurationError.__name__,
+    ExitCode.NOT_FOUND: NotFoundError.__name__,
+}
+_problems: dict[str, str] = {}
 
 Command = Callable[[], Coroutine[Any, Any, int]]
 
@@ -82,15 +90,16 @@ def _plain_words() -> Iterator[None]:
     """Remove the prefix that pydantic, with which typer checks choices, puts before a message."""
     try:
         yield
-    except typer.BadParameter as error:
+    except TyperException as error:
         error.message = error.message.removeprefix("Value error, ")
+        print_error_as_json(type(error).__name__, error.format_message(), error.exit_code)
         raise
 
 
 def run(debug: bool, command: Command, *, runs_user_code: bool = False) -> None:
     """Run a command and end the process with its exit code.
 
-    A `NonetError` is printed as one line on stderr.
+    A `NonetError` is printed as one line on stderr, and with --json also as JSON on stdout.
 
     Args:
         debug: log at level DEBUG.
@@ -109,9 +118,15 @@ def run(debug: bool, command: Command, *, runs_user_code: bool = False) -> None:
         logger.debug("command failed", exc_info=error)
         print_error(str(error))
         code = exit_code(error)
+        print_error_as_json(type(error).__name__, str(error), code)
     except KeyboardInterrupt:
         print_error("interrupted")
         code = ExitCode.FAILED
+    except Exception as error:
+        print_error_as_json(type(error).__name__, str(error), ExitCode.FAILED)
+        raise
+    if code:
+        print_error_as_json(_TYPES.get(code, "NonetError"), _problems.get("last", ""), code)
     if runs_user_code:
         threading.Thread(target=_exit_late, args=(code,), daemon=True).start()
     exit_with(code)
@@ -199,7 +214,20 @@ def exit_code(error: NonetError) -> ExitCode:
 
 def print_error(problem: str) -> None:
     """Print one line on stderr, without secrets."""
+    _problems["last"] = problem
     _print_line("error", problem)
+
+
+def print_error_as_json(kind: str, problem: str, code: int) -> None:
+    """Print why a command failed on stdout, if it has --json and has printed no JSON yet.
+
+    Args:
+        kind: name of the exception class.
+        problem: its text; secrets are masked.
+    """
+    if "--json" in sys.argv[1:] and not PRINTED:
+        message = " ".join(without_secrets(problem).split())
+        print_json({"error": {"type": kind, "message": message, "exit_code": int(code)}})
 
 
 def warn(problem: str) -> None:
