@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 
@@ -55,7 +56,7 @@ async def test_flush_under_a_full_worker(site: Site) -> None:
         await until(lambda: site.journal("cancelled"), "its attempt is cancelled", seconds=5)
 
 
-WAITS = "connection to the servers failed: "
+WAITS = "Redis is away: "
 
 
 async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> None:
@@ -115,6 +116,36 @@ async def test_restart_without_data(own_server: RedisServer, own_site: Site) -> 
             lambda: len(site.journal("start", task="Tick")) >= ticks + 2, "the schedule goes on"
         )
     assert worker.alive and scheduler.alive
+
+
+async def test_an_outage_is_two_lines_of_each_process(
+    own_server: RedisServer, own_site: Site
+) -> None:
+    """All parts of a worker, a scheduler and a fleet speak with one voice; nothing else warns."""
+    site = own_site
+    gate = site.gate()
+    daemons = [site.worker("--concurrency", "5"), site.scheduler(), site.worker("--max", "1")]
+    async with site.app() as app:
+        handles = await app.submit_many([Quick(n) for n in range(50)])
+        for handle in handles:
+            await handle.result(timeout=20)
+        running = await app.submit(Gated(gate))
+        await site.started(running)
+        before = [len(daemon.log) for daemon in daemons]
+        own_server.kill()
+        for daemon in daemons:
+            await until(lambda daemon=daemon: "Redis is away: " in daemon.log, "it says so")
+        await until(lambda: site.journal("cancelled"), "what runs is cancelled")
+        own_server.start()
+        for daemon in daemons:
+            await until(lambda daemon=daemon: "Redis is back after " in daemon.log, "it is back")
+        assert await (await app.submit(Quick(1))).result(timeout=20) == 1
+    for daemon, start in zip(daemons, before, strict=True):
+        log = daemon.log[start:]
+        assert log.count("Redis is away: ") == log.count("Redis is back after ") == 1, log
+        told = ("Redis is ", "Redis has lost", "lease lost", "registration lost")
+        loud = re.findall(r"^\S+ (?:WARNING|ERROR) \S+ (.*)$", log, re.MULTILINE)
+        assert [line for line in loud if not line.startswith(told)] == [], log
 
 
 async def test_restart_with_data(own_server: RedisServer, own_site: Site) -> None:

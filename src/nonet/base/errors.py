@@ -220,7 +220,13 @@ class DependencyError(NonetError):
 
 
 class ServerUnreachableError(NonetError):
-    """Redis or the SQL server does not answer."""
+    """Redis or the SQL server does not answer.
+
+    Attributes:
+        server: ``Redis`` if it is Redis; else empty.
+    """
+
+    server: str = ""
 
 
 class NotConfirmedError(ServerUnreachableError):

@@ -7,7 +7,8 @@ import re
 import time
 from datetime import UTC, datetime
 
-from nonet.base.errors import NonetError
+from nonet.base.errors import NonetError, ServerUnreachableError
+from nonet.telemetry.outage import REDIS
 
 _SUMMARY_SECONDS = 60.0
 # Further kinds of errors in one outage appear in its summaries only.
@@ -16,6 +17,8 @@ _MOST_KINDS = 20
 
 class FailureLog:
     """The successes and failures of one repeated activity.
+
+    If Redis does not answer, `nonet.telemetry.outage` logs that for the whole process.
 
     An expected failure (a `NonetError`, such as an unavailable server) is logged as a warning, any
     other as an error with its traceback.
@@ -52,6 +55,9 @@ class FailureLog:
         why, now = summarize(error), time.monotonic()
         self.failures += 1
         self.error = why.brief
+        if isinstance(error, ServerUnreachableError) and error.server == "Redis":
+            REDIS.failed(self._name, why.text)
+            return
         if not self._in_a_row:
             self._began = now
         self._in_a_row += 1
@@ -78,11 +84,14 @@ class FailureLog:
     def succeeded(self) -> None:
         """Record a success; if failures precede it, log how long they lasted."""
         self.last_success = datetime.now(UTC)
+        self.error = ""
+        if REDIS.is_away:
+            REDIS.recovered(self._name)
         if not self._in_a_row:
             return
         seconds = time.monotonic() - self._began
         self._logger.info(
             "%s is back after %.0f s: failures=%d", self._name, seconds, self._in_a_row
         )
-        self.error, self._in_a_row = "", 0
+        self._in_a_row = 0
         self._kinds.clear()

@@ -223,7 +223,9 @@ class Reader:
             await self._broker.decline(self._worker, self._size)
             if self._tally is not None:
                 self._tally.vetoes[_kind_of_veto(why)] += 1
-            logger.warning("this worker takes nothing: %s", why)
+            # The loss of the registration is a warning already.
+            level = logging.INFO if why == _UNREGISTERED else logging.WARNING
+            logger.log(level, "this worker takes nothing: %s", why)
             self._watchdog.beat_soon()
         self._about.off = why
         self._sleeps = False  # no wake-up comes while it declines

@@ -82,9 +82,9 @@ async def list_(
     """
     from nonet.stores.namespace.limits import declared  # it imports redis
 
-    async with target.observer() as nonet:
-        found = await nonet.stores.limits.all()
-        found += declared(await nonet.client.locks.in_use(show=_SHOWN), found)
+    async with target.stores() as stores:
+        found = await stores.limits.all()
+        found += declared(await stores.locks.in_use(show=_SHOWN), found)
     rows: list[dict[str, Any]] = [
         {
             "object_type": item.address.object_type,

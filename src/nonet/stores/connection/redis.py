@@ -20,7 +20,13 @@ from redis.backoff import ExponentialBackoff
 from redis.driver_info import DriverInfo
 from redis.retry import Retry
 
-from nonet.base.errors import ConfigurationError, NonetError, masked, url_problem
+from nonet.base.errors import (
+    ConfigurationError,
+    NonetError,
+    ServerUnreachableError,
+    masked,
+    url_problem,
+)
 from nonet.stores.connection.lane import Lane
 from nonet.stores.connection.replies import REFUSALS, translated
 from nonet.stores.connection.topology import (
@@ -30,6 +36,7 @@ from nonet.stores.connection.topology import (
     read_place,
     will_pass,
 )
+from nonet.telemetry.outage import REDIS
 
 # Every script is safe to repeat, so a call without a reply is retried, in total below DEDUP_TTL.
 _TIMEOUT_SECONDS = 5.0
@@ -213,9 +220,12 @@ class Scripts:
         while True:
             try:
                 try:
-                    return await call("EVALSHA", digest, 1, self.prefix, *args)
+                    answer = await call("EVALSHA", digest, 1, self.prefix, *args)
                 except exceptions.NoScriptError:
-                    return await call("EVAL", source, 1, self.prefix, *args)
+                    answer = await call("EVAL", source, 1, self.prefix, *args)
+                if REDIS.is_away:
+                    REDIS.answered()
+                return answer
             except REFUSALS as error:
                 if not self._may_repeat(error, failures, began):
                     raise _translated(error, self.client, name) from error
@@ -244,9 +254,12 @@ def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
         client.connection_pool.disconnect()  # calls are rare, so each of them finds the server anew
     try:
         try:
-            return client.evalsha(digest, 1, prefix, *args)
+            answer = client.evalsha(digest, 1, prefix, *args)
         except exceptions.NoScriptError:
-            return client.eval(source, 1, prefix, *args)
+            answer = client.eval(source, 1, prefix, *args)
+        if REDIS.is_away:
+            REDIS.answered()
+        return answer
     except REFUSALS as error:
         raise _translated(error, client, name) from error
 
@@ -364,7 +377,10 @@ def _find_first(pool: Any, place: ServerUrl, how: type) -> None:
 
 def _translated(error: Exception, client: AsyncRedis | SyncRedis, script: str = "") -> NonetError:
     is_found = "finder" in client.connection_pool.connection_kwargs
-    return translated(error, _address(client), script, is_found=is_found)
+    found = translated(error, _address(client), script, is_found=is_found)
+    if isinstance(found, ServerUnreachableError):
+        found.server = "Redis"
+    return found
 
 
 def _address(client: AsyncRedis | SyncRedis) -> str:

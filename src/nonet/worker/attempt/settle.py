@@ -17,6 +17,7 @@ from nonet.rules.tracebacks import exception_of
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.row_closer import RowCloser
+from nonet.telemetry.outage import REDIS
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.conclusion import Conclusion, result_of
 
@@ -120,7 +121,9 @@ class Settler:
                 if attempt.ending.lost is not None:
                     logger.error("task %s: not settled: %s", delivery.id, error)
                     return "STALE"
-                if not is_logged:
+                if isinstance(error, ServerUnreachableError):
+                    REDIS.failed(f"settle of {delivery.id}", str(error))
+                elif not is_logged:
                     is_logged = True
                     logger.warning(
                         "task %s: not settled yet, retrying while its lease lasts: %s",
@@ -128,6 +131,8 @@ class Settler:
                     )
                 await asyncio.sleep(_RESETTLE_PAUSE)
                 continue
+            if REDIS.is_away:
+                REDIS.recovered(f"settle of {delivery.id}")
             if answer != "OK":
                 self.counts["stale"] += answer == "STALE"
                 logger.warning(
