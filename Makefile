@@ -17,7 +17,7 @@ LOCKED := uv.lock pyproject.toml scripts/sync scripts/helm
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test quick check docs reference faults soak bench compare bench-quick budget image image-test audit sbom dist release format clean servers
+.PHONY: help demo test quick check docs reference screens faults soak bench compare bench-quick budget image image-test audit sbom dist release format clean servers
 
 help:             ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -46,6 +46,9 @@ docs: $(DEV)      ## the site of these pages in docs/_build; a warning is an err
 reference: $(DEV) ## make anew what follows from the code: the page of commands, and parts of the chart
 	@$(BIN)/python scripts/reference
 	@$(BIN)/python scripts/chart
+
+screens: $(DEV) servers ## make docs/reference/screens.md anew, from what commands print in a system that runs
+	@SCREENS=write $(BIN)/python -m pytest -q tests/docs/test_screens.py
 
 faults: $(DEV) servers ## break everything that can break, and print what was lost or doubled
 	@$(BIN)/python -m pytest tests/faults -m "soak or not soak" -k "not scaled" $(ARGS)

@@ -184,7 +184,7 @@ TEXT = "waits for limiter mailer:smtp, 1 per 600 s, and then for a worker"
             *(["id", "task", "stream", "try", "state"], [(ID, "b:C", "normal:small", "1", "dead")]),
             *(36, []),
             ["id                    task  state", f"{ID}  b:C   dead"],
-            ["try", "stream"],
+            ["stream", "try"],
             id="columns go from the right, but for the last",
         ),
         pytest.param(
@@ -193,6 +193,16 @@ TEXT = "waits for limiter mailer:smtp, 1 per 600 s, and then for a worker"
             ["id                    task  try  state", f"{ID}  b:C   1    dead"],
             ["stream"],
             id="the least columns go first",
+        ),
+        pytest.param(
+            *(
+                ["id", "task", "try", "stream", "state"],
+                [("a", "b:C", "1", "normal:small", "dead")],
+            ),
+            *(23, ["try"]),
+            ["id  task  try  state", "a   b:C   1    dead"],
+            ["stream"],
+            id="a narrow column stays if a wide one has made room",
         ),
         pytest.param(
             *(["id", "task", "note"], [("x" * 60, "b:C", "y" * 60)], 40, []),
@@ -303,4 +313,4 @@ def test_what_a_narrow_terminal_hides_is_named(
     output.print_rows([row], False, "", least=["oldest_seconds"])
     shown = capsys.readouterr()
     assert "12.5" not in shown.out
-    assert shown.err == "hidden, as the terminal is narrow: oldest seconds; --json shows all\n"
+    assert shown.err == ("hidden, as the terminal is\nnarrow: oldest seconds; --json\nshows all\n")

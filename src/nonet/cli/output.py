@@ -35,7 +35,7 @@ _GAP = "  "
 # What `cell` makes of no value. A column with nothing else is left out on a terminal.
 _EMPTY = "-"
 # Columns up to this width are never wrapped: times, names, amounts.
-_NARROW = 24
+_NARROW = 20
 # A longer word of the last column does not hide other columns: it sticks out of its line instead.
 _LONG_WORD = 40
 # Ids of tasks, fingerprints and UUIDs: what may be shortened outside of the first column.
@@ -76,7 +76,7 @@ def print_rows(
     elif rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows], least=least)
     else:
-        typer.echo(nothing, err=True)
+        print_line(nothing, err=True)
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ def print_table(
     _print_lines(made.lines)
     if made.hidden:
         names = _STYLES.sub("", ", ".join(made.hidden))
-        typer.echo(f"hidden, as the terminal is narrow: {names}; --json shows all", err=True)
+        print_line(f"hidden, as the terminal is narrow: {names}; --json shows all", err=True)
 
 
 class Layout(NamedTuple):
@@ -138,9 +138,9 @@ def layout(
         columns: the heading; empty for a table without one.
         width: columns of the terminal; None for a pipe.
         least: the columns that are hidden first, in this order; then the others but for the first
-            two and the last, from right to left.
+            two and the last, from right to left. Those that still fit in the end are kept.
 
-    >>> layout(["id", "due", "note"], [("a1", "-", "waits for the mutex of a2")], 28).lines
+    >>> layout(["id", "due", "note"], [("a1", "-", "waits for the mutex of a2")], 26).lines
     ['id  note', 'a1  waits for the mutex of', '    a2']
     """
     table = [list(columns), *rows] if columns else list(rows)
@@ -150,19 +150,31 @@ def layout(
     body = 1 if columns else 0
     shown = [column for n, column in enumerate(cells) if not n or {*column[body:]} - {_EMPTY, ""}]
     hidden: list[str] = []
-    widths = _fitted(shown, width)
-    if widths is None and columns:
-        shown = [shown[0], *map(_with_short_ids, shown[1:])]
-        widths = _fitted(shown, width)
-        names = [column[0] for column in shown]
-        hiding = [name for name in least if name in names[1:]]
-        for name in [*hiding, *(name for name in names[-2:1:-1] if name not in hiding)]:
-            if widths is not None:
-                break
-            shown = [column for column in shown if column[0] != name]
+    if columns and _fitted(shown, width) is None:
+        whole = [shown[0], *map(_with_short_ids, shown[1:])]
+        hidden = _hidden(whole, width, least)
+        shown = [column for column in whole if column[0] not in hidden]
+    return Layout(_lines(shown, _fitted(shown, width) or _floors(shown)), hidden)
+
+
+def _hidden(cells: list[list[str]], width: int, least: Sequence[str]) -> list[str]:
+    """Return the names of the columns to hide; see `layout`."""
+
+    def fits() -> bool:
+        return _fitted([column for column in cells if column[0] not in hidden], width) is not None
+
+    names = [column[0] for column in cells]
+    first = [name for name in least if name in names[1:]]
+    hidden: list[str] = []
+    for name in [*first, *(name for name in names[-2:1:-1] if name not in first)]:
+        if fits():
+            break
+        hidden.append(name)
+    for name in hidden[-2::-1]:  # a wide column that went later may have made room for a narrow one
+        hidden.remove(name)
+        if not fits():
             hidden.append(name)
-            widths = _fitted(shown, width)
-    return Layout(_lines(shown, widths or _floors(shown)), hidden)
+    return [name for name in names if name in hidden]
 
 
 def _fitted(cells: list[list[str]], width: int) -> list[int] | None:
@@ -237,13 +249,14 @@ def _width(text: str) -> int:
     return len(text) - marks + sum(east_asian_width(char) in "WF" for char in text)
 
 
-def terminal_width() -> int | None:
+def terminal_width(*, err: bool = False) -> int | None:
     """Return the width that lines should fit: COLUMNS, else that of the terminal.
 
-    None if stdout is not a terminal; 80 if it is one that does not know its width.
+    None if stdout, or stderr with `err`, is not a terminal; 80 if it does not know its width.
     """
+    file = sys.stderr if err else sys.stdout
     is_set = os.environ.get("COLUMNS", "").isdecimal()
-    if is_set or (sys.stdout is not None and sys.stdout.isatty()):
+    if is_set or (file is not None and file.isatty()):
         return shutil.get_terminal_size((80, 24)).columns
     return None
 
@@ -299,9 +312,23 @@ def print_result(result: Any) -> None:
     print_text(result if isinstance(result, str) else pformat(result))
 
 
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print a sentence, on a terminal wrapped between words. Control characters are escaped."""
+    width = terminal_width(err=err)
+    text = printable(text)
+    for line in [text] if width is None else _wrapped(text, width):
+        typer.echo(line, err=err)
+
+
 def print_text(text: str) -> None:
-    """Print text of a task with its line breaks."""
-    typer.echo("\n".join(printable(line) for line in text.split("\n")))
+    """Print text of a task with its line breaks; on a terminal, wrapped between words."""
+    width = terminal_width()
+    for line in text.split("\n"):
+        words = printable(line).lstrip()
+        indent = line[: len(line) - len(line.lstrip(" "))]
+        parts = [words] if width is None else _wrapped(words, width - len(indent))
+        for part in parts:
+            typer.echo((indent + part).rstrip() if width else indent + part)
 
 
 def cell(value: Any) -> str:

@@ -31,7 +31,7 @@ from nonet.base.errors import (
 )
 from nonet.base.loop import loop_factory
 from nonet.base.loop import run as run_in_loop
-from nonet.cli.output import PRINTED, print_json, printable
+from nonet.cli.output import PRINTED, print_json, print_line
 from nonet.daemon.service import ExitCode
 from nonet.telemetry.masking import without_secrets
 
@@ -236,7 +236,7 @@ def warn(problem: str) -> None:
 
 
 def _print_line(level: str, text: str) -> None:
-    typer.echo(f"{level}: {printable(' '.join(without_secrets(text).split()))}", err=True)
+    print_line(f"{level}: {' '.join(without_secrets(text).split())}", err=True)
 
 
 def named(thing: str, problem: str) -> str:

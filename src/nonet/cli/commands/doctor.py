@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.cli.options import Json
-from nonet.cli.output import print_json, print_rows
+from nonet.cli.output import print_json, print_line, print_rows
 from nonet.cli.progress import seconds_passing
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
@@ -63,7 +63,7 @@ async def doctor(
         print_rows(_rows("problem", found.problems) + _rows("hint", found.hints), False, "")
         looked_at = ", ".join(f"{name} {n}" for name, n in sorted(found.looked_at.items()))
         verdict = "healthy" if found.is_healthy else _problems(len(found.problems))
-        typer.echo(f"{verdict} ({looked_at or 'empty namespace'}; {found.seconds:.1f} s)", err=True)
+        print_line(f"{verdict} ({looked_at or 'empty namespace'}; {found.seconds:.1f} s)", err=True)
     return ExitCode.OK if found.is_healthy else ExitCode.FAILED
 
 

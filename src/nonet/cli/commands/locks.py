@@ -9,7 +9,7 @@ import typer
 
 from nonet.base.errors import NotFoundError
 from nonet.cli.options import Json, TaskId
-from nonet.cli.output import print_json, print_rows, printable
+from nonet.cli.output import print_json, print_line, print_rows, printable
 from nonet.cli.process import print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.cli.task_classes import names_of, registry_here
@@ -128,7 +128,7 @@ async def explain(
     if as_json:
         print_json(found)
     else:
-        typer.echo(printable(found.text))
+        print_line(found.text)
         if found.next:
             typer.echo(f"next: {found.next}")
     return ExitCode.OK

@@ -13,7 +13,7 @@ from nonet.base.errors import NotFoundError, suggestion
 from nonet.cli.commands import schedules_view as view
 from nonet.cli.completion import entry_classes, entry_names, entry_vos
 from nonet.cli.options import Json
-from nonet.cli.output import print_fields, print_json, print_rows, printable
+from nonet.cli.output import print_fields, print_json, print_line, print_rows
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
@@ -77,10 +77,12 @@ async def list_(
     """
     async with target.stores() as stores:
         leader, found = await stores.leader(), await stores.periodic.statuses()
-    print_rows([view.row(item, leader) for item in found], as_json, "no periodic entry is planned")
+    rows = [view.row(item, leader) for item in found]
+    least = ("skipped", "fired", "missed", "last", "vo", "name")
+    print_rows(rows, as_json, "no periodic entry is planned", least=least)
     if not as_json:
         for line in [view.in_words(leader), *view.held_back(found)]:
-            typer.echo(printable(line), err=True)
+            print_line(line, err=True)
     return ExitCode.OK
 
 

@@ -11,7 +11,7 @@ from nonet.base.errors import AdmissionRejected, ConfigurationError, ResultError
 from nonet.cli.commands.task_arguments import Args, Kwargs, build_task, instant_of, labels_of
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
-from nonet.cli.output import print_json, print_result
+from nonet.cli.output import print_json, print_line, print_result
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, operation
 from nonet.daemon.service import ExitCode
@@ -178,4 +178,4 @@ async def warn_of_no_worker(results: Results, found: TaskStatus | None) -> None:
     size = found.stream.partition(":")[2]
     workers = await results.workers()
     if not any(worker.alive and worker.size == size for worker in workers):
-        typer.echo(f"no live worker has size {size}: start task-worker --size {size}", err=True)
+        print_line(f"no live worker has size {size}: start task-worker --size {size}", err=True)

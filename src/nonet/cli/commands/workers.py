@@ -53,7 +53,7 @@ async def workers(
         for row, item in zip(rows, found, strict=True):
             if names[item.name] > 1:  # a restart may reuse a pid@host
                 row["name"] = f"{item.name} ({item.worker})"
-        least = ("version", "lag", "memory")
+        least = ("version", "config", "lag", "memory")
         print_rows(rows, False, "no worker is registered", least=least)
     return ExitCode.OK
 

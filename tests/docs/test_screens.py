@@ -1,0 +1,104 @@
+"""`docs/reference/screens.md`: what commands print at 80 columns, made by a system that runs.
+
+Each ``console`` block of the page is a command with what it prints. ``make screens`` writes that
+anew; a new screen is a new block of one line, the command.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from daemons import Daemon, wait_until
+from docs.pages import DOCS
+from docs.stable import stable
+from servers import RedisServer
+
+_PAGE = DOCS / "reference" / "screens.md"
+_COLUMNS = 80
+_TESTS = Path(__file__).parents[1]
+_SCREEN = re.compile(r"(?ms)^```console\n\$ (task-run [^\n]*)\n(.*?)^```\n")
+_SCRIPT = Path(__file__).with_name("stable.py")
+
+
+class System:
+    """Real daemons with tasks in all states."""
+
+    def __init__(self, redis_url: str, home: Path) -> None:
+        self._home = home
+        self._variables = {
+            "NONET_REDIS_URL": redis_url,
+            "NONET_NAMESPACE": "screens",
+            "NONET_STATE_DIR": str(home / "state"),
+            "NONET_DB_URL": f"sqlite+aiosqlite:///{home}/nonet.db",
+            "NONET_TASKS": "docs.mailer",
+            "PYTHONPATH": str(_TESTS),
+        }
+
+    def screen(self, command: str) -> str:
+        """What a command prints at a terminal of 80 columns, without colours."""
+        _, *words = command.split()
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        ended = subprocess.run(
+            [sys.executable, str(_SCRIPT), *words],
+            env={**kept, **self._variables, "COLUMNS": str(_COLUMNS)},
+            cwd=self._home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+        )
+        return stable(ended.stdout)
+
+    def run(self) -> Iterator[None]:
+        """Start the daemons, and bring tasks into each state."""
+        with ExitStack() as running:
+            self.screen("task-run db upgrade")
+            for daemon in (["task-scheduler"], ["task-worker", "--size", "small"]):
+                log = self._home / f"{daemon[0]}.log"
+                started = Daemon(*daemon, environment=self._variables, log=log)
+                running.enter_context(started).wait_ready()
+            self.screen("task-run pause --task Greet --reason maintenance")
+            self._reach("invoice-7", "running", "SendInvoice --args [7]")
+            self._reach("invoice-7-again", "waiting", "SendInvoice --args [7]")
+            self._reach("users", "dead", 'ImportUsers --args ["/data/users.csv"]')
+            self._reach("archive", "queued", "RenderArchive --args [2025]")
+            self._reach("greet-ann", "delayed", 'Greet --args ["ann"] --at 2099-01-01')
+            yield
+
+    def _reach(self, id: str, state: str, task: str) -> None:
+        """Submit a task, and wait until it has this state."""
+        assert self.screen(f"task-run submit {task} --id {id}") == f"{id}\n"
+        wait_until(
+            lambda: f'"state": "{state}"' in self.screen(f"task-run status {id} --json"),
+            f"{id} is {state}",
+        )
+
+
+@pytest.fixture(scope="module")
+def system(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """The system of all screens."""
+    made = System(redis_server.url, tmp_path_factory.mktemp("screens"))
+    yield from (made for _ in made.run())
+
+
+def test_the_page_shows_what_commands_print(system: System) -> None:
+    """Ten commands and more, on a system with a task in each state; no line is too long."""
+    page = _PAGE.read_text(encoding="utf-8")
+    made = _SCREEN.sub(
+        lambda found: f"```console\n$ {found[1]}\n{system.screen(found[1])}```\n", page
+    )
+    if os.environ.get("SCREENS") == "write":
+        _PAGE.write_text(made, encoding="utf-8")
+        page = made
+    assert len(_SCREEN.findall(page)) >= 10
+    for command, output in _SCREEN.findall(made):
+        assert max(map(len, output.splitlines())) <= _COLUMNS, command
+    assert page == made, "run make screens"
