@@ -314,3 +314,28 @@ def test_what_a_narrow_terminal_hides_is_named(
     shown = capsys.readouterr()
     assert "12.5" not in shown.out
     assert shown.err == ("hidden, as the terminal is\nnarrow: oldest seconds; --json\nshows all\n")
+
+
+def test_sentences_and_tracebacks_wrap_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the width of the terminal, and at their indentation; in a pipe they are whole."""
+    text = f"Traceback:\n    {TEXT}\nValueError"
+    monkeypatch.setenv("COLUMNS", "44")
+    output.print_text(text)
+    output.print_line(TEXT, err=True)
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "Traceback:",
+        "    waits for limiter mailer:smtp, 1 per 600",
+        "    s, and then for a worker",
+        "ValueError",
+    ]
+    assert shown.err.splitlines() == [
+        "waits for limiter mailer:smtp, 1 per 600 s,",
+        "and then for a worker",
+    ]
+    monkeypatch.delenv("COLUMNS")
+    output.print_text(text)
+    output.print_line(TEXT, err=True)
+    assert capsys.readouterr() == (f"{text}\n", f"{TEXT}\n")

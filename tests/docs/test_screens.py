@@ -53,7 +53,7 @@ class System:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=60,
+            timeout=120,
         )
         return stable(ended.stdout)
 

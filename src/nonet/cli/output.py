@@ -308,8 +308,9 @@ def usage_in_words(usage: Usage) -> str:
 
 
 def print_result(result: Any) -> None:
-    """Print the result of a task for people."""
-    print_text(result if isinstance(result, str) else pformat(result))
+    """Print the result of a task for people, with its line breaks and no others."""
+    text = result if isinstance(result, str) else pformat(result)
+    typer.echo("\n".join(printable(line) for line in text.split("\n")))
 
 
 def print_line(text: str, *, err: bool = False) -> None:
@@ -321,14 +322,13 @@ def print_line(text: str, *, err: bool = False) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print text of a task with its line breaks; on a terminal, wrapped between words."""
+    """Print lines, such as a traceback; on a terminal they wrap at their indentation."""
     width = terminal_width()
-    for line in text.split("\n"):
-        words = printable(line).lstrip()
-        indent = line[: len(line) - len(line.lstrip(" "))]
-        parts = [words] if width is None else _wrapped(words, width - len(indent))
-        for part in parts:
-            typer.echo((indent + part).rstrip() if width else indent + part)
+    for line in map(printable, text.split("\n")):
+        words = line.lstrip()
+        indent = line[: len(line) - len(words)]
+        for part in [words] if width is None else _wrapped(words, width - len(indent)):
+            typer.echo(indent + part)
 
 
 def cell(value: Any) -> str:
