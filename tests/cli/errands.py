@@ -88,6 +88,17 @@ class Fail(BaseTask):
 
 
 @dataclass
+class Refuse(BaseTask):
+    """Fails, and gets no dead letter."""
+
+    text: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        raise ValueError("told to")
+
+
+@dataclass
 class Guarded(BaseTask):
     """Holds a mutex and a reader's lock until `gate` exists, or fails, or spins."""
 

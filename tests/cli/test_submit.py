@@ -194,7 +194,7 @@ async def test_list_filters(task_run: TaskRun) -> None:
     assert await ids("--state", "running") == set()
     limited = await task_run("list", "--json", "--limit", 2)
     assert len(limited.json) == 2 and "more than 2" in limited.err
-    assert (await task_run("list", "--state", "done")).code == 2
+    assert (await task_run("list", "--state", "finished")).code == 2
     nothing = await task_run("list", "--task", "Nope", "--state", "waiting")
     assert (nothing.code, nothing.err) == (0, "no live task of class 'Nope' is waiting\n")
 

@@ -43,11 +43,20 @@ PLACES = {
         "submit", "submit", "Submit one task, or many from stdin, and print the ids.", group="act"
     ),
     "classes": Command("tasks", "classes", "List the task classes that are registered here."),
-    "list": Command("tasks", "list_", "List live tasks, in no particular order."),
+    "list": Command("tasks", "list_", "List live tasks, or with --ended those that ended last."),
     "status": Command("tasks", "status", "Show one task, live or ended."),
+    "result": Command(
+        "ended", "result", "Print the result of a task, or its error with the traceback."
+    ),
     "explain": Command("locks", "explain", "Explain why a task does not run, or where it runs."),
     "overview": Command(
         "overview", "overview", "Show what is wrong now, and the command that mends it."
+    ),
+    "resubmit": Command(
+        "ended",
+        "resubmit",
+        "Submit a failed task again as a new task, and print its id.",
+        group="act",
     ),
     "cancel": Command(
         "cancel",

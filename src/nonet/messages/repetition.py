@@ -1,6 +1,7 @@
-"""Submit a dead letter or an entry of the quarantine again, at most once: ids and decisions.
+"""Submit again, at most once, what failed: ids and decisions.
 
-The new task is called a repeat. Its id is derived from values that stay unique; a row number does
+What failed is a dead letter, an entry of the quarantine, or a task in the history. The new task
+is called a repeat. Its id is derived from values that stay unique; a row number does
 not, because ``TRUNCATE`` or a second database can assign it again. A repeat also carries a mark,
 which callers cannot set, so that another task with the same id is not mistaken for it.
 """
@@ -83,6 +84,16 @@ def repeat_of_entry(namespace: str, entry: str) -> Repeat:
     'q-1767225600000-0'
     """
     return Repeat(f"q-{entry}", _mark("entry", namespace, entry))
+
+
+def repeat_of_end(namespace: str, task_id: str, life: str) -> Repeat:
+    """Return the repeat of a failed task in the history. Each life of its id has one.
+
+    >>> repeat_of_end("nonet", "first", "1767225600000000").id
+    'again-vwfituf45z89egjpiwsq'
+    """
+    parts = (namespace, task_id, life)
+    return Repeat(f"again-{id_of(_digest('id of an end', *parts))}", _mark("end", *parts))
 
 
 def mark_in(terms: str) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from nonet.base.errors import NotFoundError
+from nonet.cli.commands.ended import list_ended
 from nonet.cli.commands.submit import warn_of_no_worker
+from nonet.cli.durations import duration
 from nonet.cli.options import Json, Limit, OfClass, TaskId
 from nonet.cli.output import cell, print_fields, print_json, print_rows, print_text, usage_in_words
 from nonet.cli.process import warn
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from nonet.tasks.registry import TaskClass
 
 LiveState = Literal["queued", "delayed", "waiting", "running", "dying"]
+EndState = Literal["done", "dead", "cancelled", "expired"]
+State = Literal[LiveState, EndState]
 
 
 @operation
@@ -52,17 +57,33 @@ async def classes(target: CodeTarget, as_json: Json = False) -> int:
 async def list_(
     target: Target,
     state: Annotated[
-        LiveState | None, typer.Option(help="Only tasks in this state.", show_default=False)
+        State | None, typer.Option(help="Only tasks in this state.", show_default=False)
     ] = None,
     task: OfClass = None,
+    ended: Annotated[
+        bool, typer.Option("--ended", help="List tasks that have ended, the newest first.")
+    ] = False,
+    since: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=duration, metavar="AGE", help="Only tasks that ended at most so long ago: 1h."
+        ),
+    ] = None,
     limit: Limit = 100,
     as_json: Json = False,
 ) -> int:
-    """List live tasks, in no particular order.
+    """List live tasks, or with --ended those that ended last.
+
+    Live tasks come in no particular order, ended ones the newest first.
 
     \b
     task-run list --state waiting --task RemoveFile
+    task-run list --ended --state dead --since 1h
     """
+    if ended or since is not None or state in get_args(EndState):
+        if state is not None and state not in get_args(EndState):
+            raise typer.BadParameter(f"--ended and --since list no {state} tasks")
+        return await list_ended(target, state, task, since, limit, as_json)
     found: list[TaskStatus] = []
     async with target.stores() as stores:
         async for item in stores.results.live(state=state, task=task):

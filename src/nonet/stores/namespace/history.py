@@ -16,6 +16,7 @@ from nonet.tasks.handles import EndedTask
 
 # States by the list that has them. Failures have their own, so that successes push none out.
 _LISTS = {"ended:done": ("done", "cancelled"), "ended:failed": ("dead", "expired")}
+FAILED = _LISTS["ended:failed"]
 STATES = tuple(state for states in _LISTS.values() for state in states)
 _COLUMNS, _SHORT = 9, 3
 # Lines that are read at once; a failure has up to 5 kB.
@@ -42,6 +43,7 @@ class History:
 
     def __init__(self, client: AsyncRedis, namespace: str) -> None:
         self._client = client
+        self.namespace = namespace
         self._prefix = prefix(namespace)
 
     async def ended(
@@ -143,7 +145,7 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta) -> Kept:
         return Kept(task, life=ticket)
     state, id, name, stream, used, submitted, started, ended, worker = columns[:_COLUMNS]
     more, texts, at = columns[_COLUMNS:], [], 0
-    if state in _LISTS["ended:failed"]:
+    if state in FAILED:
         used, *lengths = more
         for length in map(int, lengths):
             texts.append(body[at : at + length])

@@ -109,6 +109,7 @@ class LetterFilter:
         status: what happened to the letter.
         task_class: full name, ``category:Class``.
         reason: why the task died.
+        task_id: id of the task.
         died_before: select only older letters.
         died_after: select only newer letters.
     """
@@ -116,12 +117,14 @@ class LetterFilter:
     status: str | None = None
     task_class: str | None = None
     reason: str | None = None
+    task_id: str | None = None
     died_before: datetime | None = None
     died_after: datetime | None = None
 
     def clauses(self) -> list[sa.ColumnElement[bool]]:
         """The filters as conditions on the table."""
-        wanted = {"status": self.status, "task_class": self.task_class, "reason": self.reason}
+        names = ("status", "task_class", "reason", "task_id")
+        wanted = {name: getattr(self, name) for name in names}
         found = [dlq_tasks.c[name] == value for name, value in wanted.items() if value is not None]
         if self.died_before is not None:
             found.append(dlq_tasks.c.created_at < self.died_before)

@@ -1,0 +1,153 @@
+"""``task-run list --ended``, ``result`` and ``resubmit``: tasks that have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nonet.base.errors import NotFoundError, ResultError, ResultUnavailable
+from nonet.cli.options import Json, TaskId
+from nonet.cli.output import plain, print_json, print_result, print_rows, printable
+from nonet.cli.process import print_error
+from nonet.cli.target import CodeTarget, Target, operation
+from nonet.daemon.service import ExitCode
+
+if TYPE_CHECKING:
+    from nonet.app import Nonet
+    from nonet.tasks.handles import EndedTask
+
+
+async def list_ended(
+    target: Target,
+    state: str | None,
+    task: str | None,
+    since: timedelta | None,
+    limit: int,
+    as_json: bool,
+) -> int:
+    """Print the tasks that ended last; see ``task-run list --ended``."""
+    states = (state,) if state else ()
+    async with target.stores() as stores:
+        found = await stores.history.ended(states=states, task=task, since=since, limit=limit)
+    if as_json:
+        print_json(found)
+    else:
+        of_class = f" of class {task!r}" if task else ""
+        nothing = f"no ended task{of_class}{f' is {state}' if state else ''} in the history"
+        print_rows([_row(item) for item in found], False, nothing, least=("waited", "attempts"))
+    return ExitCode.OK
+
+
+@operation
+async def result(
+    target: Target,
+    id: TaskId,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Wait this long for a task that has not ended."
+        ),
+    ] = 0.0,
+    as_json: Json = False,
+) -> int:
+    """Print the result of a task, or its error with the traceback.
+
+    Exit codes: 0 done, 1 dead, cancelled or expired, or not ended in time, 4 unknown, or its result
+    is not kept any more.
+
+    \b
+    task-run result 3f9d1c0a
+    task-run result 3f9d1c0a --timeout 60 --json
+    """
+    report: dict[str, Any] = {"id": id}
+    async with target.observer() as nonet:
+        try:
+            report |= {"state": "done", "result": await nonet.result(id, timeout=timeout)}
+        except TimeoutError as error:
+            report |= {"state": (await nonet.status(id)).state, "error": str(error)}
+        except ResultError as error:
+            report |= await _failure(nonet, id, error)
+    if as_json:
+        print_json(report)
+    elif "result" in report:
+        print_result(report["result"])
+    if "error" in report:
+        for line in report.get("traceback", "").splitlines():
+            typer.echo(printable(line), err=True)
+        print_error(report["error"])
+    return ExitCode.FAILED if "error" in report else ExitCode.OK
+
+
+async def _failure(nonet: Nonet, id: str, error: ResultError) -> Mapping[str, Any]:
+    """Return state, error and traceback of a failed task, if need be from the history.
+
+    Raises:
+        NotFoundError: the task is unknown, or is done and its result is not kept.
+    """
+    found = None if isinstance(error, ResultUnavailable) else await nonet.status(id)
+    if found is not None and found.error:
+        return {"state": found.state, "error": str(error), "traceback": found.traceback}
+    kept = await nonet.stores.history.find(id)
+    if kept is None:
+        if found is None:
+            raise NotFoundError(str(error)) from None
+        return {"state": found.state, "error": str(error)}
+    ended = kept.task
+    if ended.state == "done":
+        raise NotFoundError(
+            f"task {id} ({ended.name}) is done since {plain(ended.ended)}, but its result is not "
+            "kept any more (NONET_RESULT_TTL)"
+        ) from None
+    text = f"task {id} ({ended.name}) is {ended.state}: {_error_line(ended)}"
+    return {"state": ended.state, "error": text, "traceback": ended.traceback}
+
+
+@operation
+async def resubmit(target: CodeTarget, id: TaskId, as_json: Json = False) -> int:
+    """Submit a failed task again as a new task, and print its id.
+
+    The history must have it: see 'task-run list --ended --state dead'. A second call submits
+    nothing, and prints the state of the new task. A dead letter has a command of its own, 'task-run
+    dlq resubmit'.
+
+    Exit codes: 0 submitted, 1 not, 2 unknown class or invalid arguments, 4 not in the history.
+
+    \b
+    task-run resubmit 3f9d1c0a
+    """
+    from nonet.operate.ended import resubmit_ended
+
+    async with target.application() as nonet:
+        stores = nonet.stores
+        handle = await resubmit_ended(id, nonet.client, stores.history, stores.dead_letters)
+    if as_json:
+        print_json({"id": id, "resubmitted_as": str(handle)})
+    else:
+        typer.echo(handle)
+    return ExitCode.OK
+
+
+def _row(item: EndedTask) -> Mapping[str, Any]:
+    return {
+        "id": item.id,
+        "task": item.name,
+        "state": item.state,
+        "ended": item.ended,
+        "attempts": item.attempt,
+        "waited": _seconds(item.waited),
+        "ran": _seconds(item.ran),
+        "error": _error_line(item),
+    }
+
+
+def _seconds(length: timedelta | None) -> str | None:
+    return None if length is None else f"{length.total_seconds():.3f} s"
+
+
+def _error_line(item: EndedTask) -> str:
+    """Return the first line of the error, with its class."""
+    text = f"{item.error_type}: {item.error}" if item.error_type else item.error
+    return text.partition("\n")[0]

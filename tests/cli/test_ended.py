@@ -1,0 +1,125 @@
+"""``task-run list --ended``, ``result`` and ``resubmit``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import redis
+from cli.errands import Add, Fail, Refuse
+from cli.terminal import NAMESPACE, TaskRun
+from daemons import until
+
+HOUR = timedelta(hours=1)
+COLUMNS = ("id", "task", "state", "ended", "attempts", "waited", "ran", "error")
+
+
+async def ended(task_run: TaskRun, id: str) -> None:
+    """Wait for the end of a task, whatever it is."""
+
+    def is_listed() -> bool:
+        keys = [f"{{{NAMESPACE}}}:ended:{name}" for name in ("done", "failed")]
+        lines = [line for key in keys for line in reader.lrange(key, 0, -1)]
+        return any(id.encode() in line.split(b"\t")[:2] for line in lines)
+
+    # Envelopes are no text, which the client of `task_run` expects.
+    with redis.Redis.from_url(task_run.environment["NONET_REDIS_URL"]) as reader:
+        await until(is_listed, f"{id} has ended")
+
+
+async def test_what_ended_is_listed(task_run: TaskRun) -> None:
+    """The newest first, with times and the error; states, classes and ages select."""
+    async with task_run.worker() as app:
+        await app.submit(Add(1, 2), id="sum")
+        await ended(task_run, "sum")
+        await app.submit(Refuse("s3cret"), id="broken")
+        await ended(task_run, "broken")
+        await app.submit(Add(1, 2), id="gone", at_time=await app.broker.now() + HOUR)
+        await app.cancel(["gone"], reason="not needed")
+        listed = await task_run("list", "--ended")
+        assert listed.code == 0
+        lines = listed.out.splitlines()
+        assert lines[0].split() == [*COLUMNS]
+        assert [line.split()[0] for line in lines[1:]] == ["gone", "broken", "sum"]
+        assert "ValueError: told to" in lines[2] and "not needed" in lines[1]
+        assert "s3cret" not in listed.out
+        dead = (await task_run("list", "--state", "dead", "--json")).json
+        assert [item["id"] for item in dead] == ["broken"]
+        assert (dead[0]["error_type"], dead[0]["attempt"]) == ("ValueError", 1)
+        of_class = (await task_run("list", "--ended", "--task", "Add", "--json")).json
+        assert [item["id"] for item in of_class] == ["gone", "sum"]
+        assert len((await task_run("list", "--since", "1h", "--limit", 2, "--json")).json) == 2
+        assert (await task_run("list", "--since", "0s", "--json")).json == []
+    nothing = await task_run("list", "--ended", "--state", "expired")
+    assert (nothing.code, nothing.err) == (0, "no ended task is expired in the history\n")
+    wrong = await task_run("list", "--ended", "--state", "running")
+    assert wrong.code == 2 and "running" in wrong.err
+
+
+async def test_the_result_of_each_end(task_run: TaskRun) -> None:
+    """The value, or the error with its traceback, and the exit code that fits."""
+    async with task_run.worker() as app:
+        await app.submit(Add(1, 2), id="sum")
+        shown = await task_run("result", "sum", "--timeout", 10)
+        assert (shown.code, shown.out, shown.err) == (0, "3\n", "")
+        as_json = await task_run("result", "sum", "--json")
+        assert as_json.json == {"id": "sum", "state": "done", "result": 3}
+        await app.submit(Refuse("s3cret"), id="broken")
+        await ended(task_run, "broken")
+    for _ in range(2):
+        failed = await task_run("result", "broken")
+        assert (failed.code, failed.out) == (1, "")
+        assert "in execute" in failed.err and "ValueError: told to" in failed.err
+        document = (await task_run("result", "broken", "--json")).json
+        assert document["state"] == "dead" and "in execute" in document["traceback"]
+        # The history has it when the result has expired.
+        task_run.redis.delete(f"{{{NAMESPACE}}}:r:broken", f"{{{NAMESPACE}}}:r:sum")
+    forgotten = await task_run("result", "sum")
+    assert forgotten.code == 4 and "is not kept any more" in forgotten.err
+    assert (await task_run("result", "never")).code == 4
+
+
+async def test_a_live_task_has_no_result(task_run: TaskRun) -> None:
+    """Without a wait the command says so at once, with the next command."""
+    await task_run("submit", "errands:Add", "--args", "[1]", "--id", "waits")
+    waits = await task_run("result", "waits")
+    assert waits.code == 1 and "task-run explain waits" in waits.err
+    assert (await task_run("result", "waits", "--json")).json["state"] == "queued"
+
+
+async def test_a_failure_is_submitted_again_once(task_run: TaskRun) -> None:
+    """A second call, and one after the results have expired, name the new task."""
+    async with task_run.worker() as app:
+        await app.submit(Refuse("s3cret"), id="broken")
+        await ended(task_run, "broken")
+    again = await task_run("resubmit", "broken")
+    assert again.code == 0
+    id = again.out.strip()
+    assert id.startswith("again-")
+    twice = await task_run("resubmit", "broken")
+    assert (twice.code, twice.out) == (1, "")
+    assert f"task {id} is queued" in twice.err
+    async with task_run.worker() as app:
+        await ended(task_run, id)
+    task_run.redis.delete(*task_run.redis.keys(f"{{{NAMESPACE}}}:r:*"))
+    later = await task_run("resubmit", "broken")
+    assert later.code == 1 and f"'task-run resubmit {id}' submits that one" in later.err
+    next = await task_run("resubmit", id, "--json")
+    assert next.json["id"] == id and next.json["resubmitted_as"] != id
+
+
+async def test_what_cannot_be_submitted_again(task_run: TaskRun, tmp_path: Path) -> None:
+    """The error names the command for it."""
+    async with task_run.worker() as app:
+        await app.submit(Add(1), id="sum")
+        await app.submit(Fail(tmp_path / "missing"), id="letter")
+        await app.submit(Refuse("x" * 6000), id="big")
+        for id in ("sum", "letter", "big"):
+            await ended(task_run, id)
+    done = await task_run("resubmit", "sum")
+    assert done.code == 1 and "task sum is done" in done.err
+    letter = await task_run("resubmit", "letter")
+    assert letter.code == 1 and "task-run dlq resubmit 1" in letter.err
+    large = await task_run("resubmit", "big")
+    assert large.code == 1 and "task-run submit errands:Refuse --args" in large.err
+    assert (await task_run("resubmit", "never")).code == 4
