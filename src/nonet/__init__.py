@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from nonet.rules.explanation import Explanation
     from nonet.rules.refusal import LockHolder
     from nonet.tasks.execution import TaskContext, context
-    from nonet.tasks.handles import ChildResult, EndedTask, Handle, Progress, TaskStatus
+    from nonet.tasks.handles import ChildResult, EndedTask, Handle, Progress, TaskPage, TaskStatus
     from nonet.tasks.hooks import Epoch, startup_hook
     from nonet.tasks.injection import Depends, override_dependency, register_dependency
     from nonet.tasks.locks import (
@@ -145,6 +145,7 @@ __all__ = [
     "TaskCrashed",
     "TaskExpired",
     "TaskFailed",
+    "TaskPage",
     "TaskRetryRequested",
     "TaskScheduleBase",
     "TaskStatus",
@@ -205,7 +206,14 @@ _HOMES = {
     "nonet.tasks.execution": ("TaskContext", "context"),
     "nonet.rules.explanation": ("Explanation",),
     "nonet.rules.refusal": ("LockHolder",),
-    "nonet.tasks.handles": ("ChildResult", "EndedTask", "Handle", "Progress", "TaskStatus"),
+    "nonet.tasks.handles": (
+        "ChildResult",
+        "EndedTask",
+        "Handle",
+        "Progress",
+        "TaskPage",
+        "TaskStatus",
+    ),
     "nonet.tasks.hooks": ("Epoch", "startup_hook"),
     "nonet.tasks.injection": ("Depends", "override_dependency", "register_dependency"),
     "nonet.tasks.locks": (

@@ -25,7 +25,7 @@ from nonet.rules.explanation import Explanation
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores
 from nonet.tasks.execution import TaskContext
-from nonet.tasks.handles import EndedTask, Handle, R, TaskStatus
+from nonet.tasks.handles import EndedTask, Handle, R, TaskPage, TaskStatus
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.tasks.registry import Registry
@@ -402,6 +402,46 @@ class Nonet:
                 print(ended.id, ended.name, ended.error)
         """
         return await self.stores.history.ended(states=states, task=task, since=since, limit=limit)
+
+    async def list_tasks(
+        self,
+        *,
+        state: str | None = None,
+        task: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+        limit: int = 100,
+        budget: int = 20_000,
+        cursor: str = "",
+    ) -> TaskPage:
+        """Return some of the tasks that have not ended, in the order of a list.
+
+        Running tasks come first (the longest running one first), then waiting, dying and queued
+        tasks, each the oldest first, and delayed tasks, the soonest first.
+
+        Args:
+            state: only tasks in this state: ``queued``, ``delayed``, ``waiting``, ``running`` or
+                ``dying``; None: any.
+            task: only tasks of this class, by its full or bare name; None: any.
+            labels: only tasks that have all of these labels with these values.
+            limit: the most tasks of the page.
+            budget: how many tasks to examine in each place: running, queued, and the set of
+                delayed and waiting tasks.
+            cursor: `TaskPage.cursor` of the page before; empty: the first page.
+
+        Raises:
+            NotBoundError: the application is not open.
+            ValueError: the state is unknown, the cursor is invalid, or `limit` or `budget` is below
+                1.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            page = await app.list_tasks(state="running")
+            for status in page.rows:
+                print(status.id, status.name, status.worker, status.started)
+        """
+        return await self.client.list_tasks(
+            state=state, task=task, labels=labels, limit=limit, budget=budget, cursor=cursor
+        )
 
     async def call(
         self, task: TaskOf[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"

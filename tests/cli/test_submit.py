@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from cli.errands import Add, Fail, Unstorable
-from cli.terminal import NAMESPACE, TaskRun
+from cli.errands import Add, Fail, Sleeper, Unstorable
+from cli.terminal import NAMESPACE, TaskRun, until_written
 from daemons import until
 
 from nonet import ResultUnavailable
@@ -180,10 +180,10 @@ async def test_every_command_tells_its_version(task_run: TaskRun, script: str) -
 
 
 async def test_list_filters(task_run: TaskRun) -> None:
-    """`list` filters by state and class and stops at its limit."""
+    """`list` filters by state, class and label, and tells how many it does not show."""
     await task_run("submit", "Add", "--args", "[1]", "--id", "now")
     await task_run("submit", "Add", "--args", "[1]", "--id", "later", "--at", "+1000")
-    await task_run("submit", "Describe", "--id", "other")
+    await task_run("submit", "Describe", "--id", "other", "--label", "run=7")
 
     async def ids(*options: object) -> set[str]:
         return {item["id"] for item in (await task_run("list", "--json", *options)).json}
@@ -193,10 +193,33 @@ async def test_list_filters(task_run: TaskRun) -> None:
     assert await ids("--task", "Add") == await ids("--task", "errands:Add") == {"now", "later"}
     assert await ids("--state", "running") == set()
     limited = await task_run("list", "--json", "--limit", 2)
-    assert len(limited.json) == 2 and "more than 2" in limited.err
+    assert len(limited.json) == 2 and limited.err == "2 of 3 tasks\n"
+    assert await ids("--label", "run=7") == {"other"}
+    await task_run("submit", "Add", "--args", "[1]", "--id", "more")
+    searched = (await task_run("list", "--json", "--task", "Add", "--search", 1)).err
+    assert searched == "2 of 2 tasks; searched 3 of 4: there may be more, raise --search\n"
     assert (await task_run("list", "--state", "finished")).code == 2
-    nothing = await task_run("list", "--task", "Nope", "--state", "waiting")
-    assert (nothing.code, nothing.err) == (0, "no live task of class 'Nope' is waiting\n")
+    nothing = await task_run("list", "--task", "Nope", "--label", "run=7", "--state", "waiting")
+    assert nothing.code == 0
+    assert nothing.err == "no live task of class 'Nope' labelled run=7 is waiting\n"
+
+
+async def test_list_tells_for_how_long(task_run: TaskRun) -> None:
+    """A running task has `started` and `running for`, a queued one `waiting for`; both no `due`."""
+    report = task_run.home / "report"
+    async with task_run.worker() as app:
+        await app.submit(Sleeper(report), id="r")
+        await until_written(report)
+        await app.submit(Add(1), id="q", labels={"size": "large"})
+        rows = (await task_run("list", "--json")).json
+        times = {row["id"]: (row["started"], row["waits_since"], row["due"]) for row in rows}
+        assert list(times) == ["r", "q"]
+        assert [bool(each) for each in times["r"]] == [True, False, False]
+        assert [bool(each) for each in times["q"]] == [False, True, False]
+        head, running, queued = (await task_run("list")).out.splitlines()
+        assert "running for" in head and "waiting for" in head
+        assert running.split()[2] == "running" and " s " in running and " s " in queued
+        await app.cancel(["r", "q"])
 
 
 async def test_queues_and_workers(task_run: TaskRun) -> None:

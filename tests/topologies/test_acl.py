@@ -24,7 +24,7 @@ SCRIPTS = Path(nonet.stores.__path__[0]) / "scripts"
 FOR_TESTS = {"advance", "survey"}
 OF_CLIENTS = (
     *("submit", "room", "wait", "cancel", "hold", "unhold", "explain", "presence", "log_event"),
-    *("group_open", "group_seal"),
+    *("group_open", "group_seal", "list"),
 )
 # What is sent outside of scripts alone, or runs them.
 OUTSIDE = {"ping", "eval", "evalsha", "blpop", "scan", "multi", "exec", "wait", "cluster|slots"}

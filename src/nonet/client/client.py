@@ -26,17 +26,27 @@ from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
 from nonet.messages.signing import Signer
 from nonet.rules.explanation import Explanation, explain, explain_kept
-from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, TaskFilter
+from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
+from nonet.stores.queue.listing import BUDGET
+from nonet.stores.queue.places import LIVE_STATES, UNFINISHED, TaskFilter
 from nonet.stores.queue.results import Ended, Results
 from nonet.stores.queue.submissions import Accepted, Submission
 from nonet.tasks.execution import current_holders
-from nonet.tasks.handles import ChildResult, Handle, Progress, R, TaskStatus, unknown_task
+from nonet.tasks.handles import (
+    ChildResult,
+    Handle,
+    Progress,
+    R,
+    TaskPage,
+    TaskStatus,
+    unknown_task,
+)
 from nonet.tasks.registry import Registry
 from nonet.tasks.task import (
     PLAIN,
@@ -51,9 +61,6 @@ from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
     from nonet.stores.sql.outbox import Kept, Outbox
-
-# The states of tasks that have not ended.
-LIVE_STATES = (*UNFINISHED, "dying")
 
 # Seconds between two queries of a task that is in SQL only; the relay runs once a second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
@@ -340,9 +347,27 @@ class Client:
     ) -> AsyncIterator[TaskStatus]:
         """Iterate over tasks that have not ended, in no order; see `Nonet.live`."""
         self._ensure_open()
-        if state is not None and state not in LIVE_STATES:
-            raise ValueError(f"live: state={state!r} must be one of {LIVE_STATES}")
+        _check_state("live", state)
         return self.results.live(state=state, task=task)
+
+    async def list_tasks(
+        self,
+        *,
+        state: str | None = None,
+        task: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+        limit: int = 100,
+        budget: int = BUDGET,
+        cursor: str = "",
+    ) -> TaskPage:
+        """Return some of the tasks that have not ended; see `Nonet.list_tasks`."""
+        self._ensure_open()
+        _check_state("list_tasks", state)
+        for name, value in (("limit", limit), ("budget", budget)):
+            if value < 1:
+                raise ValueError(f"list_tasks: {name}={value!r} must be at least 1")
+        selection = TaskFilter(task or "", labels or {}, (state,) if state else ())
+        return await self.results.page(selection, limit=limit, budget=budget, cursor=cursor)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks in whatever state they are; see `Nonet.cancel`."""
@@ -509,6 +534,11 @@ def is_durable(task: BaseTask, transaction: Any, registry: Registry) -> bool:
         problem = "transaction: the class is not durable: set durable = True in the class"
         raise InvalidArgumentsError(registry.of(task).name, [problem])
     return durable
+
+
+def _check_state(method: str, state: str | None) -> None:
+    if state is not None and state not in LIVE_STATES:
+        raise ValueError(f"{method}: state={state!r} must be one of {LIVE_STATES}")
 
 
 def _status_of(kept: Kept) -> TaskStatus:

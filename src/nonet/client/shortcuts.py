@@ -8,7 +8,7 @@ from typing import Any
 from nonet.base.errors import NotBoundError
 from nonet.client.client import Client
 from nonet.client.groups import Policy
-from nonet.stores.namespace.cancellation import UNFINISHED
+from nonet.stores.queue.places import UNFINISHED
 from nonet.tasks.task import BaseTask, current_submitter
 
 

@@ -52,7 +52,8 @@ class TaskStatus:
         attempt: number of attempts, including the running one; after the end, the number of the
             attempt that ended it (0: it never ran).
         submitted: time of the first submission, by the clock of Redis; None after the end.
-        due: when a delayed task will be queued.
+        due: when a delayed task will be queued, or the dead letter of a dying one tried again;
+            None for other tasks.
         finished: time of the end, by the clock of the worker; None before the end.
         worker: ``pid@host`` of the worker that runs it.
         worker_deaths: number of workers that died while running it.
@@ -67,6 +68,9 @@ class TaskStatus:
         traceback: traceback of `error` and of its causes, at most 4 KiB, with secrets masked and
             without values of variables. Empty if there is none, and in lists.
         progress: how far the running attempt is; None if it has not reported that.
+        started: since when a running task runs, by the clock of Redis; otherwise None.
+        waits_since: since when a queued or waiting task waits for a worker or a lock, by the clock
+            of Redis; otherwise None.
 
     Example:
         status = await handle.status()
@@ -92,6 +96,8 @@ class TaskStatus:
     note: str = ""
     traceback: str = field(default="", repr=False)
     progress: Progress | None = None
+    started: datetime | None = None
+    waits_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,30 @@ class EndedTask:
     def ran(self) -> timedelta | None:
         """Duration of the last attempt; None if it did not run at the end."""
         return self.ended - self.started if self.started else None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """Some of the live tasks, in the order of a list; see `nonet.Nonet.list_tasks`.
+
+    Attributes:
+        rows: the tasks.
+        matched: how many tasks match, as far as is known: exact if no class and no label is asked
+            for, or if `searched` is `total`; otherwise the number that was found.
+        searched: how many tasks were examined.
+        total: how many tasks there are in the places that were searched.
+        cursor: continues the list behind these rows; empty at the end.
+
+    Example:
+        page = await app.list_tasks(state="queued")
+        print(f"{len(page.rows)} of {page.matched}")
+    """
+
+    rows: Sequence[TaskStatus]
+    matched: int
+    searched: int
+    total: int
+    cursor: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,14 @@ from servers import RedisServer
 from stores.queue.test_broker import fetch, fetch_one, lapse, make_broker, record, task, until_due
 
 from nonet.messages.message import VERSION, Envelope, ResultDocument, encode
-from nonet.stores.namespace.cancellation import UNFINISHED, Cancellation, CancelledTasks, TaskFilter
+from nonet.stores.namespace.cancellation import Cancellation, CancelledTasks
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker, Order, new_cursors
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.groups import Groups
-from nonet.stores.queue.results import Results
+from nonet.stores.queue.places import UNFINISHED, TaskFilter
+from nonet.stores.queue.results import Results, parse_ended
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, encode_locks
 
@@ -492,3 +493,46 @@ async def test_a_slot_that_was_kept_is_given_to_the_next(
     await cancellation.cancel(["b"], WHO)
     await broker.settle(holder, "done")
     assert [item.id for item in await fetch(broker)] == ["c"]
+
+
+async def test_moving_tasks_are_cancelled_once(
+    broker: Broker, cancellation: Cancellation, results: Results
+) -> None:
+    """Tasks that are fetched, handed back or promoted meanwhile are cancelled once, none missed."""
+    due = await far_away(broker)
+    ids = [f"a{n}" for n in range(3000)]
+    await broker.submit([task(id, due_us=due * (n % 2)) for n, id in enumerate(ids)])
+    is_over = asyncio.Event()
+
+    async def move() -> None:
+        while not is_over.is_set():
+            for delivery in await fetch(broker, 20):
+                await broker.settle(delivery, "back", delay=timedelta(milliseconds=1))
+            await broker.promote(batch=20)
+
+    moving = asyncio.create_task(move())
+    tally = await cancellation.cancel_all(TaskFilter("Task", states=UNFINISHED), WHO)
+    is_over.set()
+    await moving
+    assert tally.number == len(ids)
+    for id in tally.running:  # a worker had it at this moment, and has handed it back since
+        found = await results.status(id)
+        assert found is not None and found.state == "cancelled"
+    assert await broker.client.hget("{test}:active", "normal:small|probe:Task") is None
+    assert await left_of(broker, *ids) in ([], ["{test}:orders:small-a"])  # these have a TTL
+
+
+async def test_what_a_plain_cancellation_leaves(broker: Broker, cancellation: Cancellation) -> None:
+    """Tasks that never ran leave nothing but their ends, also when they are ended together."""
+    due, terms = await far_away(broker), "start_by|+60000000|"
+    await broker.submit([task("a"), task("b", due_us=due), task("c", "realtime:large")])
+    await broker.submit([task("d", terms=terms), task("e", locks=MUTEX)])
+    states = await cancellation.cancel([*"abcde", "a"], WHO, "by mistake")
+    assert states == dict.fromkeys("abcde", "cancelled")
+    assert await left_of(broker, *"abcde") == []
+    ends = [parse_ended(await broker.client.get(f"{{test}}:r:{id}")) for id in "abcde"]
+    for end in ends:
+        assert end.document is not None
+        assert (end.state, end.document.name) == ("cancelled", "probe:Task")
+        assert end.document.error == f"cancelled by {WHO}: by mistake"
+    assert await broker.client.hgetall("{test}:active") == {}

@@ -141,7 +141,7 @@ async def _cancel_all(
     as_json: bool,
 ) -> ExitCode:
     """Cancel the matching tasks after the user has confirmed."""
-    from nonet.stores.namespace.cancellation import UNFINISHED, TaskFilter
+    from nonet.stores.queue.places import UNFINISHED, TaskFilter
 
     selection = TaskFilter(task, labels, UNFINISHED)
     cancellation = nonet.client.cancellation

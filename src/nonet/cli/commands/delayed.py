@@ -17,7 +17,7 @@ from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.stores.namespace.cancellation import TaskFilter
+    from nonet.stores.queue.places import TaskFilter
     from nonet.tasks.handles import TaskStatus
 
 app = typer.Typer(
@@ -172,7 +172,7 @@ def _selection(
         ConfigurationError: ids and filters are given, or neither: a typo must not select every
             task.
     """
-    from nonet.stores.namespace.cancellation import TaskFilter
+    from nonet.stores.queue.places import TaskFilter
 
     labels = labels_of(label)
     if ids and (task or labels or every or dry_run):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
@@ -12,16 +12,18 @@ import typer
 from nonet.base.errors import NotFoundError
 from nonet.cli.commands.ended import list_ended
 from nonet.cli.commands.submit import warn_of_no_worker
+from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.durations import duration
-from nonet.cli.options import Json, Limit, OfClass, TaskId
+from nonet.cli.options import Json, Limit, OfClass, TaskId, WithLabels
 from nonet.cli.output import cell, print_fields, print_json, print_rows, print_text, usage_in_words
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
+from nonet.rules.refusal import span
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.tasks.handles import TaskStatus
+    from nonet.tasks.handles import TaskPage, TaskStatus
     from nonet.tasks.registry import TaskClass
 
 LiveState = Literal["queued", "delayed", "waiting", "running", "dying"]
@@ -69,33 +71,52 @@ async def list_(
             parser=duration, metavar="AGE", help="Only tasks that ended at most so long ago: 1h."
         ),
     ] = None,
+    label: WithLabels = None,
     limit: Limit = 100,
+    search: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Search at most this many running tasks, as many queued ones, and as many "
+            "delayed and waiting ones.",
+        ),
+    ] = 20_000,
     as_json: Json = False,
 ) -> int:
     """List live tasks, or with --ended those that ended last.
 
-    Live tasks come in no particular order, ended ones the newest first.
+    Live tasks: running, waiting, dying, queued, delayed. Running tasks: the longest running first.
+    Waiting, dying and queued ones: the oldest first. Delayed ones: the soonest first. Ended tasks:
+    the newest first. The last line, on stderr, tells how many tasks match.
+
+    Columns 'running for' and 'waiting for': how long ago a worker began the task, or the task was
+    queued or began to wait for its locks. Column 'due': when a delayed task will be queued.
 
     \b
     task-run list --state waiting --task RemoveFile
+    task-run list --label campaign=2026-07 --search 1000000
     task-run list --ended --state dead --since 1h
     """
     if ended or since is not None or state in get_args(EndState):
         if state is not None and state not in get_args(EndState):
             raise typer.BadParameter(f"--ended and --since list no {state} tasks")
+        if label:
+            raise typer.BadParameter("--label: the history keeps no labels, so leave out --ended")
         return await list_ended(target, state, task, since, limit, as_json)
-    found: list[TaskStatus] = []
+    from nonet.stores.queue.places import TaskFilter
+
+    labels = labels_of(label)
     async with target.stores() as stores:
-        async for item in stores.results.live(state=state, task=task):
-            if len(found) == limit:
-                typer.echo(f"more than {limit} tasks match: raise --limit", err=True)
-                break
-            found.append(item)
+        selection = TaskFilter(task or "", labels, (state,) if state else ())
+        page = await stores.results.page(selection, limit=limit, budget=search)
+        now = await stores.broker.logical_now()
     if as_json:
-        print_json(found)
+        print_json(page.rows)
     else:
-        nothing = _no_live_task(state, task)
-        print_rows([_status_row(item) for item in found], False, nothing)
+        nothing = _no_live_task(state, task, labels)
+        print_rows([_status_row(item, now) for item in page.rows], False, nothing)
+    if how_many := _how_many(page):
+        typer.echo(how_many, err=True)
     return ExitCode.OK
 
 
@@ -144,10 +165,30 @@ def _progress_in_words(item: TaskStatus) -> str:
     return f"{share}{item.progress.text}".strip()
 
 
-def _no_live_task(state: str | None, task: str | None) -> str:
+def _no_live_task(state: str | None, task: str | None, labels: Mapping[str, str]) -> str:
     """Return the text for an empty list, with the filters, because they may contain a typo."""
     of_class = f" of class {task!r}" if task else ""
-    return f"no live task{of_class}{f' is {state}' if state else ''}"
+    pairs = ", ".join(f"{name}={value}" for name, value in labels.items())
+    labelled = f" labelled {pairs}" if pairs else ""
+    return f"no live task{of_class}{labelled}{f' is {state}' if state else ''}"
+
+
+def _how_many(page: TaskPage) -> str:
+    """Tell how many tasks match, and how many were searched; empty if the list shows all.
+
+    >>> from nonet.tasks.handles import TaskPage
+    >>> _how_many(TaskPage(["a"], matched=20_000, searched=20_000, total=20_000))
+    '1 of 20,000 tasks'
+    >>> _how_many(TaskPage(["a"], matched=7, searched=20_000, total=1_000_000))
+    '1 of 7 tasks; searched 20,000 of 1,000,000: there may be more, raise --search'
+    """
+    rest = page.total - page.searched
+    searched = f"; searched {page.searched:,} of {page.total:,}" if rest > 0 else ""
+    if searched and page.matched < page.total:
+        searched += ": there may be more, raise --search"
+    if not searched and page.matched <= len(page.rows):
+        return ""
+    return f"{len(page.rows):,} of {page.matched:,} tasks{searched}"
 
 
 async def _status(nonet: Nonet, id: str) -> TaskStatus:
@@ -178,7 +219,7 @@ def _class_row(item: TaskClass) -> dict[str, Any]:
     }
 
 
-def _status_row(item: TaskStatus) -> Mapping[str, Any]:
+def _status_row(item: TaskStatus, now: datetime) -> Mapping[str, Any]:
     return {
         "id": item.id,
         "task": item.name,
@@ -186,6 +227,13 @@ def _status_row(item: TaskStatus) -> Mapping[str, Any]:
         "stream": item.stream,
         "attempt": item.attempt,
         "submitted": item.submitted,
+        "started": item.started,
+        "running_for": _seconds(item.started, now),
+        "waiting_for": _seconds(item.waits_since, now),
         "due": item.due,
         "note": item.blocker or _progress_in_words(item) or item.worker or item.error,
     }
+
+
+def _seconds(since: datetime | None, now: datetime) -> str:
+    return span(max(0.0, (now - since).total_seconds())) if since else ""

@@ -7,68 +7,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nonet.base.errors import ConfigurationError, MalformedMessageError, NonetError
-from nonet.messages.message import decode_envelope, is_id, pack
+from nonet.base.errors import ConfigurationError, NonetError
+from nonet.messages.message import is_id
 from nonet.rules.outcomes import shortened
-from nonet.stores.connection.redis import literal, server_errors
 from nonet.stores.queue.broker import Broker
-from nonet.stores.queue.records import read_envelopes
+from nonet.stores.queue.places import Places, TaskFilter
 
 if TYPE_CHECKING:
     from nonet.stores.sql.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 
-# States in which a task can be cancelled without its worker.
-CANCELLABLE = ("queued", "delayed", "waiting")
-# The same, and the state in which its worker ends it.
-UNFINISHED = (*CANCELLABLE, "running")
-_KEYS_PER_PAGE = 1000
-# Each may be as long as NONET_MESSAGE_LIMIT.
-_ENVELOPES_AT_A_TIME = 20
+_RECORDS_PER_PAGE = 500
 _NAMED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFilter:
-    """Selects live tasks.
-
-    Attributes:
-        task: full or bare class name; empty: any.
-        labels: the task must have each with this value. A number also matches its digits as text.
-        states: some of `UNFINISHED`.
-    """
-
-    task: str = ""
-    labels: Mapping[str, Any] = field(default_factory=dict)
-    states: Sequence[str] = CANCELLABLE
-
-    def __str__(self) -> str:
-        parts = [self.task and f"of class {self.task}"]
-        parts += [f"labelled {name}={value}" for name, value in self.labels.items()]
-        all_states = (set(CANCELLABLE), set(UNFINISHED))
-        parts += ["" if set(self.states) in all_states else " or ".join(self.states)]
-        return ", ".join(part for part in parts if part) or "all"
-
-    def names(self, name: str, state: str) -> bool:
-        """Whether class and state of a task match."""
-        of_class = self.task in ("", name, name.rpartition(":")[2])
-        return of_class and state in self.states
-
-    def labels_fit(self, envelope: bytes | None) -> bool:
-        """Whether the labels in this envelope match. An unreadable envelope has none."""
-        if not self.labels:
-            return True
-        try:
-            found = decode_envelope(envelope or b"").labels
-        except MalformedMessageError:
-            return False
-        return all(
-            name in found and _is_same(found[name], value) for name, value in self.labels.items()
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +53,7 @@ class Cancellation:
         may_have_sql: Callable[[], bool],
     ) -> None:
         self._broker = broker
+        self._places = Places(broker.scripts)
         self._outbox = outbox
         self._may_have_sql = may_have_sql
 
@@ -167,62 +122,44 @@ class Cancellation:
 
     async def _each_page(self, selection: TaskFilter, why: str) -> AsyncIterator[dict[str, str]]:
         """Cancel page by page; yield the state of each task afterwards."""
+        # Ask once: SQL would take longer to look for rows of each page than Redis to cancel it. A
+        # durable task has its row before it is in Redis; the relay deletes those of later ones.
+        has_rows = await self._has_rows()
         async for ids in self.find(selection):
-            yield await self._cancel(ids, why, running="running" in selection.states)
+            running = "running" in selection.states
+            yield await self._cancel(ids, why, running=running, has_rows=has_rows)
         async for kept in self._kept_ones(selection):
             yield await self._cancel_kept(kept, why)
 
     async def find(self, selection: TaskFilter) -> AsyncIterator[list[str]]:
-        """Yield the ids of the selected tasks that live in Redis, page by page, in no order."""
-        async for page in self._pages():
-            meant = [id for id, name, state in page if selection.names(name, state)]
-            if not selection.labels:
-                if meant:
-                    yield meant
-                continue
-            for start in range(0, len(meant), _ENVELOPES_AT_A_TIME):
-                some = meant[start : start + _ENVELOPES_AT_A_TIME]
-                envelopes = await self._envelopes(some)
-                fitting = [
-                    id
-                    for id, envelope in zip(some, envelopes, strict=True)
-                    if selection.labels_fit(envelope)
-                ]
-                if fitting:
-                    yield fitting
+        """Yield the ids of the selected tasks that live in Redis, page by page, in no order.
 
-    async def _pages(self) -> AsyncIterator[list[tuple[str, str, str]]]:
-        """Yield id, class and state of all live tasks, page by page."""
-        client, prefix = self._broker.client, self._broker.prefix
-        cursor, pattern = 0, f"{literal(prefix)}t:*"
-        while True:
-            async with server_errors(client):
-                cursor, keys = await client.scan(
-                    cursor, match=pattern, count=_KEYS_PER_PAGE, _type="HASH"
-                )
-                async with client.pipeline(transaction=False) as pipe:
-                    for key in keys:
-                        pipe.hmget(key, "name", "state")
-                    rows = await pipe.execute()
-            yield [
-                (key.decode().removeprefix(f"{prefix}t:"), name.decode(), state.decode())
-                for key, (name, state) in zip(keys, rows, strict=True)
-                if name and state
-            ]
-            if not cursor:
-                return
+        Walks all records and not the places of tasks, because a task that moves from one place to
+        another meanwhile must not be missed.
+        """
+        async for page in self._places.walk("records", selection, _RECORDS_PER_PAGE):
+            if page.found:
+                yield list(dict.fromkeys(item.id for item in page.found))
 
-    async def _envelopes(self, ids: Sequence[str]) -> list[bytes | None]:
-        client = self._broker.client
-        async with server_errors(client):
-            return await read_envelopes(client, self._broker.prefix, ids)
-
-    async def _cancel(self, ids: Sequence[str], why: str, *, running: bool) -> dict[str, str]:
+    async def _cancel(
+        self, ids: Sequence[str], why: str, *, running: bool, has_rows: bool = True
+    ) -> dict[str, str]:
         """Cancel in Redis. Delete the rows of durable tasks, or leave them to the relay."""
         order = shortened(why.removeprefix("cancelled ")) if running else ""
         states = dict(zip(ids, await self._broker.cancel(ids, why, order=order), strict=True))
-        await self._close(_cancelled(states))
+        await self._close(_cancelled(states) if has_rows else [])
         return states
+
+    async def _has_rows(self) -> bool:
+        """Whether there are durable tasks; also true if SQL does not answer."""
+        if self._outbox is None or not self._may_have_sql():
+            return False
+        try:
+            return await (await self._outbox()).count() > 0
+        except ConfigurationError:
+            return False
+        except NonetError:
+            return True
 
     async def _cancel_kept(self, kept: Mapping[str, str], why: str) -> dict[str, str]:
         """Cancel durable tasks, given their classes, that may be in SQL only."""
@@ -286,8 +223,3 @@ def _cancelled(states: Mapping[str, str], *others: str) -> list[str]:
 def _why(who: str, reason: str) -> str:
     by = f"cancelled by {who or 'somebody'}"
     return f"{by}: {reason}" if reason else by
-
-
-def _is_same(found: Any, wanted: Any) -> bool:
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return bool(found == pack(wanted)) or (is_number and str(found) == wanted)

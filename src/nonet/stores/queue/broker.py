@@ -454,24 +454,12 @@ class Broker:
         states: list[str] = []
         for start in range(0, len(ids), _CANCELLED_AT_A_TIME):
             page = ids[start : start + _CANCELLED_AT_A_TIME]
-            args: list[Any] = []
-            for id, (name, used) in zip(page, await self._names(page), strict=True):
-                name = name or (in_sql or {}).get(id, "")
-                document = ResultDocument(name, used, time.time(), error=why, reason="cancelled")
-                args += (id, encode(document))
+            args = [text for id in page for text in (id, (in_sql or {}).get(id, ""))]
             answer = await self.scripts.run(
-                "cancel", self.keeping, int(in_sql is not None), order, *args
+                "cancel", self.keeping, int(in_sql is not None), order, why, *args
             )
             states += [state.decode() for state in answer]
         return states
-
-    async def _names(self, ids: Sequence[str]) -> list[tuple[str, int]]:
-        """Read class name and attempts used of tasks; empty and 0 for unknown ones."""
-        async with server_errors(self.client), self.client.pipeline(transaction=False) as pipe:
-            for id in ids:
-                pipe.hmget(f"{self.prefix}t:{id}", "name", "attempt")
-            rows = await pipe.execute()
-        return [((name or b"").decode(), int(used or 0)) for name, used in rows]
 
     async def checkpoint(self, delivery: Delivery, data: bytes) -> bool:
         """Store the checkpoint of a running attempt; return False if it no longer owns the task."""

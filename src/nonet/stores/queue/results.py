@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.base.keys import prefix
@@ -19,23 +18,29 @@ from nonet.stores.connection.clock import correction
 from nonet.stores.connection.redis import (
     AsyncRedis,
     Scripts,
-    literal,
     server_errors,
+)
+from nonet.stores.queue.listing import BUDGET, Listing
+from nonet.stores.queue.places import (
+    DAMAGED,
+    LIVE_STATES,
+    PAGE,
+    Places,
+    TaskFilter,
+    entry_of,
+    readable,
 )
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import WorkerStatus, registered, worker_name
-from nonet.tasks.handles import Progress, TaskStatus
+from nonet.tasks.handles import Progress, TaskPage, TaskStatus
 
 # A waiting client asks again after this time, because Redis may have lost its registration.
 _RECHECK_SECONDS = 5.0
 # Check at least once, even with `timeout=0`.
 _LOOK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PAGE = 500
-_LIVE_STATES = ("queued", "delayed", "waiting", "running", "dying")
+_NO_TIME = timedelta(0)
 _NO_RECORD = "its record is not a hash: a worker will quarantine it"
-#: State of a task whose record cannot be read; a worker will quarantine it.
-DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class Results:
         self._client = client
         self._prefix = prefix(namespace)
         self._scripts = scripts
+        self._places = Places(scripts)
         self._wakes = Wakes(url, self._prefix)
 
     async def aclose(self) -> None:
@@ -122,14 +128,14 @@ class Results:
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
             pipe.get(f"{self._prefix}e:{id}").lindex(f"{self._prefix}h:{id}", -1)
-            record, due, dying, failed, value = _readable(
-                await pipe.get(f"{self._prefix}r:{id}").execute(raise_on_error=False)
-            )
+            pipe.get(f"{self._prefix}r:{id}")
+            record, due, dying, failed, value = await readable(pipe)
         if record is None:
-            return TaskStatus(id=id, name="", state=DAMAGED, blocker=_NO_RECORD)
+            return _damaged_status(id)
         if _is_task(record):
-            found = _live_status(id, record, await self._wall_due(due), dying, failed)
-            return await self._with_name(found)
+            set_by = _NO_TIME if due is None else await correction(self._client, self._prefix)
+            found = _live_status(id, record, _wall(due, set_by), dying, failed)
+            return (await self._with_names([found]))[0]
         return _ended_status(id, parse_ended(value)) if value else None
 
     async def progress(self, id: str) -> tuple[bool, Progress | None]:
@@ -149,33 +155,25 @@ class Results:
         answer = await self._scripts.run("recognise", id)
         return Known(answer[0].decode(), answer[1].decode()) if answer else None
 
+    async def page(
+        self, selection: TaskFilter, *, limit: int = 100, budget: int = BUDGET, cursor: str = ""
+    ) -> TaskPage:
+        """Read one page of the live tasks; see `nonet.stores.queue.listing`.
+
+        Raises:
+            ValueError: `cursor` is not one of an earlier page.
+        """
+        found = await Listing(self._places, selection, limit, budget, cursor).read()
+        rows = await self.statuses(found.ids)
+        return TaskPage(rows, found.matched, found.searched, found.total, found.cursor)
+
     async def live(
         self, *, state: str | None = None, task: str | None = None
     ) -> AsyncIterator[TaskStatus]:
-        """Yield every live task, unordered, by a scan that never blocks Redis."""
-        async with server_errors(self._client):
-            pattern = f"{literal(self._prefix)}t:*"
-            async for key in self._client.scan_iter(match=pattern, count=1000, _type="HASH"):
-                id = key.decode().removeprefix(f"{self._prefix}t:")
-                async with self._client.pipeline(transaction=False) as pipe:
-                    pipe.hgetall(key).zscore(f"{self._prefix}tasks:delayed", id)
-                    pipe.get(f"{self._prefix}e:{id}")
-                    record, due, error = _readable(await pipe.execute(raise_on_error=False))
-                if not record or not _is_task(record):
-                    continue
-                error = error if record.get(b"state") == b"dying" else None
-                found = _live_status(id, record, await self._wall_due(due), error)
-                named = task is None or task in (found.name, found.name.rpartition(":")[2])
-                if named and state in (None, found.state):
-                    yield await self._with_name(found)
-
-    async def _with_name(self, found: TaskStatus) -> TaskStatus:
-        """Name the worker of a task as ``task-run workers`` does: ``pid@host``."""
-        if not found.worker:
-            return found
-        async with server_errors(self._client):
-            info = await self._client.hget(f"{self._prefix}w:{found.worker}", "info")
-        return replace(found, worker=worker_name(found.worker.encode(), info or b""))
+        """Yield every live task once, in no order."""
+        states = (state,) if state else ()
+        async for found in self._each("records", TaskFilter(task or "", states=states)):
+            yield found
 
     async def delayed_tasks(self, *, task: str | None = None) -> AsyncIterator[TaskStatus]:
         """Yield delayed tasks, also those that wait for a retry, the soonest first.
@@ -183,36 +181,54 @@ class Results:
         Args:
             task: full or bare name of a class; None: all.
         """
-        key, last, seen = f"{self._prefix}tasks:delayed", b"-inf", 0
-        set_by = await correction(self._client, self._prefix)
-        while True:
-            async with server_errors(self._client):
-                # Continue by time, not by rank: promoted tasks leave the set meanwhile.
-                page = await self._client.execute_command(
-                    "ZRANGEBYSCORE", key, last, "+inf", "WITHSCORES", "LIMIT", seen, _PAGE
-                )
-                rows = [(id.decode(), due) for id, due in zip(page[::2], page[1::2], strict=True)]
-                async with self._client.pipeline(transaction=False) as pipe:
-                    for id, _ in rows:
-                        pipe.hgetall(f"{self._prefix}t:{id}")
-                    records = _readable(await pipe.execute(raise_on_error=False))
-            for (id, due), record in zip(rows, records, strict=True):
-                if record and _is_task(record) and record.get(b"state") == b"delayed":
-                    at = _EPOCH + timedelta(microseconds=int(float(due))) - set_by
-                    found = _live_status(id, record, at, None)
-                    if task in (None, found.name, found.name.rpartition(":")[2]):
-                        yield found
-            if len(rows) < _PAGE:
-                return
-            same = [due for _, due in rows if due == rows[-1][1]]
-            seen = (seen if last == rows[-1][1] else 0) + len(same)
-            last = rows[-1][1]
+        async for found in self._each("delayed", TaskFilter(task or "", states=["delayed"])):
+            yield found
 
-    async def _wall_due(self, due: float | None) -> datetime | None:
-        if due is None:
-            return None
-        logical = _EPOCH + timedelta(microseconds=int(due))
-        return logical - await correction(self._client, self._prefix)
+    async def _each(self, place: str, selection: TaskFilter) -> AsyncIterator[TaskStatus]:
+        """Yield the selected tasks of a place, each once."""
+        met = set[str]()
+        async for page in self._places.walk(place, selection):
+            ids = [id for id in dict.fromkeys(item.id for item in page.found) if id not in met]
+            met.update(ids)
+            for found in await self.statuses(ids):
+                if not selection.states or found.state in selection.states:
+                    yield found
+
+    async def statuses(self, ids: Sequence[str]) -> list[TaskStatus]:
+        """Read live tasks in a few round trips; leave out those that have ended."""
+        found: list[TaskStatus] = []
+        set_by = await correction(self._client, self._prefix) if ids else _NO_TIME
+        for start in range(0, len(ids), PAGE):
+            some = ids[start : start + PAGE]
+            async with (
+                server_errors(self._client),
+                self._client.pipeline(transaction=False) as pipe,
+            ):
+                for id in some:
+                    pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
+                    pipe.get(f"{self._prefix}e:{id}")
+                answers = await readable(pipe)
+            for id, record, due, error in zip(some, *[iter(answers)] * 3, strict=True):
+                if record is None:
+                    found.append(_damaged_status(id))
+                elif _is_task(record):
+                    is_dying = record.get(b"state") == b"dying"
+                    error = error if is_dying else None
+                    found.append(_live_status(id, record, _wall(due, set_by), error))
+        return await self._with_names(found)
+
+    async def _with_names(self, found: list[TaskStatus]) -> list[TaskStatus]:
+        """Name the workers of tasks as ``task-run workers`` does: ``pid@host``."""
+        workers = list({item.worker for item in found if item.worker})
+        if not workers:
+            return found
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            for worker in workers:
+                pipe.hget(f"{self._prefix}w:{worker}", "info")
+            infos = await readable(pipe)
+        pairs = zip(workers, infos, strict=True)
+        names = {worker: worker_name(worker.encode(), info or b"") for worker, info in pairs}
+        return [replace(item, worker=names[item.worker]) if item.worker else item for item in found]
 
     async def workers(self) -> list[WorkerStatus]:
         """Read the registered workers, by size and name."""
@@ -237,18 +253,6 @@ def _deadlock(id: str, lock: str) -> DeadlockError:
     )
 
 
-def _readable(answers: Sequence[Any]) -> list[Any]:
-    """Return the answers of a pipeline, with None for each key of a wrong type.
-
-    Raises:
-        ResponseError: for any other error.
-    """
-    for answer in answers:
-        if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-            raise answer
-    return [None if isinstance(answer, Exception) else answer for answer in answers]
-
-
 def _number(text: str | None) -> int:
     """Parse a counter of a record; 0 if it is missing or damaged."""
     return int(text) if text and text.isascii() and text.isdigit() else 0
@@ -259,6 +263,15 @@ def _instant(text: str | None) -> datetime | None:
         return _EPOCH + timedelta(microseconds=_number(text)) if _number(text) else None
     except (OverflowError, ValueError):
         return None
+
+
+def _wall(due: float | None, set_by: timedelta) -> datetime | None:
+    """Convert a time of the delayed set to the wall clock."""
+    return None if due is None else _EPOCH + timedelta(microseconds=int(due)) - set_by
+
+
+def _damaged_status(id: str) -> TaskStatus:
+    return TaskStatus(id=id, name="", state=DAMAGED, blocker=_NO_RECORD)
 
 
 def _is_task(record: Mapping[bytes, bytes]) -> bool:
@@ -287,12 +300,14 @@ def _live_status(
     return TaskStatus(
         id=id,
         name=text.get("name", ""),
-        state=state if state in _LIVE_STATES else DAMAGED,
+        state=state if state in LIVE_STATES else DAMAGED,
         stream=text.get("stream", ""),
         # The record of a dying task does not count its last attempt.
         attempt=last.attempt if dying and last else used + running,
         submitted=_instant(text.get("ticket") or text.get("gen")),
-        due=due,
+        due=due if state in ("delayed", "dying") else None,
+        started=_instant(text.get("started")) if running else None,
+        waits_since=_waits_since(text) if state in ("queued", "waiting") else None,
         worker=text.get("owner", "") if state in ("running", "dying") else "",
         worker_deaths=_number(text.get("deaths")),
         blocker=text.get("blocker", "") if state == "waiting" or waits_for_sql else "",
@@ -318,6 +333,16 @@ def _progress(record: Mapping[str, str]) -> Progress | None:
     except ValueError:  # a damaged record
         return None
     return Progress(share, record.get("doing", ""), moment)
+
+
+def _waits_since(record: Mapping[str, str]) -> datetime | None:
+    """Since when a queued or waiting task waits; `record` has the text of its fields."""
+    if record.get("since"):  # it waits for a lock, or was woken
+        return _instant(record["since"])
+    if record.get("state") == "waiting":  # a worker handed it back
+        return _instant(record.get("put"))
+    milliseconds, _ = entry_of(record.get("pointer", "").rpartition(" ")[2])
+    return _instant(f"{milliseconds}000" if milliseconds else record.get("gen"))
 
 
 def read_error(document: bytes | None) -> ErrorDocument | None:

@@ -3,11 +3,87 @@
 -- SQL stays.
 -- KEYS  prefix
 -- ARGV  keeping, 1 if unknown ids are durable tasks in SQL else 0, who and why for
---       running tasks, or '' to leave them alone; n × (id, document: its result)
+--       running tasks, or '' to leave them alone; who and why for callers that wait for a result; n × (id, class for
+--       an unknown id in SQL or '')
 -- returns n × the state of the task now: cancelled, also if it was before; cancelling: its worker is notified,
 --       or the next one that can read its newer format; '' if it is unknown
--- @include base wake record submitting limits locks index group finish pauses queues refusal waiting cancel
-local is_in_sql, text, FIRST, ONE_HOUR = ARGV[2] == '1', ARGV[3], 4, 3600000
+-- @include base wake record submitting limits locks index group finish pauses queues refusal waiting cancel ending
+local is_in_sql, text, why, FIRST, ONE_HOUR = ARGV[2] == '1', ARGV[3], ARGV[4], 5, 3600000
+
+local documents = {}  -- of tasks without an attempt, by class
+local function document_of(name, attempt)
+  local used = tonumber(attempt or '') or 0
+  if used > 0 then
+    return made_document(name, used, why, 'cancelled')
+  end
+  documents[name] = documents[name] or made_document(name, 0, why, 'cancelled')
+  return documents[name]
+end
+
+-- Most cancelled tasks were never delivered and concern no other task. Their keys and pointers are collected, and
+-- removed together after all results were written: see remove_plain().
+local keys, lines, counts, entries, later, dated = {}, {}, {}, {}, {}, {}
+local said = string.gsub(string.sub(why, 1, 100), '%c', ' ')  -- in the history, see keep_end
+local EXTRAS = {'fence', 'settled', 'group', 'opens', 'waited', 'unique', 'saved', 'suspect', 'letter', 'places',
+  'unfit'}
+
+local function is_plain(record)
+  for _, name in ipairs(EXTRAS) do
+    if record[name] then
+      return false
+    end
+  end
+  return record.stream and (record.state == 'queued' or record.state == 'delayed')
+end
+
+local function end_plainly(id, record, document)
+  remember(id, 'cancelled|0|', document)
+  if most_ends > 0 then
+    local name = string.gsub(record.name or '', '%c', '?')
+    lines[#lines + 1] = line_of(id, record, 'cancelled', name) .. '\t' .. said
+  end
+  for _, kind in ipairs({'t:', 'b:', 'l:'}) do
+    keys[#keys + 1] = P .. kind .. id
+  end
+  local of_stream = counts[record.stream] or {}
+  counts[record.stream] = of_stream
+  of_stream[record.name or ''] = (of_stream[record.name or ''] or 0) + 1
+  local stream, entry = pointer_of(record)
+  if record.state == 'delayed' then
+    later[#later + 1] = id
+  elseif stream then
+    entries[P .. stream] = entries[P .. stream] or {}
+    table.insert(entries[P .. stream], entry)
+  end
+  if record.start_by then
+    dated[#dated + 1] = id
+  end
+end
+
+local function remove_plain()
+  if #keys == 0 then
+    return
+  end
+  if #lines > 0 then
+    keep_lines('done', lines, most_ends)
+  end
+  redis.call('DEL', unpack(keys))
+  for stream, names in pairs(counts) do
+    for name, number in pairs(names) do
+      count_active(stream, name, -number)
+    end
+  end
+  for key, those in pairs(entries) do
+    redis.pcall('XDEL', key, unpack(those))  -- the key may have another type
+    redis.pcall('XACK', key, 'workers', unpack(those))
+  end
+  if #later > 0 then
+    redis.call('ZREM', P .. 'tasks:delayed', unpack(later))
+  end
+  if #dated > 0 then
+    redis.call('ZREM', P .. 'deadlines', unpack(dated))
+  end
+end
 
 -- Order a running task to be cancelled. It is never executed again. A later order does not replace the reason. Its
 -- worker polls these orders every second.
@@ -23,28 +99,38 @@ local function order(id, record)
   return 'cancelling'
 end
 
-local function cancel(id, document)
+local ended = {}  -- by this call: a repeated id finds the record that remove_plain() has yet to remove
+local function cancel(id, class)
   local record = read_record(id)
-  if is_cancellable(record) then
-    end_waiting(id, record, 'cancelled', document)
+  if ended[id] then
+    return 'cancelled'
+  elseif is_cancellable(record) then
+    local document = document_of(record.name or '', record.attempt)
+    if is_plain(record) then
+      end_plainly(id, record, document)
+    else
+      end_waiting(id, record, 'cancelled', document)
+    end
+    ended[id] = true
     return 'cancelled'
   elseif text ~= '' and (record.state == 'running' or AT_REST[record.state] and newer_format(record)) then
     return order(id, record)
   elseif record.state and record.stream ~= 'hold' then
     return record.state
   end
-  local ended = redis.call('GETRANGE', P .. 'r:' .. id, 0, 63)
-  if ended == '' and is_in_sql then
+  local stored = redis.call('GETRANGE', P .. 'r:' .. id, 0, 63)
+  if stored == '' and is_in_sql then
     -- Store the end although Redis does not know the task: a relay may be submitting it at this moment.
-    finish(id, {}, 'cancelled', '0', document)
+    finish(id, {}, 'cancelled', '0', document_of(class))
     return 'cancelled'
   end
-  return string.match(ended, '^[^|]*')
+  return string.match(stored, '^[^|]*')
 end
 
 local answer = {}
 for i = FIRST, #ARGV, 2 do
   answer[#answer + 1] = cancel(ARGV[i], ARGV[i + 1])
 end
+remove_plain()
 offer_all()
 return answer

@@ -1,0 +1,230 @@
+"""Find live tasks: walk the places where Redis keeps them, page by page, with a filter."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nonet.base.errors import MalformedMessageError
+from nonet.base.streams import KINDS, Priority, Size
+from nonet.messages.message import decode_envelope, pack
+from nonet.stores.connection.redis import Scripts, server_errors
+from nonet.stores.queue.records import read_envelopes
+
+# The states of a task that has not ended, in the order of a list.
+LIVE_STATES = ("running", "waiting", "queued", "delayed", "dying")
+# The states in which a task can be cancelled without its worker.
+CANCELLABLE = ("queued", "delayed", "waiting")
+# The same, and the state in which its worker ends it.
+UNFINISHED = (*CANCELLABLE, "running")
+#: State of a task whose record cannot be read; a worker will quarantine it.
+DAMAGED = "damaged"
+# The streams in the order in which workers read the kinds; burials have dying tasks only.
+BURIALS = "burials"
+STREAMS = [f"{kind}:{priority}:{size}" for kind in KINDS for priority in Priority for size in Size]
+# How many tasks one script call examines, which takes about 2 ms of Redis.
+PAGE = 250
+# Each may be as long as NONET_MESSAGE_LIMIT.
+_ENVELOPES_AT_A_TIME = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Selects live tasks.
+
+    Attributes:
+        task: full or bare class name; empty: any.
+        labels: the task must have each with this value. A number also matches its digits as text.
+        states: some of `LIVE_STATES`; empty: any, and damaged tasks.
+    """
+
+    task: str = ""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    states: Sequence[str] = CANCELLABLE
+
+    def __str__(self) -> str:
+        parts = [self.task and f"of class {self.task}"]
+        parts += [f"labelled {name}={value}" for name, value in self.labels.items()]
+        all_states = (set[str](), set(CANCELLABLE), set(UNFINISHED))
+        parts += ["" if set(self.states) in all_states else " or ".join(self.states)]
+        return ", ".join(part for part in parts if part) or "all"
+
+    def names(self, name: str, state: str) -> bool:
+        """Whether class and state of a task match."""
+        of_class = self.task in ("", name, name.rpartition(":")[2])
+        return of_class and state in self.states
+
+    def labels_fit(self, envelope: bytes | None) -> bool:
+        """Whether the labels in this envelope match. An unreadable envelope has none."""
+        if not self.labels:
+            return True
+        try:
+            found = decode_envelope(envelope or b"").labels
+        except MalformedMessageError:
+            return False
+        return all(
+            name in found and _is_same(found[name], value) for name, value in self.labels.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A live task in its place.
+
+    Attributes:
+        id: its id.
+        state: its state when it was examined; `DAMAGED` if its record is unreadable.
+        at: since when it is in this state (µs); for a delayed task when it is due; 0: unknown.
+        entry: its entry in a stream as two numbers; (0, 0) in other places.
+    """
+
+    id: str
+    state: str
+    at: int
+    entry: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many entries of each stream no worker has read, and how many a worker has."""
+
+    unread: dict[str, int]
+    delivered: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a place.
+
+    Attributes:
+        found: the selected tasks.
+        examined: how many tasks were examined.
+        end: where the next page begins; empty at the end of the place.
+    """
+
+    found: list[Found]
+    examined: int
+    end: str
+
+
+class Places:
+    """The places of the live tasks of a namespace.
+
+    A place is ``records`` (all records, in no order: finds each task that lives during the whole
+    walk, however often it moves), ``delayed`` (the delayed set, in the order of its times),
+    ``unread NAME`` or ``delivered NAME`` (the entries of a stream that no worker has, or that one
+    has).
+    """
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    async def page(
+        self, place: str, selection: TaskFilter, start: str = "", count: int = PAGE
+    ) -> Page:
+        """Examine `count` tasks of a place; a task may occur twice, on this page or the next one.
+
+        Args:
+            start: `Page.end` of the page before; in the delayed set also ``µs id`` and in a stream
+                an argument of XRANGE.
+        """
+        kind, _, stream = place.partition(" ")
+        end, examined, *rows = await self._scripts.run(
+            "list", kind, stream, start, count, selection.task, *selection.states
+        )
+        found = [
+            Found(id.decode(), _state(state), number(at), entry_of(entry))
+            for id, state, at, entry in zip(*[iter(rows)] * 4, strict=True)
+        ]
+        return Page(await self._labelled(found, selection), examined, end.decode())
+
+    async def walk(
+        self, place: str, selection: TaskFilter, count: int = PAGE
+    ) -> AsyncIterator[Page]:
+        """Yield the pages of a place."""
+        page = Page([], 0, "")
+        while True:
+            page = await self.page(place, selection, page.end, count)
+            yield page
+            if not page.end:
+                return
+
+    async def delayed(self) -> int:
+        """Count the members of the delayed set."""
+        client = self._scripts.client
+        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+            pipe.zcard(f"{self._scripts.prefix}tasks:delayed")
+            (size,) = await readable(pipe)
+        return size or 0
+
+    async def sizes(self) -> Sizes:
+        """Count the entries of all streams, in one round trip."""
+        client, prefix = self._scripts.client, self._scripts.prefix
+        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+            for name in STREAMS:
+                pipe.xlen(prefix + name).xinfo_groups(prefix + name)
+            answers = await readable(pipe)
+        sizes = Sizes({}, {})
+        for name, length, groups in zip(STREAMS, *[iter(answers)] * 2, strict=True):
+            delivered = sum(each["pending"] for each in groups or () if each["name"] == b"workers")
+            sizes.delivered[name] = min(delivered, length or 0)
+            sizes.unread[name] = (length or 0) - sizes.delivered[name]
+        return sizes
+
+    async def _labelled(self, found: list[Found], selection: TaskFilter) -> list[Found]:
+        """Return the tasks whose labels match: only their envelopes know them."""
+        if not selection.labels:
+            return found
+        client, fitting = self._scripts.client, list[Found]()
+        for start in range(0, len(found), _ENVELOPES_AT_A_TIME):
+            some = found[start : start + _ENVELOPES_AT_A_TIME]
+            async with server_errors(client):
+                ids = [item.id for item in some]
+                envelopes = await read_envelopes(client, self._scripts.prefix, ids)
+            pairs = zip(some, envelopes, strict=True)
+            fitting += [item for item, envelope in pairs if selection.labels_fit(envelope)]
+        return fitting
+
+
+async def readable(pipe: Any) -> list[Any]:
+    """Execute a pipeline of reads; None stands for a missing stream and a key of a wrong type.
+
+    Raises:
+        ResponseError: for any other error.
+    """
+    answers = await pipe.execute(raise_on_error=False)
+    for answer in answers:
+        is_absent = str(answer).startswith("WRONGTYPE") or str(answer) == "no such key"
+        if isinstance(answer, Exception) and not is_absent:
+            raise answer
+    return [None if isinstance(answer, Exception) else answer for answer in answers]
+
+
+def number(text: str | bytes) -> int:
+    """Parse a number of a record, which may be damaged; 0 if it is none."""
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):
+        return 0
+
+
+def entry_of(text: str | bytes) -> tuple[int, int]:
+    """Parse the id of a stream entry; (0, 0) if it is none.
+
+    >>> entry_of("1795000000000-7"), entry_of(b"")
+    ((1795000000000, 7), (0, 0))
+    """
+    name = text.decode() if isinstance(text, bytes) else text
+    ms, _, rest = name.partition("-")
+    return (int(ms), int(rest)) if ms.isdecimal() and rest.isdecimal() else (0, 0)
+
+
+def _state(text: bytes) -> str:
+    state = text.decode(errors="replace")
+    return state if state in LIVE_STATES else DAMAGED
+
+
+def _is_same(found: Any, wanted: Any) -> bool:
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return bool(found == pack(wanted)) or (is_number and str(found) == wanted)

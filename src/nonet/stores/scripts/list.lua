@@ -1,0 +1,114 @@
+#!lua flags=allow-oom
+-- list: find the live tasks in one page of a place. It changes nothing.
+-- KEYS  prefix
+-- ARGV  place: records (all records, in no order) | delayed (the delayed set, by time) | unread, delivered (the
+--       entries of a stream that no worker has read, or that one has); name of the stream or ''; where to begin, ''
+--       at first; how many to examine; full or bare class name, or ''; n × wanted state, none: any
+-- returns {where the next page begins, '' at the end; how many were examined; n × (id, state, since when it is in
+--       this state or for a delayed task when it is due (µs; not in records), its entry or '')}; a record that is no
+--       hash has the state 'damaged'
+-- @include base
+local place, stream, start, count, class = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local FIRST_STATE = 6
+local FIELDS = place == 'records' and {'name', 'state', 'stream'}
+  or {'name', 'state', 'stream', 'gen', 'ticket', 'started', 'since', 'put'}
+local wanted = ARGV[FIRST_STATE] and {}
+for i = FIRST_STATE, #ARGV do
+  wanted[ARGV[i]] = true
+end
+local answer = {'', 0}
+
+local function is_wanted(record)
+  if not record.state or record.stream == 'hold' or wanted and not wanted[record.state] then
+    return false
+  end
+  local name = record.name or ''
+  return class == '' or name == class or string.match(name, '[^:]*$') == class
+end
+
+-- Since when (µs) a task is in its state, as far as its record says so.
+local function since(record)
+  return record.state == 'running' and record.started or record.state == 'waiting' and (record.since or record.put)
+    or ticket_of(record) or '0'
+end
+
+-- Examine one task. gen and entry: of the stream entry that points to it; due: its time in the delayed set.
+local function examine(id, gen, entry, due)
+  answer[2] = answer[2] + 1
+  local fine, record = pcall(read_fields, P .. 't:' .. id, FIELDS)
+  record = fine and record or {state = 'damaged'}
+  if is_wanted(record) and (not gen or not record.gen or record.gen == gen) then
+    local n = #answer
+    answer[n + 1], answer[n + 2] = id, record.state
+    answer[n + 3], answer[n + 4] = record.state == 'delayed' and due or since(record), entry or ''
+  end
+end
+
+local function read_records()
+  local page = redis.call('SCAN', start == '' and '0' or start, 'MATCH', P .. 't:*', 'COUNT', count)
+  for _, key in ipairs(page[2]) do
+    examine(string.sub(key, #P + 3))
+  end
+  return page[1] ~= '0' and page[1] or ''
+end
+
+-- The rank of the first member behind 'score member'. If that member is elsewhere by now, begin with the first member
+-- of its score: a task may be examined twice, but none is skipped.
+local function rank_behind(position)
+  local score, member = string.match(position, '^(%S+) (.*)$')
+  if not score then
+    return 0
+  elseif redis.call('ZSCORE', P .. 'tasks:delayed', member) == score then
+    return redis.call('ZRANK', P .. 'tasks:delayed', member) + 1
+  end
+  return redis.call('ZCOUNT', P .. 'tasks:delayed', '-inf', '(' .. score)
+end
+
+local function read_delayed()
+  local first = rank_behind(start)
+  local page = redis.call('ZRANGE', P .. 'tasks:delayed', first, first + count - 1, 'WITHSCORES')
+  for i = 1, #page, 2 do
+    examine(page[i], nil, nil, page[i + 1])
+  end
+  return #page == 2 * count and page[#page] .. ' ' .. page[#page - 1] or ''
+end
+
+-- The last entry of a stream that was delivered; 0-0 without a consumer group.
+local function last_delivered(key)
+  local groups = redis.pcall('XINFO', 'GROUPS', key)
+  for _, group in ipairs(groups.err and {} or groups) do
+    local fields = {}
+    for i = 1, #group, 2 do
+      fields[group[i]] = group[i + 1]
+    end
+    if fields.name == 'workers' then
+      return fields['last-delivered-id']
+    end
+  end
+  return '0-0'
+end
+
+local function read_stream()
+  local key = P .. stream
+  local border = (place == 'delivered' or start == '') and last_delivered(key)
+  local first = start ~= '' and start or place == 'unread' and '(' .. border or '-'
+  local page = redis.call('XRANGE', key, first, place == 'unread' and '+' or border, 'COUNT', count)
+  for _, item in ipairs(page) do
+    local fields = item[2]
+    if fields[1] == 'id' and fields[3] == 'gen' then
+      examine(fields[2], fields[4], item[1])
+    else
+      answer[2] = answer[2] + 1
+    end
+  end
+  return #page == count and '(' .. page[count][1] or ''
+end
+
+local READ = {records = read_records, delayed = read_delayed, unread = read_stream, delivered = read_stream}
+local fine, position = pcall(READ[place])
+if fine then
+  answer[1] = position
+elseif not string.find(position.err or tostring(position), 'WRONGTYPE', 1, true) then
+  error(position)
+end
+return answer

@@ -1,0 +1,286 @@
+"""Lists of live tasks: order, numbers, pages, filters, and what moves or is damaged meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from stores.queue.test_broker import fetch, fetch_one, make_broker, record, task
+
+from nonet.messages.message import VERSION, Envelope, encode
+from nonet.stores.queue import places
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.places import LIVE_STATES, Places, TaskFilter
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.handles import TaskPage
+from nonet.tasks.locks import MutexLock, encode_locks
+
+MUTEX = encode_locks([MutexLock("job", 1)])
+ANY = TaskFilter(states=())
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[Broker]:
+    opened = make_broker(redis_url)
+    yield opened
+    await opened.aclose()
+
+
+@pytest.fixture
+async def results(broker: Broker) -> AsyncIterator[Results]:
+    opened = Results(broker.client, broker.scripts, broker.url, "test")
+    yield opened
+    await opened.aclose()
+
+
+async def in_an_hour(broker: Broker) -> int:
+    return int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+
+
+def ids(page: TaskPage) -> list[str]:
+    return [item.id for item in page.rows]
+
+
+def in_state(state: str) -> TaskFilter:
+    return TaskFilter(states=(state,))
+
+
+async def all_states(broker: Broker) -> None:
+    """Two tasks in each state, named by state and age."""
+    due = await in_an_hour(broker)
+    await broker.submit([task("dying1"), task("dying2")])
+    for delivery in await fetch(broker):
+        await broker.settle(delivery, "dying", b"error")
+    await broker.submit([task("running1", locks=MUTEX), task("running2")])
+    await fetch(broker)
+    await broker.submit([task("waiting1", locks=MUTEX), task("waiting2", locks=MUTEX)])
+    await fetch(broker)
+    await broker.submit([task("delayed2", due_us=due + 1), task("delayed1", due_us=due)])
+    await broker.submit([task("queued1", "background:large")])
+    await broker.submit([task("queued2", "realtime:small")])
+
+
+async def each_page(results: Results, selection: TaskFilter, **options: Any) -> list[TaskPage]:
+    pages = [await results.page(selection, **options)]
+    while pages[-1].cursor:
+        pages.append(await results.page(selection, cursor=pages[-1].cursor, **options))
+        assert len(pages) < 100, "the list does not end"
+    return pages
+
+
+class TestOrder:
+    async def test_states_and_ages(self, broker: Broker, results: Results) -> None:
+        """Running, waiting, dying, queued, delayed; in each state the oldest or soonest first."""
+        await all_states(broker)
+        page = await results.page(ANY)
+        states = ("running", "waiting", "dying", "queued", "delayed")
+        assert ids(page) == [f"{state}{n}" for state in states for n in (1, 2)]
+        assert (page.matched, page.searched, page.total, page.cursor) == (10, 10, 10, "")
+
+    @pytest.mark.parametrize("state", LIVE_STATES)
+    async def test_one_state(self, broker: Broker, results: Results, state: str) -> None:
+        """Only the tasks in that state, in the same order."""
+        await all_states(broker)
+        assert ids(await results.page(in_state(state))) == [f"{state}1", f"{state}2"]
+
+    async def test_queued_tasks_of_all_streams_are_merged(
+        self, broker: Broker, results: Results
+    ) -> None:
+        """Queued tasks are in the order in which they were queued, whatever their streams."""
+        streams = ["normal:small", "background:large", "realtime:medium"]
+        names = [f"t{n:02}" for n in range(30)]
+        for n, name in enumerate(names):
+            await broker.submit([task(name, streams[n % 3])])
+        assert ids(await results.page(in_state("queued"))) == names
+
+    async def test_times(self, broker: Broker, results: Results) -> None:
+        """`started` and `waits_since` are of the state; only delayed tasks have a `due`."""
+        before = await broker.logical_now()
+        await all_states(broker)
+        after = await broker.logical_now()
+        for item in (await results.page(ANY)).rows:
+            state = item.state
+            assert (item.started is not None) == (state == "running")
+            assert (item.waits_since is not None) == (state in ("queued", "waiting"))
+            assert (item.due is not None) == (state == "delayed")
+            since = item.started or item.waits_since or before
+            assert before - timedelta(milliseconds=1) <= since <= after
+        (soonest, _) = (await results.page(in_state("delayed"))).rows
+        assert soonest.due is not None and soonest.due > datetime.now(UTC)
+
+    async def test_a_task_between_attempts_was_not_queued_at_first(
+        self, broker: Broker, results: Results
+    ) -> None:
+        """A requeued task waits since it was queued again, not since its submission."""
+        await broker.submit([task("a")])
+        await broker.settle(await fetch_one(broker), "back")
+        (item,) = (await results.page(in_state("queued"))).rows
+        assert item.submitted and item.waits_since and item.started is None
+        entry = (await record(broker, "a"))["pointer"].rpartition(" ")[2]
+        assert int(item.waits_since.timestamp() * 1000) == places.entry_of(entry)[0]
+
+
+class TestNumbers:
+    async def test_what_is_not_shown_is_counted(self, broker: Broker, results: Results) -> None:
+        """A short page says how many tasks there are, without examining all of them."""
+        await broker.submit([task(f"t{n}") for n in range(300)])
+        page = await results.page(in_state("queued"), limit=10)
+        assert (len(page.rows), page.matched, page.searched, page.total) == (10, 300, 300, 300)
+        assert page.cursor
+
+    async def test_a_budget_is_told(self, broker: Broker, results: Results) -> None:
+        """A filter examines as many tasks as the budget allows, and says out of how many."""
+        due = await in_an_hour(broker)
+        await broker.submit([task(f"q{n}") for n in range(50)])
+        await broker.submit([task(f"d{n}", due_us=due) for n in range(50)])
+        page = await results.page(TaskFilter("Task", states=()), budget=20)
+        assert (page.matched, page.searched, page.total) == (40, 40, 100)
+        page = await results.page(TaskFilter("Other", states=()), budget=1000)
+        assert (page.matched, page.searched, page.total, page.cursor) == (0, 100, 100, "")
+
+
+class TestPages:
+    @pytest.mark.parametrize("budget", [1000, 7])
+    @pytest.mark.parametrize("name", ["", "Task"])
+    async def test_each_task_is_on_one_page(
+        self, broker: Broker, results: Results, name: str, budget: int
+    ) -> None:
+        """The cursor leads to each task once, in one order, also behind the budget."""
+        await all_states(broker)
+        due = await in_an_hour(broker)
+        await broker.submit([task(f"d{n}", due_us=due) for n in range(20)])
+        for n, stream in enumerate(["normal:small", "realtime:large"] * 10):
+            await broker.submit([task(f"q{n}", stream)])
+        selection = TaskFilter(name, states=())
+        whole = ids(await results.page(selection))
+        pages = await each_page(results, selection, limit=3, budget=budget)
+        shown = [id for page in pages for id in ids(page)]
+        assert len(whole) == 50
+        if budget > len(whole):
+            assert shown == whole
+        else:  # waiting tasks behind the budget are not found
+            assert len(shown) == len(set(shown))
+            assert [id for id in shown if id[0] == "q"] == [id for id in whole if id[0] == "q"]
+            assert {id for id in whole if id[0] == "d"} - set(shown) <= {"dying1", "dying2"}
+
+    async def test_a_cursor_from_elsewhere(self, results: Results) -> None:
+        """What is no cursor is refused, with what to do."""
+        for cursor in ("x", "[]", "[1, 2, 3]", '{"a": 1}'):
+            with pytest.raises(ValueError, match=r"is not the cursor of a page; leave it out"):
+                await results.page(ANY, cursor=cursor)
+
+
+def labelled(id: str, **labels: Any) -> Submission:
+    envelope = Envelope(VERSION, id, "m:One", {}, labels, 0.0, "", "")
+    return Submission(id, "m:One", "normal:small", encode(envelope))
+
+
+class TestFilters:
+    async def test_class_and_labels(self, broker: Broker, results: Results) -> None:
+        """By full or bare name, and by all labels; unreadable envelopes have none."""
+        await broker.submit([labelled("a", vo="lhcb", run=7), labelled("b", vo="lhcb"), task("c")])
+        for name in ("m:One", "One"):
+            assert ids(await results.page(TaskFilter(name, states=()))) == ["a", "b"]
+        labels = {"vo": "lhcb", "run": "7"}
+        assert ids(await results.page(TaskFilter(labels=labels, states=()))) == ["a"]
+        assert ids(await results.page(TaskFilter("Task", labels, states=()))) == []
+
+    async def test_holds_are_no_tasks(self, broker: Broker, results: Results) -> None:
+        """Neither a hold nor one that waits is listed."""
+        await broker.hold("h1", MUTEX)
+        await broker.hold("h2", MUTEX, wait=True)
+        assert (await results.page(ANY)).rows == []
+        assert [item async for item in results.live()] == []
+
+
+class TestMoves:
+    async def test_a_woken_task_is_in_two_places(self, broker: Broker, results: Results) -> None:
+        """A task with a reservation is in a stream and in the delayed set, and listed once."""
+        await broker.submit([task(id, locks=MUTEX) for id in "abc"])
+        (holder,) = await fetch(broker)
+        now = int((await broker.now()).timestamp() * 1e6)
+        await broker.client.zadd("{test}:workers", {"small-a": now + 60_000_000})
+        await broker.settle(holder, "done")
+        assert await broker.client.zscore("{test}:tasks:delayed", "b") is not None
+        assert await broker.client.xlen("{test}:woken:normal:small") == 1
+        page = await results.page(ANY)
+        assert [(item.id, item.state) for item in page.rows] == [("c", "waiting"), ("b", "queued")]
+        assert page.matched == 2
+
+    async def test_an_outdated_entry(self, broker: Broker, results: Results) -> None:
+        """An entry of an older generation does not show its task again."""
+        await broker.submit([task("a")])
+        gen = (await record(broker, "a"))["gen"]
+        await broker.settle(await fetch_one(broker), "back")
+        await broker.client.xadd("{test}:tasks:normal:large", {"id": "a", "gen": gen})
+        await broker.client.xadd("{test}:tasks:normal:large", {"id": "gone", "gen": "1"})
+        assert ids(await results.page(ANY)) == ["a"]
+
+    @pytest.mark.parametrize("moment", range(6))
+    async def test_a_task_that_moves_meanwhile(
+        self, broker: Broker, results: Results, monkeypatch: pytest.MonkeyPatch, moment: int
+    ) -> None:
+        """A task that is woken and begun while places are read is listed once."""
+        await broker.submit([task("a", locks=MUTEX), task("b", locks=MUTEX)])
+        (holder,) = await fetch(broker)
+        left, read = moment, Places.page
+
+        async def moving(self: Places, *args: Any, **options: Any) -> places.Page:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                await broker.settle(holder, "done")
+                await fetch(broker)
+            return await read(self, *args, **options)
+
+        monkeypatch.setattr(Places, "page", moving)
+        page = await results.page(ANY)
+        assert ids(page).count("b") == 1
+
+    async def test_members_that_leave_the_delayed_set(self, broker: Broker) -> None:
+        """If the last task of a page is gone, the next page leaves out no other task."""
+        due = await in_an_hour(broker)
+        await broker.submit([task(f"t{n}", due_us=due) for n in range(9)])
+        walk = Places(broker.scripts)
+        first = await walk.page("delayed", ANY, count=3)
+        await broker.client.zrem("{test}:tasks:delayed", first.end.partition(" ")[2], "t1")
+        met = {item.id for item in first.found}
+        page = await walk.page("delayed", ANY, first.end, count=9)
+        assert met | {item.id for item in page.found} >= {f"t{n}" for n in range(9)}
+
+
+class TestDamage:
+    async def test_a_record_of_a_wrong_type(self, broker: Broker, results: Results) -> None:
+        """A record that is no hash is listed as damaged, and hides no other task."""
+        await broker.submit([task("a"), task("b"), task("c", due_us=await in_an_hour(broker))])
+        for id in "ac":
+            await broker.client.delete(f"{{test}}:t:{id}")
+            await broker.client.set(f"{{test}}:t:{id}", "x")
+        page = await results.page(ANY)
+        assert {item.id: item.state for item in page.rows} == {
+            "a": "damaged",
+            "b": "queued",
+            "c": "damaged",
+        }
+        assert ids(await results.page(in_state("queued"))) == ["b"]
+        assert {item.id for item in [each async for each in results.live()]} == set("abc")
+
+    async def test_fields_that_no_script_writes(self, broker: Broker, results: Results) -> None:
+        """Fields that are no numbers, or an unknown state, do not stop a list."""
+        await broker.submit([task(id) for id in "abcd"])
+        await fetch(broker, 2)
+        for id, field in {"a": "started", "b": "ticket", "d": "pointer"}.items():
+            await broker.client.hset(f"{{test}}:t:{id}", field, "x" * 30)
+        await broker.client.hset("{test}:t:c", "state", "asleep")
+        states = {item.id: item.state for item in (await results.page(ANY)).rows}
+        assert states == {"a": "running", "b": "running", "c": "damaged", "d": "queued"}
+
+    @pytest.mark.parametrize("key", ["tasks:normal:small", "tasks:delayed"])
+    async def test_places_of_a_wrong_type(self, broker: Broker, results: Results, key: str) -> None:
+        """A stream or a set that is something else has no tasks."""
+        await broker.submit([task("a", "normal:large")])
+        await broker.client.set(f"{{test}}:{key}", "x")
+        assert ids(await results.page(ANY)) == ["a"]
