@@ -61,7 +61,9 @@ def run_once(options: argparse.Namespace) -> dict[str, Any]:
     """Run the chosen rows once, then the peers' harness."""
     load = _LOADS[options.load]
     start = time.time()
-    with Place(max(load.queued, load.flood, load.drain) + 50_000) as place:
+    with Place(
+        max(load.queued, load.flood, load.drain, load.cancelled, load.waiting) + 50_000
+    ) as place:
         chosen = [row for row in ROWS if _is_wanted(row, options)]
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             figures, wrong = runner.run(measure(Bench(place, load), chosen, options.rounds))

@@ -41,6 +41,22 @@ class Locked(BaseTask):
 
 
 @dataclass
+class Blocked(BaseTask):
+    """Keep the only lock of all these tasks, so that the others wait."""
+
+    number: int
+    size = Size.SMALL
+
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        return [MutexLock(LockedObjectType.JOB, "blocked")]
+
+    async def execute(self) -> None:
+        probe.begin(self.number)
+        await asyncio.sleep(600)
+
+
+@dataclass
 class Urgent(BaseTask):
     """Do nothing, at priority realtime."""
 

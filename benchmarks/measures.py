@@ -12,7 +12,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from bench_tasks import Burn, Flood, Locked, Noop, Sleep, Urgent
+from bench_tasks import Blocked, Burn, Flood, Locked, Noop, Sleep, Urgent
 from place import Counters, Daemon, Place
 from raw import Raw
 
@@ -43,6 +43,8 @@ class Load:
         flood: number of background tasks queued ahead of the realtime ones.
         queued: length of the long queue; the short queue has `measured` tasks.
         measured: number of tasks measured of each queue.
+        waiting: number of tasks that wait for a lock while others are listed.
+        cancelled: number of queued tasks that are cancelled together.
         one_slot: number of tasks run one after the other; a fifth as many in their own processes.
         idle: seconds for which an idle worker is watched.
     """
@@ -54,17 +56,19 @@ class Load:
     flood: int = 100_000
     queued: int = 1_000_000
     measured: int = 10_000
+    waiting: int = 100_000
+    cancelled: int = 200_000
     one_slot: int = 300
     idle: float = 5.0
 
 
 QUICK = Load(
     seconds=0.5, drain=10_000, bodies=2000, late=2000, flood=30_000, queued=100_000, measured=5000,
-    one_slot=100, idle=2.0,
+    waiting=20_000, cancelled=50_000, one_slot=100, idle=2.0,
 )  # fmt: skip
 TINY = Load(
     seconds=0.05, drain=300, bodies=100, late=100, flood=3000, queued=600, measured=200,
-    one_slot=10, idle=0.2,
+    waiting=300, cancelled=300, one_slot=10, idle=0.2,
 )  # fmt: skip
 
 
@@ -223,6 +227,37 @@ class Bench:
                     await asyncio.sleep(1)
                     left = self._place.counters().memory - empty
         return {"memory_left": max(0.0, left) / count}
+
+    async def lists(self) -> Values:
+        """Measure lists while many tasks wait for a lock, from the opening of an application."""
+        waiting, found = self._load.waiting, Values()
+        async with self._empty() as app:
+            await self._fill(app, Blocked, waiting + 1)
+            with self._place.worker():
+                key = "{nonet}:tasks:delayed"
+                await self._place.until(lambda: self._place.raw.zcard(key) == waiting, 120)
+                self._place.watch_commands()
+                for name, state in (("list_running", "running"), ("list_waiting", "waiting")):
+                    start = time.perf_counter()
+                    async with self._place.app() as other:
+                        page = await other.list_tasks(state=state)
+                    found[name] = time.perf_counter() - start
+                    if not page.matched:
+                        raise RuntimeError(f"no task is {state}")
+                found["list_script"] = self._place.longest_command()
+        return found
+
+    async def cancel(self) -> Values:
+        """Measure the cancellation of all tasks of a class, which are queued."""
+        async with self._empty() as app:
+            await self._fill(app, Noop, self._load.cancelled)
+            self._place.watch_commands()
+            start = time.perf_counter()
+            number = await app.client.cancel_many(task=Noop)
+            seconds = time.perf_counter() - start
+        if number != self._load.cancelled:
+            raise RuntimeError(f"{number} tasks were cancelled")
+        return {"cancel": seconds, "cancel_script": self._place.longest_command()}
 
     async def idle(self) -> Values:
         """Measure the load that an idle worker puts on Redis."""

@@ -160,6 +160,15 @@ class Place:
         cpu = info["used_cpu_user"] + info["used_cpu_sys"]
         return Counters(commands, info["total_reads_processed"], cpu, info["used_memory"])
 
+    def watch_commands(self) -> None:
+        """Begin to record the commands that take longer than a millisecond."""
+        self.raw.config_set("slowlog-log-slower-than", 1000)
+        self.raw.slowlog_reset()
+
+    def longest_command(self) -> float:
+        """Return the milliseconds of the longest command since `watch_commands`; 1 if none is."""
+        return max((entry["duration"] / 1000 for entry in self.raw.slowlog_get(128)), default=1.0)
+
     def version(self) -> str:
         """Return the version of the server."""
         return str(self.raw.info("server")["redis_version"])

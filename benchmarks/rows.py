@@ -149,6 +149,25 @@ ROWS = (
         once=True,
     ),
     Row(
+        "lists",
+        (
+            Figure("list_running", "list running while many wait", "s", target="≤ 0.3"),
+            Figure("list_waiting", "list the oldest of many waiting", "s"),
+            Figure("list_script", "lists: longest script", "ms", target="≤ 10"),
+        ),
+        Bench.lists,
+        once=True,
+    ),
+    Row(
+        "lists",
+        (
+            Figure("cancel", "cancel many queued tasks", "s", target="≤ 10"),
+            Figure("cancel_script", "cancel: longest script", "ms", target="≤ 10"),
+        ),
+        Bench.cancel,
+        once=True,
+    ),
+    Row(
         "start",
         (
             Figure("start", "start of a worker to its first task", "s", target="≤ 0.35"),
