@@ -33,8 +33,7 @@ from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
-from nonet.stores.queue.listing import BUDGET
-from nonet.stores.queue.places import LIVE_STATES, UNFINISHED, TaskFilter
+from nonet.stores.queue.places import BUDGET, LIVE_STATES, UNFINISHED, TaskFilter
 from nonet.stores.queue.results import Ended, Results
 from nonet.stores.queue.submissions import Accepted, Submission
 from nonet.tasks.execution import current_holders

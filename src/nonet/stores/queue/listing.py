@@ -37,9 +37,6 @@ from nonet.stores.queue.places import (
     entry_of,
 )
 
-# How many tasks of each place a list examines by default.
-BUDGET = 20_000
-
 Key = tuple[int, int, int, str]
 """Where a task stands in a list: the rank of its state, and its order within the state."""
 

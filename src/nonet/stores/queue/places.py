@@ -25,6 +25,8 @@ BURIALS = "burials"
 STREAMS = [f"{kind}:{priority}:{size}" for kind in KINDS for priority in Priority for size in Size]
 # How many tasks one script call examines, which takes about 2 ms of Redis.
 PAGE = 250
+# How many tasks of each place a list examines by default.
+BUDGET = 20_000
 # Each may be as long as NONET_MESSAGE_LIMIT.
 _ENVELOPES_AT_A_TIME = 20
 

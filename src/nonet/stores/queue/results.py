@@ -20,8 +20,8 @@ from nonet.stores.connection.redis import (
     Scripts,
     server_errors,
 )
-from nonet.stores.queue.listing import BUDGET, Listing
 from nonet.stores.queue.places import (
+    BUDGET,
     DAMAGED,
     LIVE_STATES,
     PAGE,
@@ -163,6 +163,8 @@ class Results:
         Raises:
             ValueError: `cursor` is not one of an earlier page.
         """
+        from nonet.stores.queue.listing import Listing  # few programs list tasks
+
         found = await Listing(self._places, selection, limit, budget, cursor).read()
         rows = await self.statuses(found.ids)
         return TaskPage(rows, found.matched, found.searched, found.total, found.cursor)
