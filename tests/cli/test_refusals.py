@@ -56,7 +56,7 @@ async def test_a_failure_is_json_for_programs(
 
 
 async def test_a_command_without_rights_shows_nothing_as_found(task_run: TaskRun) -> None:
-    """Where a user may not scan, or not read, `list` is exit code 2 and never an empty list."""
+    """Where a user may not scan, or not read, `locks` is exit code 2 and never an empty list."""
     await task_run("submit", "Add", "--args", "[1]")
     for name, rights in (("all", ["+@all", "-scan"]), ("keys", ["+@all"])):
         task_run.redis.execute_command(
@@ -64,7 +64,7 @@ async def test_a_command_without_rights_shows_nothing_as_found(task_run: TaskRun
             *rights,
         )
         url = task_run.environment["NONET_REDIS_URL"].replace("://", f"://{name}:{SECRET}@")
-        line = one_line(await task_run("list", NONET_REDIS_URL=url), 2)
+        line = one_line(await task_run("locks", NONET_REDIS_URL=url), 2)
         assert f"{name}:***@" in line and "forbids" in line
         task_run.redis.acl_deluser(name)
 

@@ -103,7 +103,7 @@ async def test_an_unknown_task_is_exit_code_4(task_run: TaskRun) -> None:
     """`status` and `groups` of an unknown id say so with code 4."""
     for command in ("status", "groups"):
         ended = await task_run(command, "nobody", "--json")
-        assert (ended.code, ended.out) == (4, "")
+        assert (ended.code, ended.json["error"]["type"]) == (4, "NotFoundError")
         assert "nobody" in ended.err and len(ended.err.splitlines()) == 1
 
 
@@ -381,10 +381,10 @@ async def test_unreachable_redis_is_exit_code_3(
     """Without Redis every command says so in one line, without the password, with code 3."""
     url = "redis://user:s3cret@127.0.0.1:1/0"
     ended = await task_run(*arguments, "--json", NONET_REDIS_URL=url)
-    assert (ended.code, ended.out) == (3, "")
+    assert (ended.code, ended.json["error"]["exit_code"]) == (3, 3)
     assert len(ended.err.splitlines()) == 1
     assert "redis://user:***@127.0.0.1:1/0 does not answer" in ended.err
-    assert "s3cret" not in ended.err
+    assert "s3cret" not in ended.err + ended.out
 
 
 async def test_debug_shows_the_traceback_of_an_unreachable_server(task_run: TaskRun) -> None:

@@ -165,3 +165,12 @@ async def test_zero_turns_it_off(broker: Broker, redis_url: str, history: Histor
         pass
     assert await history.ended() == []
     await off.aclose()
+
+
+async def test_a_worker_has_the_name_that_people_know(broker: Broker, history: History) -> None:
+    """`pid@host` while Redis knows the worker, as in all other lists."""
+    await broker.submit([task("a")])
+    await broker.settle(await fetch_one(broker), "done", b"")
+    await broker.client.hset("{test}:w:small-a", "info", '{"name":"7@host"}')
+    (found,) = await history.ended()
+    assert found.worker == "7@host"

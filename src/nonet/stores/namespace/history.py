@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from nonet.base.keys import prefix
 from nonet.stores.connection.clock import correction, instant
 from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.queue.workers import worker_names
 from nonet.tasks.handles import EndedTask
 
 # States by the list that has them. Failures have their own, so that successes push none out.
@@ -83,7 +84,8 @@ class History:
             named = task in (None, kept.task.name, kept.task.name.rpartition(":")[2])
             if named and (not states or kept.task.state in states):
                 found.append(kept.task)
-        return found
+        names = await worker_names(self._client, self._prefix, [item.worker for item in found])
+        return [dataclasses.replace(item, worker=names.get(item.worker, "")) for item in found]
 
     async def find(self, id: str) -> Kept | None:
         """Return the last end of a task; None if the history does not have it."""

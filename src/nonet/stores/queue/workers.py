@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.stores.connection.redis import Scripts, server_errors
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 # The `off` of a worker that is stopping.
 DRAINS = "it drains"
@@ -133,6 +133,22 @@ def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:
     if off:
         return "draining" if off == DRAINS else "vetoing"
     return "working" if running else "idle"
+
+
+async def worker_names(client: AsyncRedis, prefix: str, workers: Iterable[str]) -> dict[str, str]:
+    """Return the name of each worker by its incarnation, as ``task-run workers`` shows it.
+
+    A worker that Redis has forgotten keeps its incarnation.
+    """
+    known = sorted({worker for worker in workers if worker})
+    async with server_errors(client), client.pipeline(transaction=False) as pipe:
+        for worker in known:
+            pipe.hget(f"{prefix}w:{worker}", "info")
+        infos = await pipe.execute()
+    return {
+        worker: worker_name(worker.encode(), info or b"")
+        for worker, info in zip(known, infos, strict=True)
+    }
 
 
 def worker_name(worker: bytes, info: bytes) -> str:
