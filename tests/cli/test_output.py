@@ -211,6 +211,19 @@ TEXT = "waits for limiter mailer:smtp, 1 per 600 s, and then for a worker"
             id="no word is broken",
         ),
         pytest.param(
+            *(["kind", "finding", "next"], [("lock", TEXT, "task-run cancel invoice-7-again")]),
+            *(60, []),
+            [
+                "kind  finding                next",
+                "lock  waits for limiter      task-run cancel invoice-7-again",
+                "      mailer:smtp, 1 per",
+                "      600 s, and then for a",
+                "      worker",
+            ],
+            [],
+            id="a command stays in one line",
+        ),
+        pytest.param(
             *([], [("error", f"ValueError: {TEXT}"), ("id", ID)], 40, []),
             [
                 "error  ValueError: waits for limiter",

@@ -196,11 +196,18 @@ def _floors(cells: list[list[str]]) -> list[int]:
     for number, column in enumerate(cells):
         widest = max(map(_width, column))
         if number and widest > _NARROW:
-            longest = max(_width(word) for text in column for word in text.split() or [""])
+            longest = max(map(_longest_word, column))
             is_last = number == len(cells) - 1
             widest = max(_NARROW, min(longest, _LONG_WORD) if is_last else longest)
         floors.append(widest)
     return floors
+
+
+def _longest_word(text: str) -> int:
+    """Return the width of the longest word. A short command is one word, so it can be copied."""
+    if text.startswith("task-") and _width(text) <= _LONG_WORD:
+        return _width(text)
+    return max(map(_width, text.split()), default=0)
 
 
 def _with_short_ids(column: list[str]) -> list[str]:

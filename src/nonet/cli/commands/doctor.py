@@ -60,7 +60,12 @@ async def doctor(
             }
         )
     else:
-        print_rows(_rows("problem", found.problems) + _rows("hint", found.hints), False, "")
+        print_rows(
+            _rows("problem", found.problems) + _rows("hint", found.hints),
+            False,
+            "",
+            least=("what",),
+        )
         looked_at = ", ".join(f"{name} {n}" for name, n in sorted(found.looked_at.items()))
         verdict = "healthy" if found.is_healthy else _problems(len(found.problems))
         print_line(f"{verdict} ({looked_at or 'empty namespace'}; {found.seconds:.1f} s)", err=True)
