@@ -297,6 +297,7 @@ def test_colours(
     rows = [{"id": "a", "state": "dead", "error": "dead"}]
     output.print_rows(rows, False, "")
     output.print_fields(rows[0])
+    output.print_heading("two words")
     table = capsys.readouterr().out
     output.print_rows(rows, True, "")
     assert ("\x1b[31mdead\x1b[0m" in table, "\x1b[1m" in table) == (coloured, coloured)

@@ -322,10 +322,24 @@ def print_result(result: Any) -> None:
 
 def print_line(text: str, *, err: bool = False) -> None:
     """Print a sentence, on a terminal wrapped between words. Control characters are escaped."""
-    width = terminal_width(err=err)
-    text = printable(text)
-    for line in [text] if width is None else _wrapped(text, width):
+    for line in _fitting(printable(text), terminal_width(err=err)):
         typer.echo(line, err=err)
+
+
+def print_heading(text: str) -> None:
+    """Print a sentence as `print_line` does, bold on a terminal."""
+    for line in _fitting(_heading(printable(text), has_colours()), terminal_width()):
+        typer.echo(line, color=has_colours())
+
+
+def _fitting(text: str, width: int | None) -> list[str]:
+    return [text] if width is None else _wrapped(text, width)
+
+
+def clear_screen() -> None:
+    """Clear the terminal, if stdout is one."""
+    if sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        typer.echo("\x1b[2J\x1b[1;1H", nl=False)
 
 
 def print_text(text: str) -> None:
@@ -334,7 +348,7 @@ def print_text(text: str) -> None:
     for line in map(printable, text.split("\n")):
         words = line.lstrip()
         indent = line[: len(line) - len(words)]
-        for part in [words] if width is None else _wrapped(words, width - len(indent)):
+        for part in _fitting(words, width and width - len(indent)):
             typer.echo(indent + part)
 
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ServerUnreachableError
 from nonet.cli.options import Json
-from nonet.cli.output import print_json, print_rows, print_table, printable
+from nonet.cli.output import (
+    clear_screen,
+    print_heading,
+    print_json,
+    print_line,
+    print_rows,
+    print_table,
+    printable,
+)
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode, until_signal
 from nonet.rules.peers import counted
@@ -59,7 +66,7 @@ async def _watch(nonet: Nonet, as_json: bool) -> None:
             typer.echo(f"{error}; trying again", err=True)
         else:
             if not as_json:
-                click.clear()  # only a terminal
+                clear_screen()
             _print(found, as_json)
         await asyncio.sleep(_REFRESH_SECONDS)
 
@@ -68,8 +75,9 @@ def _print(found: Overview, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    for line in (_verdict(found), _counts(found), _servers(found)):
-        typer.echo(line)
+    print_heading(_verdict(found))
+    print_line(_counts(found))
+    print_line(_servers(found))
     for number, finding in enumerate(found.findings, 1):
         print_table([], [(f"{number}.", finding.problem)])
         if finding.hint:
@@ -85,7 +93,7 @@ def _print(found: Overview, as_json: bool) -> None:
 def _verdict(found: Overview) -> str:
     number = len(found.findings)
     wrong = f"{counted(number, 'finding')}, worst first" if number else "nothing is wrong"
-    return typer.style(f"{found.at:%Y-%m-%d %H:%M:%SZ}: {wrong}", bold=True)
+    return f"{found.at:%Y-%m-%d %H:%M:%SZ}: {wrong}"
 
 
 def _counts(found: Overview) -> str:

@@ -114,7 +114,8 @@ async def list_(
         print_json(page.rows)
     else:
         nothing = _no_live_task(state, task, labels)
-        print_rows([_status_row(item, now) for item in page.rows], False, nothing)
+        least = ("submitted", "started", "attempt", "stream", "due")
+        print_rows([_status_row(item, now) for item in page.rows], False, nothing, least=least)
     if how_many := _how_many(page):
         typer.echo(how_many, err=True)
     return ExitCode.OK
