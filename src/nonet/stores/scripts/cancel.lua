@@ -24,16 +24,11 @@ end
 -- removed together after all results were written: see remove_plain().
 local keys, lines, counts, entries, later, dated = {}, {}, {}, {}, {}, {}
 local said = string.gsub(string.sub(why, 1, 100), '%c', ' ')  -- in the history, see keep_end
-local EXTRAS = {'fence', 'settled', 'group', 'opens', 'waited', 'unique', 'saved', 'suspect', 'letter', 'places',
-  'unfit'}
 
 local function is_plain(record)
-  for _, name in ipairs(EXTRAS) do
-    if record[name] then
-      return false
-    end
-  end
   return record.stream and (record.state == 'queued' or record.state == 'delayed')
+    and not (record.fence or record.settled or record.group or record.opens or record.waited or record.unique
+      or record.saved or record.suspect or record.letter or record.places or record.unfit)
 end
 
 local function end_plainly(id, record, document)
@@ -42,9 +37,8 @@ local function end_plainly(id, record, document)
     local name = string.gsub(record.name or '', '%c', '?')
     lines[#lines + 1] = line_of(id, record, 'cancelled', name) .. '\t' .. said
   end
-  for _, kind in ipairs({'t:', 'b:', 'l:'}) do
-    keys[#keys + 1] = P .. kind .. id
-  end
+  local n = #keys
+  keys[n + 1], keys[n + 2], keys[n + 3] = P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id
   local of_stream = counts[record.stream] or {}
   counts[record.stream] = of_stream
   of_stream[record.name or ''] = (of_stream[record.name or ''] or 0) + 1
