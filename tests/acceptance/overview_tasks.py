@@ -7,7 +7,7 @@ from typing import Any
 
 from acceptance.probe_tasks import passed
 
-from nonet import BaseTask, MutexLock, Priority, RateLimiter, Size
+from nonet import BaseTask, MutexLock, Priority, RateLimiter, Size, context
 
 
 @dataclass
@@ -22,6 +22,7 @@ class Exports(BaseTask):
         return [MutexLock("job", "export")]
 
     async def execute(self) -> None:
+        context().progress(0.4, "page 12 of 30")
         await passed(self.gate)
 
 

@@ -105,6 +105,7 @@ async def test_six_faults_at_once_are_named_and_mended(site: Site, frozen_sql: M
         assert f"{_DEAD} tasks of overview_tasks:Poison died within an hour" in _joined(screen)
         assert "the catalogue has no such column" in _joined(screen)
         assert "the database does not answer" in _joined(screen)
+        assert "40 % page 12 of 30" in _joined(screen)
 
         await terminal.type(found["lock"]["hint"])
         for id in writers:

@@ -71,6 +71,9 @@ class System:
             self._reach("users", "dead", 'ImportUsers --args ["/data/users.csv"]')
             self._reach("archive", "queued", "RenderArchive --args [2025]")
             self._reach("greet-ann", "delayed", 'Greet --args ["ann"] --at 2099-01-01')
+            wait_until(
+                lambda: "invoice:7, held" in self.screen("task-run overview"), "the wait is long"
+            )
             yield
 
     def _reach(self, id: str, state: str, task: str) -> None:
