@@ -1,4 +1,4 @@
-"""``task-run status|list`` of a task that reports its progress."""
+"""``task-run status|list|overview`` of a task that reports its progress."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cli.errands import Prints
 from cli.terminal import TaskRun, until_written
 
 
-async def test_status_and_list_show_the_progress(task_run: TaskRun) -> None:
+async def test_operators_see_the_progress(task_run: TaskRun) -> None:
     """With the time of the report, and as fields in JSON; control characters are escaped."""
     report = task_run.home / "report"
     async with task_run.worker() as app:
@@ -19,5 +19,7 @@ async def test_status_and_list_show_the_progress(task_run: TaskRun) -> None:
         shown = (await task_run("status", "p")).out
         assert f"progress   40 % page 12\\x1b of 30, at {at}Z\n" in shown
         assert "40 % page 12\\x1b of 30\n" in (await task_run("list")).out
+        overview = (await task_run("overview", "--json")).json
+        assert [item["progress"] for item in overview["longest"]] == ["40 % page 12\x1b of 30"]
         (listed,) = (await task_run("list", "--json")).json
         assert listed["progress"] == found

@@ -51,4 +51,4 @@ async def test_without_a_broker_it_is_logged(caplog: pytest.LogCaptureFixture) -
     """So that a task that reports runs in a test, and by hand."""
     caplog.set_level(logging.INFO, "nonet.tasks.execution")
     await run_inline(Reports())
-    assert caplog.messages == ["progress: 40% page 12 of 30", "progress: finishing"]
+    assert caplog.messages == ["progress: 40 % page 12 of 30", "progress: finishing"]

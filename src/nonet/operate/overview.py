@@ -197,5 +197,6 @@ async def _longest(stores: Stores, workers: Iterable[WorkerStatus]) -> tuple[Run
     found = []
     for since, worker, task in sorted(tasks, key=lambda item: item[0])[:_LONGEST]:
         seconds = (now - since).total_seconds()
-        found.append(Running(task.id, task.task, worker, seconds))
+        _, progress = await stores.results.progress(task.id)
+        found.append(Running(task.id, task.task, worker, seconds, str(progress or "")))
     return tuple(found)

@@ -248,7 +248,7 @@ class TaskContext:
         """
         text = _checked_progress(fraction, text)
         if self._report is None:
-            share = "" if fraction is None else f"{fraction:.0%} "
+            share = "" if fraction is None else f"{fraction * 100:.0f} % "
             logger.info("progress: %s%s", share, text)
         elif self._lost is None:
             self._report(fraction, text)

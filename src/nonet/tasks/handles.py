@@ -23,6 +23,8 @@ R_co = TypeVar("R_co", covariant=True, default=Any)
 class Progress:
     """How far an attempt is, as its code reported with `TaskContext.progress`.
 
+    As text, it is both in one line: ``40 % page 12 of 30``.
+
     Attributes:
         fraction: from 0 to 1; None: unknown.
         text: what it was doing.
@@ -36,6 +38,10 @@ class Progress:
     fraction: float | None
     text: str
     at: datetime
+
+    def __str__(self) -> str:
+        share = "" if self.fraction is None else f"{self.fraction * 100:.0f} % "
+        return f"{share}{self.text}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +311,7 @@ class Handle(str, Generic[R_co]):
 
         Example:
             async for progress in handle.progress():
-                print(f"{progress.fraction or 0:.0%} {progress.text}")
+                print(progress)
         """
         return self._client.progress(self)
 

@@ -152,18 +152,8 @@ def _readable(found: TaskStatus) -> dict[str, Any]:
         "crashes": found.crashes or None,
         "usage": usage_in_words(found.usage) if found.usage else None,
         "traceback": None,
-        "progress": f"{_progress_in_words(found)}, at {cell(found.progress.at)}"
-        if found.progress
-        else None,
+        "progress": f"{found.progress}, at {cell(found.progress.at)}" if found.progress else None,
     }
-
-
-def _progress_in_words(item: TaskStatus) -> str:
-    """Return fraction and text of the progress, such as ``40 % page 12 of 30``, or nothing."""
-    if item.progress is None:
-        return ""
-    share = "" if item.progress.fraction is None else f"{item.progress.fraction * 100:.0f} % "
-    return f"{share}{item.progress.text}".strip()
 
 
 def _no_live_task(state: str | None, task: str | None, labels: Mapping[str, str]) -> str:
@@ -232,7 +222,7 @@ def _status_row(item: TaskStatus, now: datetime) -> Mapping[str, Any]:
         "running_for": _seconds(item.started, now),
         "waiting_for": _seconds(item.waits_since, now),
         "due": item.due,
-        "note": item.blocker or _progress_in_words(item) or item.worker or item.error,
+        "note": item.blocker or str(item.progress or "") or item.worker or item.error,
     }
 
 
