@@ -123,3 +123,23 @@ async def test_what_cannot_be_submitted_again(task_run: TaskRun, tmp_path: Path)
     large = await task_run("resubmit", "big")
     assert large.code == 1 and "task-run submit errands:Refuse --args" in large.err
     assert (await task_run("resubmit", "never")).code == 4
+
+
+async def test_figures_of_classes(task_run: TaskRun) -> None:
+    """A worker reports what it has counted, at the latest when it stops."""
+    nothing = await task_run("figures")
+    assert (nothing.code, nothing.err) == (0, "no worker has run a task since then\n")
+    async with task_run.worker() as app:
+        for n in range(3):
+            await app.submit(Add(n), id=f"sum-{n}")
+            await ended(task_run, f"sum-{n}")
+        await app.submit(Refuse("s3cret"), id="broken")
+        await ended(task_run, "broken")
+    table = (await task_run("figures")).out.splitlines()
+    assert [line.split()[:2] for line in table[1:]] == [
+        ["errands:Add", "3"],
+        ["errands:Refuse", "1"],
+    ]
+    (found,) = (await task_run("figures", "--task", "Refuse", "--since", "1d", "--json")).json
+    assert (found["total"]["failed"], found["slot_seconds"]) == (1, 600)
+    assert found["series"][-1]["figures"]["run"]["p95"] > 0

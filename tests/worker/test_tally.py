@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from nonet.messages.message import Usage
+from nonet.rules.figures import DURATIONS, figures_of
 from nonet.stores.queue.deliveries import Delivery
-from nonet.telemetry.metrics import DURATIONS, Histogram, Peak
+from nonet.telemetry.metrics import UNKNOWN, Histogram, Peak
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.tally import OUTCOMES, Tally
 
@@ -59,6 +60,26 @@ async def test_an_attempt_is_counted_where_it_began_and_ends_once(tally: Tally) 
     assert found(tally, "nonet_tasks_finished_total") == {("files:Audit", "small", "retry"): 1}
     assert found(tally, "nonet_task_run_seconds") == {("files:Audit",): 2.0}
     assert found(tally, "nonet_task_crashes_total") == {("files:Audit",): 1}
+
+
+async def test_figures_have_what_is_new(tally: Tally) -> None:
+    """Ends, failures and retries of each class, how long it waited and ran; each once."""
+    outcomes = ("done", "done", "dead", "retry", "crash", "cancelled", "expired", "back", "lost")
+    for outcome in outcomes:
+        one = attempt()
+        tally.started(one)
+        tally.finished(one, outcome, Usage(wall=2.0))
+    first = tally.figures()["files:Audit"]
+    total = figures_of(first)
+    assert (total.ended, total.failed, total.retried) == (5, 2, 2)
+    assert total.wait.p99 is not None and 30 < total.wait.p99 <= 60
+    assert total.run.p50 is not None and 1 < total.run.p50 <= 2.5
+    assert tally.figures() == {}
+    one = attempt(name="made:Up")
+    tally.started(one)
+    tally.finished(one, "done")
+    (name, second) = next(iter(tally.figures().items()))
+    assert (name, figures_of(second).ended) == (UNKNOWN, 1)
 
 
 async def test_counts_of_a_class_start_at_0(tally: Tally) -> None:

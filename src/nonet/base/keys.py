@@ -31,6 +31,9 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     ended:LIST              LIST    the history, the newest last: LIST is ``done`` (done and
                                     cancelled tasks) or ``failed`` (dead and expired ones); see
                                     lib/finish
+    figures:SECONDS:NUMBER  HASH    class → what workers counted in a slot of so many seconds, see
+                                    nonet.rules.figures; with a TTL
+    figures:of:WORKER       STRING  number of its last report; with a TTL
     waiters:ID              ZSET    client → when it last asked for the result (µs)
     awaits:ID               ZSET    task that this one awaits → when it last asked (µs)
     open:ID                 SET     groups that this task opened and has not sealed

@@ -65,6 +65,9 @@ PLACES = {
         group="act",
     ),
     "queues": Command("views", "queues", "Show the nine streams, and the tasks outside them."),
+    "figures": Command(
+        "figures", "figures", "Show how many tasks of each class end and fail, and how fast."
+    ),
     "workers": Command("workers", "workers", "Show the registered workers."),
     "groups": Command("views", "groups", "Show callback groups, newest first."),
     "pause": Command(

@@ -12,14 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from nonet.rules.figures import DURATIONS
+
 UNKNOWN = "unknown"
 """The value of the label ``task`` for classes that this process does not know."""
 
-# From an empty task to a task of half a day.
-DURATIONS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-    *(60, 300, 900, 3600, 14400, 43200),
-)
 ROUND_TRIPS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 
 

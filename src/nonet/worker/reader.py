@@ -41,7 +41,7 @@ class Reader:
         runner: runs the deliveries.
         redis: records each answer of Redis.
         about: publishes why the worker takes no tasks.
-        tally: counts the vetoes, if metrics are exposed.
+        tally: counts the vetoes.
 
     Attributes:
         has_fetched: whether a fetch has succeeded, so that the worker has joined its streams.
@@ -60,7 +60,7 @@ class Reader:
         watchdog: Watchdog,
         veto: Veto,
         about: About,
-        tally: Tally | None,
+        tally: Tally,
     ) -> None:
         self._broker = broker
         self._worker = worker
@@ -221,8 +221,7 @@ class Reader:
         """
         if not self._about.off:
             await self._broker.decline(self._worker, self._size)
-            if self._tally is not None:
-                self._tally.vetoes[_kind_of_veto(why)] += 1
+            self._tally.vetoes[_kind_of_veto(why)] += 1
             # The loss of the registration is a warning already.
             level = logging.INFO if why == _UNREGISTERED else logging.WARNING
             logger.log(level, "this worker takes nothing: %s", why)

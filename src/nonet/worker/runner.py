@@ -56,7 +56,7 @@ class Runner:
         isolation: where to run all attempts; None: where their classes say.
         sign_off: removes this worker's registration. A thread calls it right before the process
             ends, so it must return soon and raise nothing.
-        tally: counts the attempts, if metrics are exposed.
+        tally: counts the attempts.
 
     Attributes:
         freed: set when a slot has become free.
@@ -75,7 +75,7 @@ class Runner:
         slots: int,
         isolation: Isolation | None,
         sign_off: Callable[[], None],
-        tally: Tally | None = None,
+        tally: Tally,
     ) -> None:
         settings, broker = parts.settings, parts.broker
         self._parts = parts
@@ -241,8 +241,7 @@ class Runner:
             await self.burials.bury(attempt)
             return None
         outcome = identify(attempt, self._tools)
-        if self._tally is not None:
-            self._tally.started(attempt)
+        self._tally.started(attempt)
         if outcome is not None:
             return self._parts.concluder.conclude(attempt, outcome)
         if self._is_traced:
@@ -284,9 +283,8 @@ class Runner:
         settlement = conclusion.settlement
         if attempt.locks_kept_at is not None:
             self._leftovers.keep_locks(attempt, attempt.locks_kept_at)
-        if self._tally is not None:
-            crashed = settlement.crashed or settlement.end is End.CRASH
-            self._tally.finished(attempt, end, conclusion.usage, crashed=crashed)
+        crashed = settlement.crashed or settlement.end is End.CRASH
+        self._tally.finished(attempt, end, conclusion.usage, crashed=crashed)
         if end is End.DEAD and settlement.keep:
             await self._bury(attempt, conclusion)
 
@@ -314,8 +312,7 @@ class Runner:
         if self._running.pop(attempt, None) is not None:
             if attempt.stage is Stage.SETTLING:
                 self._settling -= attempt.delivery.takes_slot
-            if self._tally is not None:  # counts only an attempt whose settlement failed
-                self._tally.finished(attempt, End.LOST)
+            self._tally.finished(attempt, End.LOST)  # counts only one whose settlement failed
             self._watchdog.drop(attempt.lease)
             if self.suspects.attempts:
                 self.suspects.drop(attempt)

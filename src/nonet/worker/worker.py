@@ -82,7 +82,7 @@ class Worker:
         self._stop = Stop()
         self._described_last: dict[str, Any] = {}
         self._children = Children(settings, parts.broker.url)
-        self._tally = Tally(parts.registry.versions(), str(size)) if settings.metrics_port else None
+        self._tally = Tally(parts.registry.versions(), str(size))
         leases = self._make_leases()
         self._watchdog = Watchdog(
             leases,
@@ -101,6 +101,7 @@ class Worker:
         )
         self._about = About(parts.registry, self._described, self._lag.longest, self._child_pids)
         leases.ask(self._about.say)
+        leases.count(self._tally.figures, self._tally.note_offset)
         veto = Veto(Fitness(settings.memory_floor, settings.load_ceiling))
         self._reader = Reader(
             *(parts.broker, self.id, size, self._concurrency, self._runner, self._redis),
@@ -147,9 +148,8 @@ class Worker:
                     loops.create_task(self._reader.run(stop), name="reader"),
                     loops.create_task(every(stop, "descriptors", Descriptors().look)),
                 }
-                if self._tally is not None:
-                    measuring = partial(self._measure, self._tally)
-                    running.add(loops.create_task(every(stop, "round trip", measuring)))
+                if self._parts.settings.metrics_port:
+                    running.add(loops.create_task(every(stop, "round trip", self._measure)))
                 if self._parts.sql is not None:
                     running.add(loops.create_task(every(stop, "SQL", self._parts.sql.look)))
                 await wind_up(stop, running)
@@ -223,14 +223,14 @@ class Worker:
         yield "nonet_worker_accepting", (), float(not (self._is_stopping or self._about.off))
         yield "nonet_worker_children", (), len(self._child_pids())
         yield "nonet_worker_memory_bytes", (), self._about.resident
-        if self._tally is not None:
-            yield from self._tally.samples()
+        yield from self._tally.samples()
 
-    async def _measure(self, tally: Tally) -> float:
+    async def _measure(self) -> float:
         """Measure a round trip, and the difference between the corrected clock and the server's."""
         sent = time.monotonic()
-        tally.offset = (await correction(self._broker.client, self._broker.prefix)).total_seconds()
-        tally.round_trips.observe(time.monotonic() - sent)
+        offset = await correction(self._broker.client, self._broker.prefix)
+        self._tally.note_offset(offset.total_seconds())
+        self._tally.round_trips.observe(time.monotonic() - sent)
         return _MEASURE_SECONDS
 
     @property
@@ -239,8 +239,7 @@ class Worker:
 
     def _count_blocked(self, culprit: Culprit) -> None:
         self._about.blocked(culprit)
-        if self._tally is not None:
-            self._tally.blocked[self._tally.label(culprit.task)] += 1
+        self._tally.blocked[self._tally.label(culprit.task)] += 1
 
     def _notice_loss(self) -> None:
         """Renew all leases at once after a new epoch was seen; from any thread."""

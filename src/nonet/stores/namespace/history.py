@@ -1,4 +1,7 @@
-"""The history: the tasks of a namespace that ended last, which ``lib/finish.lua`` records."""
+"""The history: the tasks of a namespace that ended last, and the figures of its classes.
+
+``lib/finish.lua`` records the tasks, ``add_figures.lua`` the figures.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import msgspec
+
 from nonet.base.keys import prefix
-from nonet.stores.connection.clock import correction, instant
+from nonet.rules.figures import ClassFigures, class_figures, resolution_for
+from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, server_errors
 from nonet.stores.queue.workers import worker_names
 from nonet.tasks.handles import EndedTask
@@ -20,6 +26,7 @@ _LISTS = {"ended:done": ("done", "cancelled"), "ended:failed": ("dead", "expired
 FAILED = _LISTS["ended:failed"]
 STATES = tuple(state for states in _LISTS.values() for state in states)
 _COLUMNS, _SHORT = 9, 3
+_FLAT = msgspec.msgpack.Decoder(list[int])
 # Lines that are read at once; a failure has up to 5 kB.
 _PAGES = {"ended:done": 1000, "ended:failed": 100}
 
@@ -94,6 +101,48 @@ class History:
             if kept.task.id == id:
                 return kept
         return None
+
+    async def figures(
+        self, *, since: timedelta = timedelta(hours=1), task: str | None = None
+    ) -> list[ClassFigures]:
+        """Return the figures of each class that has some, by name.
+
+        They are kept by minutes for two hours, and by ten minutes for two days. Workers report
+        theirs with each beat; what ended without a worker is not counted.
+
+        Args:
+            since: of at least this long; a longer time than two days counts as two days.
+            task: only this class, by its full or bare name.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer.
+        """
+        resolution = resolution_for(since)
+        slot, span = resolution.slot, min(since.total_seconds(), resolution.kept)
+        set_by = await correction(self._client, self._prefix)
+        now = await logical_now(self._client, self._prefix)
+        last = int(now.timestamp()) // slot
+        numbers = range(last - int(span) // slot, last + 1)
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            for number in numbers:
+                pipe.hgetall(f"{self._prefix}figures:{slot}:{number}")
+            slots = await pipe.execute(raise_on_error=False)
+        by_class: dict[str, dict[datetime, dict[int, int]]] = {}
+        for number, fields in zip(numbers, slots, strict=True):
+            if isinstance(
+                fields, Exception
+            ):  # a key of a wrong type, which the next report replaces
+                continue
+            at = instant(number * slot * 1_000_000) - set_by
+            for name, packed in fields.items():
+                found = name.decode(errors="replace")
+                if task in (None, found, found.rpartition(":")[2]):
+                    by_class.setdefault(found, {})[at] = _vector(packed)
+        first = instant(numbers[0] * slot * 1_000_000) - set_by
+        return [
+            class_figures(name, by_class[name], first, now - set_by, slot)
+            for name in sorted(by_class)
+        ]
 
     async def _newest(self, lists: Sequence[str], set_by: timedelta) -> AsyncIterator[Kept]:
         """Yield what some lists have, the newest first, each end once."""
@@ -173,6 +222,14 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta) -> Kept:
         life=submitted or ended,
         envelope=envelope,
     )
+
+
+def _vector(packed: bytes) -> dict[int, int]:
+    try:
+        flat = _FLAT.decode(packed)
+    except msgspec.DecodeError:  # of a foreign client
+        return {}
+    return dict(zip(flat[::2], flat[1::2], strict=False))
 
 
 def _time(microseconds: str, set_by: timedelta) -> datetime | None:

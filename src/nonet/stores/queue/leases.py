@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import msgpack
+
 from nonet.base.keys import prefix
 from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.connection.redis import connect_sync, run_sync
@@ -82,10 +84,29 @@ class Leases:
         self._say: Callable[[], Said] = lambda: Said(info)
         self._said = Said(info)
         self._counts: Counter[str] = Counter()
+        self._count: Callable[[], Mapping[str, Mapping[int, int]]] = dict
+        self._note_offset: Callable[[float], None] = lambda _: None
+        # Number of the last report of figures, and its arguments until Redis has answered.
+        self._report = 0
+        self._unanswered: tuple[str | bytes, ...] = ()
 
     def ask(self, say: Callable[[], Said]) -> None:
         """Set the function that returns the report; each beat calls it in the watchdog thread."""
         self._say = say
+
+    def count(
+        self,
+        count: Callable[[], Mapping[str, Mapping[int, int]]],
+        note_offset: Callable[[float], None],
+    ) -> None:
+        """Set the functions of `add_figures`; each beat calls them in the watchdog thread.
+
+        Args:
+            count: returns what was counted of each class since its last call, see
+                `nonet.rules.figures`.
+            note_offset: gets the seconds by which the corrected clock is ahead of the server's.
+        """
+        self._count, self._note_offset = count, note_offset
 
     def renew(self, leases: Sequence[Lease]) -> set[str]:
         """Renew all leases; return ``id/gen`` of each lost one.
@@ -122,6 +143,27 @@ class Leases:
         if not known:  # the first worker with these classes, or Redis has lost its data
             pairs = [part for pair in said.versions.items() for part in pair]
             run_sync(self._client, self._prefix, "advertise", *args, 0, *pairs)
+
+    def add_figures(self) -> None:
+        """Report what was counted since the last call, if anything.
+
+        Raises:
+            Exception: from the Redis client; the next call repeats the report, which counts once.
+        """
+        if not self._unanswered:
+            rows = self._count()
+            if not rows:
+                return
+            self._report += 1
+            packed = (
+                (name, msgpack.encode([part for pair in row.items() for part in pair]))
+                for name, row in rows.items()
+            )
+            self._unanswered = tuple(part for row in packed for part in row)
+        args = (self._head[0], self._report, *self._unanswered)
+        offset = run_sync(self._client, self._prefix, "add_figures", *args)
+        self._unanswered = ()
+        self._note_offset(int(offset) / 1e6)
 
     def close(self) -> None:
         """Close the connection."""

@@ -1,0 +1,202 @@
+"""The figures of a class: counts and times of a span of time, as sums of small sparse vectors.
+
+A vector maps a place to a count. The first places are `COUNTS`; then come the buckets of the time
+that attempts waited, then those of the time that they ran, each with the bounds of `DURATIONS`.
+Workers make vectors, ``add_figures.lua`` adds them, and this module reads the sums.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+# Upper bounds of buckets in seconds, from an empty task to a task of half a day; a last bucket has
+# none.
+DURATIONS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+    *(60, 300, 900, 3600, 14400, 43200),
+)
+COUNTS = ("ended", "failed", "retried")
+_BUCKETS = len(DURATIONS) + 1
+_WAITED = len(COUNTS)
+_RAN = _WAITED + _BUCKETS
+OTHERS = "others"
+"""The name of all classes beyond the number that a slot of time has room for."""
+
+
+class Resolution(NamedTuple):
+    """How fine figures are kept, and for how long: in seconds."""
+
+    slot: int
+    kept: int
+
+
+RESOLUTIONS = (Resolution(60, 2 * 3600), Resolution(600, 48 * 3600))
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Percentiles in seconds, see `percentile`; None: nothing was counted."""
+
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the workers counted of one class in a span of time.
+
+    Attributes:
+        ended: tasks that a worker ended, in whatever state.
+        failed: those of them that are dead or expired.
+        retried: attempts that failed, or whose process died, and were followed by another one.
+        wait: how long tasks were runnable before a worker fetched them.
+        run: how long attempts ran.
+    """
+
+    ended: int = 0
+    failed: int = 0
+    retried: int = 0
+    wait: Times = Times()
+    run: Times = Times()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFigures:
+    """The figures of one slot of time, which begins at `at`."""
+
+    at: datetime
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFigures:
+    """The figures of one class.
+
+    Attributes:
+        name: full class name; ``unknown``: classes that the worker did not know; ``others``: those
+            for which there was no room.
+        since: begin of the first slot; until now.
+        slot_seconds: length of a slot.
+        ended_per_minute, failed_per_minute, retried_per_minute: rates from `since` to now.
+        total: of the whole time.
+        series: one item for each slot in which something was counted, the oldest first.
+    """
+
+    name: str
+    since: datetime
+    slot_seconds: int
+    ended_per_minute: float
+    failed_per_minute: float
+    retried_per_minute: float
+    total: Figures
+    series: tuple[SlotFigures, ...]
+
+
+def resolution_for(span: timedelta) -> Resolution:
+    """Return the finest resolution that is kept for a span, else the coarsest one.
+
+    >>> resolution_for(timedelta(hours=1)).slot, resolution_for(timedelta(days=1)).slot
+    (60, 600)
+    """
+    wanted = span.total_seconds()
+    return next((one for one in RESOLUTIONS if wanted <= one.kept), RESOLUTIONS[-1])
+
+
+def vector(
+    counts: Sequence[int], waited: Sequence[int], ran: Sequence[int], minus: Mapping[int, int]
+) -> dict[int, int]:
+    """Return the sparse vector of what was counted since an earlier vector.
+
+    Args:
+        counts: as `COUNTS`.
+        waited, ran: numbers by bucket.
+
+    >>> before = vector([1, 0, 0], [1, 0], [], {})
+    >>> before, vector([3, 0, 1], [1, 0], [], before)
+    ({0: 1, 3: 1}, {0: 2, 2: 1})
+    """
+    found = {}
+    for first, numbers in ((0, counts), (_WAITED, waited), (_RAN, ran)):
+        for place, number in enumerate(numbers, first):
+            if more := number - minus.get(place, 0):
+                found[place] = more
+    return found
+
+
+def merged(vectors: Iterable[Mapping[int, int]]) -> Counter[int]:
+    """Add vectors."""
+    total: Counter[int] = Counter()
+    for one in vectors:
+        total.update(one)
+    return total
+
+
+def figures_of(vector: Mapping[int, int]) -> Figures:
+    """Read a vector.
+
+    >>> figures_of({0: 4, 1: 1, 3: 4}).wait.p50
+    0.0005
+    """
+    ended, failed, retried = (vector.get(place, 0) for place in range(len(COUNTS)))
+    return Figures(ended, failed, retried, _times(vector, _WAITED), _times(vector, _RAN))
+
+
+def class_figures(
+    name: str,
+    slots: Mapping[datetime, Mapping[int, int]],
+    since: datetime,
+    now: datetime,
+    slot: int,
+) -> ClassFigures:
+    """Return the figures of a class.
+
+    Args:
+        slots: vectors by the begin of their slot.
+        since: begin of the first slot.
+        slot: its length in seconds.
+    """
+    total = figures_of(merged(slots.values()))
+    minutes = max((now - since).total_seconds(), 1.0) / 60
+    return ClassFigures(
+        name=name,
+        since=since,
+        slot_seconds=slot,
+        ended_per_minute=total.ended / minutes,
+        failed_per_minute=total.failed / minutes,
+        retried_per_minute=total.retried / minutes,
+        total=total,
+        series=tuple(SlotFigures(at, figures_of(slots[at])) for at in sorted(slots)),
+    )
+
+
+def percentile(counts: Sequence[int], share: float) -> float | None:
+    """Return the time in seconds below which this share of the durations lies.
+
+    It is interpolated within its bucket, as Prometheus does; in the last one, which has no upper
+    bound, it is the lower bound.
+
+    >>> percentile([0, 10], 0.5), percentile([0] * 20 + [1], 0.5), percentile([], 0.5)
+    (0.00175, 43200, None)
+    """
+    rank = share * sum(counts)
+    if not rank:
+        return None
+    below = 0
+    for bucket, count in enumerate(counts):
+        if count and below + count >= rank:
+            lower = DURATIONS[bucket - 1] if bucket else 0.0
+            if bucket == len(DURATIONS):
+                return lower
+            return lower + (DURATIONS[bucket] - lower) * (rank - below) / count
+        below += count
+    return DURATIONS[-1]  # rounding
+
+
+def _times(vector: Mapping[int, int], first: int) -> Times:
+    counts = [vector.get(place, 0) for place in range(first, first + _BUCKETS)]
+    return Times(*(percentile(counts, share) for share in (0.50, 0.95, 0.99)))
