@@ -70,7 +70,7 @@ def test_a_command_that_only_reads_needs_no_client(
 def test_a_worker_brings_what_it_needs() -> None:
     """Neither the scheduler nor SQL, nor what answers probes, comes with a worker."""
     unwanted = (*SQL, "prometheus_client", *RULES, "nonet.scheduler", "nonet.demo", "pdb")
-    check("import nonet.cli.daemons.working", 670, unwanted)
+    check("import nonet.cli.daemons.working", 675, unwanted)
 
 
 @pytest.mark.parametrize("name", ["base.errors", "tasks.task", "client.client", "app"])
