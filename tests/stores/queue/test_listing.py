@@ -15,7 +15,7 @@ from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.places import LIVE_STATES, Places, TaskFilter
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
-from nonet.tasks.handles import TaskPage
+from nonet.tasks.handles import TaskPage, TaskStatus
 from nonet.tasks.locks import MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
@@ -244,6 +244,21 @@ class TestMoves:
         monkeypatch.setattr(Places, "page", moving)
         page = await results.page(ANY)
         assert ids(page).count("b") == 1
+
+    async def test_a_task_that_moves_at_last(
+        self, broker: Broker, results: Results, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A task that begins or ends before its record is read is not listed as queued."""
+        await broker.submit([task(id) for id in "abc"])
+        read = Results.statuses
+
+        async def late(self: Results, found: list[str]) -> list[TaskStatus]:
+            first, _ = await fetch(broker, 2)
+            await broker.settle(first, "done")
+            return await read(self, found)
+
+        monkeypatch.setattr(Results, "statuses", late)
+        assert ids(await results.page(in_state("queued"))) == ["c"]
 
     async def test_members_that_leave_the_delayed_set(self, broker: Broker) -> None:
         """If the last task of a page is gone, the next page leaves out no other task."""

@@ -166,7 +166,9 @@ class Results:
         from nonet.stores.queue.listing import Listing  # few programs list tasks
 
         found = await Listing(self._places, selection, limit, budget, cursor).read()
-        rows = await self.statuses(found.ids)
+        # Some may have moved since they were found.
+        states = selection.states or (*LIVE_STATES, DAMAGED)
+        rows = [row for row in await self.statuses(found.ids) if row.state in states]
         return TaskPage(rows, found.matched, found.searched, found.total, found.cursor)
 
     async def live(
