@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.messages.message import is_id
 from nonet.rules.outcomes import shortened
-from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.broker import CANCELLED_AT_A_TIME, Broker
 from nonet.stores.queue.places import Places, TaskFilter
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RECORDS_PER_PAGE = 500
+_RECORDS_PER_PAGE = 700
 _NAMED = 3
 
 
@@ -125,7 +126,7 @@ class Cancellation:
         # Ask once: SQL would take longer to look for rows of each page than Redis to cancel it. A
         # durable task has its row before it is in Redis; the relay deletes those of later ones.
         has_rows = await self._has_rows()
-        async for ids in self.find(selection):
+        async for ids in _in_batches(self.find(selection)):
             running = "running" in selection.states
             yield await self._cancel(ids, why, running=running, has_rows=has_rows)
         async for kept in self._kept_ones(selection):
@@ -214,6 +215,20 @@ class Cancellation:
         await self._broker.scripts.run(
             "log_event", "tasks-cancelled", who, what + (f": {text}" if text else "")
         )
+
+
+async def _in_batches(pages: AsyncIterator[list[str]]) -> AsyncIterator[list[str]]:
+    """Yield as many ids as one script call ends: a page of records may have few tasks."""
+    found = dict[str, None]()  # a walk may meet a task twice before it is cancelled
+    async for page in pages:
+        found |= dict.fromkeys(page)
+        while len(found) >= CANCELLED_AT_A_TIME:
+            batch = list(islice(found, CANCELLED_AT_A_TIME))
+            for id in batch:
+                del found[id]
+            yield batch
+    if found:
+        yield list(found)
 
 
 def _cancelled(states: Mapping[str, str], *others: str) -> list[str]:

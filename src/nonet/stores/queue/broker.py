@@ -44,7 +44,7 @@ from nonet.tasks.locks import has_structural
 logger = logging.getLogger(__name__)
 
 _LOOKS = 200
-_CANCELLED_AT_A_TIME = 100
+CANCELLED_AT_A_TIME = 150
 # The longest signature that `nonet.messages.signing` adds to an envelope.
 _SIGNATURE_BYTES = 256
 _KEYS_PER_PAGE = 150  # one page of the walk over all records: 2 ms
@@ -452,8 +452,8 @@ class Broker:
             ``dying``, or how it ended). Empty for an unknown id.
         """
         states: list[str] = []
-        for start in range(0, len(ids), _CANCELLED_AT_A_TIME):
-            page = ids[start : start + _CANCELLED_AT_A_TIME]
+        for start in range(0, len(ids), CANCELLED_AT_A_TIME):
+            page = ids[start : start + CANCELLED_AT_A_TIME]
             args = [text for id in page for text in (id, (in_sql or {}).get(id, ""))]
             answer = await self.scripts.run(
                 "cancel", self.keeping, int(in_sql is not None), order, why, *args
