@@ -12,6 +12,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import history
 from bench_tasks import Blocked, Burn, Flood, Locked, Noop, Sleep, Urgent
 from place import Counters, Daemon, Place
 from raw import Raw
@@ -216,7 +217,8 @@ class Bench:
         seconds = str(_DEDUP_SECONDS)
         count = self._load.drain
         async with self._place.app(dedup_ttl=_DEDUP_SECONDS) as app:
-            with self._place.worker(NONET_RESULT_TTL="0", NONET_DEDUP_TTL=seconds):
+            nothing_kept = {"NONET_RESULT_TTL": "0", "NONET_HISTORY": "0"}
+            with self._place.worker(NONET_DEDUP_TTL=seconds, **nothing_kept):
                 await self._warm_up()
                 empty = self._place.counters().memory
                 await self._fill(app, Noop, count)
@@ -285,6 +287,24 @@ class Bench:
         short, long = (max(rates) for rates in found.values())
         return {"scale": long / short}
 
+    async def history(self) -> Values:
+        """Measure what the history costs, and the memory of the figures of classes."""
+        return {
+            "history_redis": await history.redis_time(self._place, max(20, self._load.drain // 25)),
+            "history_memory": await history.memory(self._place),
+            "figures_memory": history.figures_memory(self._place),
+            "history_drain": await self._with_history(),
+        }
+
+    async def _with_history(self) -> float:
+        """Return the throughput with a history, as a share of that without one."""
+        found: dict[str, list[float]] = {"0": [], "10000": []}
+        for _ in range(3):  # as in `scale`
+            for kept, rates in found.items():
+                rates.append((await self._drain(Noop, self._load.drain, kept=kept)).rate)
+        without, with_history = (max(rates) for rates in found.values())
+        return with_history / without
+
     async def start(self) -> Values:
         """Measure the time from the start of a worker to its first task, and its memory then."""
         async with self._empty() as app:
@@ -317,6 +337,7 @@ class Bench:
         count: int,
         *,
         result_ttl: str = "0",
+        kept: str = "10000",
         workers: int = 1,
         until: int | None = None,
     ) -> _Drained:
@@ -330,7 +351,9 @@ class Bench:
             with ExitStack() as running:
                 daemons = [
                     running.enter_context(
-                        self._place.worker(number=number + 1, NONET_RESULT_TTL=result_ttl)
+                        self._place.worker(
+                            number=number + 1, NONET_RESULT_TTL=result_ttl, NONET_HISTORY=kept
+                        )
                     )
                     for number in range(workers)
                 ]

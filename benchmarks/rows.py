@@ -168,6 +168,17 @@ ROWS = (
         once=True,
     ),
     Row(
+        "history",
+        (
+            Figure("history_redis", "history: Redis time a task", "µs", target="≤ 0.5"),
+            Figure("history_memory", "history, full: memory", "MiB", target="≤ 8"),
+            Figure("figures_memory", "figures of 100 classes: memory", "MiB", target="≤ 8"),
+            Figure("history_drain", "drain, history ÷ none", "×", "", "≥ 0.97", True),
+        ),
+        Bench.history,
+        once=True,
+    ),
+    Row(
         "start",
         (
             Figure("start", "start of a worker to its first task", "s", target="≤ 0.35"),

@@ -82,6 +82,18 @@ async def test_figures_have_what_is_new(tally: Tally) -> None:
     assert (name, figures_of(second).ended) == (UNKNOWN, 1)
 
 
+async def test_times_of_a_fast_class_are_sampled(tally: Tally) -> None:
+    """All attempts count, and those that are measured stand for the others, until the next beat."""
+    for _ in range(9000):
+        one = attempt()
+        tally.started(one)
+        tally.finished(one, "done", Usage(wall=1.0))
+    first = tally.figures()["files:Audit"]
+    assert (first[0], sum(first.values())) == (9000, 3 * 9000)
+    tally.started(attempt())
+    assert sum(tally.figures()["files:Audit"].values()) == 1
+
+
 async def test_counts_of_a_class_start_at_0(tally: Tally) -> None:
     """Whoever asks for an increase sees the first dead task, crash or blocked loop of a class."""
     first = {(name, labels): value for name, labels, value in tally.samples()}

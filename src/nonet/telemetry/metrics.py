@@ -168,11 +168,11 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
 
-    def observe(self, seconds: float) -> None:
-        """Count a duration; a negative one, after a clock was set, counts as 0."""
+    def observe(self, seconds: float, times: int = 1) -> None:
+        """Count a duration, perhaps several times; a negative one, after a clock was set, is 0."""
         seconds = max(0.0, seconds)
-        self.counts[bisect_left(self.bounds, seconds)] += 1
-        self.sum += seconds
+        self.counts[bisect_left(self.bounds, seconds)] += times
+        self.sum += seconds * times
 
     @property
     def has_some(self) -> bool:

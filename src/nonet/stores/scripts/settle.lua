@@ -103,15 +103,16 @@ end
 -- Append these successes to the history. A task has a short line, which costs half as much, if the next one has the
 -- same class, stream and worker: the line of that task, or of a later one, has these, and the time of the end.
 local function list_ended(those)
-  local listed = {}
-  for i, k in ipairs(those) do
-    local one, next = deliveries[k], deliveries[those[i + 1]]
+  local listed, one = {}, deliveries[those[1]]
+  for i = 1, #those do
+    local next = deliveries[those[i + 1]]
     local a, b = one.record, next and next.record
     if b and a.name == b.name and a.owner == b.owner and a.stream == b.stream then
       listed[i] = one.id .. '\t' .. (a.ticket or a.gen) .. '\t' .. (a.started or '')
     else
       listed[i] = line_of(one.id, a, 'done')
     end
+    one = next
   end
   keep_lines('done', listed, most_ends)
 end
