@@ -27,10 +27,20 @@ OF_CLIENTS = (
     *("group_open", "group_seal", "list"),
 )
 # What is sent outside of scripts alone, or runs them.
-OUTSIDE = {"ping", "eval", "evalsha", "blpop", "scan", "multi", "exec", "wait", "cluster|slots"}
+OUTSIDE = {
+    *("ping", "eval", "evalsha", "blpop", "lrange", "scan", "multi", "exec", "wait"),
+    "cluster|slots",
+}
 LOOKS = (
     *("queues", "workers", "list", "status {}", "explain {}", "locks", "limits list", "schedules"),
-    *("groups", "quarantine list", "events", "config show --task probe_tasks:Quick"),
+    *(
+        "list --ended",
+        "figures",
+        "groups",
+        "quarantine list",
+        "events",
+        "config show --task probe_tasks:Quick",
+    ),
 )
 
 

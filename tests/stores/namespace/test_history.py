@@ -91,7 +91,7 @@ async def test_each_end_is_listed_once(broker: Broker, history: History) -> None
 
 async def test_tasks_that_end_together(broker: Broker, history: History) -> None:
     """Each has its own times, class and worker, although most lines leave out what they share."""
-    names = ["m:A", "m:A", "m:B", "m:A", "m:B", "m:B"]
+    names = ["m:A", "m:A", "m:B", "m:B", "m:B", "m:A"]
     for n, name in enumerate(names):
         await broker.submit([Submission(f"t{n}", name, "normal:small", b"e")])
     delivered = await fetch(broker, 4, "small-a") + await fetch(broker, 2, "small-b")

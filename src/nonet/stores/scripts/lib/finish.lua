@@ -46,7 +46,7 @@ local function keep_lines(list, lines, most)
   if type(length) == 'table' then
     redis.call('DEL', key)
   elseif length > most * 1.01 then
-    redis.call('LTRIM', key, -most, -1)
+    redis.pcall('LTRIM', key, -most, -1)
   end
 end
 
