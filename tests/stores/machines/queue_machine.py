@@ -22,7 +22,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,8 @@ LEADER_TTL = 30 * SECOND
 RESULT_TTL = 90 * SECOND
 DEDUP_TTL = 60 * SECOND
 GROUP_TTL = 200 * SECOND
-KEEPING = f"{RESULT_TTL // 1000}|{DEDUP_TTL // 1000}|0"
+HISTORY = 1_000_000  # more than one run ends
+KEEPING = f"{RESULT_TTL // 1000}|{DEDUP_TTL // 1000}|{HISTORY}"
 CRASH_LIMIT = 3
 HELP_AFTER = 5 * SECOND  # workers promote when no leader did for so long
 SLACK = 3 * SECOND  # by which the server's clock, which ends TTLs, may be off the virtual one
@@ -64,6 +65,8 @@ GRID = 10 * SECOND
 MOST_LATE = 12
 # What Redis keeps of an idle namespace.
 STRUCTURE = {
+    "ended:done",
+    "ended:failed",
     *("fence", "epoch", "counters", "quarantine", "quarantine:bytes", "workers", "term", "leader"),
     *(
         "promoted",
@@ -194,8 +197,7 @@ class QueueMachine:
         end, task = self.model.ended.get(id), self.model.tasks.get(id)
         if end and abs(end.until - self.now) < 2 * SLACK:
             return  # it is just being forgotten
-        ttls, document = (RESULT_TTL, DEDUP_TTL), f"cancelled {id}"
-        answer = self._run("cancel", KEEPING, 0, order, id, document)
+        answer = self._run("cancel", KEEPING, 0, order, "cancelled by somebody", id, "")
         if task is not None and task.state == "running" and order:
             must(answer == ["cancelling"], "cancelling", id, "answered", answer)
             task.is_cancelled = True
@@ -203,10 +205,7 @@ class QueueMachine:
             return self.ask_orders(task.worker, at_least=id)
         if task is not None and task.state in ("ready", "delayed"):
             must(answer == ["cancelled"], "cancelling", id, "answered", answer)
-            self.model.end(
-                task, "cancelled", "0", document, (*(self.now + t for t in ttls), self.now)
-            )
-            self.hurt.discard(id)
+            self._ended_cancelled(task, "0")
         else:
             expected = task.state if task else end.state if end else ""
             must(answer == [expected], "cancelling", id, "answered", answer, "not", expected)
@@ -331,7 +330,7 @@ class QueueMachine:
         children = [self._new("normal", 0) for _ in range(after)]
         result_ttl = RESULT_TTL if ttl else 0
         args = (
-            *(f"{result_ttl // 1000}|{DEDUP_TTL // 1000}|0", LOCK_TTL // 1000),
+            *(f"{result_ttl // 1000}|{DEDUP_TTL // 1000}|{HISTORY}", LOCK_TTL // 1000),
             *(delivery.id, delivery.gen, delivery.fence, delivery.stream, delivery.entry, outcome),
             *(f"{outcome} of {delivery.id}", "text", delay, 1, len(children)),
             *(part for child in children for part in self._arguments(child, 0)),
@@ -1010,6 +1009,18 @@ class QueueMachine:
                 del self.model.ended[id]
         extra = set(found) - set(self.model.ended)
         must(not extra, "ends of tasks that did not end:", extra)
+        self._judge_history(found)
+
+    def _judge_history(self, found: Iterable[str]) -> None:
+        """The history has every end, once."""
+        lists = [f"{PREFIX}ended:{name}" for name in ("done", "failed")]
+        lines = [line for key in lists for line in self.site.client.lrange(key, 0, -1)]
+        rows = [line.partition("\n")[0].split("\t") for line in lines]
+        # An id may live again; its lives have different tickets. Short lines begin with the id.
+        ends = [(row[0], row[1]) if len(row) == 3 else (row[1], row[5]) for row in rows]
+        must(len(set(ends)) == len(ends), "an end is listed twice:", ends)
+        missing = set(found) - {id for id, _ in ends}
+        must(not missing, "not in the history:", missing)
 
     def _judge_groups(self) -> None:
         found = self.facts.groups

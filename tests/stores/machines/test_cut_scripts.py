@@ -201,23 +201,23 @@ def a_cancel(fleet: Fleet) -> tuple[Call, set[str]]:
     fleet.run("group_seal", "g", "")
     assert fleet.run(*fleet.settle_call(row, "done")) == "OK"  # b is woken
     ids = {"a", "b", "c", "d", "e", "g.failure"}
-    return ("cancel", KEEPING, 0, "", "b", "x", "d", "x", "e", "x"), ids
+    return ("cancel", KEEPING, 0, "", "by somebody", "b", "", "d", "", "e", ""), ids
 
 
 def an_order(fleet: Fleet) -> tuple[Call, set[str]]:
     running(fleet)
-    return ("cancel", KEEPING, 0, "by somebody", "a", "x"), {"a", "b"}
+    return ("cancel", KEEPING, 0, "by somebody", "by somebody", "a", ""), {"a", "b"}
 
 
 def an_obeyed_order(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet)
-    fleet.run("cancel", KEEPING, 0, "by somebody", "a", "x")
+    fleet.run("cancel", KEEPING, 0, "by somebody", "by somebody", "a", "")
     return fleet.settle_call(row, "retry", 5_000_000), {"a", "b"}
 
 
 def a_reclaim_of_what_is_cancelled(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet, "")
-    fleet.run("cancel", KEEPING, 0, "by somebody", "a", "x")
+    fleet.run("cancel", KEEPING, 0, "by somebody", "by somebody", "a", "")
     fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
     args = (KEEPING, WORKER, "small", LEASE // 1000, 1000, 10, "", *["0-0"] * 12)
     return ("reclaim", *args), {"a", "b"}
