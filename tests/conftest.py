@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +18,9 @@ from sharing import shared
 from nonet.base.keys import STRUCTURE
 from nonet.stores.namespace.sandbox import leaked_keys
 from nonet.stores.queue.broker import Broker
+
+# pytest-xdist sets it, and commands would wrap their lines.
+os.environ.pop("COLUMNS", None)
 
 _databases = itertools.count(1)
 _TESTS = Path(__file__).parent

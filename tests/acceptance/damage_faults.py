@@ -28,7 +28,7 @@ FAULTS = (
         "if damage_in(record) or not record.b and redis.call('EXISTS', P .. 'b:' .. id) == 0 then",
         "if false then",
     ),
-    Fault("the walk overlooks groups", "mend", "mend_group(id, 3 * lease, ttl, dedup)", ""),
+    Fault("the walk overlooks groups", "mend", "mend_group(id, 3 * lease)", ""),
     Fault(
         "nothing is kept of a damaged task",
         "",

@@ -224,7 +224,7 @@ async def test_a_fleet_outlives_redis(own_server: RedisServer, own_site: Site) -
     daemon = fleet(site, 2, 2)
     before = await until_registered(site, 2)
     own_server.kill()
-    await until(lambda: "demand failed" in daemon.log, "the fleet has noticed")
+    await until(lambda: "Redis is away" in daemon.log, "the fleet has noticed")
     own_server.start()
     await until(lambda: registered(site) == before, "its workers are there again")
     await asyncio.to_thread(until_looked, site, 3)

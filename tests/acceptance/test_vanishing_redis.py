@@ -143,7 +143,13 @@ async def test_an_outage_is_two_lines_of_each_process(
     for daemon, start in zip(daemons, before, strict=True):
         log = daemon.log[start:]
         assert log.count("Redis is away: ") == log.count("Redis is back after ") == 1, log
-        told = ("Redis is ", "Redis has lost", "lease lost", "registration lost")
+        told = (
+            "Redis is ",
+            "Redis has lost",
+            "lease lost",
+            "leader lease lost",
+            "registration lost",
+        )
         loud = re.findall(r"^\S+ (?:WARNING|ERROR) \S+ (.*)$", log, re.MULTILINE)
         assert [line for line in loud if not line.startswith(told)] == [], log
 

@@ -164,7 +164,7 @@ def test_a_signal_stops_everything(tree: Path, tmp_path: Path, number: signal.Si
         _wait_for_daemons(tmp_path / "state")
         demo.send_signal(number)
         out, error = demo.communicate(timeout=8)
-    assert (demo.returncode, out) == (1, "")
+    assert (demo.returncode, json.loads(out)["error"]["exit_code"]) == (1, 1)
     assert "stopped by a signal" in error
     assert _processes(tmp_path / "state") == {}
 

@@ -674,9 +674,9 @@ def test_far_anchors_and_rare_dates_cost_nothing(schedule: TaskScheduleBase) -> 
     """A rule answers without walking through the years, so that it holds up no other entry."""
     best = 1.0
     for year in range(2090, 2097):  # eight years without a leap day follow
-        started = time.perf_counter()
+        started = time.process_time()
         schedule.next_occurrence(at(f"{year}-03-01"))
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.process_time() - started)
     assert best < 0.05  # walking takes seconds
 
 

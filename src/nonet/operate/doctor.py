@@ -67,7 +67,6 @@ async def look_over(stores: Stores, settings: Settings, wait: float | None = Non
     async def overdue() -> tuple[int, float]:
         return await (await stores.outbox()).overdue(HANDED_OVER_WITHIN)
 
-    situation, *_ = await look(stores, settings.namespace)
     found = await diagnose(
         Inspection(stores.broker, settings.namespace),
         lease=settings.lease,
@@ -75,6 +74,9 @@ async def look_over(stores: Stores, settings: Settings, wait: float | None = Non
         sql=sql,
         overdue=overdue if sql in ("current", "ahead") else None,
     )
+    if any(item.what == "permissions" for item in found.problems):
+        return found
+    situation, *_ = await look(stores, settings.namespace)
     return replace(found, hints=(*found.hints, *waits(situation)))
 
 

@@ -425,8 +425,8 @@ CANCELLING = (
     ),
     Fault(
         "a group does not hear of a cancelled child",
-        "if is_cancellable(record) then\n    end_waiting",
-        "if is_cancellable(record) then\n    record.group = nil\n    end_waiting",
+        "    local document = document_of(record.name",
+        "    record.group = nil\n    local document = document_of(record.name",
     ),
     Fault(
         "a worker is not told",

@@ -299,7 +299,7 @@ async def test_an_override_stays_above_the_configuration(
     assert await holding(limits) == {"C||job|7|": "5"}
     (item,) = await limits.all()
     now = await broker.now()
-    assert item == EffectiveLimit(KEY, Limit(5), WHO, item.since, Limit(2), 0)
+    assert item == EffectiveLimit(KEY, Limit(5), "override", WHO, item.since, Limit(2), 0)
     assert item.since and abs((now - item.since).total_seconds()) < 60
     assert await limits.go_back(KEY, WHO)
     assert await limits.all() == [EffectiveLimit(KEY, Limit(2), used=0)]
