@@ -31,8 +31,18 @@ def situation(**known: Any) -> Situation:
     [
         (
             {"dying": 2},
-            "2 dead letters are not in SQL yet",
+            "2 dead letters wait for SQL",
             "task-run db check",
+        ),
+        (
+            {"dying": 1, "server": Server(HEALTHY.info, leader="a/1", sql="no answer in 5 s")},
+            "SQL: no answer in 5 s; 1 dead letter waits for it",
+            "repair the database or NONET_DB_URL; then task-run db check",
+        ),
+        (
+            {"server": Server(HEALTHY.info, leader="a/1", config_problem="c.yaml:1: bad")},
+            "configuration: is not applied; the last good one stays in use: c.yaml:1: bad",
+            "task-run config status",
         ),
         (
             {"server": Server(HEALTHY.info)},

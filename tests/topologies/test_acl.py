@@ -32,7 +32,17 @@ OUTSIDE = {
     "cluster|slots",
 }
 LOOKS = (
-    *("queues", "workers", "list", "status {}", "explain {}", "locks", "limits list", "schedules"),
+    *(
+        "overview",
+        "queues",
+        "workers",
+        "list",
+        "status {}",
+        "explain {}",
+        "locks",
+        "limits list",
+        "schedules",
+    ),
     *(
         "list --ended",
         "figures",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, groupby
 from math import ceil
@@ -185,10 +185,19 @@ def troubles(found: Situation) -> list[Finding]:
 
     What stops everybody comes first, then what stops a part, then what slows things down.
     """
-    problems, _ = examine_server(found.server)
+    problems = [_as_sentence(item, found) for item in examine_server(found.server)[0]]
     if (kept := examine_outbox(*found.kept)) is not None:
         problems.append(kept)
     return [*problems, *waits(found)]
+
+
+def _as_sentence(problem: Finding, found: Situation) -> Finding:
+    """Return a problem of a server with its subject, which the doctor has in a column."""
+    text = f"{problem.what}: {problem.problem}"
+    if problem.kind == "sql":
+        text = f"SQL: {problem.problem}"
+        text += f"; {_letters(found.dying)} for it" if found.dying else ""
+    return replace(problem, problem=text)
 
 
 def waits(found: Situation) -> list[Finding]:
@@ -213,9 +222,10 @@ def _few(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _dying(found: Situation) -> Iterator[Finding]:
-    if number := found.dying:
-        are = "1 dead letter is" if number == 1 else f"{number} dead letters are"
-        yield Finding("sql", "dead letters", f"{are} not in SQL yet", remedies.of_sql())
+    # A database that cannot be used is a problem of its own, which tells of them.
+    if found.dying and found.server.sql in ("", "current", "ahead"):
+        text = f"{_letters(found.dying)} for SQL"
+        yield Finding("sql", "dead letters", text, remedies.of_sql())
 
 
 def _no_leader(found: Situation) -> Iterator[Finding]:
@@ -419,6 +429,10 @@ def _queue_for(queued: int, oldest: float) -> str:
     if queued == 1:
         return f"1 task is queued, for {span(oldest)}"
     return f"{queued} tasks are queued, the oldest for {span(oldest)}"
+
+
+def _letters(number: int) -> str:
+    return f"{counted(number, 'dead letter')} {'waits' if number == 1 else 'wait'}"
 
 
 def _tasks_wait(number: int) -> str:

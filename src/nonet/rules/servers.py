@@ -53,7 +53,6 @@ class Server:
 
     Attributes:
         info: the answer to INFO.
-        denied: commands that this user may not use.
         clock_ahead: seconds by which the clock of Redis is ahead of the local one.
         leader: id of the leading scheduler; empty: none leads.
         late_seconds: how long the first due task has been due; 0: none is.
@@ -69,7 +68,6 @@ class Server:
     """
 
     info: Mapping[str, Any]
-    denied: Sequence[str] = ()
     clock_ahead: float = 0.0
     leader: str = ""
     late_seconds: float = 0.0
@@ -91,7 +89,7 @@ class Server:
 def examine_server(server: Server) -> tuple[list[Finding], list[Finding]]:
     """Return the problems of the server and the daemons, and hints for their operator."""
     problems = [
-        *refusals(server.info, server.denied),
+        *refusals(server.info),
         *_redis_problems(server),
         *_scheduler_problems(server),
         *_sql_problems(server),
@@ -105,7 +103,7 @@ def examine_server(server: Server) -> tuple[list[Finding], list[Finding]]:
     return problems, hints
 
 
-def refusals(info: Mapping[str, Any], denied: Sequence[str]) -> list[Finding]:
+def refusals(info: Mapping[str, Any], denied: Sequence[str] = ()) -> list[Finding]:
     """Why no daemon should start on this server.
 
     Args:

@@ -118,7 +118,6 @@ class Inspection:
         leader, told = await self._leader(logical)
         return Server(
             info=info,
-            denied=await self.denied(),
             clock_ahead=(clock - datetime.now(UTC)).total_seconds(),
             leader=leader,
             late_seconds=late if 0 < late < math.inf else 0.0,
