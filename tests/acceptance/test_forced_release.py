@@ -20,7 +20,7 @@ async def test_a_forced_release_moves_the_lock_and_runs_both(site: Site) -> None
     stuck, free = site.gate(), site.gate()
     worker = site.worker()
     async with site.app() as app:
-        board = app.client.locks
+        board = app.stores.locks
         holder = await app.submit(GatedMutex(stuck))
         (first,) = await site.started(holder)
         waiter = await app.submit(GatedMutex(free))
@@ -67,7 +67,7 @@ async def test_a_holder_that_cannot_be_cancelled_is_refused_when_it_settles(site
         other = site.worker(PROBE_GATE=open_gate)
         waiter = await app.submit(Alone())
         await until(lambda: site.parked(waiter), "the second one waits")
-        await app.client.locks.release(NAME, WHO)
+        await app.stores.locks.release(NAME, WHO)
         assert await waiter.result(timeout=20) == other.pid
         assert await holder.result(timeout=20) == other.pid
         site.open(gate)

@@ -91,7 +91,7 @@ async def test_a_forced_release_voids_its_lock(site: Site, worker: Daemon) -> No
         site.open(free)
         second = await app.submit(StubbornLoop(free, ["M a"]))
         await until(lambda: site.parked(second), "the second one waits")
-        await app.client.locks.release(NAME, "operator@here 1")
+        await app.stores.locks.release(NAME, "operator@here 1")
         await second.result(timeout=30)
         site.open(gate)
         await site.all_ended()

@@ -83,7 +83,7 @@ async def test_release_needs_force(task_run: TaskRun) -> None:
     """Without `--force` it says what it would do, and does nothing."""
     async with task_run.app() as app, app.hold(JOB):
         ended = await task_run("locks", "release", NAME)
-        assert (await app.client.locks.get(NAME)).holding == 1
+        assert (await app.stores.locks.get(NAME)).holding == 1
     assert (ended.code, ended.out) == (2, "")
     assert "would void a program that is not a task" in ended.err
     assert "warning: " in ended.err and "add --force" in ended.err.splitlines()[-1]
@@ -136,7 +136,7 @@ async def test_a_name_that_is_not_encoded_is_explained(
     async with task_run.app() as app, app.hold(MutexLock("job", "a:b")):
         ended = await task_run("locks", "release", "lock:mutex:job:a:b", *force)
         assert ended.code == 4 and "percent-encoded as shown there (a:b is a%3Ab)" in ended.err
-        assert (await app.client.locks.get("lock:mutex:job:a%3Ab")).holding == 1
+        assert (await app.stores.locks.get("lock:mutex:job:a%3Ab")).holding == 1
 
 
 async def test_refused_settles_are_told(task_run: TaskRun) -> None:

@@ -29,7 +29,6 @@ from nonet.rules.explanation import Explanation, explain, explain_kept
 from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
-from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
@@ -113,7 +112,6 @@ class Client:
             registry, self.live_config, signer or Signer(), message_limit=message_limit
         )
         self.groups: Groups = Groups(broker.client, namespace)
-        self.locks: LockBoard = LockBoard(broker.client, namespace, broker.lock_ttl_ms)
         self._facts = TaskFacts(broker.client, namespace, broker.crash_limit, broker.lock_ttl_ms)
         self.results: Results = Results(broker.client, broker.scripts, broker.url, namespace)
         self._outbox = outbox

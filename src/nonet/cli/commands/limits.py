@@ -266,7 +266,7 @@ async def _object_type(where: LimitAddress, target: CodeTarget, nonet: Nonet) ->
     found = find_object_type(written, known)
     if found is None:
         limits = {item.address.object_type for item in await nonet.stores.limits.all()}
-        known = {*known, *limits, *await nonet.client.locks.object_types()}
+        known = {*known, *limits, *await nonet.stores.locks.object_types()}
         found = find_object_type(written, known)
     if found is None:
         raise ConfigurationError(

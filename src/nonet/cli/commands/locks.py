@@ -54,7 +54,7 @@ def locks(
 
 async def _show(target: Target, object_type: str | None, show: int, as_json: bool) -> int:
     async with target.observer() as nonet:
-        board = nonet.client.locks
+        board = nonet.stores.locks
         found = await board.in_use(object_type, show=show)
         refused = _refused_settles(await board.counters())
     if as_json:
@@ -96,7 +96,7 @@ async def release(
     async with target.observer() as nonet:
         if not force:
             return await _say_what_it_would_do(nonet, lock)
-        done = await nonet.client.locks.release(lock, who())
+        done = await nonet.stores.locks.release(lock, who())
     if as_json:
         print_json(done)
     else:
@@ -154,7 +154,7 @@ async def _class_of(nonet: Nonet, id: str) -> str:
 async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
     from nonet.stores.namespace.lock_board import nobody_holds  # it imports redis
 
-    found = await nonet.client.locks.get(name)
+    found = await nonet.stores.locks.get(name)
     if not found.is_held:
         print_error(nobody_holds(name))
         return ExitCode.NOT_FOUND
