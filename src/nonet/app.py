@@ -556,7 +556,7 @@ class Nonet:
         """
         from nonet.operate.overview import overview
 
-        return await overview(self.stores, self.settings.namespace)
+        return await overview(self.stores, self.settings)
 
     def injector(self) -> Injector:
         """Create an injector that honours `dependency_overrides`; close it when the process ends.

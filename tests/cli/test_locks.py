@@ -85,7 +85,7 @@ async def test_release_needs_force(task_run: TaskRun) -> None:
         ended = await task_run("locks", "release", NAME)
         assert (await app.stores.locks.get(NAME)).holding == 1
     assert (ended.code, ended.out) == (2, "")
-    assert "would void a program that is not a task" in ended.err
+    assert "would take it from a program that is not a task" in ended.err
     assert "warning: " in ended.err and "add --force" in ended.err.splitlines()[-1]
 
 

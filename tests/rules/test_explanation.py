@@ -392,8 +392,8 @@ def test_what_ends_a_task_early(known: Facts, cause: str, text: str) -> None:
         (parked(replace(MUTEX, holders=(DEAD,))), ""),
         (parked(replace(MUTEX, holders=())), ""),
         (parked(replace(MUTEX, is_held=False, ahead=1, first="t-3")), "task-run explain t-3"),
-        (parked(SLOTS), "task-run limits set limiter:conc:job:7 --concurrency 16"),
-        (parked(RATE), "task-run limits set limiter:rate:job:7 --rate 20 --window 60"),
+        (parked(SLOTS), "task-run limits set limiter:conc:job:7 --concurrency 9"),
+        (parked(RATE), "task-run limits set limiter:rate:job:7 --rate 11 --window 60"),
         (
             parked(replace(RATE, items=30, is_impossible=True)),
             "task-run limits set limiter:rate:job:7 --rate 30 --window 60",

@@ -30,8 +30,8 @@ def situation(**known: Any) -> Situation:
     ("known", "problem", "hint"),
     [
         (
-            {"dying": 2},
-            "2 dead letters wait for SQL",
+            {"dying": 2, "dying_error": "files:Audit, OSError: no space"},
+            "2 dead letters (files:Audit, OSError: no space) wait for SQL",
             "task-run db check",
         ),
         (
@@ -54,8 +54,9 @@ def situation(**known: Any) -> Situation:
             {
                 "streams": [StreamLoad("normal", "large", 12, 0, 180)],
                 "crews": [Crew("large", 0), Crew("small", 0)],
+                "active": {("files:Audit", "normal:large"): 12, ("p:Other", "normal:small"): 1},
             },
-            "no large worker is live: 12 tasks are queued, the oldest for 3 min",
+            "no large worker is live: 12 tasks are queued, the oldest for 3 min (files:Audit)",
             "task-worker --size large",
         ),
         (
@@ -69,10 +70,19 @@ def situation(**known: Any) -> Situation:
         (
             {"foreign": {("files:Audit", "small"): 5}},
             "no small worker runs files:Audit: 5 tasks wait for one that knows it",
-            "task-run list --task files:Audit",
+            "install the package of files:Audit and restart the small workers: task-run workers",
         ),
         (
             {"deaths": [Deaths("files:Audit", "ValueError: no", 3, "t-9", 12)]},
+            "3 tasks of files:Audit died within an hour, the last 12 s ago: ValueError: no "
+            "(task-run result t-9)",
+            "task-run result t-9",
+        ),
+        (
+            {
+                "deaths": [Deaths("files:Audit", "ValueError: no", 3, "t-9", 12)],
+                "active": {("files:Audit", "normal:small"): 1},
+            },
             "3 tasks of files:Audit died within an hour, the last 12 s ago: ValueError: no "
             "(task-run result t-9)",
             "task-run pause --task files:Audit",
@@ -89,9 +99,9 @@ def situation(**known: Any) -> Situation:
             "task-run events --kind worker-lost",
         ),
         (
-            {"waiters": [Waiters(MUTEX, 19, 60)]},
-            "19 tasks wait for lock:mutex:job:7, held by task t-1 (files:Audit on 7@host) for "
-            "1 h 4 min",
+            {"waiters": [Waiters(MUTEX, 19, 60, ("files:Audit", "files:Sweep"))]},
+            "19 tasks wait for lock:mutex:job:7 (files:Audit, files:Sweep), held by task t-1 "
+            "(files:Audit on 7@host) for 1 h 4 min, which renews it",
             "task-run cancel t-1",
         ),
         (
@@ -102,7 +112,7 @@ def situation(**known: Any) -> Situation:
         (
             {"waiters": [Waiters(SLOTS, 1, 60)]},
             "1 task waits for limiter:conc:storage_element:CERN, 5 at a time",
-            "task-run limits set limiter:conc:storage_element:CERN --concurrency 10",
+            "task-run limits set limiter:conc:storage_element:CERN --concurrency 6",
         ),
         (
             {
@@ -184,7 +194,7 @@ def test_deaths_of_a_paused_class_are_not_reported_again() -> None:
         situation(
             deaths=[Deaths("files:Audit", "ValueError: no", 30, "t-9", 12)],
             pauses=[Pause("task:Audit", SINCE, "ann@host 7")],
-            active={"files:Audit": 4, "files:Sweep": 9},
+            active={("files:Audit", "normal:small"): 4, ("files:Sweep", "normal:small"): 9},
         )
     )
     assert finding.hint == "task-run resume --task Audit" and finding.problem.endswith(

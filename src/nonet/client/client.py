@@ -310,8 +310,9 @@ class Client:
         try:
             ended = await self._end_of(id, timeout)
         except TimeoutError:
+            after = f" after {timeout:g} s" if timeout else ""
             raise TimeoutError(
-                f"task {id} has not ended after {timeout:g} s; 'task-run explain {id}' shows why"
+                f"task {id} has not ended{after}; 'task-run explain {id}' shows why"
             ) from None
         if ended is None:
             raise ResultUnavailable(unknown_task(id))

@@ -76,7 +76,7 @@ async def look_over(stores: Stores, settings: Settings, wait: float | None = Non
     )
     if any(item.what == "permissions" for item in found.problems):
         return found
-    situation, *_ = await look(stores, settings.namespace)
+    situation, *_ = await look(stores, settings)
     return replace(found, hints=(*found.hints, *waits(situation)))
 
 

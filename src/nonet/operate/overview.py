@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from nonet.base.errors import NonetError
+from nonet.base.errors import NonetError, masked
 from nonet.base.streams import Size
+from nonet.config.settings import Settings
 from nonet.rules.explanation import HANDED_OVER_WITHIN
 from nonet.rules.overview import (
     Crew,
@@ -22,6 +23,7 @@ from nonet.rules.overview import (
 )
 from nonet.stores.namespace.figures import Figures
 from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.queue.places import TaskFilter
 from nonet.stores.queue.results import error_line
 from nonet.stores.queue.workers import WorkerStatus
 from nonet.stores.stores import Stores
@@ -36,15 +38,15 @@ _SQL_SECONDS = 5.0
 _LONGEST = 3
 
 
-async def overview(stores: Stores, namespace: str) -> Overview:
+async def overview(stores: Stores, settings: Settings) -> Overview:
     """Read what is wrong, and what goes on; see `nonet.Nonet.overview`."""
-    situation, figures, workers = await look(stores, namespace)
+    situation, figures, workers = await look(stores, settings)
     alive = [worker for worker in workers if worker.alive]
     return Overview(
         at=await stores.broker.now(),
         findings=tuple(troubles(situation)),
         streams=tuple(situation.streams),
-        workers=len(alive),
+        workers=Counter(worker.size for worker in alive),
         slots=sum(worker.concurrency for worker in alive),
         queued=sum(load.queued for load in situation.streams),
         running=sum(load.running for load in situation.streams),
@@ -58,21 +60,27 @@ async def overview(stores: Stores, namespace: str) -> Overview:
     )
 
 
-async def look(stores: Stores, namespace: str) -> tuple[Situation, Figures, Sequence[WorkerStatus]]:
+async def look(
+    stores: Stores, settings: Settings
+) -> tuple[Situation, Figures, Sequence[WorkerStatus]]:
     """Read the situation of a namespace, and the figures and workers that it is made of."""
     now, wall = await stores.broker.logical_now(), await stores.broker.now()
     reader = _Reader()
     figures = await stores.measures.figures(count_accepted=False)
     workers = await stores.results.workers()
-    sql = await _sql_state(stores)
+    sql = await _sql_state(stores, settings)
     situation = Situation(
-        server=await Inspection(stores.broker, namespace).server(sql),
+        server=await Inspection(stores.broker, settings.namespace).server(sql),
         dying=figures.dying,
+        dying_error=await reader.read("dying tasks", _dying_error(stores, figures), ""),
         kept=await reader.read("durable tasks", _kept(stores, sql), (0, 0.0)),
         quarantined=figures.quarantined,
         streams=_streams(figures),
         crews=[_crew(size, workers) for size in Size],
-        active=_by_class(figures),
+        active={
+            (task, f"{priority}:{size}"): number
+            for (task, priority, size), number in figures.active.items()
+        },
         stalls={worker.name: worker.lag_ms for worker in workers if worker.lag_ms},
         waiters=await reader.read("locks", stores.locks.contended()),
         pauses=await reader.read("pauses", stores.controls.load()),
@@ -100,12 +108,13 @@ class _Reader:
             return otherwise
 
 
-async def _sql_state(stores: Stores) -> str:
+async def _sql_state(stores: Stores, settings: Settings) -> str:
     try:
         async with asyncio.timeout(_SQL_SECONDS):
             return await stores.sql_state()
     except TimeoutError:
-        return f"the database does not answer within {_SQL_SECONDS:g} s"
+        where = masked(settings.sql_url())
+        return f"database {where} does not answer within {_SQL_SECONDS:g} s"
 
 
 def _streams(figures: Figures) -> list[StreamLoad]:
@@ -130,11 +139,12 @@ def _crew(size: str, workers: Iterable[WorkerStatus]) -> Crew:
     )
 
 
-def _by_class(figures: Figures) -> Mapping[str, int]:
-    found: dict[str, int] = {}
-    for (task, *_), number in figures.active.items():
-        found[task] = found.get(task, 0) + number
-    return found
+async def _dying_error(stores: Stores, figures: Figures) -> str:
+    """Class and error of the task that has been dying for longest."""
+    if not figures.dying:
+        return ""
+    page = await stores.results.page(TaskFilter(states=("dying",)), limit=1)
+    return f"{page.rows[0].name}, {page.rows[0].error}" if page.rows else ""
 
 
 async def _kept(stores: Stores, sql: str) -> tuple[int, float]:
@@ -196,8 +206,9 @@ async def _longest(stores: Stores, workers: Iterable[WorkerStatus]) -> tuple[Run
     now = await stores.broker.logical_now()
     tasks = [(task.since or now, worker.name, task) for worker in workers for task in worker.tasks]
     found = []
-    for since, worker, task in sorted(tasks, key=lambda item: item[0])[:_LONGEST]:
-        seconds = (now - since).total_seconds()
-        _, progress = await stores.results.progress(task.id)
-        found.append(Running(task.id, task.task, worker, seconds, str(progress or "")))
-    return tuple(found)
+    for since, worker, task in sorted(tasks, key=lambda item: item[0])[: 3 * _LONGEST]:
+        status = await stores.results.status(task.id)
+        if status is not None and status.state == "running":  # a dying one is a finding
+            seconds = (now - since).total_seconds()
+            found.append(Running(task.id, task.task, worker, seconds, str(status.progress or "")))
+    return tuple(found[:_LONGEST])

@@ -231,7 +231,7 @@ def _delivered(facts: Facts) -> Explanation:
     cause: Cause = "running" if facts.state == "running" else "sql"
     text, next = f"running on {facts.worker} for {span(facts.running_seconds)}", ""
     if facts.state == "dying":
-        text = f"dying: {facts.worker} is writing its dead letter to SQL"
+        text = f"{_dying(facts)}: {facts.worker} is writing its dead letter to SQL"
     if not facts.is_worker_alive and facts.workers:
         text += ". That worker no longer answers; another one takes over when the lease ends"
     elif not facts.is_worker_alive:
@@ -303,7 +303,7 @@ def _later(facts: Facts, due: float) -> Explanation:
     why = facts.blocker.removeprefix("SQL: ") or "no reason was recorded"
     next_try = f"Next try in {span(due - facts.now)}"
     if facts.state == "dying":
-        text = f"dying: its dead letter cannot be written to SQL: {why}. {next_try}"
+        text = f"{_dying(facts)}: its dead letter cannot be written to SQL: {why}. {next_try}"
         return _made(facts, "sql", text, until=_instant(due), next=remedies.of_sql())
     text = f"waiting, handed back: {why}. {next_try}"
     return _made(facts, "hand-back", text, until=_instant(due))
@@ -316,6 +316,10 @@ def _delayed(facts: Facts, due: float) -> Explanation:
         return _made(facts, "time", text, until=_instant(due))
     text = f"{text} for attempt {facts.used + 1}. The last attempt failed: {_failure(facts)}"
     return _made(facts, "retry", text, until=_instant(due))
+
+
+def _dying(facts: Facts) -> str:
+    return f"dying ({_failure(facts)})" if facts.error else "dying"
 
 
 def _failure(facts: Facts) -> str:
@@ -342,7 +346,7 @@ def _queued(facts: Facts) -> Explanation:
         )
         return _made(facts, "queue", text)
     if facts.state == "dying" and (reason := sql_problem(facts.peers)):
-        text = f"dying: its dead letter cannot be written to SQL: {reason}"
+        text = f"{_dying(facts)}: its dead letter cannot be written to SQL: {reason}"
         return _made(facts, "sql", text, ahead=facts.ahead, next=remedies.of_sql())
     if facts.place == "suspects":
         text = f"{what}: a process died while running it, so it runs alone, after ordinary tasks"

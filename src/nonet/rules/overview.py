@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, groupby
@@ -93,14 +94,14 @@ class Situation:
 
     Attributes:
         server: what Redis, SQL and the daemons report.
-        dying: tasks whose dead letter is not in SQL yet.
+        dying: tasks whose dead letter is not in SQL yet; `dying_error` is class and error of one.
         kept: durable tasks that are overdue for their hand-over to Redis, and the age of the
             oldest in seconds.
         quarantined: entries of the quarantine.
         streams: those that have tasks.
         crews: one for each size.
         waiters: of the locks and limiters that refuse somebody.
-        active: tasks that have not ended, by class.
+        active: tasks that have not ended, by class and stream.
         deaths: of the last hour.
         lost_workers: workers that died in the last hour.
         foreign: tasks that no worker could run so far, by class and size.
@@ -112,13 +113,14 @@ class Situation:
 
     server: Server
     dying: int = 0
+    dying_error: str = ""
     kept: tuple[int, float] = (0, 0.0)
     quarantined: int = 0
     streams: Sequence[StreamLoad] = ()
     crews: Sequence[Crew] = ()
     waiters: Sequence[Waiters] = ()
     pauses: Sequence[Pause] = ()
-    active: Mapping[str, int] = field(default_factory=dict)
+    active: Mapping[tuple[str, str], int] = field(default_factory=dict)
     deaths: Sequence[Deaths] = ()
     lost_workers: int = 0
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -152,7 +154,7 @@ class Overview:
         at: the time of the server.
         findings: what is wrong, worst first; `hint` is the next command.
         streams: those that have tasks.
-        workers: live ones; `slots` is how many tasks they run at a time.
+        workers: live ones by size; `slots` is how many tasks they run at a time.
         queued, running, waiting, delayed, dying: how many tasks are in each state.
         leader: the leading scheduler; empty: none leads.
         memory_bytes, memory_limit: of Redis; a limit of 0 is none.
@@ -167,7 +169,7 @@ class Overview:
     at: datetime
     findings: tuple[Finding, ...]
     streams: tuple[StreamLoad, ...]
-    workers: int
+    workers: Mapping[str, int]
     slots: int
     queued: int
     running: int
@@ -196,7 +198,7 @@ def _as_sentence(problem: Finding, found: Situation) -> Finding:
     text = f"{problem.what}: {problem.problem}"
     if problem.kind == "sql":
         text = f"SQL: {problem.problem}"
-        text += f"; {_letters(found.dying)} for it" if found.dying else ""
+        text += f"; {_letters(found)} for it" if found.dying else ""
     return replace(problem, problem=text)
 
 
@@ -224,7 +226,7 @@ def _few(findings: Iterable[Finding]) -> Iterator[Finding]:
 def _dying(found: Situation) -> Iterator[Finding]:
     # A database that cannot be used is a problem of its own, which tells of them.
     if found.dying and found.server.sql in ("", "current", "ahead"):
-        text = f"{_letters(found.dying)} for SQL"
+        text = f"{_letters(found)} for SQL"
         yield Finding("sql", "dead letters", text, remedies.of_sql())
 
 
@@ -241,7 +243,10 @@ def _no_worker(found: Situation) -> Iterator[Finding]:
     for crew in found.crews:
         queued, oldest = _queued(found.streams, crew.size)
         if queued and not crew.live:
-            problem = f"no {crew.size} worker is live: {_queue_for(queued, oldest)}"
+            classes = _classes(
+                found, [load.name for load in found.streams if load.size == crew.size]
+            )
+            problem = f"no {crew.size} worker is live: {_queue_for(queued, oldest)}{classes}"
             yield Finding("worker", crew.size, problem, remedies.of_worker(crew.size))
 
 
@@ -257,8 +262,8 @@ def _no_taker(found: Situation) -> Iterator[Finding]:
 def _foreign(found: Situation) -> Iterator[Finding]:
     for (task, size), number in sorted(found.foreign.items()):
         problem = f"no {size} worker runs {task}: {_tasks_wait(number)} for one that knows it"
-        command = remedies.command("task-run", "list", "--task", task)
-        yield Finding("worker", task, problem, command)
+        hint = f"install the package of {task} and restart the {size} workers: task-run workers"
+        yield Finding("worker", task, problem, hint)
 
 
 def _deaths(found: Situation) -> Iterator[Finding]:
@@ -266,7 +271,10 @@ def _deaths(found: Situation) -> Iterator[Finding]:
         is_paused = of_task(found.pauses, "", death.task) is not None
         if death.number < _FEW_DEATHS or is_paused:
             continue
-        verb, command = "died", remedies.command("task-run", "pause", "--task", death.task)
+        # A class with further tasks can be stopped. Else there is only the error to read.
+        verb, command = "died", remedies.command("task-run", "result", death.id)
+        if any(task == death.task for task, _ in found.active):
+            command = remedies.command("task-run", "pause", "--task", death.task)
         if death.state == "expired":
             verb, command = "expired", remedies.of_worker(death.size)
         problem = (
@@ -289,8 +297,10 @@ def _locks(found: Situation) -> Iterator[Finding]:
         if not refusal.holders:
             return f"{_tasks_wait(first.waiting)} for {refusal.lock}"
         holder = refusal.holders[0]
-        text = f"{_tasks_wait(first.waiting)} for {refusal.lock}, held by {named(holder)}"
-        return text + (f" for {span(holder.held_seconds)}" if holder.held_seconds else "")
+        text = f"{_tasks_wait(first.waiting)} for {refusal.lock}{_of(first)}, held by "
+        text += named(holder)
+        text += f" for {span(holder.held_seconds)}" if holder.held_seconds else ""
+        return text + (", which renews it" if holder.is_live else "")
 
     def remedy(first: Waiters) -> str:
         return remedies.of_lock(first.refusal.lock, first.refusal.holders)
@@ -301,7 +311,7 @@ def _locks(found: Situation) -> Iterator[Finding]:
 def _limiters(found: Situation) -> Iterator[Finding]:
     def sentence(first: Waiters) -> str:
         refusal = first.refusal
-        text = f"{_tasks_wait(first.waiting)} for {refusal.lock}"
+        text = f"{_tasks_wait(first.waiting)} for {refusal.lock}{_of(first)}"
         if not refusal.window_seconds:
             return f"{text}, {refusal.limit} at a time"
         windows = ceil(first.waiting / max(1, refusal.limit)) - 1
@@ -312,10 +322,13 @@ def _limiters(found: Situation) -> Iterator[Finding]:
     def remedy(first: Waiters) -> str:
         """The limit at which all of them could start now; an operator may choose a lower one."""
         refusal, window = first.refusal, first.refusal.window_seconds or None
-        enough = refusal.limit + first.waiting
-        return remedies.of_limiter(refusal.lock, refusal.limit, window, items=enough)
+        return remedies.of_limiter(refusal.lock, refusal.limit + first.waiting, window)
 
     yield from _by_type(found.waiters, sentence, remedy, limiter=True)
+
+
+def _of(first: Waiters) -> str:
+    return f" ({', '.join(first.tasks)})" if first.tasks else ""
 
 
 def _by_type(
@@ -351,9 +364,11 @@ def _pauses(found: Situation) -> Iterator[Finding]:
     for pause in found.pauses:
         held = _held_by(found, pause)
         reason = f" ({pause.reason})" if pause.reason else ""
+        stream = pause.what.partition(":")[2]
+        classes = _classes(found, [stream])
         problem = (
             f"{in_words(pause.what)} is paused since {pause.since:%Y-%m-%d %H:%M:%SZ} by "
-            f"{pause.who}{reason}: {_tasks_wait(held)}"
+            f"{pause.who}{reason}: {_tasks_wait(held)}{classes}"
         )
         yield Finding("pause", pause.what, problem, remedies.of_pause(pause.what))
 
@@ -363,11 +378,24 @@ def _held_by(found: Situation, pause: Pause) -> int:
     kind, _, name = pause.what.partition(":")
     if kind == "task":
         return sum(
-            number for task, number in found.active.items() if name in (task, task.split(":")[-1])
+            number
+            for (task, _), number in found.active.items()
+            if name in (task, task.split(":")[-1])
         )
     return sum(
         load.queued for load in found.streams if pause.what == EVERYTHING or load.name == name
     )
+
+
+def _classes(found: Situation, streams: Collection[str]) -> str:
+    """Name the classes that have most tasks in these streams: users know them by these names."""
+    numbers: Counter[str] = Counter()
+    for (task, stream), number in found.active.items():
+        if stream in streams:
+            numbers[task] += number
+    names = [name for name, _ in numbers.most_common(_MOST_OF_A_KIND)]
+    more = ", …" if len(numbers) > len(names) else ""
+    return f" ({', '.join(names)}{more})" if names else ""
 
 
 def _late(found: Situation) -> Iterator[Finding]:
@@ -431,8 +459,9 @@ def _queue_for(queued: int, oldest: float) -> str:
     return f"{queued} tasks are queued, the oldest for {span(oldest)}"
 
 
-def _letters(number: int) -> str:
-    return f"{counted(number, 'dead letter')} {'waits' if number == 1 else 'wait'}"
+def _letters(found: Situation) -> str:
+    of = f" ({found.dying_error})" if found.dying_error else ""
+    return f"{counted(found.dying, 'dead letter')}{of} {'waits' if found.dying == 1 else 'wait'}"
 
 
 def _tasks_wait(number: int) -> str:

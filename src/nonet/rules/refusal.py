@@ -75,11 +75,13 @@ class Waiters:
     Attributes:
         refusal: what the lock refuses them with.
         waiting: how many they are; `seconds` is the longest of their waits.
+        tasks: the classes of the first of them.
     """
 
     refusal: Refusal
     waiting: int
     seconds: float
+    tasks: tuple[str, ...] = ()
 
 
 def span(seconds: float) -> str:

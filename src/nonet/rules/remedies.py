@@ -36,7 +36,8 @@ def of_refusal(refusal: Refusal) -> str:
     if not kind.limiter:
         return of_lock(refusal.lock, refusal.holders)
     window = refusal.window_seconds if kind.windowed else None
-    return of_limiter(refusal.lock, refusal.limit, window, items=refusal.items)
+    enough = max(refusal.items, refusal.limit + refusal.ahead + 1)
+    return of_limiter(refusal.lock, enough, window)
 
 
 def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
@@ -63,24 +64,25 @@ def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
     return command("task-run", "cancel", first.id) if first.is_live else ""
 
 
-def of_limiter(counter: str, limit: int, window: float | None = None, *, items: int = 1) -> str:
-    """The command that doubles a limit, or raises it to what one execution counts.
+def of_limiter(counter: str, enough: int, window: float | None = None) -> str:
+    """The command that raises a limit.
 
     Args:
         counter: name of the limiter, as ``task-run locks`` shows it.
+        enough: the limit at which the waiting task, or all of them, could start now. A lower one
+            may be right.
         window: seconds, of a rate.
 
-    >>> of_limiter("limiter:conc:job:7", 8)
-    'task-run limits set limiter:conc:job:7 --concurrency 16'
-    >>> of_limiter("limiter:rate:@lhcb:task:Audit", 10, 60.0, items=30)
+    >>> of_limiter("limiter:conc:job:7", 9)
+    'task-run limits set limiter:conc:job:7 --concurrency 9'
+    >>> of_limiter("limiter:rate:@lhcb:task:Audit", 30, 60.0)
     'task-run limits set limiter:rate:@lhcb:task:Audit --rate 30 --window 60'
     """
     if LimitAddress.of_counter(counter) is None:
         return ""
-    number = str(max(2 * limit, items, 1))
-    options = ["--concurrency", number]
+    options = ["--concurrency", str(enough)]
     if window is not None:
-        options = ["--rate", number, "--window", f"{window:.15g}"]
+        options = ["--rate", str(enough), "--window", f"{window:.15g}"]
     return command("task-run", "limits", "set", counter, *options)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
-from nonet.cli.output import print_json, print_line, print_rows
+from nonet.cli.output import print_json, print_line
 from nonet.cli.progress import seconds_passing
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
@@ -60,12 +61,7 @@ async def doctor(
             }
         )
     else:
-        print_rows(
-            _rows("problem", found.problems) + _rows("hint", found.hints),
-            False,
-            "",
-            least=("what",),
-        )
+        print_findings(_labelled("problem", found.problems) + _labelled("hint", found.hints))
         looked_at = ", ".join(f"{name} {n}" for name, n in sorted(found.looked_at.items()))
         verdict = "healthy" if found.is_healthy else _problems(len(found.problems))
         print_line(f"{verdict} ({looked_at or 'empty namespace'}; {found.seconds:.1f} s)", err=True)
@@ -76,14 +72,9 @@ def _problems(number: int) -> str:
     return "1 problem" if number == 1 else f"{number} problems"
 
 
-def _rows(level: str, findings: Sequence[Finding]) -> list[dict[str, Any]]:
+def _labelled(level: str, findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings whose text says what they are about."""
     return [
-        {
-            "level": level,
-            "kind": item.kind,
-            "what": item.what,
-            "finding": item.problem,
-            "next step": item.hint,
-        }
+        dataclasses.replace(item, problem=f"{level}: {item.kind} {item.what}: {item.problem}")
         for item in findings
     ]

@@ -54,7 +54,7 @@ async def events(
             await until_signal(_print_new(following, as_json))
             return ExitCode.OK
         found = await stores.events.last(limit, kind=kind)
-    print_rows([dataclasses.asdict(item) for item in found], as_json, "no event")
+    print_rows([dataclasses.asdict(item) for item in found], as_json, "no event", least=("kind",))
     return ExitCode.OK
 
 

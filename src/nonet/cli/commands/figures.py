@@ -10,7 +10,7 @@ import typer
 
 from nonet.cli.durations import duration
 from nonet.cli.options import Json, OfClass
-from nonet.cli.output import print_json, print_rows
+from nonet.cli.output import cell, print_json, print_line, print_rows
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
 
@@ -54,7 +54,11 @@ async def figures(
         print_json(found)
     else:
         nothing = f"no worker has run a task{of_class} since then"
-        print_rows([_row(item) for item in found], False, nothing, least=("retried", "per_min"))
+        # Of other classes workers have only counted how long their tasks waited.
+        counted = [item for item in found if item.total.ended or item.total.retried]
+        print_rows([_row(item) for item in counted], False, nothing, least=("retried", "per_min"))
+        if counted:
+            print_line(f"since {cell(counted[0].since)}", err=True)
     return ExitCode.OK
 
 

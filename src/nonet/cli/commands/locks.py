@@ -61,7 +61,12 @@ async def _show(target: Target, object_type: str | None, show: int, as_json: boo
         print_json(found)
     else:
         which = "" if object_type is None else f" of object type {object_type!r}"
-        print_rows([_row(item) for item in found], False, f"no lock{which} is held or waited for")
+        print_rows(
+            [_row(item) for item in found],
+            False,
+            f"no lock{which} is held or waited for",
+            least=("kind", "longest", "in_order", "used"),
+        )
     if refused:
         typer.echo(refused, err=True)
     return ExitCode.OK
@@ -160,12 +165,14 @@ async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
         return ExitCode.NOT_FOUND
     if found.used is None:
         for holder in found.holders:
-            typer.echo(f"would void {printable(named(holder))}: {lasting(holder)}", err=True)
+            typer.echo(
+                f"would take it from {printable(named(holder))}: {lasting(holder)}", err=True
+            )
         if found.holding > len(found.holders):
             typer.echo(f"and {found.holding - len(found.holders)} more", err=True)
         typer.echo(
-            "warning: until its next renewal, a task that still runs under this lock may overlap "
-            "with the next holder",
+            "warning: a holder that still runs learns of it at its next renewal, and until then may "
+            "overlap with the next holder: end it first if you can",
             err=True,
         )
     else:

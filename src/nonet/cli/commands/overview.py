@@ -9,6 +9,7 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ServerUnreachableError
+from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
 from nonet.cli.output import (
     clear_screen,
@@ -16,8 +17,6 @@ from nonet.cli.output import (
     print_json,
     print_line,
     print_rows,
-    print_table,
-    printable,
 )
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode, until_signal
@@ -78,10 +77,7 @@ def _print(found: Overview, as_json: bool) -> None:
     print_heading(_verdict(found))
     print_line(_counts(found))
     print_line(_servers(found))
-    for number, finding in enumerate(found.findings, 1):
-        print_table([], [(f"{number}.", finding.problem)])
-        if finding.hint:
-            typer.echo(f"    -> {printable(finding.hint)}")
+    print_findings(found.findings)
     if found.streams:
         typer.echo()
         print_rows([_stream_row(load) for load in found.streams], False, "")
@@ -104,8 +100,10 @@ def _counts(found: Overview) -> str:
 
 def _servers(found: Overview) -> str:
     limit = f" of {format_bytes(found.memory_limit)}" if found.memory_limit else ""
+    workers = ", ".join(f"{number} {size}" for size, number in found.workers.items())
+    workers += f" with {counted(found.slots, 'slot')}" if workers else ""
     return (
-        f"workers: {found.workers} with {counted(found.slots, 'slot')}; "
+        f"workers: {workers or 'none'}; "
         f"leader: {found.leader or 'none'}; Redis: {format_bytes(found.memory_bytes)}{limit}"
     )
 

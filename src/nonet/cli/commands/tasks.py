@@ -51,7 +51,11 @@ async def classes(target: CodeTarget, as_json: Json = False) -> int:
     rows = [_class_row(item) for item in registry]
     if not as_json:
         rows = [{**row, "retry_policy": row["retry_policy"].split("(")[0]} for row in rows]
-    print_rows(rows, as_json, "no task is registered: install some, or pass --tasks MODULE")
+    print_rows(
+        rows,
+        as_json,
+        "this terminal knows no task class: install their package, or pass --tasks MODULE",
+    )
     return ExitCode.OK
 
 
@@ -170,11 +174,12 @@ def _how_many(page: TaskPage) -> str:
     >>> from nonet.tasks.handles import TaskPage
     >>> _how_many(TaskPage(["a"], matched=20_000, searched=20_000, total=20_000))
     '1 of 20,000 tasks'
-    >>> _how_many(TaskPage(["a"], matched=7, searched=20_000, total=1_000_000))
+    >>> _how_many(TaskPage(["a"], matched=7, searched=20_000, total=1_000_000, cursor="[]"))
     '1 of 7 tasks; searched 20,000 of 1,000,000: there may be more, raise --search'
     """
-    rest = page.total - page.searched
-    searched = f"; searched {page.searched:,} of {page.total:,}" if rest > 0 else ""
+    # Without a cursor all were searched, and some have come or gone meanwhile.
+    is_part = bool(page.cursor) and page.total > page.searched
+    searched = f"; searched {page.searched:,} of {page.total:,}" if is_part else ""
     if searched and page.matched < page.total:
         searched += ": there may be more, raise --search"
     if not searched and page.matched <= len(page.rows):
@@ -222,7 +227,10 @@ def _status_row(item: TaskStatus, now: datetime) -> Mapping[str, Any]:
         "running_for": _seconds(item.started, now),
         "waiting_for": _seconds(item.waits_since, now),
         "due": item.due,
-        "note": item.blocker or str(item.progress or "") or item.worker or item.error,
+        "note": (item.error if item.state == "dying" else item.blocker)
+        or str(item.progress or "")
+        or item.worker
+        or item.error,
     }
 
 

@@ -104,7 +104,7 @@ class Measures:
             "measure", self._ahead_us, _LOOKS, "1" if count_accepted else ""
         )
         now, streams, (size, overdue, *states, is_estimate), *hashes = answer[:9]
-        waiting, dying, woken = states
+        waiting, dying, woken, buried = states
         workers, term, paused, quarantined = answer[9:]
         epoch, leader, config, counters, active, desired = map(_texts, hashes)
         counts = {name: _number(value) for name, value in counters.items()}
@@ -123,7 +123,7 @@ class Measures:
             delayed=max(0, size - waiting - dying - woken),
             overdue=overdue,
             waiting=waiting,
-            dying=dying,
+            dying=dying + buried,
             is_estimate=is_estimate == 1,
             counters=counts,
             workers=Counter(name.decode(errors="replace").partition("-")[0] for name in workers),

@@ -19,6 +19,8 @@ from nonet.tasks.locks import KINDS, LockKind
 LOCK_TTL_MS = 30_000
 # Locks that one script reads, so that it does not block Redis.
 _BATCH = 50
+# Waiters of a contended lock whose classes are read.
+_NAMED = 5
 _PREFIXES = {kind.prefix: kind for kind in KINDS.values()}  # of a reader/writer lock the reader's
 _NAME = re.compile(rf"({'|'.join(_PREFIXES)}):[^:\s]+(:[^:\s]*)+")
 
@@ -130,7 +132,7 @@ class LockBoard:
         names = [name for name in map(bytes.decode, watched) if _NAME.fullmatch(name)]
         found: list[LockStatus] = []
         for start in range(0, len(names), _BATCH):
-            found += (await self._look(names[start : start + _BATCH], 1))[0]
+            found += (await self._look(names[start : start + _BATCH], _NAMED))[0]
         return [_waiters(item) for item in found if item.waiting]
 
     async def get(self, name: str, *, show: int = 5) -> LockStatus:
@@ -293,7 +295,8 @@ def _waiters(found: LockStatus) -> Waiters:
         window_seconds=found.window_seconds or 0.0,
         back_in=found.back_seconds,
     )
-    return Waiters(refusal, found.waiting, found.longest_wait_seconds or 0.0)
+    tasks = tuple(dict.fromkeys(waiter.task for waiter in found.waiters if waiter.task))
+    return Waiters(refusal, found.waiting, found.longest_wait_seconds or 0.0, tasks)
 
 
 def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tuple[LockHolder, ...]:

@@ -4,8 +4,8 @@
 -- KEYS  prefix
 -- ARGV  how far ahead (µs) tasks of the delayed set are read one by one, how many at most, 1 to count accepted tasks
 -- returns {now µs, {n × (stream, depth, delivered, age µs of the oldest undelivered entry)}, {entries of the
---       delayed set, those overdue, waiting, dying, with a reservation, 1 if the last three are estimates}, {n × field,
---       value} of epoch, leader, config, counters, active and desired, {registered workers …}, last term or
+--       delayed set, those overdue, waiting, dying, with a reservation, dying tasks in streams, 1 if the three numbers
+--       before are estimates}, {n × field, value} of epoch, leader, config, counters, active and desired, {registered workers …}, last term or
 --       '', number of pauses, entries of the quarantine}
 -- @include base unread
 local ahead, looks = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -29,14 +29,16 @@ local function some_of(key, names)
   return found
 end
 
-local streams, wall = {}, clock[1] * 1000000 + clock[2]
+local streams, buried, wall = {}, 0, clock[1] * 1000000 + clock[2]
 for _, priority in ipairs(PRIORITIES) do
   for _, size in ipairs(SIZES) do
     local depth, unread_ones, oldest = 0, 0, 0
     for _, kind in ipairs(STREAM_KINDS) do
       local key = P .. kind .. ':' .. priority .. ':' .. size
       local has = ask(0, 'XLEN', key)
-      if has > 0 then
+      if kind == 'burials' then  -- dying tasks, which take no slot
+        buried = buried + has
+      elseif has > 0 then
         local count, start = unread(key)
         depth, unread_ones = depth + has, unread_ones + count
         local first = count > 0 and redis.call('XRANGE', key, start, '+', 'COUNT', 1)[1]
@@ -74,7 +76,7 @@ end
 return {
   digits(now), streams,
   {ask(0, 'ZCARD', delayed), ask(0, 'ZCOUNT', delayed, '-inf', digits(now - OVERDUE)),
-    number_of('waiting'), number_of('dying'), number_of('queued'), is_estimate and 1 or 0},
+    number_of('waiting'), number_of('dying'), number_of('queued'), buried, is_estimate and 1 or 0},
   some_of(P .. 'epoch', {'since'}), some_of(P .. 'leader', {'owner', 'expiry'}),
   some_of(P .. 'config', {'version', 'at', 'problem'}), ask({}, 'HGETALL', P .. 'counters'),
   ask({}, 'HGETALL', P .. 'active'), ask({}, 'HGETALL', P .. 'desired'),
