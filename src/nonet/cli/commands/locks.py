@@ -171,8 +171,8 @@ async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
         if found.holding > len(found.holders):
             typer.echo(f"and {found.holding - len(found.holders)} more", err=True)
         typer.echo(
-            "warning: a holder that still runs learns of it at its next renewal, and until then may "
-            "overlap with the next holder: end it first if you can",
+            "warning: a holder that still runs learns of it at its next renewal, and may overlap "
+            "with the next holder until then: end it first if you can",
             err=True,
         )
     else:

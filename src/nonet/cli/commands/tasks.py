@@ -227,11 +227,14 @@ def _status_row(item: TaskStatus, now: datetime) -> Mapping[str, Any]:
         "running_for": _seconds(item.started, now),
         "waiting_for": _seconds(item.waits_since, now),
         "due": item.due,
-        "note": (item.error if item.state == "dying" else item.blocker)
-        or str(item.progress or "")
-        or item.worker
-        or item.error,
+        "note": _note(item),
     }
+
+
+def _note(item: TaskStatus) -> str:
+    """Return why a task does not run, or what it does."""
+    why = item.error if item.state == "dying" else item.blocker
+    return why or str(item.progress or "") or item.worker or item.error
 
 
 def _seconds(since: datetime | None, now: datetime) -> str:
