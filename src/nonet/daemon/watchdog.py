@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from nonet.stores.queue.leases import Lease, Leases
@@ -130,9 +129,6 @@ class Watchdog:
         if self._thread.ident is not None:
             self._thread.join(_STOP_SECONDS)
         if not self._thread.is_alive():  # else it still waits for Redis, and ends with its beat
-            if self.is_registered:  # else Redis did not answer for long
-                with suppress(Exception):  # only the last figures are lost
-                    self._leases.add_figures()
             self._leases.close()
 
     def hold(

@@ -83,7 +83,7 @@ class Worker:
         self._described_last: dict[str, Any] = {}
         self._children = Children(settings, parts.broker.url)
         self._tally = Tally(parts.registry.versions(), str(size))
-        leases = self._make_leases()
+        leases = self._leases = self._make_leases()
         self._watchdog = Watchdog(
             leases,
             settings.renew_interval,
@@ -311,6 +311,8 @@ class Worker:
                 # The stop may have interrupted a fetch that Redis has answered with tasks.
                 await self._broker.disown(self.id, self._size, self._runner.deliveries)
                 await self._broker.leave(self.id, self._size)
+                if figures := self._leases.next_figures():
+                    await self._broker.scripts.run("add_figures", *figures)
         except (TimeoutError, NonetError) as error:
             reason = str(error) or "no answer"
             logger.warning("not signed off, the registration will expire: %s", reason)

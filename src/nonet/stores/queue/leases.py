@@ -150,20 +150,27 @@ class Leases:
         Raises:
             Exception: from the Redis client; the next call repeats the report, which counts once.
         """
+        if args := self.next_figures():
+            offset = run_sync(self._client, self._prefix, "add_figures", *args)
+            self._unanswered = ()
+            self._note_offset(int(offset) / 1e6)
+
+    def next_figures(self) -> tuple[str | bytes | int, ...]:
+        """Return the arguments of script ``add_figures``; empty if there is nothing to report.
+
+        They are the same until `add_figures` had an answer.
+        """
         if not self._unanswered:
             rows = self._count()
             if not rows:
-                return
+                return ()
             self._report += 1
             packed = (
                 (name, msgpack.encode([part for pair in row.items() for part in pair]))
                 for name, row in rows.items()
             )
             self._unanswered = tuple(part for row in packed for part in row)
-        args = (self._head[0], self._report, *self._unanswered)
-        offset = run_sync(self._client, self._prefix, "add_figures", *args)
-        self._unanswered = ()
-        self._note_offset(int(offset) / 1e6)
+        return (self._head[0], self._report, *self._unanswered)
 
     def close(self) -> None:
         """Close the connection."""

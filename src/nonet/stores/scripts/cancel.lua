@@ -20,15 +20,15 @@ local function document_of(name, attempt)
   return documents[name]
 end
 
--- Most cancelled tasks were never delivered and concern no other task. Their keys and pointers are collected, and
--- removed together after all results were written: see remove_plain().
+-- Most cancelled tasks were never delivered, never waited for a lock, and concern no other task. Their keys and
+-- pointers are collected, and removed together after all results were written: see remove_plain().
 local keys, lines, counts, entries, later, dated = {}, {}, {}, {}, {}, {}
 local said = string.gsub(string.sub(why, 1, 100), '%c', ' ')  -- in the history, see keep_end
 
 local function is_plain(record)
   return record.stream and (record.state == 'queued' or record.state == 'delayed')
     and not (record.fence or record.settled or record.group or record.opens or record.waited or record.unique
-      or record.saved or record.suspect or record.letter or record.places or record.unfit)
+      or record.saved or record.suspect or record.letter or record.places or record.since or record.unfit)
 end
 
 local function end_plainly(id, record, document)
