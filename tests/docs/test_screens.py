@@ -72,7 +72,7 @@ class System:
             self._reach("archive", "queued", "RenderArchive --args [2025]")
             self._reach("greet-ann", "delayed", 'Greet --args ["ann"] --at 2099-01-01')
             wait_until(
-                lambda: "invoice:7, held" in self.screen("task-run overview"), "the wait is long"
+                lambda: "lock:mutex:invoice:7" in self.screen("task-run overview"), "it waits long"
             )
             yield
 

@@ -73,8 +73,9 @@ def _problems(number: int) -> str:
 
 
 def _labelled(level: str, findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings whose text says what they are about."""
-    return [
-        dataclasses.replace(item, problem=f"{level}: {item.kind} {item.what}: {item.problem}")
-        for item in findings
-    ]
+    """Return findings whose text says what they are about, and whether that does harm."""
+    labelled = []
+    for item in findings:
+        subject = "" if item.what in item.problem else f"{item.kind} {item.what}: "
+        labelled.append(dataclasses.replace(item, problem=f"{level}: {subject}{item.problem}"))
+    return labelled
