@@ -44,7 +44,7 @@ from nonet.telemetry.masking import keep_secret
 if TYPE_CHECKING:
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
-    from nonet.rules.overview import Overview
+    from nonet.rules.situation import Overview
     from nonet.scheduler.scheduler import Scheduler
     from nonet.stores.namespace.leadership import Leader
     from nonet.stores.namespace.periodic import EntryStatus

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from nonet.rules.overview import Crew, Deaths, Situation, StreamLoad, troubles
+from nonet.rules.overview import troubles
 from nonet.rules.pauses import Pause
 from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.rules.servers import Server
+from nonet.rules.situation import Crew, Deaths, Situation, StreamLoad
 
 SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)
 HEALTHY = Server({"redis_version": "7.0.15", "maxmemory_policy": "noeviction"}, leader="a/1")

@@ -12,14 +12,14 @@ from nonet.base.errors import NonetError, masked
 from nonet.base.streams import Size
 from nonet.config.settings import Settings
 from nonet.rules.explanation import HANDED_OVER_WITHIN
-from nonet.rules.overview import (
+from nonet.rules.overview import troubles
+from nonet.rules.situation import (
     Crew,
     Deaths,
     Overview,
     Running,
     Situation,
     StreamLoad,
-    troubles,
 )
 from nonet.stores.namespace.figures import Figures
 from nonet.stores.namespace.inspection import Inspection

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, groupby
 from math import ceil
 
@@ -14,7 +13,8 @@ from nonet.rules.diagnosis import Finding
 from nonet.rules.pauses import EVERYTHING, Pause, in_words, of_task
 from nonet.rules.peers import counted
 from nonet.rules.refusal import Waiters, named, span
-from nonet.rules.servers import Server, examine_outbox, examine_server
+from nonet.rules.servers import examine_outbox, examine_server
+from nonet.rules.situation import Situation, StreamLoad
 from nonet.tasks.locks import KINDS
 
 # Waits shorter than this are everyday business (seconds).
@@ -28,158 +28,6 @@ _LONG_STALL_MS = 1000
 _FEW_DEATHS = 3
 # Findings of one kind; the last one says how many more there are.
 _MOST_OF_A_KIND = 3
-
-
-@dataclass(frozen=True, slots=True)
-class StreamLoad:
-    """The tasks of one priority and size.
-
-    Attributes:
-        queued: tasks that no worker has fetched.
-        running: tasks that workers have.
-        oldest_seconds: age of the oldest queued task; 0: none is queued.
-    """
-
-    priority: str
-    size: str
-    queued: int
-    running: int
-    oldest_seconds: float
-
-    @property
-    def name(self) -> str:
-        """``PRIORITY:SIZE``."""
-        return f"{self.priority}:{self.size}"
-
-
-@dataclass(frozen=True, slots=True)
-class Deaths:
-    """Tasks of one class that failed for good with one kind of error.
-
-    Attributes:
-        error: the last error in one line; `id` is that of its task.
-        seconds_ago: time since the last of them.
-        state: ``dead`` or ``expired``.
-        size: size of the workers that they need.
-    """
-
-    task: str
-    error: str
-    number: int
-    id: str
-    seconds_ago: float
-    state: str = "dead"
-    size: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """The live workers of one size.
-
-    Attributes:
-        slots: how many tasks they run at a time; `busy` of these are taken.
-        idle_reason: why none of them takes tasks; empty if one does.
-    """
-
-    size: str
-    live: int
-    slots: int = 0
-    busy: int = 0
-    idle_reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What a namespace reports of itself.
-
-    Attributes:
-        server: what Redis, SQL and the daemons report.
-        dying: tasks whose dead letter is not in SQL yet; `dying_error` is class and error of one.
-        kept: durable tasks that are overdue for their hand-over to Redis, and the age of the
-            oldest in seconds.
-        quarantined: entries of the quarantine.
-        streams: those that have tasks.
-        crews: one for each size.
-        waiters: of the locks and limiters that refuse somebody.
-        active: tasks that have not ended, by class and stream.
-        deaths: of the last hour.
-        lost_workers: workers that died in the last hour.
-        foreign: tasks that no worker could run so far, by class and size.
-        late: periodic entries by class, and the seconds that they are overdue.
-        full: scopes whose ceiling is reached, with the ceiling.
-        stalls: workers whose event loop stalled, with the milliseconds.
-        unreadable: what could not be read, with the error.
-    """
-
-    server: Server
-    dying: int = 0
-    dying_error: str = ""
-    kept: tuple[int, float] = (0, 0.0)
-    quarantined: int = 0
-    streams: Sequence[StreamLoad] = ()
-    crews: Sequence[Crew] = ()
-    waiters: Sequence[Waiters] = ()
-    pauses: Sequence[Pause] = ()
-    active: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    deaths: Sequence[Deaths] = ()
-    lost_workers: int = 0
-    foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    late: Mapping[str, float] = field(default_factory=dict)
-    full: Mapping[str, int] = field(default_factory=dict)
-    stalls: Mapping[str, int] = field(default_factory=dict)
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A task that runs.
-
-    Attributes:
-        seconds: time since its delivery.
-        progress: what it reported last, or empty.
-    """
-
-    id: str
-    task: str
-    worker: str
-    seconds: float
-    progress: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """What is wrong in a namespace, and what goes on there.
-
-    Attributes:
-        at: the time of the server.
-        findings: what is wrong, worst first; `hint` is the next command.
-        streams: those that have tasks.
-        workers: live ones by size; `slots` is how many tasks they run at a time.
-        queued, running, waiting, delayed, dying: how many tasks are in each state.
-        leader: the leading scheduler; empty: none leads.
-        memory_bytes, memory_limit: of Redis; a limit of 0 is none.
-        longest: the tasks that run longest.
-
-    Example:
-        found = await app.overview()
-        for finding in found.findings:
-            print(finding.problem, "->", finding.hint)
-    """
-
-    at: datetime
-    findings: tuple[Finding, ...]
-    streams: tuple[StreamLoad, ...]
-    workers: Mapping[str, int]
-    slots: int
-    queued: int
-    running: int
-    waiting: int
-    delayed: int
-    dying: int
-    leader: str
-    memory_bytes: int
-    memory_limit: int
-    longest: tuple[Running, ...] = ()
 
 
 def troubles(found: Situation) -> list[Finding]:

@@ -25,7 +25,7 @@ from nonet.rules.refusal import span
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.rules.overview import Overview
+    from nonet.rules.situation import Overview
 
 _REFRESH_SECONDS = 2.0
 
