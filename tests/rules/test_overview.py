@@ -222,6 +222,13 @@ def test_many_findings_of_one_kind_are_shortened() -> None:
     assert found[-1].problem.endswith("(and 6 more like this)")
 
 
+def test_a_long_error_is_shortened() -> None:
+    """One failure does not fill the screen."""
+    deaths = [Deaths("files:Audit", "ValueError: " + "x" * 500 + "\nmore", 3, "t-9", 1)]
+    (finding,) = troubles(situation(deaths=deaths))
+    assert "x… (task-run result t-9)" in finding.problem and len(finding.problem) < 250
+
+
 def test_the_worst_comes_first() -> None:
     """What stops everybody, then what stops a part, then what slows things down."""
     found = troubles(

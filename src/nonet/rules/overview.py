@@ -28,6 +28,7 @@ _LONG_STALL_MS = 1000
 _FEW_DEATHS = 3
 # Findings of one kind; the last one says how many more there are.
 _MOST_OF_A_KIND = 3
+_LONGEST_ERROR = 120
 
 
 def troubles(found: Situation) -> list[Finding]:
@@ -127,7 +128,7 @@ def _deaths(found: Situation) -> Iterator[Finding]:
             verb, command = "expired", remedies.of_worker(death.size)
         problem = (
             f"{death.number} tasks of {death.task} {verb} within an hour, the last "
-            f"{span(death.seconds_ago)} ago: {death.error} (task-run result {death.id})"
+            f"{span(death.seconds_ago)} ago: {_brief(death.error)} (task-run result {death.id})"
         )
         yield Finding("class", death.task, problem, command)
 
@@ -308,8 +309,14 @@ def _queue_for(queued: int, oldest: float) -> str:
 
 
 def _letters(found: Situation) -> str:
-    of = f" ({found.dying_error})" if found.dying_error else ""
+    of = f" ({_brief(found.dying_error)})" if found.dying_error else ""
     return f"{counted(found.dying, 'dead letter')}{of} {'waits' if found.dying == 1 else 'wait'}"
+
+
+def _brief(error: str) -> str:
+    """Return the begin of the first line: the text of an author's error may be long."""
+    line = error.partition("\n")[0]
+    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
 
 
 def _tasks_wait(number: int) -> str:
