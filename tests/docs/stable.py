@@ -25,7 +25,7 @@ _RULES = [
     (r"\b\d+(\.\d+)? (KiB|MiB|GiB)", "64 MiB"),
     (r"\b(consumers|idle workers|stream entries) \d+", r"\1 2"),
     (r"\b\d+ ms\b", "1 ms"),
-    (r"\b(\d+ min )?\d+(\.\d+)? s\b", "2 s"),
+    (r"\b(\d+ h )?(\d+ min )?\d+(\.\d+)? s\b|\b(\d+ h )?\d+ min\b", "2 s"),
     (r"\b0\.\d+\.\d+(\.dev\d+)?\b", "1.0.0"),
 ]
 
