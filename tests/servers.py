@@ -248,14 +248,17 @@ class MariaServer(Server):
     def _make_data(self) -> None:
         installer = shutil.which("mariadb-install-db", path=_PLACES)
         assert installer, "mariadb-install-db is not installed beside mariadbd"
-        subprocess.run(
-            [
-                *(installer, "--no-defaults", f"--datadir={self.data}", *self._as_user()),
-                *("--auth-root-authentication-method=normal", "--skip-test-db"),
-            ],
-            check=True,
-            capture_output=True,
-        )
+        command = [
+            *(installer, "--no-defaults", f"--datadir={self.data}", *self._as_user()),
+            *("--auth-root-authentication-method=normal", "--skip-test-db"),
+        ]
+        # It fails now and then if several run at once; why is in the error of the last try.
+        for _ in range(3):
+            made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if made.returncode == 0:
+                return
+            shutil.rmtree(self.data, ignore_errors=True)
+        raise RuntimeError(made.stdout.decode(errors="replace"))
 
     def _options(self, port: int) -> list[str]:
         return [
