@@ -248,21 +248,25 @@ class MariaServer(Server):
     def _make_data(self) -> None:
         installer = shutil.which("mariadb-install-db", path=_PLACES)
         assert installer, "mariadb-install-db is not installed beside mariadbd"
-        command = [
-            *(installer, "--no-defaults", f"--datadir={self.data}", *self._as_user()),
-            *("--auth-root-authentication-method=normal", "--skip-test-db"),
-        ]
-        # It fails now and then if several run at once; why is in the error of the last try.
-        for _ in range(3):
-            made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            if made.returncode == 0:
-                return
-            shutil.rmtree(self.data, ignore_errors=True)
-        raise RuntimeError(made.stdout.decode(errors="replace"))
+        (self._home / "tmp").mkdir(exist_ok=True)
+        made = subprocess.run(
+            [
+                *(installer, "--no-defaults", *self._directories(), *self._as_user()),
+                *("--auth-root-authentication-method=normal", "--skip-test-db"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        if made.returncode:
+            raise RuntimeError(made.stdout.decode(errors="replace"))
+
+    def _directories(self) -> list[str]:
+        # A server that starts deletes the temporary tables of all others in its tmpdir.
+        return [f"--datadir={self.data}", f"--tmpdir={self._home}/tmp"]
 
     def _options(self, port: int) -> list[str]:
         return [
-            *("--no-defaults", *self._as_user(), f"--datadir={self.data}"),
+            *("--no-defaults", *self._as_user(), *self._directories()),
             *(f"--port={port}", "--bind-address=127.0.0.1", f"--socket={self._home}/socket"),
             *("--skip-name-resolve", "--innodb-flush-log-at-trx-commit=2"),
             *("--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M"),

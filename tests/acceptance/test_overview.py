@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 from acceptance.overview_tasks import Cleans, Exports, Kept, Mails, Merges, Poison
 from acceptance.site import Site, submit_all
+from daemons import WAIT_SECONDS
 from servers import MariaServer
 
+from nonet import TaskFailed
 from nonet.stores.sql.database import upgrade
 
 _SCREEN = (80, 40)
@@ -87,15 +89,16 @@ async def test_six_faults_at_once_are_named_and_mended(site: Site, frozen_sql: M
         later = await submit_all(app, [Poison()], at_time=tomorrow)
         poisoned = await submit_all(app, [Poison() for _ in range(_DEAD)])
         for id in poisoned:
-            with suppress(Exception):
+            with pytest.raises(TaskFailed):
                 await app.result(id, timeout=30)
         os.kill(frozen_sql.pid, signal.SIGSTOP)
         (kept,) = await submit_all(app, [Kept()])
 
         wanted = {"lock", "limiter", "pause", "worker", "class", "sql"}
         found: dict[str, Any] = {}
-        while not wanted <= found.keys():
-            found = await terminal.findings()
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not wanted <= found.keys():
+                found = await terminal.findings()
         assert set(found) == wanted
         screen = await terminal.type("task-run overview")
         assert all(len(line) <= _SCREEN[0] for line in screen.splitlines())
@@ -128,17 +131,19 @@ async def test_six_faults_at_once_are_named_and_mended(site: Site, frozen_sql: M
         await until_state(app, kept, "dead")
 
         # Only the pause of the class is left, which tells who made it.
-        left = await terminal.findings()
-        while left.keys() != {"pause"}:
-            left = await terminal.findings()
+        left: dict[str, Any] = {}
+        async with asyncio.timeout(WAIT_SECONDS):
+            while left.keys() != {"pause"}:
+                left = await terminal.findings()
         assert left["pause"]["what"] == "task:overview_tasks:Poison"
         await app.cancel(later)
 
 
 async def until_state(app: Any, id: str, state: str) -> None:
     """Wait until a task is in a state."""
-    while (await app.status(id)).state != state:  # noqa: ASYNC110  # of a task elsewhere
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while (await app.status(id)).state != state:  # noqa: ASYNC110  # of a task elsewhere
+            await asyncio.sleep(0.05)
 
 
 def _joined(screen: str) -> str:

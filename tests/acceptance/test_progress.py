@@ -16,7 +16,7 @@ from acceptance.reporting_tasks import (
     ReportsInThread,
 )
 from acceptance.site import PROBES, Site
-from daemons import until
+from daemons import WAIT_SECONDS, until
 from servers import RedisServer
 
 from nonet import Handle, Nonet, NotFoundError, Progress
@@ -32,11 +32,12 @@ def reporting(site: Site) -> Site:
 
 async def shown(app: Nonet, handle: Handle, fraction: float) -> Progress:
     """Wait until status shows this fraction."""
-    while True:
-        found = (await app.status(handle)).progress
-        if found is not None and found.fraction == fraction:
-            return found
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            found = (await app.status(handle)).progress
+            if found is not None and found.fraction == fraction:
+                return found
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ async def test_each_way_to_end_is_listed(broker: Broker, history: History) -> No
     """Done, dead, cancelled and expired tasks are listed, with their times, the newest first."""
     past = {"terms": "start_by|+1|"}
     await broker.submit([task("late", "background:small", **past)])
-    await asyncio.sleep(0.001)
     await broker.promote()
     await broker.submit([task("done"), task("dead"), task("gone")])
     await broker.cancel(["gone"], "cancelled by a\ttest", order="")
