@@ -1,4 +1,4 @@
-"""Entry points of ``task-run`` and ``task-scheduler``: what runs before their slow imports.
+"""Entry points of task-run, task-scheduler and task-web: what runs before their slow imports.
 
 `task-run probe` is answered at once: a container runs it every few seconds on a fraction of a
 core, where half a second of imports would be its largest cost. A scheduler handles SIGTERM before
@@ -18,6 +18,16 @@ def schedule() -> None:
     collect_later()
     run_under_init()
     from nonet.cli.daemons.scheduler import main as run
+
+    run()
+
+
+def serve() -> None:
+    """Entry point of ``task-web``."""
+    end_on_sigterm()
+    collect_later()
+    run_under_init()
+    from nonet.cli.daemons.web import main as run
 
     run()
 

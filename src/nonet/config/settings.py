@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import ErrorDetails
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from nonet.base.amounts import parse_bytes
-from nonet.base.errors import ConfigurationError, suggestion, url_problem
+from nonet.base.errors import ConfigurationError, url_problem
 from nonet.base.streams import Size
+from nonet.config.environment import EnvironmentModel, read_variables, refuse_unknown_variables
+from nonet.config.web_settings import WebSettings
 from nonet.messages.signing import Signer, parse_keys
 from nonet.rules.crashes import CRASH_LIMIT
 
-_PREFIX = "NONET_"
-_ENV_FILE = Path(".env")
+PREFIX = "NONET_"
 
 # Small tasks share the event loop, medium tasks have a core each, a large task has the machine.
 _DEFAULT_CONCURRENCY = {
@@ -40,14 +31,7 @@ _DEFAULT_CONCURRENCY = {
     Size.MEDIUM: len(os.sched_getaffinity(0)),
     Size.LARGE: 1,
 }
-# Descriptions of fields whose pattern is not fit for an error message.
-_TEXTS = {
-    "namespace": "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'",
-    "on_overflow": "MODULE:FUNCTION, such as mypackage.scaling:start, or empty",
-}
 _SLOTS = re.compile(rf"({'|'.join(Size)}):([1-9]\d{{0,4}})")
-# Secrets that may be in files: NONET_REDIS_URL_FILE …
-_FROM_FILES = ("redis_url", "db_url", "signing_keys")
 # In a URL: the password of the user, and parameters such as sentinel_password.
 _PASSWORDS = re.compile(r"://[^:/?#@]*:([^/?#@]+)@|[?&][^=&#]*passw[^=&#]*=([^&#]+)", re.I)
 
@@ -63,7 +47,7 @@ def _state_dir() -> Path:
         ) from None
 
 
-class Settings(BaseModel):
+class Settings(EnvironmentModel):
     """Settings of one process. Durations are in seconds.
 
     Each field ``x`` is read from the environment variable ``NONET_X``.
@@ -133,9 +117,13 @@ class Settings(BaseModel):
         assert settings.renew_interval == 10
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, allow_inf_nan=False, validate_default=True
-    )
+    PREFIX: ClassVar[str] = PREFIX
+    # Secrets that may be in files: NONET_REDIS_URL_FILE …
+    FROM_FILES: ClassVar[tuple[str, ...]] = ("redis_url", "db_url", "signing_keys")
+    TEXTS: ClassVar[Mapping[str, str]] = {
+        "namespace": "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'",
+        "on_overflow": "MODULE:FUNCTION, such as mypackage.scaling:start, or empty",
+    }
 
     redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
     db_url: SecretStr = SecretStr("")
@@ -237,21 +225,6 @@ class Settings(BaseModel):
         parse_keys(value.get_secret_value())
         return value
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_environment(cls, values: Any) -> Any:
-        """Read missing values from variables, and secrets from the files that variables name."""
-        if not isinstance(values, Mapping):  # a `Settings` already
-            return values
-        variables = _variables()
-        found = {name: variables.get(f"{_PREFIX}{name.upper()}") for name in cls.model_fields}
-        found = {name: value for name, value in found.items() if value} | dict(values)
-        for name in _FROM_FILES:
-            path = variables.get(f"{_PREFIX}{name.upper()}_FILE")
-            if path and name not in found:
-                found[name] = _read_secret(f"{_PREFIX}{name.upper()}_FILE", Path(path))
-        return found
-
     @model_validator(mode="after")
     def _relations(self) -> Settings:
         if self.lock_ttl >= self.lease:
@@ -323,9 +296,8 @@ def load_settings(**options: Any) -> Settings:
     Example:
         settings = load_settings(namespace="test", tasks=("mypackage.tasks",))
     """
-    _refuse_unknown_options(options)
-    _refuse_unknown_variables()
-    return _made({name: value for name, value in options.items() if value is not None})
+    refuse_unknown_variables(PREFIX, Settings.variables() | WebSettings.variables())
+    return Settings.load(**options)
 
 
 def plain_settings(**options: Any) -> Settings:
@@ -334,91 +306,7 @@ def plain_settings(**options: Any) -> Settings:
     Raises:
         ConfigurationError: like `load_settings`.
     """
-    _refuse_unknown_options(options)
-    defaults = {
-        name: field.get_default(call_default_factory=True)
-        for name, field in Settings.model_fields.items()
-        if name not in options  # without a home directory, state_dir has no default
-    }
-    return _made({**defaults, **options})
-
-
-def _read_secret(variable: str, path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise ConfigurationError(f"settings: {variable}: {path} cannot be read: {reason}") from None
-    if not text:
-        raise ConfigurationError(f"settings: {variable}: {path} is empty")
-    return text
-
-
-def _made(values: dict[str, Any]) -> Settings:
-    try:
-        return Settings(**values)
-    except OSError as error:
-        raise ConfigurationError(f"settings: {error}") from None
-    except ValidationError as error:
-        problems = [
-            "".join(f"{_PREFIX}{str(name).upper()}: " for name in item["loc"][:1]) + _wanted(item)
-            for item in error.errors(include_url=False, include_input=False)
-        ]
-        raise ConfigurationError("settings: " + "; ".join(problems)) from None
-
-
-def _wanted(details: ErrorDetails) -> str:
-    """Describe the values that a field accepts."""
-    name, kind = str(details["loc"][0]) if details["loc"] else "", details["type"]
-    if kind == "string_pattern_mismatch" and name in _TEXTS:
-        return f"must be {_TEXTS[name]}"
-    if kind == "string_too_short":
-        return "must not be empty"
-    if kind.startswith("bool_"):
-        return "must be true or false"
-    if kind.startswith(("int_", "float_", "finite_", "greater_", "less_")):
-        return f"must be {_numbers(name)}"
-    return details["msg"].removeprefix("Value error, ")
-
-
-def _numbers(name: str) -> str:
-    """Describe the numbers that a setting accepts.
-
-    >>> _numbers("metrics_port"), _numbers("lease")
-    ('a whole number from 0 to 65535', 'a number above 0')
-    """
-    field = Settings.model_fields[name]
-    said = {
-        bound: getattr(item, bound)
-        for item in field.metadata
-        for bound in ("ge", "gt", "le")
-        if getattr(item, bound, None) is not None
-    }
-    kind = "a number" if field.annotation is float else "a whole number"
-    if "ge" in said and "le" in said:
-        return f"{kind} from {said['ge']} to {said['le']:.0f}"
-    least = f" of at least {said['ge']}" if "ge" in said else ""
-    above = f" above {said['gt']}" if "gt" in said else ""
-    most = f", at most {said['le']:.0f}" if "le" in said else ""
-    return kind + least + above + most
-
-
-def _refuse_unknown_options(options: Iterable[str]) -> None:
-    for name in options:
-        if name not in Settings.model_fields:
-            raise ConfigurationError(
-                f"setting {name!r} is not known.{suggestion(name, Settings.model_fields)}"
-            )
-
-
-def _variables() -> dict[str, str | None]:
-    """Return ``.env`` overridden by the environment, with names in upper case."""
-    from_file: Mapping[str, str | None] = {}
-    if _ENV_FILE.is_file() or _ENV_FILE.is_fifo():
-        from dotenv import dotenv_values  # imported here because few processes have the file
-
-        from_file = dotenv_values(_ENV_FILE, encoding="utf-8")
-    return {name.upper(): value for name, value in (*from_file.items(), *os.environ.items())}
+    return Settings.plain(**options)
 
 
 def is_default_redis(url: str) -> bool:
@@ -426,13 +314,5 @@ def is_default_redis(url: str) -> bool:
     default: SecretStr = Settings.model_fields["redis_url"].default
     if url != default.get_secret_value():
         return False
-    variables = _variables()
-    return not any(variables.get(f"{_PREFIX}{name}") for name in ("REDIS_URL", "REDIS_URL_FILE"))
-
-
-def _refuse_unknown_variables() -> None:
-    known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
-    known |= {f"{_PREFIX}{name.upper()}_FILE" for name in _FROM_FILES}
-    for name in _variables():
-        if name.startswith(_PREFIX) and name not in known:
-            raise ConfigurationError(f"setting {name} is not known.{suggestion(name, known)}")
+    variables = read_variables()
+    return not any(variables.get(f"{PREFIX}{name}") for name in ("REDIS_URL", "REDIS_URL_FILE"))

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from enum import IntEnum
 from functools import cache
 from typing import Any, NoReturn
@@ -58,8 +59,23 @@ def process_name(pid: int | None = None) -> str:
     return f"{pid or os.getpid()}@{_host()}"
 
 
+_actor: ContextVar[str] = ContextVar("actor", default="")
+
+
+@contextmanager
+def acting_as(name: str) -> Iterator[None]:
+    """Let `who` return `name` in this block: what a daemon does on behalf of a user."""
+    token = _actor.set(name)
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
 def who() -> str:
-    """The actor for the event stream: ``user@host pid``."""
+    """The actor for the event stream: ``user@host pid``, or the name given to `acting_as`."""
+    if name := _actor.get():
+        return name
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container whose user id has no name

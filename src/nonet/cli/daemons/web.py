@@ -1,0 +1,74 @@
+"""``task-web``: serve the dashboard and the API."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nonet.base.errors import ConfigurationError
+from nonet.cli.options import MetricsPort, Version
+from nonet.cli.process import PlainCommand, run, set_up_logging
+from nonet.cli.target import CodeTarget, flat
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command(cls=PlainCommand)
+@flat
+def serve(
+    target: CodeTarget,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to listen on.", show_default="NONET_WEB_HOST, or 127.0.0.1"),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port to listen on.", show_default="NONET_WEB_PORT, or 8800"),
+    ] = None,
+    metrics_port: MetricsPort = None,
+    version: Version = False,
+) -> None:
+    """Serve the dashboard and the API until SIGTERM.
+
+    Settings come from NONET_… and NONET_WEB_… variables; Redis from NONET_REDIS_URL. If Redis is
+    unreachable, pages and calls answer 503.
+
+    Exit codes: 0 stopped, 2 configuration error, 143 second signal.
+
+    \b
+    task-web --tasks mytasks
+    """
+    from nonet.app import Nonet  # these are slower to import than `--help` may take
+    from nonet.config.settings import load_settings
+    from nonet.config.web_settings import WebSettings
+    from nonet.daemon.health import answering_probes
+    from nonet.daemon.service import ExitCode, spare_collector, stop_on_signals
+
+    try:
+        from nonet.web.app import create_app
+        from nonet.web.server import Server
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"task-web needs the extra 'web' ({error.name} is missing): pip install 'nonet[web]'"
+        ) from None
+
+    async def command() -> int:
+        settings = load_settings(**target.options(), metrics_port=metrics_port)
+        web = WebSettings.load(host=host, port=port)
+        set_up_logging(target.debug, settings)
+        application = Nonet(settings)
+        async with application, stop_on_signals() as stop:
+            server = Server(create_app(application, web), web)
+            address = settings.metrics_host, settings.metrics_port
+            async with answering_probes(*address, server):
+                spare_collector()
+                await server.run(stop)
+        return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
+
+    run(target.debug, command, runs_user_code=True)
+
+
+def main() -> None:
+    """Entry point of the console script, after its imports."""
+    app()

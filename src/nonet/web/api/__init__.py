@@ -1,0 +1,12 @@
+"""The REST API: one module for each kind of thing."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+
+def routers() -> list[APIRouter]:
+    """Return the routers of all resources, below ``/api/v1``."""
+    from nonet.web.api import overview
+
+    return [overview.router]

@@ -1,0 +1,37 @@
+"""The ASGI application of the dashboard and the API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+
+from nonet.app import Nonet
+from nonet.config.web_settings import WebSettings
+from nonet.web import failures
+from nonet.web.access.access import Access, Fixed
+from nonet.web.access.guard import Guard
+from nonet.web.api import routers as api_routers
+from nonet.web.pages import routers as page_routers
+from nonet.web.site import Site
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def create_app(nonet: Nonet, settings: WebSettings, access: Access | None = None) -> FastAPI:
+    """Create the application. `nonet` must be open while it answers.
+
+    Args:
+        nonet: the application of the namespace.
+        settings: the settings of the dashboard.
+        access: finds out who sends a request; None: as `settings` say.
+    """
+    app = FastAPI(title="Nonet", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.site = Site(nonet, settings, access or Fixed(None))
+    app.add_middleware(Guard)
+    failures.install(app)
+    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+    for router in (*api_routers(), *page_routers()):
+        app.include_router(router)
+    return app

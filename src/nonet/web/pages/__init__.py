@@ -1,0 +1,12 @@
+"""The pages: one module for each, with its template in `templates`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+
+def routers() -> list[APIRouter]:
+    """Return the routers of all pages."""
+    from nonet.web.pages import overview
+
+    return [overview.router]

@@ -1,0 +1,144 @@
+"""Render templates: filters, the navigation, and values that every page has."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, RedirectResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+from nonet.base.amounts import format_bytes
+from nonet.rules.permissions import Action
+from nonet.web.site import get_site
+
+_MESSAGE = "nonet_message"
+_TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+class Item(NamedTuple):
+    """An entry of the navigation: the name of its route, its text, and the key that opens it."""
+
+    route: str
+    text: str
+    key: str
+    action: Action = Action.READ
+
+
+NAVIGATION = (Item("overview", "Overview", "o"),)
+"""The pages that every page links to. A new page adds itself here."""
+
+
+def when(instant: datetime | None) -> str:
+    """Show a time in UTC; nothing for None."""
+    return "" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(seconds: float | None) -> str:
+    """Show a duration in its two largest units.
+
+    >>> duration(0.0123), duration(5), duration(75), duration(7260), duration(90_000)
+    ('12 ms', '5.0 s', '1 min 15 s', '2 h 1 min', '1 d 1 h')
+    """
+    if seconds is None:
+        return ""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    for unit, size, small, smaller in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit} {seconds % size // smaller:.0f} {small}"
+    return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def amount(number: float) -> str:
+    """Show a number with thin spaces between thousands.
+
+    >>> amount(1234567)
+    '1\\u202f234\\u202f567'
+    """
+    return f"{number:,.0f}".replace(",", "\u202f")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What the next page tells once, e.g. what a change did. `kind` is ``good`` or ``bad``."""
+
+    text: str
+    kind: str = "good"
+
+
+def back(request: Request, path: str, text: str, kind: str = "good") -> RedirectResponse:
+    """Redirect after a change to a page, which shows `text` once.
+
+    Args:
+        path: of the page, from the ``url`` of a template or `path_of`.
+    """
+    answer = RedirectResponse(path, 303)
+    value = base64.urlsafe_b64encode(json.dumps([text[:1000], kind]).encode()).decode()
+    answer.set_cookie(_MESSAGE, value, max_age=30, httponly=True, samesite="strict")
+    return answer
+
+
+def path_of(request: Request, route: str, /, **parameters: Any) -> str:
+    """Return the path of a route, below the path of the dashboard."""
+    return f"{request.scope.get('root_path', '')}{request.app.url_path_for(route, **parameters)}"
+
+
+def _told(request: Request) -> list[Message]:
+    try:
+        text, kind = json.loads(base64.urlsafe_b64decode(request.cookies.get(_MESSAGE, "")))
+        return [Message(str(text), "bad" if kind == "bad" else "good")]
+    except ValueError:  # there is none, or the browser's user made it up
+        return []
+
+
+def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Render a template for the caller of a request.
+
+    Templates have, besides `values`: ``request``, ``site``, ``who`` (the `Principal`), ``may``
+    (takes the name of an action), ``url`` (takes the name of a route and its parameters) and
+    ``navigation``.
+    """
+    site, who = get_site(request), getattr(request.state, "principal", None)
+    base: str = request.scope.get("root_path", "")
+
+    messages = _told(request)
+
+    def allowed(action: str) -> bool:
+        return who is not None and Action(action) in who.actions
+
+    content = _environment.get_template(template).render(
+        request=request,
+        site=site,
+        who=who,
+        may=allowed,
+        url=partial(path_of, request),
+        base=base,
+        page=getattr(request.scope.get("route"), "name", ""),
+        navigation=[item for item in NAVIGATION if allowed(item.action)],
+        csrf=getattr(request.state, "csrf", ""),
+        messages=messages,
+        **{"status": status, **values},
+    )
+    answer = HTMLResponse(content, status, {"Cache-Control": "no-store"})
+    if messages:
+        answer.delete_cookie(_MESSAGE, httponly=True, samesite="strict")
+    return answer
+
+
+_environment = Environment(
+    loader=FileSystemLoader(_TEMPLATES),
+    autoescape=select_autoescape(default=True),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters.update(when=when, duration=duration, amount=amount, bytes=format_bytes)

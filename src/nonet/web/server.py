@@ -1,0 +1,106 @@
+"""Serve the dashboard as a daemon: listen, answer until a stop is requested, and end in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+
+import uvicorn
+from fastapi import FastAPI
+
+from nonet.base.errors import ConfigurationError
+from nonet.config.web_settings import WebSettings
+from nonet.daemon.health import Page, Report
+from nonet.daemon.service import Stop
+from nonet.telemetry.metrics import Samples
+
+logger = logging.getLogger(__name__)
+
+# How long requests in flight may take after a stop request.
+_GRACE_SECONDS = 5
+
+
+class Server:
+    """The HTTP server of ``task-web``.
+
+    Args:
+        app: what it serves.
+        settings: where it listens.
+    """
+
+    def __init__(self, app: FastAPI, settings: WebSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._server: uvicorn.Server | None = None
+
+    async def run(self, stop: Stop) -> None:
+        """Serve until a stop is requested.
+
+        Raises:
+            ConfigurationError: the address cannot be used.
+        """
+        listener = self._listen()
+        host, port = listener.getsockname()[:2]
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+        self._server = server = _Server(config)
+        serving = asyncio.create_task(server.serve([listener]), name="web server")
+        logger.info("serving: url=http://%s:%d", host, port)
+        stopping = asyncio.create_task(stop.requested.wait(), name="stop")
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        server.should_exit = True
+        forcing = asyncio.create_task(stop.forced.wait(), name="second stop")
+        await asyncio.wait({serving, forcing}, return_when=asyncio.FIRST_COMPLETED)
+        server.force_exit = forcing.done()
+        forcing.cancel()
+        await serving
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it answers requests."""
+        return self._server is not None and self._server.started
+
+    def _listen(self) -> socket.socket:
+        host, port = self._settings.host, self._settings.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            return socket.create_server((host, port), family=family, backlog=128)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigurationError(
+                f"NONET_WEB_PORT: cannot listen on {host} port {port}: {reason}; choose another "
+                "port"
+            ) from None
+
+    def report(self) -> Report:
+        """Whether it answers, for ``/readyz``."""
+        return Report(self.is_ready, () if self.is_ready else ("it does not listen yet",))
+
+    def stuck(self) -> Sequence[str]:
+        """See `nonet.daemon.health.Observed`."""
+        return ()
+
+    def samples(self) -> Samples:
+        """See `nonet.daemon.health.Observed`."""
+        return ()
+
+    def pages(self) -> Mapping[str, Page]:
+        """See `nonet.daemon.health.Observed`."""
+        return {}
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `nonet.daemon.service.stop_on_signals`."""
+
+    def install_signal_handlers(self) -> None:
+        """See `uvicorn.Server`."""

@@ -1,0 +1,106 @@
+"""What every route of the dashboard and the API uses: the application, the caller, templates."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias
+
+from fastapi import Depends, HTTPException, Request
+
+from nonet.app import Nonet
+from nonet.config.web_settings import WebSettings
+from nonet.daemon.service import acting_as
+from nonet.rules.permissions import Action, Principal
+from nonet.web.access.access import Access
+from nonet.web.shared import Shared
+
+
+@dataclass
+class Site:
+    """One dashboard with its API.
+
+    Attributes:
+        nonet: the open application of the namespace.
+        settings: the settings of the dashboard.
+        access: finds out who sends a request.
+        shared: reads that all viewers share.
+    """
+
+    nonet: Nonet
+    settings: WebSettings
+    access: Access
+    shared: Shared = field(default_factory=Shared)
+
+    @asynccontextmanager
+    async def changing(self, who: Principal, action: Action, what: str) -> AsyncIterator[None]:
+        """Audit a change: who does what in this block, and whether it succeeded.
+
+        Stores name the principal in the event stream.
+
+        Args:
+            what: the object and its new value, as people read it: ``task 01J…: cancel``.
+        """
+        with acting_as(who.name):
+            yield
+
+
+def get_site(request: Request) -> Site:
+    """Return the site of a request."""
+    site: Site = request.app.state.site
+    return site
+
+
+def get_principal(request: Request) -> Principal:
+    """Return who sends a request. The guard has refused requests of nobody."""
+    principal: Principal = request.state.principal
+    return principal
+
+
+def may(action: Action) -> Any:
+    """Return the dependency of a route that needs a permission; its value is the `Principal`.
+
+    A principal that is scoped to classes passes here if it has the action at all; a route for
+    tasks checks the class with `ensure`, and every other route declares `for_all_classes`.
+
+    Raises:
+        HTTPException: 403, the principal may not do this.
+    """
+
+    def check(who: Annotated[Principal, Depends(get_principal)]) -> Principal:
+        if action not in who.actions:
+            refuse(who, action)
+        return who
+
+    check.action = action  # type: ignore[attr-defined]  # for the test that every route has one
+    return Depends(check)
+
+
+def for_all_classes(action: Action) -> Any:
+    """Return the dependency of a route about no class: a scoped token may not use it."""
+
+    def check(who: Annotated[Principal, Depends(get_principal)]) -> Principal:
+        ensure(who, action, None)
+        return who
+
+    check.action = action  # type: ignore[attr-defined]
+    return Depends(check)
+
+
+def ensure(who: Principal, action: Action, task_class: str | None) -> None:
+    """Raise 403 unless a principal may do something with a class (None: with no class)."""
+    if not who.may(action, task_class):
+        refuse(who, action, task_class)
+
+
+def refuse(who: Principal, action: Action, task_class: str | None = None) -> None:
+    """Raise 403 and name the missing permission."""
+    scope = f" for {task_class}" if task_class else ""
+    raise HTTPException(403, f"{who.name} may not {action}{scope}: ask an admin for a role")
+
+
+SiteOf: TypeAlias = Annotated[Site, Depends(get_site)]
+"""The site as a parameter of a route."""
+Viewer: TypeAlias = Annotated[Principal, for_all_classes(Action.READ)]
+"""A principal that may read."""

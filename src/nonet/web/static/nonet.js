@@ -1,0 +1,37 @@
+// What pages do without a reload: live parts, copies, the theme and keys.
+"use strict";
+
+// A click on the button of the theme chooses the other one, for this browser.
+document.addEventListener("click", (event) => {
+  if (!event.target.closest("#theme")) return;
+  const root = document.documentElement;
+  const dark = root.dataset.theme
+    ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset.theme);
+});
+
+// A button with data-copy copies that text.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(button.dataset.copy);
+  button.classList.add("copied");
+  setTimeout(() => button.classList.remove("copied"), 1200);
+});
+
+// "g" and then the key of a page opens it; "/" goes to the search field.
+let previous = "";
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input, textarea, select")) return;
+  if (previous === "g") {
+    const link = document.querySelector(`nav.pages a[data-key="${CSS.escape(event.key)}"]`);
+    if (link) link.click();
+  } else if (event.key === "/") {
+    const field = document.querySelector("input[type=search]");
+    if (field) { event.preventDefault(); field.focus(); }
+  }
+  previous = event.key;
+});

@@ -1,0 +1,103 @@
+"""A dashboard with its API on a real Redis, a client of it, and a browser that opens it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from playwright.async_api import Page, async_playwright
+from ports import free_port
+
+from nonet import Nonet
+from nonet.config.web_settings import WebSettings
+from nonet.daemon.service import Stop
+from nonet.rules.permissions import ACTIONS, Principal, Role
+from nonet.web.access.access import Fixed
+from nonet.web.app import create_app
+from nonet.web.server import Server
+
+CHROMIUM = "/usr/bin/chromium"
+
+
+def principal(role: Role = Role.ADMIN, name: str = "alice") -> Principal:
+    """A principal with a role."""
+    return Principal(name, ACTIONS[role])
+
+
+@pytest.fixture
+async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
+    """An open application of the empty namespace ``test``, whose SQL is a file."""
+    async with Nonet.from_settings(
+        redis_url=redis_url, namespace="test", state_dir=tmp_path, tasks=("web_tasks",)
+    ) as opened:
+        yield opened
+
+
+ClientOf = Callable[[Role], AbstractAsyncContextManager[httpx.AsyncClient]]
+
+
+@pytest.fixture
+def client_of(nonet: Nonet) -> ClientOf:
+    """A client of the API for a principal with a role, which needs no login."""
+
+    @asynccontextmanager
+    async def opened(role: Role) -> AsyncIterator[httpx.AsyncClient]:
+        app = create_app(nonet, WebSettings.plain(), Fixed(principal(role)))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            yield client
+
+    return opened
+
+
+@pytest.fixture
+async def client(client_of: ClientOf) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API that is an admin and needs no login."""
+    async with client_of(Role.ADMIN) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def serving(app: FastAPI, settings: WebSettings) -> AsyncIterator[str]:
+    """Serve `app` in this loop, and give its address."""
+    stop = Stop()
+    server = Server(app, settings)
+    running = asyncio.create_task(server.run(stop))
+    while not server.is_ready:
+        await asyncio.sleep(0.02)
+        assert not running.done(), running.result()
+    try:
+        yield f"http://127.0.0.1:{settings.port}"
+    finally:
+        stop.request()
+        await running
+
+
+@pytest.fixture
+async def address(nonet: Nonet) -> AsyncIterator[str]:
+    """The address of a dashboard whose every request is an admin's."""
+    settings = WebSettings.plain(port=free_port())
+    async with serving(create_app(nonet, settings, Fixed(principal())), settings) as url:
+        yield url
+
+
+@pytest.fixture
+async def browser_page() -> AsyncIterator[Page]:
+    """A page of a browser, whose console must stay free of errors."""
+    problems: list[str] = []
+    async with async_playwright() as playwright:
+        # A container has no user namespaces for the sandbox of the browser.
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        opened = await browser.new_page()
+        opened.on("console", lambda line: problems.append(line.text) if line.type == "error" else 0)
+        opened.on("pageerror", lambda error: problems.append(str(error)))
+        yield opened
+        await browser.close()
+    assert not problems

@@ -1,0 +1,29 @@
+"""Task classes of the tests of the dashboard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nonet import BaseTask
+
+
+@dataclass
+class Report(BaseTask):
+    """Answers its number."""
+
+    number: int = 0
+
+    async def execute(self) -> int:
+        """See `BaseTask.execute`."""
+        return self.number
+
+
+@dataclass
+class Failing(BaseTask):
+    """Fails."""
+
+    text: str = "no"
+
+    async def execute(self) -> None:
+        """See `BaseTask.execute`."""
+        raise ValueError(self.text)
