@@ -24,8 +24,10 @@ from nonet.base import errors, keys
 from nonet.base.keys import EVENT_KINDS
 from nonet.cli.commands.tasks import LiveState
 from nonet.cli.process import exit_code
+from nonet.config.environment import EnvironmentModel
 from nonet.config.schema import json_schema
 from nonet.config.settings import Settings
+from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import ExitCode
 from nonet.rules.outcomes import Reason
 from nonet.stores.sql.dead_letters import dlq_tasks
@@ -36,6 +38,10 @@ from nonet.telemetry.metrics import METRICS
 _SCRIPTS = ROOT / "src" / "nonet" / "stores" / "scripts"
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _KEY = re.compile(r"^    ([a-z]\S*) +(STREAM|ZSET|HASH|STRING|LIST|SET) ", re.MULTILINE)
+_MODELS: tuple[type[EnvironmentModel], ...] = (Settings, WebSettings)
+_VARIABLES = {
+    model.variable(name): (model, name) for model in _MODELS for name in model.model_fields
+}
 # Variables of Nonet that are no settings, as people write about them.
 _NO_SETTINGS = {"NONET_X"}
 # The same of metrics: fixtures, packages, a label, a table.
@@ -92,14 +98,16 @@ def test_extras_are_those_of_the_package() -> None:
 
 def test_settings_are_those_of_the_code() -> None:
     """Each is there, and no other one."""
-    assert set(settings()) == {name.upper() for name in Settings.model_fields}
+    assert {f"NONET_{name}" for name in settings()} == {*_VARIABLES}
 
 
-@pytest.mark.parametrize("name", Settings.model_fields)
-def test_a_setting_is_told_as_it_is(name: str) -> None:
+@pytest.mark.parametrize("variable", _VARIABLES)
+def test_a_setting_is_told_as_it_is(variable: str) -> None:
     """Its default, its bounds, the words that fit, and whether it may come in a file."""
-    field = Settings.model_fields[name]
-    _, fits, default, readers, meaning = settings()[name.upper()]
+    model, name = _VARIABLES[variable]
+    field = model.model_fields[name]
+    shown = variable.removeprefix("NONET_")
+    _, fits, default, readers, meaning = settings()[shown]
     bounds = [
         getattr(item, bound)
         for item in field.metadata
@@ -119,16 +127,14 @@ def test_a_setting_is_told_as_it_is(name: str) -> None:
         assert codes(default) == [value.get_secret_value()]
     elif name != "state_dir":
         assert not default.startswith("`")
-    assert set(readers.split()) <= {"w", "s", "p"} and readers
-    is_in_file = f"`{name.upper()}_FILE`" in meaning
-    assert is_in_file == (name in ("redis_url", "db_url", "signing_keys"))
+    assert set(readers.split()) <= {"w", "s", "p", "d"} and readers
+    assert (f"`{shown}_FILE`" in meaning) == (name in model.FROM_FILES)
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_name_settings_that_exist(page: Any) -> None:
     """Wherever a variable of Nonet is mentioned, there is one."""
-    known = {f"NONET_{name.upper()}" for name in Settings.model_fields}
-    known |= {f"NONET_{name}_FILE" for name in ("REDIS_URL", "DB_URL", "SIGNING_KEYS")}
+    known = {name for model in _MODELS for name in model.variables()}
     named = set(re.findall(r"\bNONET_[A-Z][A-Z_]*[A-Z]\b|\bNONET_X\b", page.read_text()))
     assert named - known - _NO_SETTINGS == set()
 
