@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nonet import BaseTask
+from nonet import BaseTask, Priority, Size
 
 
 @dataclass
@@ -16,6 +16,19 @@ class Report(BaseTask):
     async def execute(self) -> int:
         """See `BaseTask.execute`."""
         return self.number
+
+
+@dataclass
+class Mail(BaseTask):
+    """A small, urgent task."""
+
+    priority = Priority.REALTIME
+    size = Size.SMALL
+
+    to: str = "me@example.org"
+
+    async def execute(self) -> None:
+        """See `BaseTask.execute`."""
 
 
 @dataclass

@@ -1,0 +1,156 @@
+"""The dashboard at the size of a large system: 1 M queued tasks, 100,000 dead letters, 500 workers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+from ports import free_port
+from servers import RedisServer
+from web.conftest import principal, serving
+from web_tasks import Mail, Report
+
+from nonet import Nonet
+from nonet.config.web_settings import WebSettings
+from nonet.stores.queue.leases import Leases
+from nonet.stores.sql import database as sql
+from nonet.stores.sql.letters import NewDeadLetter
+from nonet.web.access.access import Fixed
+from nonet.web.app import create_app
+
+QUEUED = 1_000_000
+LETTERS = 100_000
+WORKERS = 500
+RUNS = 20
+MOST_SECONDS = 0.3
+SLOW_US = 10_000
+_BATCH = 20_000
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A Redis of its own, so that its log of slow commands is this test's."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def large(own_redis: RedisServer, mariadb_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
+    """A namespace of that size."""
+    await sql.upgrade(mariadb_url)
+    async with Nonet.from_settings(
+        redis_url=own_redis.url,
+        db_url=mariadb_url,
+        namespace="test",
+        state_dir=tmp_path,
+        tasks=("web_tasks",),
+    ) as nonet:
+        for start in range(0, QUEUED, _BATCH):
+            kind: Any = Report if start % (5 * _BATCH) else Mail
+            await nonet.submit_many([kind() for _ in range(_BATCH)])
+        await nonet.submit(Report(7), id="known", labels={"customer": "acme"})
+        await nonet.submit(Report(8), id="later", at_time=datetime.now(UTC) + timedelta(hours=1))
+        await _add_letters(nonet)
+        _register_workers(own_redis.url)
+        yield nonet
+
+
+async def _add_letters(nonet: Nonet) -> None:
+    letters = await nonet.dead_letters()
+    now = datetime.now(UTC)
+    for start in range(0, LETTERS, 1000):
+        await letters.add_many(
+            [
+                NewDeadLetter(
+                    task_id=f"dead-{number}",
+                    generation=1,
+                    task_class=f"web_tasks:{'Failing' if number % 3 else 'Report'}",
+                    task_args=b"\x80",
+                    submitted_at=now - timedelta(hours=number % 200),
+                    reason="retries",
+                    error_type=f"Error{number % 7}",
+                    error_message=f"number {number} is wrong",
+                    traceback=f'  File "app.py", line 3, in step{number % 9}\n    go()\n',
+                    labels={"customer": f"c{number % 100}"},
+                )
+                for number in range(start, start + 1000)
+            ]
+        )
+
+
+def _register_workers(url: str) -> None:
+    """Register workers for an hour, which then never beat."""
+    for number in range(WORKERS):
+        size = ("small", "medium", "large")[number % 3]
+        info = {"pid": number, "host": f"host{number % 50}", "concurrency": 4, "rss": 10**8}
+        leases = Leases(
+            url,
+            "test",
+            f"{size}-{number:08x}",
+            json.dumps(info),
+            worker_ttl=3600,
+            lock_ttl=30,
+            timeout_seconds=5,
+        )
+        leases.renew([])
+        leases.close()
+
+
+PARAMETERS = {
+    "id": "known",
+    "priority": "normal",
+    "size": "medium",
+    "name": "web_tasks:Report",
+    "row": "500",
+}
+
+
+def reading_paths(app: Any) -> list[str]:
+    """The paths of all routes that read, with parameters that name something."""
+    paths = [
+        route.path.replace(":path}", "}").format(**PARAMETERS)
+        for route in app.routes
+        if isinstance(route, APIRoute) and "GET" in (route.methods or ())
+    ]
+    return sorted({path for path in paths if not path.startswith(("/login", "/api/v1/live"))})
+
+
+@pytest.mark.soak
+async def test_a_large_system_is_shown_in_time(large: Nonet, own_redis: RedisServer) -> None:
+    """Each page and each read answers within 0.3 s at p95, and no Redis command takes 10 ms."""
+    settings = WebSettings.plain(port=free_port())
+    app = create_app(large, settings, Fixed(principal()))
+    late: dict[str, float] = {}
+    with own_redis.client() as redis:
+        redis.config_set("slowlog-log-slower-than", SLOW_US)
+        redis.slowlog_reset()
+        async with serving(app, settings) as url, httpx.AsyncClient(timeout=30) as client:
+            for path in reading_paths(app):
+                seconds, status = await _measure(client, url + path)
+                print(
+                    f"{path:45} {status} p50 {seconds[RUNS // 2] * 1000:6.0f} ms  "
+                    f"p95 {seconds[int(RUNS * 0.95) - 1] * 1000:6.0f} ms"
+                )
+                if seconds[int(RUNS * 0.95) - 1] > MOST_SECONDS:
+                    late[path] = seconds[int(RUNS * 0.95) - 1]
+        slow = [(call["duration"], bytes(call["command"])[:120]) for call in redis.slowlog_get(100)]
+    print("slow commands:", slow)
+    assert late == {}
+    assert slow == []
+
+
+async def _measure(client: httpx.AsyncClient, url: str) -> tuple[list[float], int]:
+    """The times of some reads, sorted. Each finds nothing that an earlier one has kept."""
+    times = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        answer = await client.get(url)
+        times.append(time.perf_counter() - began)
+    return sorted(times), answer.status_code
