@@ -1,4 +1,4 @@
-"""The dashboard at the size of a large system: 1 M queued tasks, 100,000 dead letters, 500 workers."""
+"""The dashboard of a large system: 1 M queued tasks, 100,000 dead letters and 500 workers."""
 
 from __future__ import annotations
 
