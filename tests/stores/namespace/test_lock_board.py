@@ -11,6 +11,7 @@ import pytest
 import redis.asyncio
 
 from nonet import InvalidArgumentsError, NotFoundError
+from nonet.messages.message import ErrorDocument, encode
 from nonet.rules.explanation import Explanation, explain
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.lock_board import LockBoard, LockStatus
@@ -325,10 +326,12 @@ async def test_delays_retries_and_hand_backs_tell_when(bench: Bench) -> None:
     assert found.cause == "hand-back"
     assert found.text.startswith("waiting, handed back: a worker does not know p:T. Next try in ")
     dying = await bench.run("dying")
-    await bench.broker.settle(dying, "dying", b"doc")
+    failure = ErrorDocument("retries", "ValueError", "no", "", 1, 0.0)
+    await bench.broker.settle(dying, "dying", encode(failure))
     await bench.broker.settle(dying, "back", text="SQL: away", delay=timedelta(seconds=20))
     found = await bench.explain("dying")
-    assert found.cause == "sql" and "cannot be written to SQL: away. Next try in" in found.text
+    assert found.cause == "sql" and found.text.startswith("dying (ValueError: no)")
+    assert "cannot be written to SQL: away. Next try in" in found.text
 
 
 async def test_what_is_due_and_not_moved_needs_somebody_who_moves_it(bench: Bench) -> None:
